@@ -46,7 +46,7 @@ class ModelLog:
     is_damaged = False
     health = SimpleNamespace(has_failed=False)
     lost_range = None
-    lacks_front = is_lost = is_start_unknown = False
+    lacks_beginning = is_lost = is_start_unknown = False
     tombstones_gone_below = copied_under = committed_below = 0
     producers = SimpleNamespace(window_us=0)
     compaction = SimpleNamespace(tombstones_gone_below=0, note_copied_under=lambda offset: None)

@@ -232,7 +232,7 @@ def test_power_failure_at_any_point(steps: list[Step], data: st.DataObject) -> N
         # A later segment kept batches and an earlier one lost some: that looks like corruption,
         # and only records that were never flushed can be concerned.
         assert "a valid batch follows" in log.offline_reason
-        log.mend()
+        log.salvage()
     held = holds(log)
     log.append(batch(b"on", b"we go"), leader_epoch=999, timestamp_us=0)
     log.flush()

@@ -18,12 +18,12 @@ from jetstream_protocol.errors import CorruptBatchError, DivergedError, RecordsD
 from jetstream_server.log import repair as repairs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.index import Index
-from tests.support import mending
+from tests.support import repairing
 from tests.support.examples import scaled
 from tests.support.log_batches import batch, read_all, stamped
 from tests.support.log_disk import Killed, MemoryDisk
 from tests.support.log_start import delete_segments_before
-from tests.support.mending import find, mend
+from tests.support.repairing import find, repair_log
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=200)
 FOLDER = "/17"
@@ -86,7 +86,7 @@ def check_found_and_repaired(
     again = CommitLog.open(disk.killed(), FOLDER, CONFIG, clean=False)
     assert again.damage.ranges == log.damage.ranges
     assert readable(again) == readable(log)
-    mend(disk, log, source)
+    repair_log(disk, log, source)
     assert not log.damage.is_damaged
     after = segments(disk)
     assert {name: after[name] for name in files} == files
@@ -181,7 +181,7 @@ def dies_and_heals(
     find(disk, log)
     disk.crash_after = disk.operations + after
     try:
-        mend(disk, log, source)
+        repair_log(disk, log, source)
         ended = True
     except Killed:
         ended = False
@@ -193,7 +193,7 @@ def dies_and_heals(
     if not again.damage.is_damaged:
         assert {each: segments(left)[each] for each in files} == files
     find(left, again)  # As a start does with what is marked.
-    mend(left, again, source)
+    repair_log(left, again, source)
     assert {each: segments(left)[each] for each in files} == files
     assert readable(again) == before
     return ended
@@ -223,7 +223,7 @@ def check_others_bytes_repair_nothing(spoil: str) -> None:
     marks = log.damage.ranges
     refused = False
     try:
-        mend(disk, log, source)
+        repair_log(disk, log, source)
     except (CorruptBatchError, DivergedError):
         refused = True
     assert all(before.get(at) == body for at, body in readable(log).items())
@@ -242,7 +242,7 @@ def test_mutant_that_does_not_verify_what_repairs_dies(
     spoil: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        mending,
+        repairing,
         "check_fetched",
         lambda data, offset, bad, epoch_at, has_gaps: (
             bad.end_position - bad.position,

@@ -275,7 +275,7 @@ class Process:
             if log.offline_reason:
                 world.count("damaged log")
                 if cluster.profile.replicas == 1 and cluster.faults.healing:
-                    log.mend()  # The operator's decision: there is no other replica.
+                    log.salvage()  # The operator's decision: there is no other replica.
             checker.reopened(self.node_id, log)
 
     def _failed(self, reason: str) -> None:

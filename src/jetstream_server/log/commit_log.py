@@ -55,7 +55,7 @@ class CommitLog:
     __slots__ = (
         "_config", "_disk", "_health", "_mutex", "_noting", "_reader", "_storage",
         "compaction", "damage", "damaged_files", "encryption", "epochs", "flushed_offset",
-        "incomplete_reason", "is_start_unknown", "lacks_front", "last_append_timestamp",
+        "incomplete_reason", "is_start_unknown", "lacks_beginning", "last_append_timestamp",
         "log_end_offset", "log_start_offset", "producers", "records",
     )  # fmt: skip
 
@@ -81,12 +81,12 @@ class CommitLog:
         self.log_end_offset = recovered.tail.offset
         self.flushed_offset = recovered.flushed_offset
         self.last_append_timestamp = recovered.tail.timestamp
-        self.lacks_front = recovered.lacks_front
+        self.lacks_beginning = recovered.lacks_beginning
         """Whether records before the first segment, or all records, are missing. Records appended
-        later cannot repair that. The log is offline until `reset` or `mend`."""
+        later cannot repair that. The log is offline until `reset` or `salvage`."""
         self.incomplete_reason = recovered.incomplete_reason
         """Why acknowledged records may be missing although everything in the log is valid; "" when
-        none is missing. Cleared by `incompleteness_told`."""
+        none is missing. Cleared by `incompleteness_recorded`."""
         self.is_start_unknown = recovered.is_start_unknown
         """Nothing on record says where the log starts, so records may be missing in front."""
 
@@ -144,9 +144,9 @@ class CommitLog:
     def is_lost(self) -> bool:
         """Whether all records of this log, and with them their offsets, are gone."""
         bases = self._storage.segments.base_offsets
-        return self.lacks_front and bases[:1] in ([], [self.log_end_offset])
+        return self.lacks_beginning and bases[:1] in ([], [self.log_end_offset])
 
-    def incompleteness_told(self) -> None:
+    def incompleteness_recorded(self) -> None:
         """Note that the metadata knows that this log may lack records (register_node). Raises
         StorageError, StorageFullError."""
         if self.incomplete_reason:
@@ -459,7 +459,7 @@ class CommitLog:
         """Drop everything, damaged or not, and begin anew at `offset`, as the leader demands. A
         failed log is healthy again afterwards."""
         with self._mutex:
-            self._health.require_mendable()
+            self._health.require_recoverable()
             self.records.emptying(offset)
             # Not earlier: if emptying fails, the log may be revived with the records that it has.
             with self._noting:
@@ -482,7 +482,7 @@ class CommitLog:
         except StorageFullError:
             pass  # The log stays offline: what is left is not a log.
 
-    def mend(self) -> None:
+    def salvage(self) -> None:
         """Bring a failed or damaged log back online with the records that can be read.
 
         Drops the damaged part, or what failed operations have left, and everything behind it.
@@ -503,18 +503,18 @@ class CommitLog:
             self.damage.cut_to(self.log_end_offset)
             bases = self._storage.segments.base_offsets
             self.log_start_offset = max(self.log_start_offset, *bases[:1], 0)
-            if self.lacks_front:
+            if self.lacks_beginning:
                 with self._noting:
-                    self.producers.lose_front(self.log_start_offset)
+                    self.producers.forget_before(self.log_start_offset)
             self.flushed_offset = max(self.flushed_offset, self.log_start_offset)
             self.records.save()
             self._damage_is_gone()
 
     def _damage_is_gone(self) -> None:
-        self.lacks_front = self.is_start_unknown = False
+        self.lacks_beginning = self.is_start_unknown = False
         self.incomplete_reason = ""
         self.records.note_all(durable=True)
-        self._health.mended()
+        self._health.bring_online()
 
     @property
     def begins_below_start(self) -> bool:

@@ -7,7 +7,7 @@
   and flushes raise StorageError, reads go on. A failed fsync is never tried again: the kernel may
   have dropped the pages it could not write, and a second fsync would report success. The log
   comes back only by being emptied (`CommitLog.reset`) or, when no replica holds more, with the
-  records that can be read (`CommitLog.mend`).
+  records that can be read (`CommitLog.salvage`).
 * **Damage** found when the log was opened takes it offline too, until the damaged records are
   discarded.
 """
@@ -39,7 +39,7 @@ class Health:
         if self.offline_reason:
             raise StorageError(f"{self._directory} is offline: {self.offline_reason}")
 
-    def require_mendable(self) -> None:
+    def require_recoverable(self) -> None:
         """Raise StorageError if the log is offline for another reason than failure or damage: it
         was closed or deleted, or was never opened."""
         if not (self.has_failed or self._is_damaged):
@@ -64,7 +64,7 @@ class Health:
         """Whether damage keeps the log offline."""
         return self._is_damaged
 
-    def mended(self) -> None:
+    def bring_online(self) -> None:
         """Bring the log online again: the failed or damaged part has left it."""
         self._is_damaged = self.has_failed = False
         self.offline_reason = ""

@@ -272,7 +272,7 @@ class Producers:
         while self._message_ids and self._message_ids[-1].offset >= log_end_offset:
             self._forget(self._message_ids.pop())
 
-    def lose_front(self, log_start_offset: int) -> None:
+    def forget_before(self, log_start_offset: int) -> None:
         """Forget the records that the disk has lost in front of the log. **safety** They may never
         have been committed: a repetition must be stored, not acknowledged."""
         for producer_id, producer in list(self._producers.items()):

@@ -53,7 +53,7 @@ from jetstream_server.log.state_files import DamagedFile
 class Recovered:
     """A log as it was found. No fsync may have covered the bytes of `segments[unsynced_from:]`.
 
-    offline_reason: what is damaged; "" when nothing is. lacks_front: records before the first
+    offline_reason: what is damaged; "" when nothing is. lacks_beginning: records before the first
     segment, or all records, are missing: only another replica can repair the log.
     incomplete_reason: why records that were cut off may have been acknowledged; "" when none can
     have been. is_start_unknown: the log may lack records in front as well. compaction: None if it
@@ -71,7 +71,7 @@ class Recovered:
     recorded: Recorded = field(default_factory=Recorded)
     offsets: OffsetsFile | None = None
     offline_reason: str = ""
-    lacks_front: bool = False
+    lacks_beginning: bool = False
     incomplete_reason: str = ""
     is_start_unknown: bool = False
     compaction: CompactionState | None = None
@@ -91,7 +91,7 @@ class Recovered:
         first = self.segments[0].base_offset
         if recorded is None:
             recorded = max(first, self.checkpoint.log_start_offset)
-        return min(recorded if self.lacks_front else max(first, recorded), self.tail.offset)
+        return min(recorded if self.lacks_beginning else max(first, recorded), self.tail.offset)
 
     @property
     def flushed_offset(self) -> int:
@@ -141,9 +141,9 @@ def _recover(
     segments, recorded = found.segments, found.recorded
     offsets = found.offsets
     assert offsets is not None
-    loss = _loss_in_front(directory, found)
+    loss = _loss_at_beginning(directory, found)
     if not segments:
-        found.offline_reason, found.lacks_front = loss, bool(loss)
+        found.offline_reason, found.lacks_beginning = loss, bool(loss)
         return
     hole = recorded.first_loss({s.base_offset: s.size for s in segments}, segments[0].base_offset)
     if hole is not None:
@@ -159,15 +159,15 @@ def _recover(
     if hole is not None:
         found.offline_reason = f"{directory}: {hole[1]}"
     if loss:
-        found.offline_reason, found.lacks_front = loss, True
+        found.offline_reason, found.lacks_beginning = loss, True
     if not found.offline_reason and not found.incomplete_reason:
-        found.incomplete_reason = _doubt(directory, found)
+        found.incomplete_reason = _incomplete_reason(directory, found)
     found.is_start_unknown = _is_start_unknown(found)
     if not found.incomplete_reason:
         offsets.adopt(recorded.offsets)
 
 
-def _doubt(directory: str, found: Recovered) -> str:
+def _incomplete_reason(directory: str, found: Recovered) -> str:
     if found.recorded.mark & Mark.INCOMPLETE:
         return f"{directory}: an earlier run found that it may lack acknowledged records"
     if found.recorded.is_nothing and found.segments and found.segments[0].base_offset:
@@ -183,7 +183,7 @@ def _is_start_unknown(found: Recovered) -> bool:
     return bool(found.incomplete_reason and begins_late and is_in_doubt)
 
 
-def _loss_in_front(directory: str, found: Recovered) -> str:
+def _loss_at_beginning(directory: str, found: Recovered) -> str:
     """What is missing before the first segment, or that everything is; "" when nothing is."""
     recorded, segments = found.recorded, found.segments
     start = recorded.log_start_offset

@@ -66,7 +66,7 @@ def _lost_log(
         return None
     found = Recovered(
         exists=False,
-        lacks_front=True,
+        lacks_beginning=True,
         recorded=Recorded(boot_id=record.boot_id),
         offline_reason=f"{directory} was lost with the folder that held it",
     )

@@ -52,7 +52,7 @@ from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.replication.closing import close_cleanly
 from jetstream_server.replication.core.counters import Counters
-from jetstream_server.replication.core.incompleteness import incompleteness_told
+from jetstream_server.replication.core.incompleteness import incompleteness_recorded
 from jetstream_server.replication.core.log_config import log_config_for
 from jetstream_server.replication.core.messages import Answer, FetchRequest
 from jetstream_server.replication.core.replica import Replica, RoleChange
@@ -235,7 +235,7 @@ class ReplicaManager:
         self._listeners = listeners
         self._progress = dict.fromkeys(listeners.progress)
         for replica in self._replicas.values():
-            incompleteness_told(replica)
+            incompleteness_recorded(replica)
             replica.incarnation = incarnation
             self._follow_metadata(replica)
             if replica.has_failed:  # It failed before there were listeners.

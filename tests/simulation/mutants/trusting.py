@@ -138,13 +138,13 @@ def lets_logs_in_that_may_lack_their_beginning(patches: Patches) -> None:
 @mutant(kind=DAMAGED)
 def takes_what_lacks_its_beginning_for_nothing(patches: Patches) -> None:
     """A log without its first segment counts no more in an unclean election than an empty one."""
-    patches.set(CommitLog, "is_lost", property(lambda self: self.lacks_front))
+    patches.set(CommitLog, "is_lost", property(lambda self: self.lacks_beginning))
 
 
 @mutant(LostBeginnings)
 def acknowledges_again_what_was_lost_in_front(patches: Patches) -> None:
     """A repetition of what lies in a lost segment passes for stored."""
-    patches.set(Producers, "lose_front", lambda self, log_start_offset: None)
+    patches.set(Producers, "forget_before", lambda self, log_start_offset: None)
 
 
 @mutant(FailingDisks)
@@ -177,23 +177,23 @@ def cuts_corruption_off(patches: Patches) -> None:
 @mutant(FailingDisks)
 def takes_the_first_segment_for_the_log_start(patches: Patches) -> None:
     """What is missing in front passes for removed by retention."""
-    loss = recovery._loss_in_front
+    loss = recovery._loss_at_beginning
 
     def lenient(directory: str, found: recovery.Recovered) -> str:
         return "" if found.segments else loss(directory, found)
 
-    patches.set(recovery, "_loss_in_front", lenient)
+    patches.set(recovery, "_loss_at_beginning", lenient)
 
 
 @mutant(FailingDisks)
 def takes_a_lost_folder_for_an_empty_log(patches: Patches) -> None:
     """A log that is gone passes for one that never held anything."""
-    loss = recovery._loss_in_front
+    loss = recovery._loss_at_beginning
 
     def lenient(directory: str, found: recovery.Recovered) -> str:
         return loss(directory, found) if found.segments else ""
 
-    patches.set(recovery, "_loss_in_front", lenient)
+    patches.set(recovery, "_loss_at_beginning", lenient)
 
 
 @mutant(FailingDisks)

@@ -265,7 +265,7 @@ def test_what_is_fetched_again_after_damage_is_not_clean() -> None:
             disk.remove(f"/17/{name}")
     again = CommitLog.open(disk, "/17", CONFIG, clean=False)
     assert again.offline_reason
-    again.mend()
+    again.salvage()
     assert again.compaction.state.cleaned_to == 0
     fill(again, 12)
     compact(disk, again)

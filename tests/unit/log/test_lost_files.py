@@ -65,7 +65,7 @@ def test_what_is_missing_in_front_is_damage_and_the_rest_is_read(
             disk.remove(other)
     disk.remove(FIRST)
     log = reopen(disk, clean=clean)
-    assert log.lacks_front
+    assert log.lacks_beginning
     assert "[0, 4) are missing" in log.offline_reason
     assert (log.log_start_offset, log.log_end_offset) == (0, 10)
     with pytest.raises(RecordsDamagedError, match="missing") as caught:
@@ -86,7 +86,7 @@ def test_what_retention_removed_is_not_missing(disk: MemoryDisk, record: str) ->
     again = reopen(disk.killed())
     assert (again.offline_reason, again.log_start_offset) == ("", 5)
     disk.remove(SECOND)
-    assert reopen(disk).lacks_front
+    assert reopen(disk).lacks_beginning
 
 
 @pytest.mark.parametrize("later", [1, 3])
@@ -141,7 +141,7 @@ def test_a_log_without_any_record_of_it_starts_where_it_begins_and_is_incomplete
         assert (log.offline_reason, log.log_start_offset) == ("", 8)
         assert log.incomplete_reason
         assert log.is_start_unknown
-    log.incompleteness_told()
+    log.incompleteness_recorded()
     assert (reopen(disk).incomplete_reason, reopen(disk).is_start_unknown) == ("", False)
 
 
@@ -150,7 +150,7 @@ def test_a_follower_drops_a_log_without_its_beginning_and_copies_anew(disk: Memo
     disk.remove(FIRST)
     log = reopen(disk)
     log.reset(2)
-    assert (log.offline_reason, log.lacks_front, log.log_end_offset) == ("", False, 2)
+    assert (log.offline_reason, log.lacks_beginning, log.log_end_offset) == ("", False, 2)
     log.append_replica(stamped(2, b"0002", epoch=1))
     again = reopen(disk.killed())
     assert (again.offline_reason, again.log_start_offset, values_of(again)) == ("", 2, [b"0002"])
@@ -160,7 +160,7 @@ def test_who_leads_for_want_of_a_better_one_takes_what_is_left(disk: MemoryDisk)
     fill(disk).close(clean=True)
     disk.remove(FIRST)
     log = reopen(disk)
-    log.mend()
+    log.salvage()
     assert (log.offline_reason, log.log_start_offset) == ("", 4)
     again = reopen(disk.killed())
     assert (again.offline_reason, values_of(again)) == ("", expected(4, 10))
@@ -174,8 +174,8 @@ def test_what_is_missing_in_front_hides_no_gap_behind_it(disk: MemoryDisk) -> No
     disk.remove(FIRST)
     disk.remove(THIRD)
     log = reopen(disk)
-    assert (log.lacks_front, log.log_end_offset) == (True, 8)
-    log.mend()
+    assert (log.lacks_beginning, log.log_end_offset) == (True, 8)
+    log.salvage()
     assert (log.offline_reason, values_of(log)) == ("", expected(4, 8))
 
 
@@ -324,7 +324,7 @@ def test_a_cut_without_proof_makes_the_log_incomplete_until_that_is_told(disk: M
         assert log.incomplete_reason
         disk = disk.killed()
         log = reopen(disk)
-    log.incompleteness_told()
+    log.incompleteness_recorded()
     assert reopen(disk.killed()).incomplete_reason == ""
 
 
@@ -355,4 +355,4 @@ def test_the_folder_of_a_release_without_the_record_is_believed_as_it_is(
     old.remove(SECOND)
     assert reopen(old, clean=clean).log_start_offset == 8, "it removed files before it said so"
     disk.remove(SECOND)
-    assert reopen(disk, clean=clean).lacks_front, "from its first start here on it is recorded"
+    assert reopen(disk, clean=clean).lacks_beginning, "from its first start here on it is recorded"

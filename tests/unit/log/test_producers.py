@@ -228,11 +228,11 @@ def test_what_the_disk_lost_in_front_is_no_duplicate_and_the_rest_still_is(log: 
     log.produce(P, range(4))
     log.append(batch_of(ids=[b"a"]))
     log.append(batch_of(ids=[b"b"]))
-    log.known.lose_front(2)
+    log.known.forget_before(2)
     assert log.known.check(P, 2) == StoredBatch(2, 2, 3)
     assert log.known.check(P, 4) is None
     refused(log.known, P, 1)
-    log.known.lose_front(5)
+    log.known.forget_before(5)
     assert log.known.check(P, 0) is None
     refused(log.known, P, 3)
     assert (log.known.offset_of(b"a", 0), log.known.offset_of(b"b", 0)) == (None, 5)

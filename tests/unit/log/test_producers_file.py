@@ -158,7 +158,7 @@ def test_a_log_whose_emptying_failed_and_that_is_revived_still_remembers(disk: M
     with pytest.raises(StorageError):
         log.reset(100)
     faulty.heal()
-    log.mend()
+    log.salvage()
     assert (log.offline_reason, log.log_end_offset) == ("", 11)
     assert log.producers.check(P, 9) == StoredBatch(9, 9, 10)
 

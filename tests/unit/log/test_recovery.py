@@ -172,7 +172,7 @@ def test_damage_can_be_discarded_when_another_replica_has_the_records(disk: Memo
     make(disk)
     spoil(disk, SECOND, LENGTH + 100)
     log = reopen(disk)
-    log.mend()
+    log.salvage()
     assert (log.offline_reason, log.log_end_offset, log.segment_count) == ("", 5, 2)
     log.append_replica(stamped(5, b"0005", epoch=9) + stamped(6, b"0006", epoch=9))
     again = reopen(disk)
@@ -184,7 +184,7 @@ def test_discarding_does_not_bring_back_a_log_that_is_offline_for_another_reason
 ) -> None:
     log = make(disk)
     log.close(clean=True)
-    log.mend()
+    log.salvage()
     assert log.offline_reason == "the log is closed"
 
 

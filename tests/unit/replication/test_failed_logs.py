@@ -39,7 +39,7 @@ from jetstream_server.replication.core.messages import (
     OutOfRange,
 )
 from jetstream_server.replication.core.replica import Replica
-from jetstream_server.replication.drivers import log_replacement as mending_module
+from jetstream_server.replication.drivers import log_replacement
 from jetstream_server.replication.drivers.log_ends import leaderless_log_ends
 from jetstream_server.replication.drivers.log_replacement import LogReplacement
 from jetstream_server.replication.listeners import Listeners
@@ -360,7 +360,7 @@ class Metadata:
 
 
 @contextmanager
-def mending(
+def log_replacer(
     bench: Bench, metadata: Metadata, clock: list[int], revived: list[None] | None = None
 ) -> Iterator[list[Replica]]:
     asked: list[Replica] = []
@@ -386,10 +386,10 @@ def mending(
 async def test_a_failed_replica_is_distrusted_until_the_metadata_shows_it_and_then_fetched_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mending_module, "ROUND_SECONDS", 0.001)
+    monkeypatch.setattr(log_replacement, "ROUND_SECONDS", 0.001)
     bench = Bench(tmp_path, leads=False)
     metadata, clock = Metadata(bench, refusals=2), [0]
-    with mending(bench, metadata, clock) as asked:
+    with log_replacer(bench, metadata, clock) as asked:
         bench.fail()
         for count in (1, 2, 3):
             await eventually(lambda count=count: metadata.proposed == count)  # type: ignore[misc]
@@ -407,13 +407,13 @@ async def test_a_replica_out_of_sync_is_emptied_only_once_no_join_of_before_can_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its leader may have proposed to add it, because of a position from before its log failed."""
-    monkeypatch.setattr(mending_module, "ROUND_SECONDS", 0.001)
+    monkeypatch.setattr(log_replacement, "ROUND_SECONDS", 0.001)
     bench = Bench(tmp_path, leads=False)
     bench.node.cluster.change_isr(bench.replica.stream, (1, 2))
     bench.node.apply()
     proposed_under = bench.replica.stream.stream_epoch
     metadata, clock = Metadata(bench, refusals=1), [0]
-    with mending(bench, metadata, clock) as asked:
+    with log_replacer(bench, metadata, clock) as asked:
         bench.fail()
         await eventually(lambda: metadata.proposed == 1)
         await asyncio.sleep(0.01)
@@ -430,14 +430,14 @@ async def test_a_replica_out_of_sync_is_emptied_only_once_no_join_of_before_can_
 async def test_where_nobody_is_believed_a_failed_log_is_revived_and_its_end_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mending_module, "ROUND_SECONDS", 0.001)
+    monkeypatch.setattr(log_replacement, "ROUND_SECONDS", 0.001)
     bench = Bench(tmp_path, leads=True)
     bench.node.cluster.change_isr(bench.replica.stream, (0,))
     bench.node.apply()
     stream = replace(bench.replica.stream, isr=(), elr=(), leader=NO_NODE, last_known=(ME,))
     bench.node.cluster.registry.streams[stream.id] = stream
     revived: list[None] = []
-    with mending(bench, Metadata(bench, refusals=0), [0], revived) as asked:
+    with log_replacer(bench, Metadata(bench, refusals=0), [0], revived) as asked:
         bench.fail()
         await eventually(lambda: len(revived) == 1)
         assert not bench.replica.has_failed

@@ -8,7 +8,7 @@ from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.follower import Reset
-from jetstream_server.replication.core.incompleteness import incompleteness_told
+from jetstream_server.replication.core.incompleteness import incompleteness_recorded
 from jetstream_server.replication.core.messages import NOWHERE, LeaderSnapshot, OutOfRange
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.unclean_election import ReplicaReport, choose_unclean
@@ -105,7 +105,7 @@ def test_a_follower_of_whose_log_nothing_says_where_it_starts_fetches_it_anew() 
         follower = Replica(of, log, node_id=1, incarnation=10)
         follower.update(of, nodes(), MonotonicUs(0))
         log.flush()
-        incompleteness_told(follower)
+        incompleteness_recorded(follower)
         position = follower.position()
         assert position is not None
         assert position.fetch_offset == NOWHERE

@@ -15,7 +15,7 @@ class _Replica(Protocol):
     def needs_rebuild(self) -> bool: ...
 
 
-def incompleteness_told(replica: _Replica) -> None:
+def incompleteness_recorded(replica: _Replica) -> None:
     """Clear the mark of a log that may lack records, because the metadata knows it. **safety** A
     log that may lack its beginning and has to be fetched anew keeps its mark: the next run must not
     take the rest for a complete log.
@@ -23,6 +23,6 @@ def incompleteness_told(replica: _Replica) -> None:
     if replica.needs_rebuild and replica.log.is_start_unknown:
         return
     try:
-        replica.log.incompleteness_told()
+        replica.log.incompleteness_recorded()
     except StorageError:
         pass  # The next start reports it again; a failed log has reported itself.

@@ -43,7 +43,7 @@ from jetstream_server.replication.core.follower import (
     Step,
     Truncate,
 )
-from jetstream_server.replication.core.incompleteness import incompleteness_told
+from jetstream_server.replication.core.incompleteness import incompleteness_recorded
 from jetstream_server.replication.core.isr import Outcome
 from jetstream_server.replication.core.leader import REPLICA_LAG_MAX_US, LeaderState
 from jetstream_server.replication.core.messages import Answer, FetchRequest, Records, skips
@@ -93,7 +93,7 @@ class Replica:
         unreadable_reason: str = "",
     ) -> None:
         """rebuild: the log's bytes are not trusted; a follower fetches everything again."""
-        if log.lacks_front or log.is_start_unknown:
+        if log.lacks_beginning or log.is_start_unknown:
             rebuild = rebuild or len(stream.replicas) > 1
         self.stream = stream
         self.log = log
@@ -193,7 +193,7 @@ class Replica:
 
     def revive(self) -> None:
         """Use the readable part of the failed log, for an unclean election. Raises StorageError."""
-        self.log.mend()
+        self.log.salvage()
 
     @property
     def _is_only_one(self) -> bool:
@@ -213,7 +213,7 @@ class Replica:
             return False
         if is_new:
             try:
-                log.mend()
+                log.salvage()
             except StorageError:
                 return False  # The log has failed, and reports it.
         return True
@@ -281,7 +281,7 @@ class Replica:
         if self._rebuild:
             self._rebuild = False  # There was no better replica to elect.
             self._know_gaps()
-            incompleteness_told(self)
+            incompleteness_recorded(self)
         self.high_watermark = max(self.high_watermark, log.log_start_offset)
         if self.stream.was_compacted and not log.offline_reason:
             try:
@@ -434,7 +434,7 @@ class Replica:
             return None
         step = following.decide(answer)
         if self.log.is_damaged and not isinstance(step, Ignore | Reset):
-            self.log.mend()  # The leader has the records. Fetch them again.
+            self.log.salvage()  # The leader has the records. Fetch them again.
         match step:
             case Append(leader_epoch, True):
                 if self.log.log_start_offset == self.log.log_end_offset:

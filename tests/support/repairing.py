@@ -31,7 +31,7 @@ def fetched(source: CommitLog, offset: int) -> bytes:
     return source.pread(found)
 
 
-def mend(disk: Disk, log: CommitLog, source: CommitLog, *, has_gaps: bool = False) -> None:
+def repair_log(disk: Disk, log: CommitLog, source: CommitLog, *, has_gaps: bool = False) -> None:
     """Repair every marked segment."""
     for base_offset in sorted({bad.base_offset for bad in log.damage.ranges}):
         segment = log.damage.segment_of(base_offset)
