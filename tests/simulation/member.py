@@ -112,7 +112,7 @@ class ModelCore:
     def is_learner(self) -> bool:
         return False
 
-    def standing_in_words(self) -> str:
+    def no_vote_reason(self) -> str:
         return ""
 
     def heartbeats(self) -> list[Any]:

@@ -100,7 +100,7 @@ async def build(start: Start) -> Server:
     folder.join(cluster_id)
     run = node_start.begin_run(cluster_id)
     unknown = UnknownStreams(folder, node_start.metadata.registry, wall_clock)
-    unknown.sort_out(node_start.metadata.status().doubt)
+    unknown.sort_out(node_start.metadata.status().journal_loss)
     node_start.metadata.watch(unknown.apply)  # Before the replicas learn of a stream.
     logs = node_start.open_logs(run)
     bounds = Bounds(start.config.ingest.pending_acks_max, start.config.ingest.uncommitted_bytes_max)

@@ -32,9 +32,9 @@ class UnknownStreams:
         self._registry = registry
         self._wall_clock = wall_clock
 
-    def sort_out(self, doubt: str) -> None:
+    def sort_out(self, journal_loss: str) -> None:
         """Set unknown folders aside. Call it before the logs are opened, and after a metadata
-        barrier: before the barrier, a stream might just not be known here yet. doubt: see
+        barrier: before the barrier, a stream might just not be known here yet. journal_loss: see
         MetadataStatus."""
         try:
             for stream in self._registry.streams_of(NodeId(self._folder.node_id)):
@@ -42,7 +42,7 @@ class UnknownStreams:
             for stream_id in self._folder.stream_ids():
                 found = self._registry.streams.get(StreamId(stream_id))
                 if found is None or self._is_elsewhere(found):
-                    self._set_aside(stream_id, doubt)
+                    self._set_aside(stream_id, journal_loss)
             until_us = WallUs(self._wall_clock() - QUARANTINE_DAYS * DAY_US)
             moved = (
                 each.id for each in self._registry.streams.values() if self._is_elsewhere(each)
@@ -68,9 +68,9 @@ class UnknownStreams:
         """Whether the stream was moved to other nodes."""
         return self._folder.node_id not in stream.replicas
 
-    def _set_aside(self, stream_id: int, doubt: str) -> None:
-        if doubt:
-            logger.warning("unknown_stream_kept", stream_id=stream_id, reason=doubt)
+    def _set_aside(self, stream_id: int, journal_loss: str) -> None:
+        if journal_loss:
+            logger.warning("unknown_stream_kept", stream_id=stream_id, reason=journal_loss)
         else:
             self._folder.quarantine(stream_id, self._wall_clock())
             is_deleted = stream_id in self._registry.deleted

@@ -176,9 +176,7 @@ class TestFounding:
             fabric.crash(NodeId(2))
             fabric.run(5)
             assert fabric.leader() is None
-            assert (
-                "has not heard from every voter" in fabric.nodes[NodeId(0)].core.standing_in_words()
-            )
+            assert "has not heard from every voter" in fabric.nodes[NodeId(0)].core.no_vote_reason()
             fabric.start(NodeId(2))
             fabric.run_until_led()
 

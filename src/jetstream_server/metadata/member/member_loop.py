@@ -106,7 +106,7 @@ class MemberLoop:
             superseded=self._superseded_digests,
             certificates=config.certificates,
         )
-        self._carriage = ControllerContext(
+        self._controller_context = ControllerContext(
             config.node_id, voters, self._core, self.links, self.machine.registry, extension,
             group_file.group.recoveries,
         )  # fmt: skip
@@ -121,9 +121,9 @@ class MemberLoop:
         self._beat_at = self._taken_in_at = 0.0
         self._throttle = LogThrottle()
         self._was_learner = False
-        self._doubt = journal.lost
-        if journal.cut_bytes and not self._doubt:
-            self._doubt = f"{journal.cut_bytes} bytes were cut off the journal"
+        self._journal_loss = journal.lost
+        if journal.cut_bytes and not self._journal_loss:
+            self._journal_loss = f"{journal.cut_bytes} bytes were cut off the journal"
 
     def propose(self, texts: list[str], patience: float, term: int | None) -> None:
         deadline = asyncio.get_running_loop().time() + patience
@@ -137,7 +137,7 @@ class MemberLoop:
     def abandon(self, reason: str) -> None:
         """End every proposal, because this node takes no further part."""
         self.proposals.abandon(reason)
-        self._tell()
+        self._publish_results()
 
     def hand_over(self) -> bool:
         """Ask a follower to take over, which saves an election timeout. Returns whether one was
@@ -210,12 +210,12 @@ class MemberLoop:
             if not self.links.send(peer, encode(message)):
                 self._core.undeliverable(message)
         self._beat_at = now
-        if self._carriage.turn(now) or self._core.needs_turn() or self._has_waited:
+        if self._controller_context.turn(now) or self._core.needs_turn() or self._has_waited:
             self._has_waited = False
             self.turn_soon()
         self.proposals.pass_time(now)
         self._learn_group()
-        self._tell()
+        self._publish_results()
         self._compact_if_due()
 
     def _once_synced(self, step: Callable[[], None]) -> None:
@@ -244,9 +244,9 @@ class MemberLoop:
             self._beat_at = now
             for peer, message in self._core.heartbeats():
                 self.links.send(peer, encode(message))
-        self._carriage.turn(now)
+        self._controller_context.turn(now)
         self.proposals.pass_time(now)
-        self._tell()
+        self._publish_results()
 
     def _learn_group(self) -> None:
         """Store the group's id, so that the next start knows it before it has peers."""
@@ -260,7 +260,7 @@ class MemberLoop:
         if self._core.leader_id() == NO_NODE:
             self.proposals.without_leader(self._why_no_leader())
             return
-        if self._carriage.is_recovering:
+        if self._controller_context.is_recovering:
             return
         leading = self._core.raftCurrentTerm if self._core.role() == "leader" else None
         while (batch := self.proposals.next_batch(now, leading)) is not None:
@@ -273,12 +273,12 @@ class MemberLoop:
     def _why_no_leader(self) -> str:
         problems = [f"node {peer} {why}" for peer, why in sorted(self.links.problems.items())]
         if self._config.node_id in self._config.voters and not self._core.votes():
-            problems.insert(0, f"this node does not vote: {self._core.standing_in_words()}")
+            problems.insert(0, f"this node does not vote: {self._core.no_vote_reason()}")
         return "there is no metadata leader" + (f" ({'; '.join(problems)})" if problems else "")
 
     # Results.
 
-    def _tell(self) -> None:
+    def _publish_results(self) -> None:
         """Pass on the results of the turn."""
         changes = self.machine.registry.take_changes()
         outcomes = self.proposals.take_outcomes()
@@ -289,21 +289,21 @@ class MemberLoop:
         if before.leadership != self.status.leadership:
             logger.info("metadata_leadership", **self.status.leadership._asdict())
             self._listener.member_status(self.status)
-        self._say_standing()
+        self._log_voter_state()
         if self.status.role != "leader":
             self.not_leading.set()
         else:
             self.not_leading.clear()
 
-    def _say_standing(self) -> None:
+    def _log_voter_state(self) -> None:
         """Log when this voter becomes a learner, and when the group has taken it back."""
         is_learner = self._config.node_id in self._config.voters and self._core.is_learner()
         if is_learner == self._was_learner:
             return
         self._was_learner = is_learner
         if is_learner:
-            self._doubt = self._doubt or self._core.standing_in_words()
-            logger.warning("metadata_vote_withheld", reason=self._core.standing_in_words())
+            self._journal_loss = self._journal_loss or self._core.no_vote_reason()
+            logger.warning("metadata_vote_withheld", reason=self._core.no_vote_reason())
         else:
             logger.info("metadata_vote_restored", term=self._core.raftCurrentTerm)
 
@@ -323,8 +323,8 @@ class MemberLoop:
             connected=self.links.connected(),
             problems=tuple(sorted(self.links.problems.items())),
             failure=self.failure,
-            controller_epoch=None if self.failure else self._carriage.controller_epoch,
-            doubt=self._doubt,
+            controller_epoch=None if self.failure else self._controller_context.controller_epoch,
+            journal_loss=self._journal_loss,
         )
 
     # Events of the links.
@@ -338,7 +338,7 @@ class MemberLoop:
     def frame_received(self, peer: NodeId, payload: bytes) -> None:
         if is_extension_frame(payload):
             if not self.failure:
-                self._carriage.received(peer, payload)
+                self._controller_context.received(peer, payload)
             return
         self._arrive(partial(self._receive, peer, decode(payload)))
 

@@ -157,7 +157,7 @@ class RaftCore(CorrectedSyncObj):
     def connected(self, peer: NodeId) -> None:
         """Note a new connection to a peer. Its acknowledgements are collected anew."""
         node = self.core_nodes.get(peer)
-        self._tell_standing(peer)
+        self._report_status(peer)
         if node is None:
             node = self.core_nodes[peer] = Peer(str(peer))
             self.core_outbox._onReadonlyNodeConnected(node)

@@ -27,7 +27,7 @@ from jetstream_server.metadata.raft.library import Outbox, RaftTimings
 from jetstream_server.metadata.raft.messages import REGULAR, Message, is_command
 from jetstream_server.metadata.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from jetstream_server.metadata.raft.standing import VoterState, VoterStatus
-from jetstream_server.metadata.raft.voting import Told, Voting
+from jetstream_server.metadata.raft.voting import VoterReport, Voting
 
 REFUSAL_SECONDS = 10.0
 """Pause after an unreadable snapshot: it is large, and the next one may be unreadable too."""
@@ -77,7 +77,7 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
             state == VoterState.NEW and self.core_voting.has_group
         )
 
-    def standing_in_words(self) -> str:
+    def no_vote_reason(self) -> str:
         """Why this node does not vote."""
         if self.is_learner():
             is_new = self.core_journal.standing.state == VoterState.NEW
@@ -136,13 +136,13 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
             self._SyncObj__raftLeader = None
         for peer in sorted(self.core_nodes):
             if self.core_nodes[peer] in self._SyncObj__connectedNodes:
-                self._tell_standing(peer)
+                self._report_status(peer)
 
-    def _tell_standing(self, peer: NodeId) -> None:
+    def _report_status(self, peer: NodeId) -> None:
         journal = self.core_journal
         standing = journal.standing
-        told = Told(standing.state == VoterState.VOTER, journal.is_pristine, standing.runs)
-        self.core_outbox.messages.append((peer, {"type": "standing", "told": told}))
+        report = VoterReport(standing.state == VoterState.VOTER, journal.is_pristine, standing.runs)
+        self.core_outbox.messages.append((peer, {"type": "standing", "report": report}))
 
     def _hold_back(self) -> None:
         """Leave members that do not count out of every majority; a node that may not vote is not a
@@ -205,7 +205,7 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         """Correct a message that pysyncobj would trust. Returns False if the message is void."""
         kind = message["type"]
         if kind == "standing":
-            self.core_voting.told(NodeId(int(node.id)), message["told"])
+            self.core_voting.reported(NodeId(int(node.id)), message["report"])
             return False
         if kind == "next_node_idx":
             if message["term"] != self._SyncObj__raftCurrentTerm:

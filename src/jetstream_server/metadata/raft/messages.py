@@ -28,7 +28,7 @@ from typing import Any
 
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.logfiles.metadata_records import Entry
-from jetstream_server.metadata.raft.voting import Told
+from jetstream_server.metadata.raft.voting import VoterReport
 
 Message = dict[str, Any]
 """A message in pysyncobj's own form."""
@@ -120,13 +120,13 @@ _ENCODERS: dict[str, Callable[[Message], bytes]] = {
     ),
     "apply_command_response": _encode_forwarded,
     "timeout_now": lambda message: b"\x09" + _ONE.pack(message["term"]),
-    "standing": lambda message: _encode_standing(message["told"]),
+    "standing": lambda message: _encode_standing(message["report"]),
 }
 
 
-def _encode_standing(told: Told) -> bytes:
-    parts = [b"\x0a", _STANDING.pack(told.is_voter, told.is_pristine, len(told.runs))]
-    for run in told.runs:
+def _encode_standing(report: VoterReport) -> bytes:
+    parts = [b"\x0a", _STANDING.pack(report.is_voter, report.is_pristine, len(report.runs))]
+    for run in report.runs:
         data = run.encode()
         parts += [_LENGTH.pack(len(data)), data]
     return b"".join(parts)
@@ -231,7 +231,10 @@ def _decode_standing(data: memoryview) -> Message:
         runs.append(run.decode(errors="replace"))
     if position != len(data):
         raise InvalidRequestError("malformed standing")
-    return {"type": "standing", "told": Told(bool(is_voter), bool(is_pristine), tuple(runs))}
+    return {
+        "type": "standing",
+        "report": VoterReport(bool(is_voter), bool(is_pristine), tuple(runs)),
+    }
 
 
 _DECODERS: dict[int, Callable[[memoryview], Message]] = {

@@ -22,7 +22,7 @@ class MetadataStatus:
     """leader: NO_NODE if none is in reach. journal_entries: Raft entries not in the snapshot yet.
 
     problems: peers without a link, and why. failure: why this node takes no further part; "" while
-    it does. doubt: what was cut off or missing in the metadata's journal at the start; "" if
+    it does. journal_loss: what was cut off or missing in the metadata's journal at the start; "" if
     nothing was. controller_epoch: the epoch while this node is the controller.
     """
 
@@ -40,7 +40,7 @@ class MetadataStatus:
     problems: tuple[tuple[NodeId, str], ...] = ()
     failure: str = ""
     controller_epoch: int | None = None
-    doubt: str = ""
+    journal_loss: str = ""
 
     @classmethod
     def absent(cls, node_id: NodeId, voters: tuple[NodeId, ...]) -> MetadataStatus:

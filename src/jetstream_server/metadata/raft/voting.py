@@ -28,7 +28,7 @@ _MENTIONED = b'"register_node"'
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class VoterReport:
     """A member's report. is_pristine: its journal has promised nothing yet."""
 
     is_voter: bool
@@ -77,17 +77,17 @@ class Voting:
     def __init__(self, others: Iterable[NodeId]) -> None:
         self.registrations = Registrations()
         self._others = tuple(others)
-        self._told: dict[NodeId, Told] = {}
+        self._reports: dict[NodeId, VoterReport] = {}
         # Voters that have reported their status once.
         self._founders: set[NodeId] = set()
         self._has_founded = False
 
-    def told(self, node_id: NodeId, told: Told) -> None:
+    def reported(self, node_id: NodeId, report: VoterReport) -> None:
         if node_id in self._others:
-            self._told[node_id] = told
-            if told.is_voter:
+            self._reports[node_id] = report
+            if report.is_voter:
                 self._founders.add(node_id)
-                self._has_founded = self._has_founded or not told.is_pristine
+                self._has_founded = self._has_founded or not report.is_pristine
 
     def heard_raft_from(self, node_id: NodeId) -> None:
         """Note a Raft message. A voter that is a candidate or leads knows that everybody is a
@@ -99,7 +99,9 @@ class Voting:
         return (
             own.state == VoterState.NEW
             and is_pristine
-            and all(node in self._told and self._told[node].is_pristine for node in self._others)
+            and all(
+                node in self._reports and self._reports[node].is_pristine for node in self._others
+            )
         )
 
     def may_vote(self, own: VoterStatus, *, is_pristine: bool) -> bool:
@@ -111,20 +113,20 @@ class Voting:
 
     def counts(self, node_id: NodeId, applied_session: str | None) -> bool:
         """Whether another node's votes and acknowledgements count."""
-        told = self._told.get(node_id)
-        if told is None or not told.is_voter:
+        report = self._reports.get(node_id)
+        if report is None or not report.is_voter:
             return False
-        return knows(told.runs, self.registrations.session(node_id, applied_session))
+        return knows(report.runs, self.registrations.session(node_id, applied_session))
 
     @property
     def has_group(self) -> bool:
         """Whether another member has promised something. If so, a new journal is not part of a new
         group."""
-        return any(told.is_voter and not told.is_pristine for told in self._told.values())
+        return any(report.is_voter and not report.is_pristine for report in self._reports.values())
 
     def is_known(self, node_id: NodeId) -> bool:
         """Whether that node has sent its status since this process began."""
-        return node_id in self._told
+        return node_id in self._reports
 
 
 def _registrations(entry: Entry) -> Iterable[Registration]:

@@ -16,7 +16,7 @@ from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.placement import Election
 
 
-class _Standing(NamedTuple):
+class _ElectionState(NamedTuple):
     """The part of a stream that elections change."""
 
     isr: tuple[NodeId, ...]
@@ -74,12 +74,12 @@ def without_node(
     elr = next_elr(stream, isr, () if trusted else (node_id,))
     last_known = _last_known(stream, isr, elr)
     if stream.leader not in (node_id, NO_NODE):
-        standing = _standing(stream)._replace(isr=isr, elr=elr, last_known=last_known)
-        return _successor(stream, standing)
+        state = _election_state(stream)._replace(isr=isr, elr=elr, last_known=last_known)
+        return _successor(stream, state)
     led = stream.leader == node_id
     if led:
         election.remove(node_id)
-    leaderless = _Standing(isr, elr, NO_NODE, last_known, stream.lossy_elections)
+    leaderless = _ElectionState(isr, elr, NO_NODE, last_known, stream.lossy_elections)
     return _successor(stream, _elected(stream, leaderless, election), leadership_ended=led)
 
 
@@ -87,7 +87,7 @@ def with_node(stream: StreamMetadata, election: Election) -> StreamMetadata:
     """The stream after a node became alive: it is elected if there is no leader and it may lead."""
     if stream.leader != NO_NODE:
         return stream
-    return _successor(stream, _elected(stream, _standing(stream), election))
+    return _successor(stream, _elected(stream, _election_state(stream), election))
 
 
 def deposed(stream: StreamMetadata, election: Election, chosen: NodeId = NO_NODE) -> StreamMetadata:
@@ -101,7 +101,7 @@ def deposed(stream: StreamMetadata, election: Election, chosen: NodeId = NO_NODE
         return stream
     if stream.leader != NO_NODE:
         election.remove(stream.leader)
-    return _successor(stream, _standing(stream)._replace(leader=leader))
+    return _successor(stream, _election_state(stream)._replace(leader=leader))
 
 
 def depose_unreachable(stream: StreamMetadata, election: Election) -> StreamMetadata:
@@ -136,13 +136,15 @@ def begun_anew(stream: StreamMetadata, epochs: int) -> StreamMetadata:
     )
 
 
-def _standing(stream: StreamMetadata) -> _Standing:
-    return _Standing(
+def _election_state(stream: StreamMetadata) -> _ElectionState:
+    return _ElectionState(
         stream.isr, stream.elr, stream.leader, stream.last_known, stream.lossy_elections
     )
 
 
-def _elected(stream: StreamMetadata, leaderless: _Standing, election: Election) -> _Standing:
+def _elected(
+    stream: StreamMetadata, leaderless: _ElectionState, election: Election
+) -> _ElectionState:
     """Elect a leader if one can be elected without a loss."""
     isr, elr = leaderless.isr, leaderless.elr
     leader = election.choose(isr or elr)
@@ -159,11 +161,11 @@ def _elected(stream: StreamMetadata, leaderless: _Standing, election: Election) 
     return leaderless if leader == NO_NODE else _unclean(stream, leader)
 
 
-def _unclean(stream: StreamMetadata, leader: NodeId) -> _Standing:
+def _unclean(stream: StreamMetadata, leader: NodeId) -> _ElectionState:
     """The other replicas stay recorded while nothing can be committed without them: the chosen one
     may fail before it leads."""
     isr = (leader,)
-    return _Standing(isr, (), leader, _last_known(stream, isr, ()), stream.lossy_elections + 1)
+    return _ElectionState(isr, (), leader, _last_known(stream, isr, ()), stream.lossy_elections + 1)
 
 
 def _last_known(
@@ -192,22 +194,22 @@ def _known(
 
 
 def _successor(
-    stream: StreamMetadata, standing: _Standing, *, leadership_ended: bool = False
+    stream: StreamMetadata, state: _ElectionState, *, leadership_ended: bool = False
 ) -> StreamMetadata:
     """The stream one stream epoch later; the same object when nothing has changed.
 
     After a leadership has ended, a new leader epoch begins, even if the same node leads again.
     """
-    if standing == _standing(stream) and not leadership_ended:
+    if state == _election_state(stream) and not leadership_ended:
         return stream
-    other_leadership = leadership_ended or standing.leader != stream.leader
+    other_leadership = leadership_ended or state.leader != stream.leader
     return replace(
         stream,
-        isr=standing.isr,
-        elr=standing.elr,
-        leader=standing.leader,
-        last_known=standing.last_known,
-        lossy_elections=standing.lossy_elections,
+        isr=state.isr,
+        elr=state.elr,
+        leader=state.leader,
+        last_known=state.last_known,
+        lossy_elections=state.lossy_elections,
         stream_epoch=stream.stream_epoch + 1,
         leader_epoch=LeaderEpoch(stream.leader_epoch + other_leadership),
     )
