@@ -26,7 +26,7 @@ from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 
-_ATTEMPTS = 3
+_ATTEMPTS = 10
 _WAIT_SECONDS = 0.2
 Progress = Callable[[int, int], None]
 """Told the offsets that are compared, and how many of them are done."""
