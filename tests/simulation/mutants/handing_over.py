@@ -17,7 +17,7 @@ from tests.simulation.peers import SimulatedPeers
 from tests.simulation.scenarios import LeftStandingBy, PlannedHandOvers
 
 
-@mutant(PlannedHandOvers)
+@mutant(LeftStandingBy)
 def stores_what_it_kept_whatever_its_log(patches: Patches) -> None:
     """What was kept is stored although the old leader went on, and may have stored it too."""
     store = StandBy.store
