@@ -33,7 +33,7 @@ from jetstream_client import (
 )
 from jetstream_client.cli.main import run
 from tests.support.loops import on_loop
-from tests.support.server import ServerProcess, free_port_base
+from tests.support.server import ServerProcess, free_port_base, running_server
 
 PATIENCE = 2.0
 SLACK = 1.2
@@ -432,6 +432,19 @@ def test_nats_where_nobody_listens_is_said_at_once(server: ServerProcess) -> Non
         with pytest.raises(UnavailableError, match=r"cannot connect to NATS.*refused"):
             client.publish("elsewhere.x", b"")
         assert time.monotonic() - begun < 10
+
+
+def test_nats_that_is_away_is_named(tmp_path: Path) -> None:
+    """The cluster names it, and it may come back: so this takes the timeout."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent_nats,
+        running_server(tmp_path / "data") as server,
+    ):
+        url = f"nats://user:secret@127.0.0.1:{silent_nats.getsockname()[1]}"
+        with Client(server.grpc, nats=url, timeout=60) as client:
+            client.create_stream("away", "away.>")
+            with pytest.raises(UnavailableError, match=r"NATS at nats://127.0.0.1:\d+ in time"):
+                client.publish("away.x", b"", timeout=PATIENCE)
 
 
 # The log.

@@ -28,7 +28,7 @@ from jetstream_client.publishing.ack import Pending, PublishResult
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
 from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.control import next_step
-from jetstream_client.transport.nats import NatsInbox
+from jetstream_client.transport.nats import NatsInbox, without_secrets
 from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.headers import HeadersLike, check_value, outgoing
 from jetstream_client.values.positions import check_offset
@@ -141,6 +141,7 @@ class PlainPublisher:
         self._routes = routes
         self._nats_urls = nats_urls
         self._inbox: NatsInbox | None = None
+        self._at_servers = ""  # " at …", for errors
         self._connecting: asyncio.Task[NatsInbox] | None = None
         self._pending: dict[str, Pending] = {}
         self._token = 0
@@ -381,7 +382,7 @@ class PlainPublisher:
             async with asyncio.timeout_at(deadline):
                 return await self._one_connection()
         except TimeoutError:
-            why = self._trouble() or "cannot connect to NATS in time"
+            why = self._trouble() or f"cannot connect to NATS{self._at_servers} in time"
             raise UnavailableError(f"{why}; nothing was published") from None
 
     async def _one_connection(self) -> NatsInbox:
@@ -399,6 +400,7 @@ class PlainPublisher:
         urls = self._config.nats or await self._nats_urls()
         if not urls:
             raise UnavailableError("the cluster names no NATS server: give one as `nats`")
+        self._at_servers = f" at {', '.join(map(without_secrets, urls))}"
         inbox = NatsInbox(self._on_answer, self._on_refusal, self.events)
         given = bool(self._config.nats) and not self._config.retry_on_failed_connect
         await inbox.connect(
