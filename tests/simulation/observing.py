@@ -161,7 +161,7 @@ def _fetch(self: Replica, *arguments: Any) -> Any:
 def _failed(self: ReplicaManager, replica: Replica) -> None:
     process = owner_of(self)
     process.world.count("log failed")
-    _ORIGINAL[ReplicaManager, "_tell_failure"](self, replica)
+    _ORIGINAL[ReplicaManager, "_report_failure"](self, replica)
     process.cluster.faults.log_failed(process)
 
 
@@ -206,7 +206,7 @@ _WATCHED: dict[tuple[type, str], Any] = {
     (Replica, "update"): _update,
     (Replica, "fetch"): _fetch,
     (ReplicaManager, "_committed"): _committed,
-    (ReplicaManager, "_tell_failure"): _failed,
+    (ReplicaManager, "_report_failure"): _failed,
     (StreamIngest, "deliver"): _deliver,
     (NatsConnection, "write"): _write,
     (StandBy, "store"): _store,

@@ -403,7 +403,7 @@ class NodeStart:
             self.metadata,
             node_id=settings.node_id,
             incarnation=incarnation,
-            ask_anew=fetcher_manager.ask_anew,
+            request_again=fetcher_manager.request_again,
             revived=self.membership.log_ends_changed,
             monotonic_clock=clocks.monotonic,
         )

@@ -53,7 +53,7 @@ def open_log(
             f"{directory} knows leader epoch {latest_epoch} and the metadata only "
             f"{stream.leader_epoch}: one of them is older"
         )
-    _say_what_was_found(stream, log)
+    _log_what_was_found(stream, log)
     return log, unreadable_reason
 
 
@@ -73,7 +73,7 @@ def _lost_log(
     return CommitLog(disk, directory, config, found)
 
 
-def _say_what_was_found(stream: StreamMetadata, log: CommitLog) -> None:
+def _log_what_was_found(stream: StreamMetadata, log: CommitLog) -> None:
     """Log what is wrong with an opened log: operators must learn of a disk that loses data."""
     if log.offline_reason:
         logger.error("log_damaged", stream=stream.full_name, reason=log.offline_reason)

@@ -435,23 +435,23 @@ class ReplicaManager:
         """Note a failed operation on the replica's log: it takes no more records, and unflushed
         records may be lost."""
         replica.log.health.fail(error.message)
-        self._tell_failures()
+        self._report_failures()
 
     def _log_failed(self, replica: Replica) -> None:
         """Note a failed log. May be called on any thread."""
         self._just_failed[replica] = None
         try:
-            self._loop.call_soon_threadsafe(self._tell_failures)
+            self._loop.call_soon_threadsafe(self._report_failures)
         except RuntimeError:
             pass  # The loop is closed: nothing needs to know.
 
-    def _tell_failures(self) -> None:
+    def _report_failures(self) -> None:
         while self._just_failed:
             replica = self._just_failed.popitem()[0]
             if not replica.closed and replica.has_failed:
-                self._tell_failure(replica)
+                self._report_failure(replica)
 
-    def _tell_failure(self, replica: Replica) -> None:
+    def _report_failure(self, replica: Replica) -> None:
         reason = replica.log.offline_reason
         logger.error("log_failed", stream=replica.stream.full_name, reason=reason)
         self._not_noted[replica.stream.id] = None
@@ -520,11 +520,11 @@ class ReplicaManager:
 
     # Reports to listeners.
 
-    def tell_progress(self, listener: ProgressListener) -> None:
-        """Call this listener from now on, until `tell_no_progress`."""
+    def add_progress_listener(self, listener: ProgressListener) -> None:
+        """Call this listener from now on, until `remove_progress_listener`."""
         self._progress[listener] = None
 
-    def tell_no_progress(self, listener: ProgressListener) -> None:
+    def remove_progress_listener(self, listener: ProgressListener) -> None:
         self._progress.pop(listener, None)
 
     def heard(self, node_id: NodeId) -> None:

@@ -29,7 +29,7 @@ def test_a_worker_whose_server_died_while_it_worked_ends_without_a_word() -> Non
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-c", f"from {WORKER} import _say; _say({{}}); print('went on')"],
+        [sys.executable, "-c", f"from {WORKER} import _send; _send({{}}); print('went on')"],
         stdout=writer,
         stderr=subprocess.PIPE,
         timeout=30,

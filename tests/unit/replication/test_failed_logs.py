@@ -149,7 +149,7 @@ async def test_a_log_that_fails_again_is_emptied_only_once_that_is_recorded_too(
     asked = bench.replica.position()
     assert asked is not None
     bench.fail()
-    assert not bench.replica.claims()
+    assert not bench.replica.is_counted_on()
     assert bench.replica.position() is None
     late = OutOfRange(asked, LeaderSnapshot(0, 0, 0))
     assert bench.replica.accept(late, b"", 0) is None
@@ -370,7 +370,7 @@ def log_replacer(
         cast(MetadataLog, metadata),
         node_id=0,
         incarnation=bench.replica.incarnation,
-        ask_anew=asked.append,
+        request_again=asked.append,
         revived=lambda: revived.append(None),
         monotonic_clock=lambda: clock[0],
     )

@@ -49,7 +49,7 @@ def main() -> int:
             keys = Keys.of_process(given["keys"], os.urandom)
             encryption = keys.of_stream(int(owner_of(task.directory)))
         for message in messages(disk, task, pause, encryption):
-            _say(message)
+            _send(message)
     finally:
         disk.close()
     return 1 if "error" in message else 0
@@ -83,7 +83,7 @@ def throttle(bytes_per_second: int) -> Callable[[int], None]:
     return pause
 
 
-def _say(message: dict[str, Any]) -> None:
+def _send(message: dict[str, Any]) -> None:
     try:
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()

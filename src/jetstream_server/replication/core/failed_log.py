@@ -1,7 +1,7 @@
 """Decides what to do next with a replica whose log has failed, until the log is healthy again.
 
-    DISTRUST ──(the metadata shows it)──> FETCH_ANEW ──(the log was emptied)──> MENDED
-                                      └─> REVIVE ──(no replica is trusted)──────> MENDED
+    DISTRUST ──(the metadata shows it)──> FETCH_ANEW ──(the log was emptied)──> ONLINE
+                                      └─> REVIVE ──(no replica is trusted)──────> ONLINE
 
 No I/O, no clock. **safety** The log is emptied only once the metadata does not count on it any
 more, because a member of ISR or ELR may be elected. It is revived, that is, used with the records
@@ -34,7 +34,7 @@ class Step(Enum):
     """Use the log as far as it can be read."""
     WAIT = auto()
     """Wait for a leader; for ever if this is the only replica."""
-    MENDED = auto()
+    ONLINE = auto()
     """The log takes records again."""
     TRUSTED = auto()
     """Nothing: the log takes records, and the metadata counts on it."""
@@ -47,13 +47,13 @@ def next_step(replica: Replica) -> Step:
     may be about to add the replica to the ISR because of an earlier position. The record makes that
     proposal void; only then may the log be emptied.
     """
-    if replica.must_step_back:
+    if replica.must_be_distrusted:
         return Step.DISTRUST
     if not replica.has_failed:
-        return Step.TRUSTED if replica.claims() else Step.MENDED
+        return Step.TRUSTED if replica.is_counted_on() else Step.ONLINE
     if len(replica.stream.replicas) == 1:
         return Step.WAIT
-    if replica.claims() or not replica.is_failure_recorded:
+    if replica.is_counted_on() or not replica.is_failure_recorded:
         return Step.DISTRUST
     if replica.waits_for_election:
         return Step.REVIVE

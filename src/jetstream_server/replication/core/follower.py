@@ -123,15 +123,15 @@ class FollowerState:
     def position(self) -> FetchRequest:
         """The next request. It acknowledges everything before `fetch_offset`."""
         log = self._log
-        believed = not self._rebuild and (log.is_damaged or not log.offline_reason)
+        is_trusted = not self._rebuild and (log.is_damaged or not log.offline_reason)
         return FetchRequest(
             stream_id=self.stream.id,
             follower=self._node_id,
             incarnation=self._incarnation,
             leader_epoch=self.stream.leader_epoch,
-            fetch_offset=log.log_end_offset if believed else NOWHERE,
-            last_epoch=last_epoch_of(log) if believed else NO_RECORD,
-            flushed_offset=log.flushed_offset if believed else NOWHERE,
+            fetch_offset=log.log_end_offset if is_trusted else NOWHERE,
+            last_epoch=last_epoch_of(log) if is_trusted else NO_RECORD,
+            flushed_offset=log.flushed_offset if is_trusted else NOWHERE,
             stream_epoch=self.stream.stream_epoch if self._is_complete else INCOMPLETE,
             damaged=log.lost_range,
         )

@@ -144,7 +144,7 @@ class Replica:
         )
 
     @property
-    def owes_flush(self) -> bool:
+    def must_confirm_flush(self) -> bool:
         """Whether the metadata group waits for this replica's `flush_confirmation`."""
         return self.node_id in self.stream.unflushed
 
@@ -172,17 +172,17 @@ class Replica:
         """Whether the metadata has recorded the latest failure of this log."""
         return self._recorded_failure == self.failures
 
-    def claims(self) -> bool:
+    def is_counted_on(self) -> bool:
         """Whether the metadata counts on this replica: its leader, in its ISR, or eligible."""
         stream = self.stream
         return self.node_id in (stream.leader, *stream.isr, *stream.elr)
 
     @property
-    def must_step_back(self) -> bool:
+    def must_be_distrusted(self) -> bool:
         """Whether the metadata counts on this replica although its disk has lost records. A leader
         alone in its ISR is an exception: no other replica may have the later records."""
         others = [member for member in self.stream.isr if member != self.node_id]
-        return self.log.lost_range is not None and self.claims() and bool(others)
+        return self.log.lost_range is not None and self.is_counted_on() and bool(others)
 
     @property
     def waits_for_election(self) -> bool:
@@ -421,7 +421,7 @@ class Replica:
     def _must_not_be_emptied(self) -> bool:
         if not self._rebuild:
             return self.has_failed  # A thread has noted it; `failed` is still to be called.
-        return self.claims() or not self.is_failure_recorded
+        return self.is_counted_on() or not self.is_failure_recorded
 
     def accept(self, answer: Answer, data: bytes, now_us: MonotonicUs) -> Step | None:
         """Apply the leader's answer to the log. data: the bytes of the answer's slice.

@@ -250,7 +250,7 @@ class Compaction(RoleListener):
         self._current, self._process = replica, process
         try:
             await self._in_thread(replica.log.compaction.begin, task)
-            await self._in_thread(_ask, process, json.dumps(request).encode() + b"\n")
+            await self._in_thread(_send_request, process, json.dumps(request).encode() + b"\n")
             done, end_offset = await self._follow(replica, task, process)
             await self._finish(replica, task, done, end_offset, begun_us)
         finally:
@@ -260,7 +260,7 @@ class Compaction(RoleListener):
         """Kill the process, if there is one, and wait for its end."""
         if self._process is not None:
             self._process.kill()
-            await self._in_thread(_bury, self._process)
+            await self._in_thread(_clean_up, self._process)
             self._current = self._process = None
 
     async def _in_thread(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
@@ -337,7 +337,7 @@ def _spawn() -> subprocess.Popen[bytes]:
     )
 
 
-def _ask(process: subprocess.Popen[bytes], request: bytes) -> None:
+def _send_request(process: subprocess.Popen[bytes], request: bytes) -> None:
     """Send the request. Runs in the thread: the pipe may be full. Raises OSError if it is
     broken."""
     assert process.stdin is not None
@@ -345,7 +345,7 @@ def _ask(process: subprocess.Popen[bytes], request: bytes) -> None:
     process.stdin.close()
 
 
-def _bury(process: subprocess.Popen[bytes]) -> None:
+def _clean_up(process: subprocess.Popen[bytes]) -> None:
     """Clean up. Runs in the thread, after the process was killed or has ended."""
     assert process.stdin is not None
     assert process.stdout is not None

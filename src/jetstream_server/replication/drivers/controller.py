@@ -253,7 +253,7 @@ def draining_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeI
     member that stays."""
     election = Election(tables.nodes, tables.leaderships)
     moves: list[tuple[StreamId, NodeId]] = []
-    for stream in _led_by_who_steps_aside(tables):
+    for stream in _led_by_draining_nodes(tables):
         if len(moves) == moves_max:
             break
         staying = [
@@ -285,7 +285,7 @@ def leaving_leaders(tables: Tables, moves_max: int) -> list[tuple[StreamId, Node
     return moves
 
 
-def _led_by_who_steps_aside(tables: Tables) -> Iterator[StreamMetadata]:
+def _led_by_draining_nodes(tables: Tables) -> Iterator[StreamMetadata]:
     for node_id in sorted(tables.nodes):
         if tables.nodes[node_id].yields_leadership and tables.leaderships.get(node_id):
             for stream in tables.streams_of(node_id):

@@ -82,12 +82,12 @@ class Fetcher:
         self._following: dict[int, Replica] = {}
         self._out_of_sync: dict[int, None] = {}  # of the streams that it follows
         self._dirty: dict[int, None] = {}
-        self._frames_told = 0
+        self._frames_sent = 0
         self._dropped: list[int] = []
         self._refused: dict[int, str] = {}  # the last refusal for a stream, and its cause
         self._complaints = LogThrottle(lambda: monotonic_clock() / 1e6)
         self._loop = asyncio.get_running_loop()
-        self._tell_due = False
+        self._send_due = False
         self._taking = False
         self._sending: asyncio.Task[None] | None = None
         self._connection: FrameConnection | None = None
@@ -114,15 +114,15 @@ class Fetcher:
             self._dirty.pop(stream_id, None)
             self._refused.pop(stream_id, None)
             self._dropped.append(stream_id)
-            self._tell_soon()
+            self._send_soon()
 
     def touch(self, stream_id: int) -> None:
         """Note that the stream's position has changed, or must be sent again."""
         if stream_id in self._following:
             self._dirty[stream_id] = None
-            self._tell_soon()
+            self._send_soon()
 
-    def ask_anew(self, stream_id: int) -> None:
+    def request_again(self, stream_id: int) -> None:
         """Request another answer to the same position: the last answer was not applied."""
         if stream_id in self._following:
             self._dropped.append(stream_id)
@@ -165,7 +165,7 @@ class Fetcher:
             self._dropped.clear()
             self._dirty = dict.fromkeys(self._following)
             self._connection = connection
-            self._tell()
+            self._send_positions()
             await connection.read_each(Kind.RECORDS, pb.Records, self._take_all)
         finally:
             self._connection = None
@@ -174,35 +174,35 @@ class Fetcher:
                 await asyncio.gather(self._sending, return_exceptions=True)
             connection.close()
 
-    def _tell_soon(self) -> None:
+    def _send_soon(self) -> None:
         """Send after all changes of this loop iteration."""
-        if not self._tell_due and not self._taking and self._sending is None:
-            self._tell_due = True
-            self._loop.call_soon(self._tell)
+        if not self._send_due and not self._taking and self._sending is None:
+            self._send_due = True
+            self._loop.call_soon(self._send_positions)
 
-    def _tell(self, *, sign_of_life: bool = False) -> None:
+    def _send_positions(self, *, keep_alive: bool = False) -> None:
         """Send the changed positions, as far as the leader accepts them."""
-        self._tell_due = False
+        self._send_due = False
         connection = self._connection
         if connection is None:
             return
         try:
-            while self._sending is None and (self._dirty or self._dropped or sign_of_life):
-                sign_of_life = False
-                self._frames_told += 1
+            while self._sending is None and (self._dirty or self._dropped or keep_alive):
+                keep_alive = False
+                self._frames_sent += 1
                 rest = connection.start(Kind.POSITIONS, 0, self._positions())
                 if rest is not None:
                     self._sending = self._loop.create_task(rest)
-                    self._sending.add_done_callback(self._told)
+                    self._sending.add_done_callback(self._sent)
         except OSError:
             connection.shut_down()
 
-    def _told(self, sending: asyncio.Task[None]) -> None:
+    def _sent(self, sending: asyncio.Task[None]) -> None:
         self._sending = None
         if sending.cancelled():
             return
         if sending.exception() is None:
-            self._tell()
+            self._send_positions()
         elif self._connection is not None:
             self._connection.shut_down()
 
@@ -214,9 +214,9 @@ class Fetcher:
             del self._dirty[stream_id]
             position = self._following[stream_id].position()
             if position is not None:
-                told = position_to_proto(position)
-                told.refused = stream_id in self._refused
-                message.positions.append(told)
+                sent = position_to_proto(position)
+                sent.refused = stream_id in self._refused
+                message.positions.append(sent)
         return message
 
     # Answers.
@@ -236,14 +236,14 @@ class Fetcher:
                 position = end
         finally:
             self._taking = False
-            self._tell()
+            self._send_positions()
 
     def _take(self, part: pb.Records.Part, data: bytes) -> None:
         replica = self._following.get(part.stream_id)
         if replica is None:
             return
         if part.HasField("error"):
-            self._ask_again(part.stream_id, RETRY_SECONDS)
+            self._retry_later(part.stream_id, RETRY_SECONDS)
             return
         identity = self._identity
         answer = answer_from_proto(part, identity.node_id, identity.incarnation)
@@ -251,7 +251,7 @@ class Fetcher:
         try:
             step = replica.accept(answer, data, self._monotonic_clock())
         except StorageFullError:
-            self._ask_again(part.stream_id, FULL_RETRY_SECONDS)
+            self._retry_later(part.stream_id, FULL_RETRY_SECONDS)
             return
         except CannotDecryptError as error:
             self._cannot_decrypt(replica, error)
@@ -265,8 +265,10 @@ class Fetcher:
         self._refused.pop(part.stream_id, None)
         if isinstance(step, Ignore):
             return
-        is_mended = was_offline and not replica.log.offline_reason
-        if isinstance(step, Append) and not (step.has_records or replica.owes_flush or is_mended):
+        is_online_again = was_offline and not replica.log.offline_reason
+        if isinstance(step, Append) and not (
+            step.has_records or replica.must_confirm_flush or is_online_again
+        ):
             return
         self._accepted(replica)
         self.touch(part.stream_id)
@@ -284,26 +286,26 @@ class Fetcher:
             return
         if isinstance(error, CorruptBatchError):
             self._refused[stream_id] = error.message
-        self._ask_again(stream_id, RETRY_SECONDS)
+        self._retry_later(stream_id, RETRY_SECONDS)
 
     def _cannot_decrypt(self, replica: Replica, error: CannotDecryptError) -> None:
         """Append nothing. After a restart with the key, fetching continues from here."""
         if self._complaints.is_due("cannot_decrypt", replica.stream.full_name):
             logger.error("cannot_decrypt", stream=replica.stream.full_name, reason=error.message)
-        self._ask_again(replica.stream.id, FULL_RETRY_SECONDS)
+        self._retry_later(replica.stream.id, FULL_RETRY_SECONDS)
 
-    def _ask_again(self, stream_id: int, seconds: float) -> None:
-        self._loop.call_later(seconds, self.ask_anew, stream_id)
+    def _retry_later(self, stream_id: int, seconds: float) -> None:
+        self._loop.call_later(seconds, self.request_again, stream_id)
 
     async def _watch(self) -> None:
         """Report a silent leader, with or without a connection, and close the connection. Send
         keep-alives, and positions that the leader may have missed."""
         received, looked_at_us = 0, self._monotonic_clock()
         while True:
-            told = self._frames_told
+            sent = self._frames_sent
             await asyncio.sleep(SILENCE_MAX_US / 1e6 / WATCHES_PER_SILENCE)
             self._dirty.update(self._out_of_sync)
-            self._tell(sign_of_life=self._frames_told == told)
+            self._send_positions(keep_alive=self._frames_sent == sent)
             now_us = self._monotonic_clock()
             connection = self._connection
             if connection is not None and connection.bytes_received != received:

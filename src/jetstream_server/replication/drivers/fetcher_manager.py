@@ -65,11 +65,11 @@ class FetcherManager(RoleListener):
         if confirmation is not None:
             self._propose(confirmation)
 
-    def ask_anew(self, replica: Replica) -> None:
+    def request_again(self, replica: Replica) -> None:
         """Ask the leader again, although nothing has changed here."""
         leader = self._leader_of.get(replica.stream.id)
         if leader is not None:
-            self._fetchers[leader].ask_anew(replica.stream.id)
+            self._fetchers[leader].request_again(replica.stream.id)
 
     def _fetcher(self, leader: NodeId) -> Fetcher:
         fetcher = self._fetchers.get(leader)

@@ -70,7 +70,7 @@ class Healing(RoleListener, Healer):
     def start(self) -> None:
         self._tasks = [
             run_in_background(self._examine_each(), "inspections"),
-            run_in_background(self._mend_each(), "repairs"),
+            run_in_background(self._repair_each(), "repairs"),
         ]
 
     async def close(self) -> None:
@@ -183,7 +183,7 @@ class Healing(RoleListener, Healer):
             try:
                 log.roll()
             except StorageError as error:
-                self._say(replica, error.message)
+                self._log_reason(replica, error.message)
             else:
                 self._replicas.flush(replica)
 
@@ -199,19 +199,19 @@ class Healing(RoleListener, Healer):
     def _distrust(self, replica: Replica) -> None:
         """Remove the replica, which lacks records, from the ISR, while the ISR has another
         member."""
-        if replica.must_step_back:
+        if replica.must_be_distrusted:
             self._replicas.distrust(replica)
 
     # Repairs.
 
-    async def _mend_each(self) -> None:
+    async def _repair_each(self) -> None:
         while True:
             if not self._damaged:
                 await self._wake.wait()
             self._wake.clear()
             for replica in tuple(self._damaged):
                 if not replica.closed:
-                    await self._mend(replica)
+                    await self._repair_replica(replica)
             if self._damaged:
                 try:
                     async with asyncio.timeout(RETRY_SECONDS):
@@ -219,7 +219,7 @@ class Healing(RoleListener, Healer):
                 except TimeoutError:
                     pass
 
-    async def _mend(self, replica: Replica) -> None:
+    async def _repair_replica(self, replica: Replica) -> None:
         """Repair what can be repaired at the moment. Failures are tried again."""
         damage = replica.log.damage
         self._distrust(replica)
@@ -232,12 +232,12 @@ class Healing(RoleListener, Healer):
             try:
                 repaired = await self._repair.repair(replica, base_offset)
             except DivergedError as error:
-                self._say(replica, error.message)
+                self._log_reason(replica, error.message)
                 if replica.following is not None:
                     replica.log.health.fail(error.message)
                 return
             except (JetstreamError, OSError) as error:
-                self._say(replica, str(error))
+                self._log_reason(replica, str(error))
                 self._inspected.discard(replica)  # There may be more damage than is known.
                 return
             self.ranges_repaired += repaired
@@ -265,7 +265,7 @@ class Healing(RoleListener, Healer):
         logger.info("records_repaired", stream=replica.stream.full_name, node=replica.node_id)
         self._replicas.healed(replica)
 
-    def _say(self, replica: Replica, reason: str) -> None:
+    def _log_reason(self, replica: Replica, reason: str) -> None:
         if self._reasons.get(replica) != reason:
             self._reasons[replica] = reason
             logger.warning("records_not_repaired", stream=replica.stream.full_name, reason=reason)

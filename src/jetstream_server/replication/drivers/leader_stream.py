@@ -47,24 +47,24 @@ class _Stream:
     """The state of one stream on this connection."""
 
     __slots__ = (
-        "asked", "decided", "is_answered", "notice_at_us", "notice_is_due", "replica", "told",
+        "decided", "is_answered", "notice_at_us", "notice_is_due", "replica", "request", "sent",
     )  # fmt: skip
 
-    def __init__(self, replica: Replica, asked: FetchRequest) -> None:
+    def __init__(self, replica: Replica, request: FetchRequest) -> None:
         self.replica = replica
-        self.asked = asked
+        self.request = request
         self.decided: Answer | None = None
         """The answer at the arrival of the position, if there was one."""
         self.is_answered = False
         """Whether records, or a divergence, were sent for that position."""
-        self.told: LeaderSnapshot | None = None
+        self.sent: LeaderSnapshot | None = None
         self.notice_at_us = MonotonicUs(0)
         self.notice_is_due = False
 
     @property
     def has_all(self) -> bool:
         """Whether the follower has everything, so that there are no records to send."""
-        return self.asked.fetch_offset == self.replica.log.log_end_offset
+        return self.request.fetch_offset == self.replica.log.log_end_offset
 
 
 class LeaderStream:
@@ -96,12 +96,12 @@ class LeaderStream:
         self._silent_ticks = 0
 
     async def run(self) -> None:
-        self._replicas.tell_progress(self)
+        self._replicas.add_progress_listener(self)
         keeping_alive = self._loop.create_task(self._keep_alive())
         try:
             await self._socket.read_each(Kind.POSITIONS, pb.Positions, self._take)
         finally:
-            self._replicas.tell_no_progress(self)
+            self._replicas.remove_progress_listener(self)
             if self._notice_timer is not None:
                 self._notice_timer.cancel()
             tasks = [task for task in (keeping_alive, self._sending) if task is not None]
@@ -119,7 +119,7 @@ class LeaderStream:
             self._wait_for_records(stream_id, stream)
         else:
             self._ready[stream_id] = stream
-            self._say_soon()
+            self._send_soon()
 
     def _take(self, positions: pb.Positions, _: object) -> None:
         if max(len(positions.positions), len(positions.dropped)) > POSITIONS_MAX:
@@ -134,7 +134,7 @@ class LeaderStream:
                 self._replicas.suspect(position.stream_id, position.fetch_offset)
             self._note(request, now_us)
         self._taking = False
-        self._say()
+        self._send_answers()
         if len(self._refused) > REFUSED_MAX:
             self._socket.pause_reading()
 
@@ -151,9 +151,9 @@ class LeaderStream:
         stream = self._streams.get(stream_id)
         if stream is None:
             stream = self._streams[stream_id] = _Stream(replica, request)
-        elif not stream.asked.asks_the_same(request):
+        elif not stream.request.asks_the_same(request):
             stream.is_answered = False
-        stream.asked, stream.decided = request, None
+        stream.request, stream.decided = request, None
         if isinstance(answer, Records) and answer.slice is None:
             self._wait_for_records(stream_id, stream)
         else:
@@ -164,25 +164,25 @@ class LeaderStream:
         for table in (self._streams, self._ready, self._put_off):
             table.pop(stream_id, None)
 
-    def _say_soon(self) -> None:
+    def _send_soon(self) -> None:
         """Send the first answer of a loop iteration at once, the others of the iteration
         together."""
         if not self._gathering and not self._taking:
             self._gathering = True
-            self._loop.call_soon(self._end_of_turn)
-            self._say()
+            self._loop.call_soon(self._end_of_iteration)
+            self._send_answers()
 
-    def _end_of_turn(self) -> None:
+    def _end_of_iteration(self) -> None:
         self._gathering = False
-        self._say()
+        self._send_answers()
 
-    def _say(self, *, sign_of_life: bool = False) -> None:
+    def _send_answers(self, *, keep_alive: bool = False) -> None:
         """Send what is due, as far as the follower accepts it."""
         try:
-            while self._sending is None and (self._ready or self._refused or sign_of_life):
+            while self._sending is None and (self._ready or self._refused or keep_alive):
                 records, slices = self._frame()
-                if records.parts or sign_of_life:
-                    sign_of_life = False
+                if records.parts or keep_alive:
+                    keep_alive = False
                     self._silent_ticks = 0
                     self._send(records, slices)
         except (OSError, EOFError, JetstreamError):
@@ -198,7 +198,7 @@ class LeaderStream:
         if sending.exception() is not None:
             self._socket.shut_down()
         else:
-            self._say()
+            self._send_answers()
 
     def _send(self, records: pb.Records, slices: list[LogSlice]) -> None:
         try:
@@ -233,9 +233,11 @@ class LeaderStream:
             elif stream is not None and slice_ is error.slice and not error.slice.is_gone:
                 self._replicas.suspect(part.stream_id, error.slice.base_offset)
                 self._forget(part.stream_id)
-                self._refused.append(error_to_proto(stream.asked, UnavailableError(error.message)))
+                self._refused.append(
+                    error_to_proto(stream.request, UnavailableError(error.message))
+                )
             elif stream is not None:
-                stream.is_answered, stream.told = False, None
+                stream.is_answered, stream.sent = False, None
                 self._ready[part.stream_id] = stream
 
     async def _keep_alive(self) -> None:
@@ -249,7 +251,7 @@ class LeaderStream:
             await asyncio.sleep(KEEP_ALIVE_SECONDS / KEEP_ALIVE_TICKS)
             self._silent_ticks += 1
             if self._silent_ticks >= KEEP_ALIVE_TICKS:
-                self._say(sign_of_life=True)
+                self._send_answers(keep_alive=True)
 
     def _frame(self) -> tuple[pb.Records, list[LogSlice]]:
         """Answers for some of the streams that are ready."""
@@ -264,13 +266,13 @@ class LeaderStream:
                 answer = self._answer(stream_id, stream)
             except JetstreamError as error:
                 self._forget(stream_id)
-                records.parts.append(error_to_proto(stream.asked, error))
+                records.parts.append(error_to_proto(stream.request, error))
                 continue
             if answer is None:
                 continue
             self._put_off.pop(stream_id, None)
             # In a divergence the follower does not use the leader's state: send it again.
-            stream.told = answer.standing if isinstance(answer, Records) else None
+            stream.sent = answer.standing if isinstance(answer, Records) else None
             records.parts.append(answer_to_proto(answer))
             if not isinstance(answer, Records):
                 stream.is_answered = True
@@ -290,8 +292,8 @@ class LeaderStream:
             if stream.has_all and not is_due:
                 self._wait_for_records(stream_id, stream)
                 return None
-            answer = stream.replica.answer_again(stream.asked)
-        if isinstance(answer, Records) and answer.slice is None and answer.standing == stream.told:
+            answer = stream.replica.answer_again(stream.request)
+        if isinstance(answer, Records) and answer.slice is None and answer.standing == stream.sent:
             return None
         return answer
 
@@ -315,4 +317,4 @@ class LeaderStream:
             del self._put_off[stream_id]
             stream.notice_is_due = True
             self._ready[stream_id] = stream
-        self._say()
+        self._send_answers()

@@ -38,17 +38,17 @@ class LogReplacement(RoleListener):
         *,
         node_id: int,
         incarnation: int,
-        ask_anew: Callable[[Replica], None],
+        request_again: Callable[[Replica], None],
         revived: Callable[[], None],
         monotonic_clock: MonotonicClock,
     ) -> None:
-        """ask_anew: sends the replica's position to its leader again. revived: called when a
+        """request_again: sends the replica's position to its leader again. revived: called when a
         replica can take part in an election among untrusted replicas."""
         self._replicas = replicas
         self._metadata = metadata
         self._node_id = NodeId(node_id)
         self._incarnation = incarnation
-        self._ask_anew = ask_anew
+        self._request_again = request_again
         self._revived = revived
         self._monotonic_clock = monotonic_clock
         self._failed: dict[Replica, Attempts] = {}
@@ -85,13 +85,13 @@ class LogReplacement(RoleListener):
         step = next_step(replica)
         if replica.closed or step is Step.TRUSTED:
             del self._failed[replica]  # If it fails again, the steps begin again.
-        elif step in (Step.WAIT, Step.MENDED):
+        elif step in (Step.WAIT, Step.ONLINE):
             return
         elif self._failed[replica].is_due(step, self._monotonic_clock()):
             if step is Step.DISTRUST:
                 self._distrust(replica)
             elif step is Step.FETCH_ANEW:
-                self._ask_anew(replica)
+                self._request_again(replica)
             elif step is Step.REVIVE:
                 self._revive(replica)
 
