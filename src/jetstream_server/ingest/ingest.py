@@ -165,7 +165,10 @@ class Ingest(ReplicaListener):
         self._members.pop(replica.stream.id, None)
         ingest = self._streams.pop(replica.stream.id, None)
         if ingest is not None:
-            self._unsubscribe(ingest)
+            self._by_sid.pop(ingest.sid, None)
+            # **safety** Also a subscription that is being drained: another node leads now, and may
+            # have received what is still on the way here.
+            self._connection.unsubscribe(ingest.sid)
             ingest.drop()
 
     def committed(self, replica: Replica) -> None:

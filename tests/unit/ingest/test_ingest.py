@@ -134,6 +134,28 @@ async def test_a_hand_over_that_failed_listens_again_once(tmp_path: Path) -> Non
 
 
 @on_loop
+async def test_what_is_on_its_way_when_the_leadership_ends_is_neither_stored_nor_answered(
+    tmp_path: Path,
+) -> None:
+    """The next leader may have received it, too."""
+    bench = Bench(tmp_path)
+    ends = asyncio.Event()
+
+    async def drain_subscriptions(sids: list[int], timeout_s: float) -> None:
+        await ends.wait()
+        bench.nats.deliver(b"on its way")
+
+    bench.nats.drain_subscriptions = drain_subscriptions  # type: ignore[method-assign]
+    pausing = asyncio.ensure_future(bench.ingest.pause(bench.id))
+    await asyncio.sleep(0)
+    assert len(bench.nats.listening) == 1
+    bench.ingest.stopped_leading(bench.replica)
+    ends.set()
+    await pausing
+    assert (bench.values(), bench.nats.written, bench.nats.listening) == ([], [], {})
+
+
+@on_loop
 async def test_what_commits_without_a_session_is_acknowledged_once_it_is_back(
     tmp_path: Path,
 ) -> None:
