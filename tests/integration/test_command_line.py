@@ -542,7 +542,8 @@ def test_what_a_disk_has_lost_is_named_and_what_is_before_it_is_printed(
     assert offsets == list(range(len(offsets)))
     assert 0 < len(offsets) < 9
     assert re.search(
-        rf"node 0 has lost offsets {len(offsets)} to \d+ of stream 'kept' to its disk.* go on from",
+        rf"node 0 has lost offsets {len(offsets)} to (\d+) of stream 'kept' to its disk: "
+        r".*reading can continue from offset \d+",
         done.stderr,
     )
 
