@@ -33,7 +33,7 @@ from jetstream_server.cursors.groups import (
     with_streams,
 )
 
-LET_GO_SECONDS = 60.0
+RELEASE_SECONDS = 60.0
 """Seconds after which a member that does not release a stream is removed from its group."""
 LOOK_SECONDS = 0.25
 STREAMS_EVERY = 8
@@ -72,7 +72,7 @@ class _Live:
         self.turn = asyncio.Lock()
         self.changed = asyncio.Event()  # replaced after each change
         self.lives_until: dict[str, float] = {}
-        self.lets_go_until: dict[str, float] = {}
+        self.must_release_until: dict[str, float] = {}
 
 
 class Coordinator:
@@ -213,15 +213,15 @@ class Coordinator:
         before, live.state = live.state, after
         now = self._now()
         ids = {member.id for member in after.members}
-        for known in (live.lives_until, live.lets_go_until):
+        for known in (live.lives_until, live.must_release_until):
             for gone in known.keys() - ids:
                 del known[gone]
         for member_id in ids:
             live.lives_until.setdefault(member_id, now + SESSION_MS[0] / 1000)
             if after.owned(member_id) == after.assigned(member_id):
-                live.lets_go_until.pop(member_id, None)
+                live.must_release_until.pop(member_id, None)
             else:
-                live.lets_go_until.setdefault(member_id, now + LET_GO_SECONDS)
+                live.must_release_until.setdefault(member_id, now + RELEASE_SECONDS)
         changed, live.changed = live.changed, asyncio.Event()
         changed.set()
         if after.generation != before.generation:
@@ -249,7 +249,7 @@ class Coordinator:
         now = self._now()
         late = {
             member_id
-            for known in (live.lives_until, live.lets_go_until)
+            for known in (live.lives_until, live.must_release_until)
             for member_id, until in known.items()
             if until <= now
         }

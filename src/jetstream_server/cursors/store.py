@@ -61,7 +61,7 @@ _RETRY_SECONDS = 0.5
 logger = structlog.get_logger("jetstream.cursors")
 
 
-_Asked = tuple[Sequence[Write], asyncio.Future[list[Outcome]]]
+_Request = tuple[Sequence[Write], asyncio.Future[list[Outcome]]]
 
 
 class CursorStore(RoleListener):
@@ -173,8 +173,9 @@ class Leadership:
         self.trouble = ""
         self._replica = replica
         self._replicas = replicas
-        self._queue: list[_Asked] = []
-        self._asked: deque[list[asyncio.Future[list[Outcome]]]] = deque()  # one for each plan
+        self._queue: list[_Request] = []
+        # One list for each plan.
+        self._plan_answers: deque[list[asyncio.Future[list[Outcome]]]] = deque()
         self._waiting = 0
         self._is_watching = False
         self._rose = asyncio.Event()
@@ -285,7 +286,7 @@ class Leadership:
             _refuse(answers, error)
             return
         self.table.appended(plan)
-        self._asked.append(answers)
+        self._plan_answers.append(answers)
         self._committed()
 
     def _appended(self, requests: list[Sequence[Write]]) -> Plan:
@@ -314,7 +315,7 @@ class Leadership:
 
     def _committed(self) -> None:
         for plan in self.table.advance(self._replica.high_watermark):
-            for answer, outcomes in zip(self._asked.popleft(), plan.answers, strict=True):
+            for answer, outcomes in zip(self._plan_answers.popleft(), plan.answers, strict=True):
                 if not answer.done():
                     answer.set_result(outcomes)
         if self.table.waits:
@@ -330,9 +331,9 @@ class Leadership:
         self.loaded.set()
         error = UnavailableError("the leader of the cursors changes; try again")
         _refuse([answer for _, answer in self._queue], error)
-        for answers in self._asked:
+        for answers in self._plan_answers:
             _refuse(answers, error)
-        self._asked.clear()
+        self._plan_answers.clear()
 
 
 def _refuse(answers: Sequence[asyncio.Future[list[Outcome]]], error: JetstreamError) -> None:
@@ -341,7 +342,7 @@ def _refuse(answers: Sequence[asyncio.Future[list[Outcome]]], error: JetstreamEr
             answer.set_exception(error)
 
 
-def _count_in(queue: Sequence[_Asked], bytes_max: int) -> int:
+def _count_in(queue: Sequence[_Request], bytes_max: int) -> int:
     """How many requests, at least one, have about that length together."""
     length = 0
     for number, (writes, _) in enumerate(queue, 1):

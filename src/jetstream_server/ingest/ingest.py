@@ -347,7 +347,7 @@ class Ingest(ReplicaListener):
         ingest = self._streams.get(replica.stream.id)
         if ingest is not None:
             self._keep_membership(ingest)  # First: publishers that hear of it may publish at once.
-            self._doubt(
+            self._fail_with_unknown_outcome(
                 ingest,
                 NotEnoughReplicasAfterAppendError(
                     "stored by the leader, but too few replicas are in sync to commit it now; "
@@ -355,7 +355,7 @@ class Ingest(ReplicaListener):
                 ),
             )
 
-    def _doubt(self, ingest: StreamIngest, error: UnknownOutcomeError) -> None:
+    def _fail_with_unknown_outcome(self, ingest: StreamIngest, error: UnknownOutcomeError) -> None:
         """Answer the waiting batches with an unknown outcome. **safety** Without a session it
         answers nothing: another node may lead by now and answer itself."""
         if self._lease_held():
@@ -367,7 +367,7 @@ class Ingest(ReplicaListener):
             self._keep_membership(ingest)  # First: publishers that hear of it may publish at once.
             # `error` names our files: show it in the log and in `describe`, not to publishers.
             reason = "stored, but not known to be durable: a disk failed"
-            self._doubt(ingest, UnknownOutcomeError(reason))
+            self._fail_with_unknown_outcome(ingest, UnknownOutcomeError(reason))
 
     def disconnected(self, reason: str) -> None:
         """Note that the NATS connection was lost. Messages published meanwhile without an ack are

@@ -51,7 +51,7 @@ def _text_of(encryption: EncryptionConfig) -> tuple[str, str]:
     if encryption.key_file is not None:
         return _read(encryption.key_file), f"encryption.key_file: {encryption.key_file}"
     if encryption.key_command:
-        return _asked(encryption.key_command), "encryption.key_command"
+        return _command_output(encryption.key_command), "encryption.key_command"
     return encryption.keys, "encryption.keys" if encryption.keys else ""
 
 
@@ -73,7 +73,7 @@ def _read(path: Path) -> str:
     return text
 
 
-def _asked(command: list[str]) -> str:
+def _command_output(command: list[str]) -> str:
     name = command[0]
     try:
         done = subprocess.run(

@@ -69,7 +69,7 @@ async def start_listeners(server: Server, stack: AsyncExitStack) -> None:
 def _api(server: Server, metrics: MetricsPage) -> ApiServer:
     node, metadata, node_id = server.node, server.node.metadata, server.configured.id
     port = split_address(server.configured.grpc.listen)[1]
-    hang_up_on = partial(close_peer, port=port)
+    close_connection = partial(close_peer, port=port)
     streams = Streams(metadata, wall_clock, nodes_configured=len(server.config.nodes))
     cursors = node.drivers.cursors
     leader = CursorLeader(metadata.registry, streams, server.peers, node_id)
@@ -87,7 +87,7 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
             wall_clock,
         ),
         ReadsService(
-            node.replicas, node.fetches, node.stream_access, ResponseMemoryLimiter(hang_up_on)
+            node.replicas, node.fetches, node.stream_access, ResponseMemoryLimiter(close_connection)
         ),
         _cluster_service(server, metrics, streams),
         CursorsService(
@@ -96,7 +96,7 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
         GroupsService(cursors, metadata.registry, leader, node.stream_access),
         SecurityService(metadata, node.access, wall_clock),
         node.stream_access,
-        CallLimiter(hang_up_on),
+        CallLimiter(close_connection),
         ConnectionLimiter(port, server.connections_per_address, server.refused),
         server.grpc_loop,
         server.certificates,

@@ -165,7 +165,7 @@ def check_rule(rule: AclRule) -> None:
     subjects.check_pattern(rule.subject)
 
 
-def check_subject_said(operations: Iterable[str], allow: bool, subject: str) -> None:
+def check_subject_given(operations: Iterable[str], allow: bool, subject: str) -> None:
     """Raise InvalidRequestError if the rule must name a subject and does not: the right to create
     or read a stream is a right to the messages of its subject."""
     if allow and not subject and any(each in _NEEDS_SUBJECT for each in operations):

@@ -79,7 +79,7 @@ class _Search:
         self.slices: list[LogSlice] = []
         self.next_offset = position.offset
         self._replica = replica
-        self._asked = position
+        self._position = position
         self._wanted = wanted
         self._length = 0
         self._looked_at = 0
@@ -87,14 +87,14 @@ class _Search:
 
     @property
     def has_progress(self) -> bool:
-        return self.next_offset > self._asked.offset
+        return self.next_offset > self._position.offset
 
     def position(self, seconds: float) -> FetchPosition:
         """The next position to search. Once something was found, the fetch does not wait any
         more."""
         return FetchPosition(
             offset=self.next_offset,
-            last_epoch=-1 if self.has_progress else self._asked.last_epoch,
+            last_epoch=-1 if self.has_progress else self._position.last_epoch,
             bytes_max=STEP_BYTES,
             bytes_min=1,
             wait_ms_max=0 if self.slices else max(0, int(seconds * 1000)),
@@ -103,7 +103,7 @@ class _Search:
     def look_at(self, found: LogSlice) -> None:
         """Search a slice. Blocks. Raises the errors of reading, except damage, which the reader
         finds."""
-        room = self._asked.bytes_max - self._length
+        room = self._position.bytes_max - self._length
         try:
             data = self._replica.log.pread(found)
         except (CorruptBatchError, StorageError):

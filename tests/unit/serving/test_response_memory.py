@@ -123,12 +123,12 @@ def test_under_pressure_the_longest_stalled_are_hung_up_on_one_after_another(
         held: dict[str, Reservation] = {}
         ended: list[str] = []
 
-        def hang_up(peer: str) -> None:
+        def close_connection(peer: str) -> None:
             ended.append(peer)
             loop = asyncio.get_running_loop()
             loop.call_later(0.01, outstanding.release, held.pop(peer))  # As gRPC would.
 
-        outstanding = ResponseMemoryLimiter(hang_up, 2 * MIB)
+        outstanding = ResponseMemoryLimiter(close_connection, 2 * MIB)
         for name in ("oldest", "younger"):
             held[name] = await outstanding.reserve(name, MIB)
         await asyncio.sleep(0.2)

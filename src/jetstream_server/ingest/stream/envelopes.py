@@ -63,7 +63,7 @@ def holds_envelopes(delivery: Delivery) -> bool:
     return delivery.may_be_enveloped and any(map(bytes.startswith, delivery.values, repeat(COOKIE)))
 
 
-def take_apart(delivery: Delivery, acks: str) -> Iterator[Run | ArrivedBatch]:
+def split_delivery(delivery: Delivery, acks: str) -> Iterator[Run | ArrivedBatch]:
     """Split a delivery into its parts, in order. acks: the stream's option."""
     blocks = delivery.header_blocks or [b""] * len(delivery)
     run = _RunBuilder(delivery.sid)

@@ -40,7 +40,7 @@ from jetstream_server.ingest.stream.admission import (
     admit,
 )
 from jetstream_server.ingest.stream.commit_spans import CommitSpans, SpanSource
-from jetstream_server.ingest.stream.envelopes import ArrivedBatch, holds_envelopes, take_apart
+from jetstream_server.ingest.stream.envelopes import ArrivedBatch, holds_envelopes, split_delivery
 from jetstream_server.ingest.stream.pending_acks import Bounds, PendingAck, PendingAcks, Write
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -87,7 +87,7 @@ class StreamIngest:
         acks = self.replica.stream.config.acks
         if holds_envelopes(delivery):
             room = UNPACKED_BYTES_MAX
-            for part in take_apart(delivery, acks):
+            for part in split_delivery(delivery, acks):
                 if isinstance(part, ArrivedBatch):
                     room -= part.unpacked_bytes
                     self._deliver_batch(part, has_room=room >= 0)

@@ -26,12 +26,12 @@ class Fields:
     A field without a default is required. `finish` refuses unknown fields.
     """
 
-    __slots__ = ("_asked", "_values", "_where")
+    __slots__ = ("_requested", "_values", "_where")
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self._values = values
         self._where = where
-        self._asked: dict[str, None] = {}
+        self._requested: dict[str, None] = {}
 
     def integer(self, name: str, default: int | None = None, *, minimum: int = 0) -> int:
         value = self._get(name, default)
@@ -99,11 +99,11 @@ class Fields:
 
     def has(self, name: str) -> bool:
         """Whether the field is present and not null."""
-        self._asked[name] = None
+        self._requested[name] = None
         return self._values.get(name) is not None
 
     def finish(self) -> None:
-        unknown = [name for name in self._values if name not in self._asked]
+        unknown = [name for name in self._values if name not in self._requested]
         if unknown:
             raise InvalidRequestError(
                 f"{self._where} has unknown fields {', '.join(map(repr, unknown[:5]))}: "
@@ -117,7 +117,7 @@ class Fields:
         return values
 
     def _get(self, name: str, default: Any) -> Any:
-        self._asked[name] = None
+        self._requested[name] = None
         value = self._values.get(name)
         return default if value is None else value
 

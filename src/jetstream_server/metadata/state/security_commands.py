@@ -23,7 +23,7 @@ from jetstream_server.security.acl import (
     AclRule,
     check_principal,
     check_rule,
-    check_subject_said,
+    check_subject_given,
 )
 from jetstream_server.security.state import SecurityState, Token
 
@@ -52,7 +52,7 @@ def revoke_token(tables: Tables, command: RevokeToken) -> Decision:
 def add_acl(tables: Tables, command: AddAcl) -> Decision:
     state = tables.security
     if command.stream:
-        check_subject_said(command.operations, command.allow, command.subject)
+        check_subject_given(command.operations, command.allow, command.subject)
     operations = tuple(dict.fromkeys(command.operations))
     if len(operations) > OPERATIONS_MAX:
         raise InvalidRequestError("there are not so many operations")

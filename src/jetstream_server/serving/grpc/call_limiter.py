@@ -79,8 +79,8 @@ def _connection(name: str, data: dict[str, str]) -> Connection:
 class CallLimiter:
     """`began` and `received` are called in the task of each call. `watch` runs beside them."""
 
-    def __init__(self, hang_up: Callable[[str], object]) -> None:
-        self._hang_up = hang_up
+    def __init__(self, close_connection: Callable[[str], object]) -> None:
+        self._close_connection = close_connection
         self._calls: set[asyncio.Task[Any]] = set()
         self._half_sent: dict[asyncio.Task[Any], float] = {}  # since when; oldest first
         self._next_id = 0
@@ -130,4 +130,4 @@ class CallLimiter:
                 calls=heaviest.calls,
                 half_sent=heaviest.half_sent,
             )
-            self._hang_up(heaviest.peer)
+            self._close_connection(heaviest.peer)

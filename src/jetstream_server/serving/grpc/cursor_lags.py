@@ -76,7 +76,8 @@ class CursorLags:
         current = [each for each in cursors if self._is_current(each)]
         lags = await self._lags({(each.stream_id, each.offset) for each in current})
         left_out = max(0, len(keys) - CURSORS_MAX)
-        return [_told(each, lags.get((each.stream_id, each.offset))) for each in current], left_out
+        found = [_with_lag(each, lags.get((each.stream_id, each.offset))) for each in current]
+        return found, left_out
 
     async def _keys(self, matches: Callable[[str, str], bool]) -> list[bytes]:
         """The keys in order. Yields to the event loop now and then."""
@@ -138,7 +139,7 @@ class CursorLags:
         return lag_of(offset, *bounds, appended, self._clock())
 
 
-def _told(cursor: pb.Cursor, lag: Lag | None) -> CursorLag:
+def _with_lag(cursor: pb.Cursor, lag: Lag | None) -> CursorLag:
     return CursorLag(
         cursor=cursor.name,
         stream=cursor.stream_name,

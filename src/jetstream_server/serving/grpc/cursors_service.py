@@ -122,9 +122,11 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         table = await self._store.table()
         if request.name and request.HasField("stream"):
             entry = table.committed.get(self._key(request.name, request.stream))
-            return pb.ListCursorsResponse(cursors=self._told([entry] if entry else []))
+            return pb.ListCursorsResponse(cursors=self._cursors([entry] if entry else []))
         entries, next_page = table.page(CURSOR_PREFIX, request.page, PAGE)
-        cursors = [cursor for cursor in self._told(entries) if self._is_asked_for(cursor, request)]
+        cursors = [
+            cursor for cursor in self._cursors(entries) if self._is_asked_for(cursor, request)
+        ]
         return pb.ListCursorsResponse(cursors=cursors, next_page=next_page)
 
     async def DeleteCursor(
@@ -226,7 +228,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
             result.cursor.CopyFrom(self._cursor(outcome.entry))
         return result
 
-    def _told(self, entries: Sequence[Entry]) -> Iterator[pb.Cursor]:
+    def _cursors(self, entries: Sequence[Entry]) -> Iterator[pb.Cursor]:
         return map(self._cursor, entries)
 
     def _cursor(self, entry: Entry) -> pb.Cursor:

@@ -79,10 +79,10 @@ class GrpcLoop:
 
     def start(self) -> None:
         self._node_loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(self._tell)
+        self._loop.set_exception_handler(self._report_error)
         self._thread.start()
 
-    def _tell(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _report_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Pass errors of this loop to the node's loop."""
         self._node_loop.call_soon_threadsafe(self._node_loop.call_exception_handler, context)
 
@@ -94,7 +94,7 @@ class GrpcLoop:
             self._loop.close()
         except BaseException as error:  # noqa: BLE001  without it the node is deaf
             context = {"message": "gRPC's loop failed", "exception": error, FAILED_TASK: "gRPC"}
-            self._tell(self._loop, context)
+            self._report_error(self._loop, context)
 
     async def stop(self) -> None:
         """Stop the loop. Running calls are cancelled."""
@@ -122,23 +122,23 @@ class _Intake:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._waiting: deque[_Asked] = deque()
+        self._waiting: deque[_RelayedCall] = deque()
         self._is_due = False
 
     async def do(self, work: _Work) -> Any:
         """From gRPC's loop, run work on the node's loop. Cancelling the caller cancels it."""
-        asked = _Asked(work)
-        self._waiting.append(asked)
-        self.loop.call_soon_threadsafe(self._told)
+        call = _RelayedCall(work)
+        self._waiting.append(call)
+        self.loop.call_soon_threadsafe(self._work_added)
         try:
-            return await asked.answer
+            return await call.answer
         except asyncio.CancelledError:
-            self.loop.call_soon_threadsafe(asked.give_up)
+            self.loop.call_soon_threadsafe(call.give_up)
             raise
 
     # On the node's loop.
 
-    def _told(self) -> None:
+    def _work_added(self) -> None:
         if not self._is_due:
             self._begin()
 
@@ -151,7 +151,7 @@ class _Intake:
             self.loop.call_soon(self._begin)
 
 
-class _Asked:
+class _RelayedCall:
     """One piece of work. answer: on the caller's loop; cancelled when no caller waits."""
 
     def __init__(self, work: _Work) -> None:

@@ -54,7 +54,7 @@ class Guarded:
                 found = await self._done(method, request, call, name, requirement)
             finally:
                 self._access.ended(call.identity, PORT)
-            self._ask_again(request, call, requirement)
+            self._check_again(request, call, requirement)
             return found
 
         return answer
@@ -82,7 +82,7 @@ class Guarded:
             self._access.began(call.identity, PORT)
             try:
                 async for found in method(request, call):
-                    self._ask_again(request, call, requirement)
+                    self._check_again(request, call, requirement)
                     yield found
             finally:
                 self._access.ended(call.identity, PORT)
@@ -155,7 +155,7 @@ class Guarded:
             return self._streams.name_of(request.stream)
         return described(request)
 
-    def _ask_again(self, request: Any, call: Call, requirement: Requirement | None) -> None:
+    def _check_again(self, request: Any, call: Call, requirement: Requirement | None) -> None:
         if requirement is not None and requirement.again:
             assert requirement.operation is not None
             self._streams.resolve(call.identity, requirement.operation, request.stream)

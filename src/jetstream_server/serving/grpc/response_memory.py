@@ -50,11 +50,14 @@ class _Peer:
 
 
 class ResponseMemoryLimiter:
-    """See the module. hang_up: closes a peer's connection, whose calls then release their room."""
+    """See the module. close_connection: closes a peer's connection, whose calls then release their
+    room."""
 
-    def __init__(self, hang_up: Callable[[str], object], bytes_max: int = BYTES_MAX) -> None:
+    def __init__(
+        self, close_connection: Callable[[str], object], bytes_max: int = BYTES_MAX
+    ) -> None:
         self.bytes = 0
-        self._hang_up = hang_up
+        self._close_connection = close_connection
         self._bytes_max = bytes_max
         self._held: dict[Reservation, None] = {}  # oldest first
         self._peers: dict[str, _Peer] = {}
@@ -147,4 +150,4 @@ class ResponseMemoryLimiter:
         del self._held[oldest]
         oldest.since = now
         self._held[oldest] = None
-        self._hang_up(oldest.peer)
+        self._close_connection(oldest.peer)

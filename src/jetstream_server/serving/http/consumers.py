@@ -123,12 +123,12 @@ class ConsumersApi:
         lags: Mapping[Place, Lag],
     ) -> dict[str, Any]:
         found = to_dict(group)
-        for share, told in zip(group.shares, found["shares"], strict=True):
+        for share, described in zip(group.shares, found["shares"], strict=True):
             cursor = positions.get((group.name, share.stream_id))
             lag = lags.get((share.stream_id, _offset_of(cursor)))
-            told["stream"] = self._gateway.stream_name(share.stream_id)
-            told["offset"] = None if cursor is None else cursor.offset
-            told |= _told(lag)
+            described["stream"] = self._gateway.stream_name(share.stream_id)
+            described["offset"] = None if cursor is None else cursor.offset
+            described |= _lag_values(lag)
         return found
 
     async def _lags(self, places: Collection[Place], who: str) -> dict[Place, Lag]:
@@ -241,7 +241,7 @@ def _offset_of(cursor: cursors_pb2.Cursor | None) -> int:
 
 
 def _cursor(cursor: cursors_pb2.Cursor, lag: Lag | None) -> dict[str, Any]:
-    found = to_dict(cursor) | _told(lag)
+    found = to_dict(cursor) | _lag_values(lag)
     if not _is_current(cursor):
         found["state"] = "stream re-created" if cursor.stream_id_now else "stream deleted"
     else:
@@ -252,7 +252,7 @@ def _cursor(cursor: cursors_pb2.Cursor, lag: Lag | None) -> dict[str, Any]:
     return found
 
 
-def _told(lag: Lag | None) -> dict[str, Any]:
+def _lag_values(lag: Lag | None) -> dict[str, Any]:
     """The lag as JSON; null: unknown."""
     if lag is None:
         return {"lag": None, "lag_seconds": None}
