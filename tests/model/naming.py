@@ -231,8 +231,8 @@ RENAMED: dict[type, dict[str, Rename]] = {
         "leader_epoch": _epoch, "stream_epoch": _stream_epoch,
     },
     LeaderSnapshot: {"stream_epoch": _unread},
-    Diverging: {"asked": _value, "epoch": _epoch, "standing": _value},
-    OutOfRange: {"asked": _value, "standing": _value},
+    Diverging: {"request": _value, "epoch": _epoch, "snapshot": _value},
+    OutOfRange: {"request": _value, "snapshot": _value},
 }  # fmt: skip
 """What is renamed of a value, and how."""
 
@@ -285,9 +285,9 @@ def _isr_change(naming: Naming, change: ChangeIsr, known: dict[int, Any]) -> Cha
 def _records(naming: Naming, answer: Records, known: dict[int, Any]) -> Records:
     found: Any = answer.slice
     if found is not None:
-        found = Slice(naming.entries(found.entries, answer.asked.fetch_offset))
-    asked, standing = naming.value(answer.asked, known), naming.value(answer.standing, known)
-    return Records(asked, standing, found)
+        found = Slice(naming.entries(found.entries, answer.request.fetch_offset))
+    request, snapshot = naming.value(answer.request, known), naming.value(answer.snapshot, known)
+    return Records(request, snapshot, found)
 
 
 def _proposal(naming: Naming, proposal: Proposal, known: dict[int, Any]) -> Proposal:

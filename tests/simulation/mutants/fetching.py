@@ -52,9 +52,9 @@ def compares_offsets_only(patches: Patches) -> None:
     def compare(self: LeaderState, request: FetchRequest) -> Diverging | OutOfRange | None:
         log = self._log
         if request.fetch_offset < log.log_start_offset:
-            return OutOfRange(request, self.standing)
+            return OutOfRange(request, self.snapshot)
         if request.fetch_offset > log.log_end_offset:
-            return Diverging(request, self.standing, request.last_epoch, log.log_end_offset)
+            return Diverging(request, self.snapshot, request.last_epoch, log.log_end_offset)
         return None
 
     patches.set(LeaderState, "compare", compare)
@@ -161,7 +161,7 @@ def acts_on_stale_answers(patches: Patches) -> None:
     def same_leadership(self: FetchRequest, other: FetchRequest) -> bool:
         return self.leader_epoch == other.leader_epoch
 
-    patches.set(FetchRequest, "asks_the_same", same_leadership)
+    patches.set(FetchRequest, "matches", same_leadership)
 
 
 @mutant(Overwritten)
@@ -213,8 +213,8 @@ def acknowledges_a_log_it_will_drop(patches: Patches) -> None:
         )
 
     def drop(self: FollowerState, answer: Answer) -> Step:
-        if self._rebuild and answer.asked.asks_the_same(self.position()):
-            answer = OutOfRange(answer.asked, answer.standing)
+        if self._rebuild and answer.request.matches(self.position()):
+            answer = OutOfRange(answer.request, answer.snapshot)
         return decide(self, answer)
 
     patches.set(FollowerState, "position", claim)
@@ -280,9 +280,9 @@ def believes_the_leaders_high_watermark(patches: Patches) -> None:
 
     def beyond(self: FollowerState, answer: Answer, step: Step) -> bool:
         settle(self, answer, step)
-        rose = answer.standing.high_watermark > self.high_watermark
+        rose = answer.snapshot.high_watermark > self.high_watermark
         if isinstance(step, Append) and rose:
-            self.high_watermark = answer.standing.high_watermark
+            self.high_watermark = answer.snapshot.high_watermark
         return rose
 
     patches.set(FollowerState, "settle", beyond)
@@ -295,7 +295,7 @@ def takes_the_high_watermark_while_diverging(patches: Patches) -> None:
 
     def eager(self: FollowerState, answer: Answer, step: Step) -> bool:
         rose = settle(self, answer, step)
-        reached = min(answer.standing.high_watermark, self._log.log_end_offset)
+        reached = min(answer.snapshot.high_watermark, self._log.log_end_offset)
         if isinstance(answer, Diverging) and reached > self.high_watermark:
             self.high_watermark = reached
             return True

@@ -84,9 +84,9 @@ class Node:
             if isinstance(answer, Records):
                 if answer.slice is not None:
                     data = leader.log.pread(answer.slice)
-                elif answer.standing == told:
+                elif answer.snapshot == told:
                     return
-            told = answer.standing if isinstance(answer, Records) else None
+            told = answer.snapshot if isinstance(answer, Records) else None
             self.replica.accept(answer, data, 0)
         raise AssertionError(f"it still asks, at {self.log.log_end_offset}")
 

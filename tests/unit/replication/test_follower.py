@@ -130,5 +130,5 @@ def test_a_log_emptied_by_retention_still_stands_where_it_stood() -> None:
     state = following(log)
     answer = Records(state.position(), STANDING, None)
     log.log_start_offset = 5
-    assert state.position() == answer.asked
+    assert state.position() == answer.request
     assert state.decide(answer) == Append(3, False)

@@ -231,8 +231,8 @@ def test_a_replica_that_has_gaps_knows_after_a_restart_that_they_are_committed(
         batch_ = encode([b"v"], b"a", after_gap=base == 10)
         batch_.stamp(base, 3, 0)
         data += batch_.to_bytes()
-    standing = LeaderSnapshot(50, 0, metadata.stream_epoch, tombstones_gone_below=5)
-    replica.accept(Records(asked, standing, LogSlice("", 0, len(data), 0, 0)), data, 0)
+    snapshot = LeaderSnapshot(50, 0, metadata.stream_epoch, tombstones_gone_below=5)
+    replica.accept(Records(asked, snapshot, LogSlice("", 0, len(data), 0, 0)), data, 0)
     assert replica.log.copied_under == 5
     again = opened()
     assert (again.high_watermark, again.log.log_end_offset) == (10, 12)
@@ -263,8 +263,8 @@ def test_what_counts_before_it_is_flushed_is_missed_when_it_is_gone(
         assert asked is not None
         batch_ = encode([b"v"], b"a")
         batch_.stamp(0, metadata.leader_epoch, 0)
-        standing = LeaderSnapshot(0, 0, metadata.stream_epoch)
-        answer = Records(asked, standing, LogSlice("", 0, batch_.length, 0, 0))
+        snapshot = LeaderSnapshot(0, 0, metadata.stream_epoch)
+        answer = Records(asked, snapshot, LogSlice("", 0, batch_.length, 0, 0))
         replica.accept(answer, batch_.to_bytes(), 0)
     assert log.log_end_offset == 1
     (tmp_path / "1" / f"{0:020d}.log").write_bytes(b"")
@@ -286,10 +286,10 @@ def test_a_follower_takes_gaps_only_of_a_compacted_stream_below_the_high_waterma
     replica.update(metadata, nodes(), 0)
     asked = replica.position()
     assert asked is not None
-    standing = LeaderSnapshot(high_watermark, 0, metadata.stream_epoch)
+    snapshot = LeaderSnapshot(high_watermark, 0, metadata.stream_epoch)
     gap = encode([b"v"], b"a", after_gap=True)
     gap.stamp(10, 3, 0)
-    answer = Records(asked, standing, LogSlice("", 0, gap.length, 0, 0))
+    answer = Records(asked, snapshot, LogSlice("", 0, gap.length, 0, 0))
     if taken:
         replica.accept(answer, gap.to_bytes(), 0)
         assert (log.log_end_offset, replica.high_watermark) == (11, 10)

@@ -164,7 +164,7 @@ async def test_of_a_damaged_log_all_is_read_that_lies_before_the_damage(tmp_path
     assert replica.log.flushed_offset < replica.log.log_end_offset
     assert read_values(replica) == [b"flushed", b"after it"]
     assert replica.leadership is not None
-    assert replica.leadership.standing.high_watermark == replica.high_watermark == 2
+    assert replica.leadership.snapshot.high_watermark == replica.high_watermark == 2
 
 
 @on_loop

@@ -153,19 +153,19 @@ class FollowerState:
 
     def decide(self, answer: Answer) -> Step:
         """What the answer requires of the log. The caller does it, then calls `settle`."""
-        if not answer.asked.asks_the_same(self.position()):
+        if not answer.request.matches(self.position()):
             return Ignore()
         match answer:
-            case Records() if self._missed_tombstones(answer.standing):
-                return Reset(answer.standing.log_start_offset)
+            case Records() if self._missed_tombstones(answer.snapshot):
+                return Reset(answer.snapshot.log_start_offset)
             case Records():
                 return Append(self.stream.leader_epoch, answer.slice is not None)
             case OutOfRange():
-                return Reset(answer.standing.log_start_offset)
+                return Reset(answer.snapshot.log_start_offset)
             case Diverging():
                 return self._part_from(answer)
 
-    def _missed_tombstones(self, standing: LeaderSnapshot) -> bool:
+    def _missed_tombstones(self, snapshot: LeaderSnapshot) -> bool:
         """Whether this log may hold, or may get, records whose tombstones the leader has removed.
 
         **safety** A replica that was away longer than the grace time would keep such records for
@@ -173,7 +173,7 @@ class FollowerState:
         the log with which it began.
         """
         log = self._log
-        gone, under = standing.tombstones_gone_below, log.copied_under
+        gone, under = snapshot.tombstones_gone_below, log.copied_under
         return log.log_start_offset < log.log_end_offset < max(gone, under) and gone != under
 
     def _part_from(self, answer: Diverging) -> Step:
@@ -183,7 +183,7 @@ class FollowerState:
         if epoch == answer.epoch:
             end_offset = min(end_offset, answer.end_offset)
         end_offset = min(end_offset, log.log_end_offset)
-        leader_start_offset = answer.standing.log_start_offset
+        leader_start_offset = answer.snapshot.log_start_offset
         if end_offset < log.log_start_offset or 0 < end_offset <= leader_start_offset:
             # Nothing of the rest is in the leader's log any more, so it cannot be compared.
             return Reset(max(end_offset, leader_start_offset))
@@ -197,8 +197,8 @@ class FollowerState:
         if isinstance(step, Ignore):
             return False
         if isinstance(step, Append):
-            reached = min(answer.standing.high_watermark, self._log.log_end_offset)
-            if answer.standing.stream_epoch >= self._asks_flush_since:
+            reached = min(answer.snapshot.high_watermark, self._log.log_end_offset)
+            if answer.snapshot.stream_epoch >= self._asks_flush_since:
                 self._confirmable = True
             if reached > self.high_watermark:
                 self.high_watermark = reached

@@ -109,7 +109,7 @@ class LeaderState:
         return self.stream.config.flush == "group"
 
     @property
-    def standing(self) -> LeaderSnapshot:
+    def snapshot(self) -> LeaderSnapshot:
         log, stream = self._log, self.stream
         gone = log.tombstones_gone_below if stream.was_compacted else 0
         return LeaderSnapshot(self.high_watermark, log.log_start_offset, stream.stream_epoch, gone)
@@ -174,20 +174,20 @@ class LeaderState:
         """Compare a follower's position with this log (KIP-279). Changes nothing."""
         log = self._log
         if request.fetch_offset < log.log_start_offset:
-            return OutOfRange(request, self.standing)
+            return OutOfRange(request, self.snapshot)
         if request.last_epoch == NO_RECORD:
             # An empty log agrees with any log, if its position lies within that log.
             beyond = request.fetch_offset > log.log_end_offset
-            return OutOfRange(request, self.standing) if beyond else None
+            return OutOfRange(request, self.snapshot) if beyond else None
         if request.fetch_offset == log.log_start_offset:
             # Nothing of the follower's log is in this one. **safety** The follower may keep its
             # log only if it is known to end as this log did there: otherwise it could keep records
             # that were not committed.
             before = log.epochs.epoch_at(request.fetch_offset - 1)
-            return None if request.last_epoch == before else OutOfRange(request, self.standing)
+            return None if request.last_epoch == before else OutOfRange(request, self.snapshot)
         epoch, end_offset = log.epochs.end_offset_for(request.last_epoch, log.log_end_offset)
         if epoch < request.last_epoch or end_offset < request.fetch_offset:
-            return Diverging(request, self.standing, epoch, end_offset)
+            return Diverging(request, self.snapshot, epoch, end_offset)
         return None
 
     def check(self, request: FetchRequest) -> FollowerProgress:

@@ -50,7 +50,7 @@ class FetchRequest:
     stream_epoch: int
     damaged: tuple[int, int] | None = None
 
-    def asks_the_same(self, other: FetchRequest) -> bool:
+    def matches(self, other: FetchRequest) -> bool:
         """Whether one answer serves both: the flushed offset and the stream epoch may differ."""
         return (
             self.leader_epoch == other.leader_epoch
@@ -81,8 +81,8 @@ class Records:
     The bytes of the slice are sent separately, and may arrive damaged or cut short.
     """
 
-    asked: FetchRequest
-    standing: LeaderSnapshot
+    request: FetchRequest
+    snapshot: LeaderSnapshot
     slice: LogSlice | None
 
 
@@ -91,8 +91,8 @@ class Diverging:
     """The logs diverge: the leader has no record of an epoch above `epoch` before its
     `end_offset`."""
 
-    asked: FetchRequest
-    standing: LeaderSnapshot
+    request: FetchRequest
+    snapshot: LeaderSnapshot
     epoch: int
     end_offset: int
 
@@ -102,8 +102,8 @@ class OutOfRange:
     """The leader's log begins behind the position, or ends before the start of an empty
     follower."""
 
-    asked: FetchRequest
-    standing: LeaderSnapshot
+    request: FetchRequest
+    snapshot: LeaderSnapshot
 
 
 Answer = Records | Diverging | OutOfRange

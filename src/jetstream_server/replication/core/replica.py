@@ -380,7 +380,7 @@ class Replica:
 
     def _records(self, leadership: LeaderState, request: FetchRequest, bytes_max: int) -> Records:
         found = self._read(request.fetch_offset, bytes_max, self.log.log_end_offset)
-        return Records(request, leadership.standing, found)
+        return Records(request, leadership.snapshot, found)
 
     def tick(self, now_us: MonotonicUs) -> None:
         """Let time pass. Called several times a second, unless `is_settled`."""
@@ -438,8 +438,8 @@ class Replica:
         match step:
             case Append(leader_epoch, True):
                 if self.log.log_start_offset == self.log.log_end_offset:
-                    self.log.compaction.note_copied_under(answer.standing.tombstones_gone_below)
-                committed = answer.standing.high_watermark
+                    self.log.compaction.note_copied_under(answer.snapshot.tombstones_gone_below)
+                committed = answer.snapshot.high_watermark
                 # Records that are already committed were appended some time ago.
                 is_late = committed > self.log.log_end_offset
                 self.log.append_replica(
@@ -459,7 +459,7 @@ class Replica:
             self._rose(following.high_watermark)
         else:
             self.high_watermark = following.high_watermark
-        self.leader_log_start_offset = answer.standing.log_start_offset
+        self.leader_log_start_offset = answer.snapshot.log_start_offset
         return step
 
     # In either role.

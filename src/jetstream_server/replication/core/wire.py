@@ -55,16 +55,16 @@ def position_from_proto(
 
 def answer_to_proto(answer: Answer) -> pb.Records.Part:
     """Encode a part of a frame. The bytes of `Records.slice` follow in the frame's tail."""
-    asked, standing = answer.asked, answer.standing
+    request, snapshot = answer.request, answer.snapshot
     part = pb.Records.Part(
-        stream_id=asked.stream_id,
-        leader_epoch=asked.leader_epoch,
-        fetch_offset=asked.fetch_offset,
-        last_epoch=asked.last_epoch,
-        high_watermark=standing.high_watermark,
-        log_start_offset=standing.log_start_offset,
-        stream_epoch=standing.stream_epoch,
-        tombstones_gone_below=standing.tombstones_gone_below,
+        stream_id=request.stream_id,
+        leader_epoch=request.leader_epoch,
+        fetch_offset=request.fetch_offset,
+        last_epoch=request.last_epoch,
+        high_watermark=snapshot.high_watermark,
+        log_start_offset=snapshot.log_start_offset,
+        stream_epoch=snapshot.stream_epoch,
+        tombstones_gone_below=snapshot.tombstones_gone_below,
     )
     match answer:
         case Records(slice=LogSlice() as found):
@@ -77,19 +77,19 @@ def answer_to_proto(answer: Answer) -> pb.Records.Part:
     return part
 
 
-def error_to_proto(asked: FetchRequest, error: JetstreamError) -> pb.Records.Part:
+def error_to_proto(request: FetchRequest, error: JetstreamError) -> pb.Records.Part:
     return pb.Records.Part(
-        stream_id=asked.stream_id,
-        leader_epoch=asked.leader_epoch,
-        fetch_offset=asked.fetch_offset,
-        last_epoch=asked.last_epoch,
+        stream_id=request.stream_id,
+        leader_epoch=request.leader_epoch,
+        fetch_offset=request.fetch_offset,
+        last_epoch=request.last_epoch,
         error=error.to_proto(),
     )
 
 
 def answer_from_proto(part: pb.Records.Part, follower: int, incarnation: int) -> Answer:
     """Decode the answer in a part without an error."""
-    asked = FetchRequest(
+    request = FetchRequest(
         stream_id=StreamId(part.stream_id),
         follower=NodeId(follower),
         incarnation=incarnation,
@@ -99,15 +99,15 @@ def answer_from_proto(part: pb.Records.Part, follower: int, incarnation: int) ->
         flushed_offset=0,  # This field and the next are not compared with the request.
         stream_epoch=0,
     )
-    standing = LeaderSnapshot(
+    snapshot = LeaderSnapshot(
         part.high_watermark, part.log_start_offset, part.stream_epoch, part.tombstones_gone_below
     )
     if part.out_of_range:
-        return OutOfRange(asked, standing)
+        return OutOfRange(request, snapshot)
     if part.HasField("diverging_epoch"):
-        return Diverging(asked, standing, part.diverging_epoch, part.diverging_end_offset)
+        return Diverging(request, snapshot, part.diverging_epoch, part.diverging_end_offset)
     found = None
     if part.length:
         # The position in the leader's file does not matter to the follower.
         found = LogSlice("", 0, part.length, part.fetch_offset, part.fetch_offset)
-    return Records(asked, standing, found)
+    return Records(request, snapshot, found)

@@ -151,7 +151,7 @@ class LeaderStream:
         stream = self._streams.get(stream_id)
         if stream is None:
             stream = self._streams[stream_id] = _Stream(replica, request)
-        elif not stream.request.asks_the_same(request):
+        elif not stream.request.matches(request):
             stream.is_answered = False
         stream.request, stream.decided = request, None
         if isinstance(answer, Records) and answer.slice is None:
@@ -272,7 +272,7 @@ class LeaderStream:
                 continue
             self._put_off.pop(stream_id, None)
             # In a divergence the follower does not use the leader's state: send it again.
-            stream.sent = answer.standing if isinstance(answer, Records) else None
+            stream.sent = answer.snapshot if isinstance(answer, Records) else None
             records.parts.append(answer_to_proto(answer))
             if not isinstance(answer, Records):
                 stream.is_answered = True
@@ -293,7 +293,7 @@ class LeaderStream:
                 self._wait_for_records(stream_id, stream)
                 return None
             answer = stream.replica.answer_again(stream.request)
-        if isinstance(answer, Records) and answer.slice is None and answer.standing == stream.sent:
+        if isinstance(answer, Records) and answer.slice is None and answer.snapshot == stream.sent:
             return None
         return answer
 
