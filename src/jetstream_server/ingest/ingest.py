@@ -214,14 +214,14 @@ class Ingest(ReplicaListener):
     # Handing over.
 
     @property
-    def hears(self) -> bool:
+    def is_responsive(self) -> bool:
         """Whether NATS is connected and has answered lately."""
-        return self._connection.hears
+        return self._connection.is_responsive
 
     @property
     def listens(self) -> bool:
         """Whether a stream would receive messages if this node led it now."""
-        return self.hears and self._lease_held()
+        return self.is_responsive and self._lease_held()
 
     def pending(self, stream_id: int) -> int:
         """How many batches have acknowledgements that wait for the commit."""
@@ -240,7 +240,7 @@ class Ingest(ReplicaListener):
         self._handing_over.add(stream_id)
         if self._by_sid.pop(ingest.sid, None) is None:
             return
-        if self.hears:
+        if self.is_responsive:
             await self._connection.drain_subscriptions([ingest.sid], PAUSE_SECONDS)
         else:
             self._connection.unsubscribe(ingest.sid)

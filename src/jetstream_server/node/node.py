@@ -359,7 +359,7 @@ class NodeStart:
         self, replicas: ReplicaManager, ingest: Ingest, hand_overs: HandOver
     ) -> None:
         def why_not_served() -> str:
-            return replicas.full_reason or ("" if ingest.hears else "NATS is not heard")
+            return replicas.full_reason or ("" if ingest.is_responsive else "NATS is not heard")
 
         resignation = Resignation(
             replicas,

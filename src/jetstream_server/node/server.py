@@ -50,7 +50,7 @@ class Server:
         if not reasons:
             if not self.connection.is_connected:
                 reasons.append("not connected to NATS")
-            elif not self.connection.hears:
+            elif not self.connection.is_responsive:
                 reasons.append("NATS is not heard")
             if not self.node.membership.lease_held():
                 reasons.append("no session: the controller does not answer")

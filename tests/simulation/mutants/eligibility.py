@@ -54,7 +54,7 @@ def resumes_leaderships(patches: Patches) -> None:
 @mutant(Collapses)
 def elects_without_waiting(patches: Patches) -> None:
     """With ISR and ELR empty, whoever is there is elected."""
-    patches.set(leadership_commands, "_check_all_told", lambda *arguments: None)
+    patches.set(leadership_commands, "_check_all_reported", lambda *arguments: None)
 
     def choose(
         stream: StreamMetadata, nodes: Mapping[NodeId, NodeMetadata], reports: Mapping[NodeId, Any]
@@ -78,7 +78,7 @@ def elects_the_shortest_log(patches: Patches) -> None:
 @mutant(Collapses)
 def elects_by_old_reports(patches: Patches) -> None:
     """A log's end counts although its node has lost power since it told."""
-    patches.set(leadership_commands, "_check_all_told", lambda *arguments: None)
+    patches.set(leadership_commands, "_check_all_reported", lambda *arguments: None)
 
 
 @mutant(LateTails)

@@ -31,7 +31,7 @@ class Nats:
 
     def __init__(self) -> None:
         self.listening: dict[int, Any] = {}
-        self.is_connected = self.hears = True
+        self.is_connected = self.is_responsive = True
         self.during_flush: list[Any] = []
         self.drained: list[int] = []
         self.written: list[bytes] = []
@@ -116,7 +116,7 @@ async def test_what_is_on_its_way_from_a_server_that_is_not_heard_is_not_waited_
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
-    bench.nats.hears = False
+    bench.nats.is_responsive = False
     assert not bench.ingest.listens
     await bench.ingest.pause(bench.id)
     assert (bench.nats.listening, bench.nats.drained) == ({}, [])

@@ -178,16 +178,16 @@ def asks_nobody(self: Quorum) -> int:
 
 def hears_only_others(self: Quorum) -> int | None:
     """What this node itself has backed does not count."""
-    known = sorted(self._told_us.values())
+    known = sorted(self._reported_us.values())
     return known[self._needed - 1] if len(known) >= self._needed else None
 
 
 def waits_less(self: Quorum) -> int | None:
     """By what a lease is shorter than a timeout, and a little more."""
-    if len(self._told_us) < self._needed:
+    if len(self._reported_us) < self._needed:
         return None
-    told_us = max(self._backed_before_us, sorted(self._told_us.values())[self._needed - 1])
-    return told_us - (SETTINGS.timeout_us - SETTINGS.lease_us) - 200_000
+    reported_us = max(self._backed_before_us, sorted(self._reported_us.values())[self._needed - 1])
+    return reported_us - (SETTINGS.timeout_us - SETTINGS.lease_us) - 200_000
 
 
 def forgets_whom_it_backed(self: LeaderSupport, term: int) -> int:

@@ -238,7 +238,7 @@ class NatsConnection:
         return self._listening.is_set()
 
     @property
-    def hears(self) -> bool:
+    def is_responsive(self) -> bool:
         """Whether it is connected and the server has sent something within HEARD_SECONDS; PINGs
         make it answer. TCP alone would notice a cut network much later."""
         link = self._link

@@ -210,13 +210,13 @@ class RaftCore(CorrectedSyncObj):
     def hand_over(self) -> bool:
         """As leader, ask the follower with the longest log to take over. Returns whether one was
         asked."""
-        self.core_asked = False
+        self.core_hand_over_requested = False
 
         def asked(_: object, reason: int) -> None:
-            self.core_asked = reason == FAIL_REASON.SUCCESS
+            self.core_hand_over_requested = reason == FAIL_REASON.SUCCESS
 
         self.transferLeadership(None, asked)
-        return self.core_asked
+        return self.core_hand_over_requested
 
     def compacted(self) -> None:
         """Note that the journal has a new snapshot. Transfers of the old one may finish."""

@@ -97,7 +97,7 @@ def elect_leader(tables: Tables, command: ElectLeader) -> Decision:
     if command.force:
         _check_incarnation(tables, leader, command.incarnations)
     else:
-        _check_all_told(tables, stream, leader, command.incarnations)
+        _check_all_reported(tables, stream, leader, command.incarnations)
     return changed(tables, stream, elected_uncleanly(stream, leader))
 
 
@@ -134,7 +134,7 @@ def report_leader(tables: Tables, command: ReportLeader) -> Decision:
     return Decision({**decision.result, "deposed": bool(decision.changes)}, decision.changes)
 
 
-def _check_all_told(
+def _check_all_reported(
     tables: Tables, stream: StreamMetadata, leader: NodeId, incarnations: tuple[int, ...]
 ) -> None:
     """Raise UnavailableError unless every replica that may hold committed records has reported."""

@@ -193,8 +193,8 @@ def _session_ended(
     suspects = dict.fromkeys(distrusted)
     changes: list[Change] = []
     for stream in tables.streams_of(node.node_id):
-        believed = (trusted or stream.flushes_before_ack) and stream.id not in suspects
-        after = without_node(stream, node.node_id, election, trusted=believed)
+        is_trusted = (trusted or stream.flushes_before_ack) and stream.id not in suspects
+        after = without_node(stream, node.node_id, election, trusted=is_trusted)
         if after is stream:
             continue
         if stream.id in tables.reports and after.leader_epoch != stream.leader_epoch:

@@ -46,7 +46,7 @@ class ControllerSessions:
         self._revision = 0
         self._pinged_at_us = BootUs(0)
         self._decided_at_us = BootUs(0)
-        self._told: dict[NodeId, FenceNode | UnfenceNode] = {}
+        self._last_decisions: dict[NodeId, FenceNode | UnfenceNode] = {}
 
     def turn(self, context: ExtensionContext, now_us: BootUs) -> None:
         if context.leader != context.node_id:
@@ -102,7 +102,7 @@ class ControllerSessions:
                 self._granted_until_us = now_us
             self._epoch = epoch
             self._sessions = None
-            self._told.clear()
+            self._last_decisions.clear()
             self.log_ends = {}
         quorum = self._quorum
         if epoch is None or quorum is None or self._sessions is not None:
@@ -142,8 +142,8 @@ class ControllerSessions:
             is_fencing = isinstance(decision, FenceNode)
             if is_fencing and context.voters == (decision.node_id,):
                 continue  # A group of one: no other node could act in its place.
-            if self._told.get(decision.node_id) != decision:
-                self._told[decision.node_id] = decision
+            if self._last_decisions.get(decision.node_id) != decision:
+                self._last_decisions[decision.node_id] = decision
                 if is_fencing:
                     logger.warning("node_fenced", node=decision.node_id)
                 else:

@@ -50,7 +50,7 @@ class Quorum:
     """voters: of the metadata group, including this node, which leads. backed_before_us: when this
     node last backed a leader of an earlier term."""
 
-    __slots__ = ("_backed_before_us", "_echoed_us", "_needed", "_told_us", "term")
+    __slots__ = ("_backed_before_us", "_echoed_us", "_needed", "_reported_us", "term")
 
     def __init__(
         self, term: int, voters: Iterable[NodeId], node_id: NodeId, backed_before_us: BootUs
@@ -61,7 +61,7 @@ class Quorum:
         """This many others and this node are a majority."""
         self._backed_before_us = backed_before_us
         self._echoed_us = dict.fromkeys(others, BootUs(-1))
-        self._told_us: dict[NodeId, BootUs] = {}
+        self._reported_us: dict[NodeId, BootUs] = {}
 
     @property
     def others(self) -> tuple[NodeId, ...]:
@@ -74,8 +74,8 @@ class Quorum:
         leader of an earlier term after `backed_before_us`."""
         if term == self.term and voter in self._echoed_us:
             self._echoed_us[voter] = max(self._echoed_us[voter], sent_at_us)
-            told_us = self._told_us.get(voter, backed_before_us)
-            self._told_us[voter] = min(told_us, backed_before_us)
+            reported_us = self._reported_us.get(voter, backed_before_us)
+            self._reported_us[voter] = min(reported_us, backed_before_us)
 
     def sure_at_us(self, now_us: BootUs) -> BootUs:
         """The latest known time at which a majority followed this leader; -1 before the first."""
@@ -87,6 +87,6 @@ class Quorum:
         """The time after which no earlier leader was sure; None before a majority has reported."""
         if not self._needed:
             return self._backed_before_us
-        if len(self._told_us) < self._needed:
+        if len(self._reported_us) < self._needed:
             return None
-        return max(self._backed_before_us, sorted(self._told_us.values())[self._needed - 1])
+        return max(self._backed_before_us, sorted(self._reported_us.values())[self._needed - 1])
