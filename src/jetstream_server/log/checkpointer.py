@@ -135,7 +135,9 @@ class LogCheckpointer:
 
     @property
     def _mark(self) -> Mark:
-        return Mark.INCOMPLETE if self._log.incomplete_reason else Mark.NONE
+        log = self._log
+        is_in_doubt = log.incomplete_reason or log.is_start_unknown
+        return Mark.INCOMPLETE if is_in_doubt else Mark.NONE
 
     # Before the log becomes shorter. Durable on return.
 

@@ -176,11 +176,12 @@ def _incomplete_reason(directory: str, found: Recovered) -> str:
 
 
 def _is_start_unknown(found: Recovered) -> bool:
-    """Whether an earlier run may have had this doubt and recorded the first segment as the
-    start."""
+    """Whether an earlier run may have had this doubt and recorded the first segment as the start.
+    **safety** A log that is also damaged behind its first segment raises the same doubt."""
     recorded, begins_late = found.recorded, found.segments and found.segments[0].base_offset
     is_in_doubt = recorded.is_nothing or recorded.mark & Mark.INCOMPLETE
-    return bool(found.incomplete_reason and begins_late and is_in_doubt)
+    reason = found.offline_reason or found.incomplete_reason
+    return bool(reason and begins_late and is_in_doubt and not found.lacks_beginning)
 
 
 def _loss_at_beginning(directory: str, found: Recovered) -> str:

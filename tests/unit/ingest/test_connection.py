@@ -87,7 +87,7 @@ async def test_a_lame_duck_is_told_to_stop_before_the_next_server_is_told_to_sta
 async def test_what_is_written_while_a_lame_duck_is_being_closed_goes_to_the_next_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reconnector, "CLOSE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(reconnector, "CLOSE_TIMEOUT_S", 2.0)
     stuck = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

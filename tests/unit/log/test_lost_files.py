@@ -145,6 +145,25 @@ def test_a_log_without_any_record_of_it_starts_where_it_begins_and_is_incomplete
     assert (reopen(disk).incomplete_reason, reopen(disk).is_start_unknown) == ("", False)
 
 
+def test_a_damaged_log_without_any_record_of_it_may_lack_its_beginning_too(
+    disk: MemoryDisk,
+) -> None:
+    """The damage must not hide that: a follower would go on at the damage, and join the ISR."""
+    fill(disk, 12)  # never flushed, so there is no checkpoint
+    disk.remove(OFFSETS)
+    disk.remove(FIRST)
+    data = disk.read_file(SECOND)
+    disk.put(SECOND, data[:-1] + bytes([data[-1] ^ 1]))
+    for _ in range(2):
+        log = reopen(disk)
+        assert "a valid batch follows" in log.offline_reason
+        assert log.is_start_unknown
+        log.records.note_all(durable=True)
+    log.salvage()
+    assert (log.offline_reason, log.is_start_unknown) == ("", False)
+    assert (reopen(disk).offline_reason, reopen(disk).is_start_unknown) == ("", False)
+
+
 def test_a_follower_drops_a_log_without_its_beginning_and_copies_anew(disk: MemoryDisk) -> None:
     fill(disk).close(clean=True)
     disk.remove(FIRST)
