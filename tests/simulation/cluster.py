@@ -83,6 +83,8 @@ class Cluster:
     """Whether the stream stays on its nodes."""
     damage = 1.0
     """How much more often than it would a disk rots, fails or is lost."""
+    scenario_share = 0.8
+    """Of the faults of a seed that is about a scenario."""
     abandons = 0.0
     """How often nobody starts again what has ended, before everything is healed."""
     clocks_agree = False
@@ -372,6 +374,7 @@ class DamagedCluster(Cluster):
     """One whose disks are bad in every seed, and whose clocks do not agree."""
 
     damage = 12.0
+    scenario_share = 0.3
 
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         super().__init__(seed, tracing=tracing)

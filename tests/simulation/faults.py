@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 Fault = Callable[[], None]
 
-SCENARIO_SHARE = 0.8
-"""Of the faults of a seed that is about a scenario."""
-
 
 class Faults:
     """See the module."""
@@ -117,7 +114,7 @@ class Faults:
             return
         world = self._world
         if world.now >= self.scenario.quiet_until:
-            share = 1.0 if self.scenario.is_calm else SCENARIO_SHARE
+            share = 1.0 if self.scenario.is_calm else self._cluster.scenario_share
             if self.scenario.is_about_something and world.chance(share):
                 self.scenario.strike()
             else:
