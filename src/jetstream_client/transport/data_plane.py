@@ -90,11 +90,13 @@ class DataPlane:
         wait_until = loop.time() + request.wait_ms_max / 1000
         deadline = wait_until + (self._timeout if timeout is None else timeout)
         attempt = moves = 0
+        refusal: JetstreamError | None = None
         while True:
             attempt += 1
             try:
-                fetched = await self._ask(request, read_from, wait_until, deadline)
+                fetched = await self._ask(request, read_from, wait_until, deadline, refusal)
             except JetstreamError as error:
+                refusal = error
                 moves += 1
                 if _may_not_know_it_yet(error, read_from) and moves < self._routes.node_count:
                     self._routes.is_behind(request.stream, read_from)
@@ -144,15 +146,18 @@ class DataPlane:
         read_from: ReadFrom,
         wait_until: float,
         deadline: float,
+        refusal: JetstreamError | None,
     ) -> Fetched:
-        """Ask one node. Waits only so long that there is time left to ask another one."""
+        """Ask one node. Waits only so long that there is time left to ask another one. refusal: of
+        the attempt before; it says more than that no time is left to find a replica."""
         loop = asyncio.get_running_loop()
         left = deadline - loop.time()
         try:
             async with asyncio.timeout(left * (1 + _CALL_GRACE_SHARE)):
                 address = await self._routes.address(request.stream, read_from)
         except TimeoutError as error:
-            raise UnavailableError("no node answered in time which replica to read") from error
+            late = UnavailableError("no node answered in time which replica to read")
+            raise refusal or late from error
         connection = await self._connection(address, deadline - loop.time())
         wait = max(0.0, wait_until - loop.time())
         patience = deadline - loop.time()
