@@ -1,5 +1,5 @@
-"""The command line: `python -m benchmarks ingest|publish|read|latency|streams|cursors|
-compaction|spark|tls|encryption`.
+"""The command line: `python -m benchmarks ingest|publish|read|latency|tail|raw|recover|replicate|
+streams|cursors|compaction|spark|tls|checks|encryption`, and `report`.
 
 Progress goes to standard error; standard output holds the table, or with --json one object.
 """
@@ -10,19 +10,26 @@ import signal
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from benchmarks import checks as checks_benchmark
 from benchmarks import compaction as compaction_benchmark
 from benchmarks import cursors as cursors_benchmark
 from benchmarks import encryption as encryption_benchmark
 from benchmarks import ingest as ingest_benchmark
 from benchmarks import latency as latency_benchmark
 from benchmarks import pairs as pairs_of_runs
+from benchmarks import performance
 from benchmarks import publish as publish_benchmark
+from benchmarks import raw as raw_benchmark
 from benchmarks import read as read_benchmark
+from benchmarks import recover as recover_benchmark
+from benchmarks import replicate as replicate_benchmark
 from benchmarks import streams as streams_benchmark
+from benchmarks import tail as tail_benchmark
 from benchmarks import tls as tls_benchmark
 from benchmarks.report import Column, Report
 from benchmarks.this_server import default_flush
@@ -37,6 +44,12 @@ command = typer.Typer(
 
 class Peer(StrEnum):
     JETSTREAM = "jetstream"
+
+
+class PublishPeer(StrEnum):
+    JETSTREAM = "jetstream"
+    KAFKA = "kafka"
+    LIFTBRIDGE = "liftbridge"
 
 
 class FlushOption(StrEnum):
@@ -94,7 +107,12 @@ def ingest(
 
 @command.command()
 def publish(
-    peer: PeerOption = Peer.JETSTREAM,
+    peer: Annotated[
+        PublishPeer, typer.Option(help="What to measure against.")
+    ] = PublishPeer.JETSTREAM,
+    address: Annotated[
+        str, typer.Option(help="Where Kafka or Liftbridge listens: HOST:PORT.")
+    ] = "",
     sizes: SizesOption = "128",
     pairs: PairsOption = 3,
     replicas: ReplicasOption = "1,3",
@@ -102,11 +120,12 @@ def publish(
     peer_sync: PeerSyncOption = "2m",
     json: JsonOption = False,
 ) -> None:
-    """Publish from one Python process: our batched publisher, nats-py's publish_async."""
+    """Publish from one Python process: our batched publisher, the peer's client."""
     report = publish_benchmark.run(
-        _numbers(sizes), pairs, seconds, _numbers(replicas), peer_sync, _progress
-    )
-    _finish(report, json, publish_benchmark.TITLE, publish_benchmark.COLUMNS)
+        _numbers(sizes), pairs, seconds, _numbers(replicas), peer.value, address, peer_sync,
+        _progress,
+    )  # fmt: skip
+    _finish(report, json, publish_benchmark.TITLE, publish_benchmark.columns(report))
 
 
 @command.command()
@@ -132,17 +151,30 @@ def latency(
     pairs: PairsOption = 5,
     replicas: ReplicasOption = "1,3",
     messages: Annotated[int, typer.Option(min=1, help="Round trips in one run.")] = 5_000,
+    open_loop: Annotated[
+        bool,
+        typer.Option("--open-loop", help="Send on a schedule, at half of what both sides can do."),
+    ] = False,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Of one run with --open-loop.")] = 4.0,
+    rate: Annotated[
+        int | None, typer.Option(min=1, help="Messages a second with --open-loop.")
+    ] = None,
     flush: Annotated[
         FlushOption, typer.Option(help="This server's flush policy.")
     ] = FlushOption.INTERVAL,
     peer_sync: PeerSyncOption = "2m",
     json: JsonOption = False,
 ) -> None:
-    """Publish one message at a time and wait for its ack: p50 and p99."""
+    """Publish one message at a time and wait for its ack, or on a schedule: p50 to p99.9."""
+    load = latency_benchmark.one_at_a_time(messages)
+    columns = latency_benchmark.COLUMNS
+    if open_loop:
+        load = latency_benchmark.open_loop(seconds, rate, flush.value, peer_sync, _progress)
+        columns = latency_benchmark.OPEN_LOOP_COLUMNS
     report = latency_benchmark.run(
-        _numbers(sizes), pairs, messages, _numbers(replicas), flush.value, peer_sync, _progress
+        _numbers(sizes), pairs, load, _numbers(replicas), flush.value, peer_sync, _progress
     )
-    _finish(report, json, latency_benchmark.TITLE, latency_benchmark.COLUMNS)
+    _finish(report, json, latency_benchmark.TITLE, columns)
 
 
 @command.command()
@@ -215,6 +247,20 @@ def tls(
 
 
 @command.command()
+def checks(
+    sizes: Annotated[
+        str, typer.Option(help="Bytes that a fetch asks for, comma-separated.")
+    ] = "1,1048576",
+    fetches: Annotated[int, typer.Option(min=1, help="Fetches of one run.")] = 20_000,
+    pairs: Annotated[int, typer.Option(min=1, help="Alternating runs of both sides.")] = 10,
+    json: JsonOption = False,
+) -> None:
+    """Fetch with security on and off: what the checks take of the node's processor."""
+    report = checks_benchmark.run(_numbers(sizes), fetches, pairs, _progress)
+    _finish(report, json, checks_benchmark.TITLE, checks_benchmark.COLUMNS)
+
+
+@command.command()
 def encryption(
     sizes: SizesOption = "128,1024",
     batches: Annotated[str, typer.Option(help="Records in a batch, comma-separated.")] = "1,100",
@@ -224,6 +270,84 @@ def encryption(
     """Encode, encrypt, decode and decrypt batches, in this process."""
     report = encryption_benchmark.run(_numbers(sizes), _numbers(batches), seconds, _progress)
     _finish(report, json, encryption_benchmark.TITLE, encryption_benchmark.COLUMNS)
+
+
+@command.command()
+def raw(
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of one run.")] = 3.0,
+    pairs: PairsOption = 5,
+    json: JsonOption = False,
+) -> None:
+    """Fetch batches, against a bare sendfile of the same file."""
+    report = raw_benchmark.run(seconds, pairs, _progress)
+    _finish(report, json, raw_benchmark.TITLE, raw_benchmark.COLUMNS)
+
+
+@command.command()
+def recover(
+    sizes: SizesOption = "128,1024",
+    megabytes: Annotated[int, typer.Option(min=1, max=1900, help="Values in the log.")] = 1900,
+    pairs: PairsOption = 5,
+    json: JsonOption = False,
+) -> None:
+    """Start after kill -9 with an unflushed log, against reading its bytes."""
+    report = recover_benchmark.run(_numbers(sizes), megabytes, pairs, _progress)
+    _finish(report, json, recover_benchmark.TITLE, recover_benchmark.COLUMNS)
+
+
+@command.command()
+def replicate(
+    peer: PeerOption = Peer.JETSTREAM,
+    sizes: SizesOption = "1024",
+    megabytes: Annotated[int, typer.Option(min=1, help="Of values that are missed.")] = 500,
+    pairs: PairsOption = 3,
+    json: JsonOption = False,
+) -> None:
+    """Let a follower catch up that was away, at three replicas."""
+    report = replicate_benchmark.run(_numbers(sizes), megabytes, pairs, _progress)
+    _finish(report, json, replicate_benchmark.TITLE, replicate_benchmark.COLUMNS)
+
+
+@command.command()
+def tail(
+    peer: PeerOption = Peer.JETSTREAM,
+    readers: Annotated[str, typer.Option(help="Numbers of readers, comma-separated.")] = "1,100",
+    sizes: SizesOption = "128",
+    rates: Annotated[
+        str, typer.Option(help="Messages published a second, comma-separated.")
+    ] = "100,1000",
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of one run.")] = 5.0,
+    pairs: PairsOption = 3,
+    json: JsonOption = False,
+) -> None:
+    """Read at the head of a stream while it is published to."""
+    report = tail_benchmark.run(
+        _numbers(readers), _numbers(sizes), _numbers(rates), seconds, pairs, _progress
+    )
+    _finish(report, json, tail_benchmark.TITLE, tail_benchmark.COLUMNS)
+
+
+@command.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="One JSON file for each measurement.")],
+    output: Annotated[Path, typer.Option(help="The page; plots go into a folder beside it.")] = (
+        Path("docs", "performance.md")
+    ),
+    measure: Annotated[
+        bool, typer.Option("--measure", help="First run the measurements that are missing.")
+    ] = False,
+) -> None:
+    """Write a page with plots, the machine and the targets, from results in FOLDER."""
+    failed = performance.measure(folder, _progress) if measure else []
+    try:
+        performance.write(performance.load(folder), output)
+    except performance.NotAResultError as error:
+        _progress(f"error: {error}")
+        raise typer.Exit(1) from error
+    _progress(f"written: {output}")
+    if failed:
+        _progress(f"error: failed, and missing on the page: {', '.join(failed)}")
+        raise typer.Exit(1)
 
 
 def _numbers(text: str) -> list[int]:

@@ -1,9 +1,9 @@
 """Cursors that are committed once a second each: what a commit takes of the node's processor.
 
-Two loads. `shared`: all cursors belong to one client, as in a program with many consumers, whose
-commits share calls. `single`: each commit is a call of its own, as of programs with one consumer
-each, with so many calls under way at a time. Every second each cursor is committed once; a round
-that takes longer makes the next one late, and the rate says so.
+Two loads. `shared`: all cursors belong to consumers of one client, whose commits share calls.
+`single`: each commit is a call of its own, as of programs with one consumer each, with so many
+calls under way at a time. Every second each cursor is committed once; a round that takes longer
+makes the next one late, and the rate says so.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from benchmarks.pairs import Progress
 from benchmarks.report import Column, Report, environment
 from benchmarks.usage import processor_seconds
 from jetstream_client import AsyncClient
+from jetstream_client.reading.cursor import ConsumerCursor
 from jetstream_client.transport.cursors import commit_of
 from jetstream_client.transport.wire import to_ref
 from jetstream_protocol.generated import cursors_pb2 as pb
@@ -33,6 +34,7 @@ COLUMNS = (
     Column("commits/s", lambda result: f"{result['rate']:,.0f}"),
     Column("round", lambda result: f"{result['round_seconds']:.2f} s"),
     Column("processor", lambda result: f"{result['commit_us']:.0f} µs"),
+    Column("of a core", lambda result: f"{result['rate'] * result['commit_us'] / 1e4:.0f} %"),
 )
 
 CommitAll = Callable[[int], Awaitable[None]]
@@ -72,7 +74,7 @@ async def _measure(
     async with AsyncClient(addresses.grpc, timeout=60.0) as client:
         stream = await client.create_stream(STREAM, STREAM)
         names = [f"cursor-{number}" for number in range(cursors)]
-        shared = _shared(client, stream.id, names)
+        shared = await _shared(client, stream.id, names)
         await shared(0)  # It makes `__cursors`, and every cursor.
         commit_all = shared if load == "shared" else _single(client, stream.id, names)
         before = processor_seconds(addresses.pids)
@@ -89,9 +91,21 @@ async def _measure(
     return Measured(commits / elapsed, sorted(rounds)[len(rounds) // 2], used / commits * 1e6)
 
 
-def _shared(client: AsyncClient, stream_id: int, names: list[str]) -> CommitAll:
+async def _shared(client: AsyncClient, stream_id: int, names: list[str]) -> CommitAll:
+    """Each has looked its cursor up, and then knows the revision that it follows."""
+    turns = asyncio.Semaphore(AT_A_TIME)
+
+    async def opened(name: str) -> ConsumerCursor:
+        cursor = client._consumer_cursor(name, stream_id, "error", False)
+        assert cursor is not None
+        async with turns:
+            await cursor.open()
+        return cursor
+
+    cursors = await asyncio.gather(*map(opened, names))
+
     async def commit_all(number: int) -> None:
-        await asyncio.gather(*(client.commit_cursor(name, stream_id, number) for name in names))
+        await asyncio.gather(*(cursor.commit(number, -1) for cursor in cursors))
 
     return commit_all
 

@@ -9,21 +9,22 @@ our only nats-server, and to the peer's server that leads the stream.
 With several replicas every run is measured with one replica as well, under the same flush setting:
 what is left of the rate is the price of replication.
 
-Beside each rate stands the processor time that a message takes of all servers together: it survives
-a busy machine better than a rate does.
+Core NATS is the ceiling: the same load through a nats-server that stores nothing, to one subscriber
+that counts the messages (core_nats.py).
+
+Beside each rate stands the processor time that a message takes of all servers together, and of the
+loader: it survives a busy machine better than a rate does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from statistics import median
 
-from benchmarks import jetstream_peer, this_server, usage
-from benchmarks.load import WARM_UP_MESSAGES
+from benchmarks import jetstream_peer, this_server
+from benchmarks.core_nats import core_nats
 from benchmarks.pairs import Pairs, Progress
-from benchmarks.processes import run_json
 from benchmarks.report import Report, environment
+from benchmarks.runs import Run, run_load
 
 
 def run(
@@ -37,31 +38,30 @@ def run(
 ) -> Report:
     """`load`: what tells the loader when to stop, for example ["--seconds", "4"]."""
 
-    def ours(size: int, replicas: int, used: Used | None = None) -> float:
+    def ours(size: int, replicas: int) -> Run:
         with this_server.this_server(flush, replicas) as addresses:
-            return _rate(addresses.nats_port, size, load, used)
+            return drive(addresses.nats_port, size, load)
 
-    def peer(size: int, replicas: int, used: Used | None = None) -> float:
+    def peer(size: int, replicas: int) -> Run:
         with jetstream_peer.jetstream(peer_sync, replicas) as port:
-            return _rate(port, size, load, used)
+            return drive(port, size, load)
+
+    def core(size: int) -> Run:
+        with core_nats() as port:
+            return drive(port, size, load)
 
     results = []
     for size in sizes:
-        ours_used, peer_used = Used(), Used()
         sides = {
-            "ours": partial(ours, size, replicas, ours_used),
-            "peer": partial(peer, size, replicas, peer_used),
+            "ours": partial(ours, size, replicas),
+            "peer": partial(peer, size, replicas),
+            "core": partial(core, size),
         }
         if replicas > 1:
             sides |= {"ours_rf1": partial(ours, size, 1), "peer_rf1": partial(peer, size, 1)}
         measured = Pairs(size)
         measured.measure(pairs, sides, progress)
-        processor = {
-            "ours_nodes_us": ours_used.per_message(lambda seconds: seconds.nodes),
-            "ours_nats_us": ours_used.per_message(lambda seconds: seconds.nats),
-            "peer_us": peer_used.per_message(lambda seconds: seconds.nats),
-        }
-        results.append(measured.result() | processor)
+        results.append({"replicas": replicas} | measured.result())
     nodes = "one node" if replicas == 1 else f"{replicas} nodes here, {replicas} replicas"
     return Report(
         "ingest",
@@ -72,25 +72,7 @@ def run(
     )
 
 
-class Used:
-    """What the servers of one side took of the processor, run by run."""
-
-    def __init__(self) -> None:
-        self._runs: list[tuple[usage.ServerSeconds, int]] = []
-
-    def add(self, seconds: usage.ServerSeconds, messages: int) -> None:
-        self._runs.append((seconds, messages))
-
-    def per_message(self, of: Callable[[usage.ServerSeconds], float]) -> float:
-        """Median, in µs."""
-        return round(median(1e6 * of(seconds) / messages for seconds, messages in self._runs), 2)
-
-
-def _rate(nats_port: int, size: int, load: list[str], used: Used | None) -> float:
+def drive(nats_port: int, size: int, load: list[str]) -> Run:
+    """One run of the loader."""
     arguments = ["--port", str(nats_port), "--subject", jetstream_peer.SUBJECT]
-    before = usage.server_seconds()
-    result = run_json("benchmarks.load", *arguments, "--size", str(size), *load)
-    if used is not None:
-        messages = result["messages"] + WARM_UP_MESSAGES
-        used.add(usage.server_seconds().since(before), messages)
-    return float(result["messages"] / result["seconds"])
+    return run_load("benchmarks.load", *arguments, "--size", str(size), *load)

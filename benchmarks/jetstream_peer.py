@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.nats_socket import NatsSocket
@@ -25,6 +26,8 @@ class PeerServer(NamedTuple):
     name: str
     port: int
     pid: int
+    command: list[str]
+    folder: Path
 
 
 def settings(sync: str) -> str:
@@ -80,7 +83,7 @@ def servers(sync: str, count: int) -> Iterator[list[PeerServer]]:
                 "--store_dir", str(folder), "--addr", HOST, "--port", str(port),
             ]  # fmt: skip
             pid = stack.enter_context(server(command, port, folder))
-            started.append(PeerServer(name, port, pid))
+            started.append(PeerServer(name, port, pid, command, folder))
         yield started
 
 
@@ -105,7 +108,7 @@ def jetstream(sync: str = "2m", replicas: int = 1) -> Iterator[int]:
     with servers(sync, replicas) as started:
         with NatsSocket(HOST, started[0].port, REQUEST_SECONDS) as client:
             create_when_ready(client, stream_settings(STREAM, SUBJECT, replicas))
-            leader = _leader(client, replicas)
+            leader = leader_of(client, replicas)
         yield next((one.port for one in started if one.name == leader), started[0].port)
 
 
@@ -123,7 +126,7 @@ def create_when_ready(client: NatsSocket, request: dict[str, Any]) -> None:
             time.sleep(0.2)
 
 
-def _leader(client: NatsSocket, replicas: int) -> str:
+def leader_of(client: NatsSocket, replicas: int) -> str:
     """The name of the stream's leader once every replica is current; "" on a single server."""
     deadline = time.monotonic() + READY_SECONDS
     while replicas > 1:

@@ -31,6 +31,8 @@ class Result(NamedTuple):
     messages: int
     seconds: float
     """From the first byte sent to the last ack received."""
+    processor_seconds: float
+    """Of this process, within these seconds."""
 
 
 class Loader:
@@ -57,7 +59,7 @@ class Loader:
         out = self._run[:0]
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
-        start = time.perf_counter()
+        start, processor = time.perf_counter(), time.process_time()
         end = start + seconds if seconds is not None else float("inf")
         limit = messages if messages is not None else float("inf")
         while acked < limit:
@@ -78,7 +80,7 @@ class Loader:
                 raise TimeoutError(f"{sent - acked} acks missing after {STALL_SECONDS:g} s")
             if ready and ready[0][1] & ~select.POLLOUT:
                 acked += self._receive_acks()
-        return Result(acked, time.perf_counter() - start)
+        return Result(acked, time.perf_counter() - start, time.process_time() - processor)
 
     def _send(self, out: memoryview) -> memoryview:
         """What the socket did not take."""
@@ -115,7 +117,8 @@ def main() -> None:
         loader = Loader(client, options.subject, options.size)
         if options.warm_up:
             loader.drive(options.warm_up, None)
-        print(json.dumps(loader.drive(options.messages, options.seconds)._asdict()))
+        result = loader.drive(options.messages, options.seconds)
+    print(json.dumps(result._asdict() | {"warm_up": options.warm_up}))
 
 
 if __name__ == "__main__":

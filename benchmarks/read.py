@@ -13,6 +13,8 @@ from benchmarks import jetstream_peer, this_server
 from benchmarks.pairs import Pairs, Progress
 from benchmarks.processes import HOST, run_json
 from benchmarks.report import Report, environment
+from benchmarks.runs import Run, run_of
+from benchmarks.usage import server_seconds
 
 
 def run(
@@ -31,8 +33,8 @@ def run(
                 _fill(port, size, messages)
             progress(f"{size} B: {messages:,} messages written to each side")
             sides = {
-                "ours": partial(_rate, _ours(addresses.grpc, messages, touch), messages * size),
-                "peer": partial(_rate, _peer(peer_port, messages), messages * size),
+                "ours": partial(_read, _ours(addresses.grpc, messages, touch), messages * size),
+                "peer": partial(_read, _peer(peer_port, messages), messages * size),
             }
             measured.measure(pairs, sides, progress)
         results.append(measured.result())
@@ -52,11 +54,12 @@ def _fill(port: int, size: int, messages: int) -> None:
     run_json("benchmarks.load", *arguments, "--messages", str(messages), "--warm-up", "0")
 
 
-def _rate(arguments: list[str], bytes_min: int) -> float:
+def _read(arguments: list[str], bytes_min: int) -> Run:
+    before = server_seconds()
     result = run_json(*arguments)
     if result["bytes"] < bytes_min:
         raise RuntimeError(f"{arguments}: read too little: {result}")
-    return float(result["messages"] / result["seconds"])
+    return run_of(result, server_seconds().since(before))
 
 
 def _ours(grpc: str, messages: int, touch: str) -> list[str]:

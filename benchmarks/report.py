@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.processes import executable
+
+WIDTH = 200
+"""Characters of a table that is written into a file or a pipe."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Report:
         print(json.dumps(asdict(self)))
 
     def print_table(self, title: str, columns: Sequence[Column]) -> None:
-        console = Console()
+        console = Console(width=None if sys.stdout.isatty() else WIDTH)
         table = Table(title=f"{self.benchmark}: {title}")
         for column in columns:
             table.add_column(column.heading, justify="right", no_wrap=True)

@@ -8,7 +8,8 @@ which stores inside the nats-server.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from benchmarks.jetstream_peer import SUBJECT
@@ -21,7 +22,14 @@ from benchmarks.processes import (
     free_port_base,
     server,
 )
-from examples.cluster.local import NATS_PORT, PORTS_BETWEEN_NODES, node_name, running
+from examples.cluster.local import (
+    NATS_PORT,
+    PORTS_BETWEEN_NODES,
+    LocalCluster,
+    node_name,
+    running,
+)
+from examples.cluster.processes import ClusterError
 from jetstream_client import Client
 
 FlushName: TypeAlias = Literal["group", "interval", "none"]
@@ -29,6 +37,8 @@ FlushName: TypeAlias = Literal["group", "interval", "none"]
 STREAM = "bench"
 PORTS = 5
 """gRPC, data plane, Raft, HTTP, NATS, in this order from the port base on."""
+
+START_ATTEMPTS = 3
 
 FLUSH_SETTINGS: dict[FlushName, str] = {
     "group": "flush: group (fsync before each ack, shared by all that queued up)",
@@ -43,6 +53,8 @@ class Addresses(NamedTuple):
     nats_port: int
     pids: list[int]
     """Of the nodes, without NATS."""
+    folder: Path
+    """All data is below it."""
 
 
 def default_flush(replicas: int) -> FlushName:
@@ -74,17 +86,33 @@ def _single_node() -> Iterator[Addresses]:
         ]  # fmt: skip
         with server(command, base, folder) as pid:
             wait_for_port(HOST, base + 4, START_SECONDS)
-            yield Addresses(f"{HOST}:{base}", base + 4, [pid])
+            yield Addresses(f"{HOST}:{base}", base + 4, [pid], folder)
 
 
 @contextmanager
 def _cluster(count: int) -> Iterator[Addresses]:
-    with data_folder() as folder:
-        base = free_port_base(PORTS_BETWEEN_NODES * count)
-        with running(folder / "cluster", count, base) as cluster:
-            pids = cluster.pids()
-            yield Addresses(
-                ",".join(cluster.grpc_addresses),
-                base + NATS_PORT,
-                [pids[node_name(node)] for node in cluster.node_ids],
-            )
+    with local_cluster(count) as (cluster, nats_port):
+        pids = cluster.pids()
+        yield Addresses(
+            ",".join(cluster.grpc_addresses),
+            nats_port,
+            [pids[node_name(node)] for node in cluster.node_ids],
+            cluster.directory,
+        )
+
+
+@contextmanager
+def local_cluster(count: int) -> Iterator[tuple[LocalCluster, int]]:
+    """A cluster whose nodes can be killed and started, and the port of NATS."""
+    with data_folder() as folder, ExitStack() as stack:
+        for attempt in range(1, START_ATTEMPTS + 1):
+            base = free_port_base(PORTS_BETWEEN_NODES * count)
+            try:
+                cluster = stack.enter_context(running(folder / f"cluster-{attempt}", count, base))
+            except ClusterError as error:
+                # Another process has taken one of the ports meanwhile.
+                if attempt == START_ATTEMPTS or "in use" not in str(error):
+                    raise
+            else:
+                break
+        yield cluster, base + NATS_PORT

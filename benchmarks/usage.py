@@ -25,6 +25,12 @@ def processor_seconds(pids: list[int]) -> float:
     return sum(map(_processor_seconds, pids))
 
 
+def exact_processor_seconds(pid: int) -> float:
+    """Until now, of all threads, as exact as the kernel's clock of that process
+    (clock_getcpuclockid(3)); the others here count in hundredths of a second."""
+    return time.clock_gettime_ns((~pid << 3) | 2) / 1e9
+
+
 class ServerSeconds(NamedTuple):
     """Processor time of the servers that this process has started, and of their children."""
 

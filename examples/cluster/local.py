@@ -80,6 +80,10 @@ class LocalCluster:
         """Raise ClusterError unless there is a cluster in the folder."""
         _ = self.config
 
+    def data(self, node: int) -> Path:
+        """A node's data folder."""
+        return self.directory / node_name(node)
+
     def check_node(self, node: int) -> None:
         """Raise ClusterError unless the cluster has that node."""
         if node not in self.node_ids:
@@ -178,9 +182,8 @@ class LocalCluster:
     def start_node(self, node: int) -> None:
         """Start its process, unless it runs; `wait_for_nodes` waits until it serves."""
         self.check_node(node)
-        data = self.directory / node_name(node)
         config = str(self.node_config_file)
-        arguments = ["--config", config, "--node-id", str(node), "--data", str(data)]
+        arguments = ["--config", config, "--node-id", str(node), "--data", str(self.data(node))]
         self._start(node_name(node), [*self.server, *arguments])
 
     def _start(self, name: str, arguments: list[str]) -> None:

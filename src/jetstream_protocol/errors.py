@@ -42,6 +42,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jetstream_protocol.generated import common_pb2
@@ -319,6 +320,15 @@ CODES: dict[type[JetstreamError], Spelling] = {
 }
 
 _BY_CODE = {spelling.code: cls for cls, spelling in CODES.items()}
+
+
+def from_trailers(trailers: Iterable[tuple[str, str | bytes]] | None) -> JetstreamError | None:
+    """The error in the trailing metadata of a gRPC call; None: there is none. Raises protobuf's
+    DecodeError."""
+    for key, value in trailers or ():
+        if key == GRPC_ERROR_KEY and isinstance(value, bytes):
+            return from_proto(common_pb2.Error.FromString(value))
+    return None
 
 
 def from_proto(error: common_pb2.Error) -> JetstreamError:

@@ -4,12 +4,16 @@
     python -m tests.chaos.metadata_group --failovers 20               leader killed: how long
     python -m tests.chaos.metadata_group --freezes 5                  leader stopped: how long
     python -m tests.chaos.metadata_group --isolations 5               leader cut off: how long
+    python -m tests.chaos.metadata_group --returns 5                  follower cut off and back
 
 Kill rounds: each node creates streams and writes down what was acknowledged; snapshots are taken
 all the time (every 100 entries); then SIGKILL to the leader, a follower, two, or all at once, also
 one after another, and a restart. After each round every node must hold every stream ever
 acknowledged, under the id acknowledged, and all must hold the same. SIGKILL keeps the page cache:
 that a power failure loses nothing either is shown by the order of sync and send (unit tests).
+
+Returns: a follower is cut off (also one way only), frozen, or killed, and comes back. The leader
+and its term must stay.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.support.fault_network import FaultNetwork
 from tests.support.server import free_port_base
 
 Event = dict[str, Any]
@@ -53,7 +58,7 @@ class NodeProcess:
         self.node_id = node_id
         self.acknowledged: dict[str, int] = {}
         self.counts = {"ack": 0, "unknown": 0, "refused": 0}
-        self.leader = -1
+        self.leader = self.term = -1
         self.events: queue.Queue[Event] = queue.Queue()
         self._argument = {
             "directory": str(directory / str(node_id)),
@@ -79,6 +84,10 @@ class NodeProcess:
         self.leader = -1
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return -1 if self._process is None else self._process.pid
 
     @property
     def is_started(self) -> bool:
@@ -142,26 +151,37 @@ class NodeProcess:
             if event["event"] == "ack":
                 self.acknowledged[event["name"]] = event["id"]
             elif event["event"] == "leader":
-                self.leader = event["leader"]
+                self.leader, self.term = event["leader"], event["term"]
             if event["event"] in self.counts:
                 self.counts[event["event"]] += 1
             self.events.put(event)
 
 
 class Group:
-    """Three members in one folder."""
+    """Three members in one folder. can_be_cut: what they dial is a proxy of `network`."""
 
-    def __init__(self, directory: Path, compact_after_entries: int = 100) -> None:
+    def __init__(
+        self, directory: Path, compact_after_entries: int = 100, *, can_be_cut: bool = False
+    ) -> None:
         self.voters = dict(enumerate(free_addresses(3)))
         self.nodes = [
             NodeProcess(node_id, self.voters, directory, compact_after_entries)
             for node_id in self.voters
         ]
+        self.network = FaultNetwork(lambda: {str(node.node_id): node.pid for node in self.nodes})
+        self._dialled = dict(self.voters)
+        if can_be_cut:
+            for node_id, address in self.voters.items():
+                self._dialled[node_id] = self.network.route(str(node_id), "raft", address)
 
     def start_missing(self) -> None:
         for node in self.nodes:
             if not node.is_running:
-                node.start()
+                node.start(voters=self._dialled)
+
+    def close(self) -> None:
+        self.kill_all()  # A stopped process, too, dies of SIGKILL.
+        self.network.close()
 
     def kill_all(self) -> None:
         started = [node for node in self.nodes if node.is_started]
@@ -209,7 +229,7 @@ def running_group(directory: Path, **options: int) -> Iterator[Group]:
     try:
         yield group
     finally:
-        group.kill_all()  # A stopped process, too, dies of SIGKILL.
+        group.close()
 
 
 def kill_round(group: Group, dice: random.Random, number: int) -> str:
@@ -317,6 +337,56 @@ def isolations(directory: Path, count: int) -> list[float]:
     return times
 
 
+RETURNS = ("cut off", "deaf", "not heard", "frozen", "killed")
+AWAY_SECONDS = 3.0
+"""Longer than a silent link lives, and several times as long as a follower waits for its leader."""
+
+
+def returns(directory: Path, count: int, tell: Callable[[str], None] = print) -> int:
+    """Let a follower go away and come back in every way; how often the leader or its term
+    changed."""
+    disturbed = 0
+    with running_group(directory, compact_after_entries=20_000, can_be_cut=True) as group:
+        for number in range(count * len(RETURNS)):
+            kind = RETURNS[number % len(RETURNS)]
+            leader = group.leader()
+            followers = [node for node in group.nodes if node is not leader]
+            follower = followers[number // len(RETURNS) % 2]
+            term = leader.term
+            _send_away(group, follower, kind)
+            time.sleep(AWAY_SECONDS)
+            _bring_back(group, follower, kind)
+            # Whatever its way: it must follow somebody again, and hear what is committed now.
+            follower.registry()
+            after = group.leader()
+            stayed = after is leader and {node.term for node in group.nodes} == {term}
+            disturbed += not stayed
+            tell(f"node {follower.node_id} {kind}: leader {after.node_id}, term {after.term}")
+    return disturbed
+
+
+def _send_away(group: Group, node: NodeProcess, kind: str) -> None:
+    me, peers = str(node.node_id), [str(n.node_id) for n in group.nodes if n is not node]
+    if kind == "frozen":
+        node.signal(signal.SIGSTOP)
+    elif kind == "killed":
+        node.kill()
+    for peer in peers:
+        if kind == "deaf":
+            group.network.cut(peer, me, "raft", both=False)
+        elif kind in ("cut off", "not heard"):
+            group.network.cut(me, peer, "raft", both=kind == "cut off")
+
+
+def _bring_back(group: Group, node: NodeProcess, kind: str) -> None:
+    if kind == "frozen":
+        node.signal(signal.SIGCONT)
+    elif kind == "killed":
+        group.start_missing()
+    else:
+        group.network.heal()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=0)
@@ -324,6 +394,7 @@ def main() -> None:
     parser.add_argument("--failovers", type=int, default=0)
     parser.add_argument("--freezes", type=int, default=0)
     parser.add_argument("--isolations", type=int, default=0)
+    parser.add_argument("--returns", type=int, default=0)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         for measure in (failovers, freezes, isolations):
@@ -335,7 +406,16 @@ def main() -> None:
                 times = measure(path, count)
                 median, worst = statistics.median(times), max(times)
                 print(f"{name}: median {median:.2f} s, max {worst:.2f} s of {count}")
-        measured = arguments.failovers or arguments.freezes or arguments.isolations
+        if arguments.returns:
+            path = Path(directory) / "returns"
+            path.mkdir()
+            disturbed = returns(path, arguments.returns)
+            print(
+                f"returns: {disturbed} of {arguments.returns * len(RETURNS)} disturbed the leader"
+            )
+        measured = (
+            arguments.failovers or arguments.freezes or arguments.isolations or arguments.returns
+        )
         if arguments.rounds or not measured:
             rounds = arguments.rounds or 12
             print(f"seed {arguments.seed}")

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from jetstream_server.metadata.raft.library import RaftTimings
 from tests.support.lateness import Lateness
 
-from .metadata_group import failovers, freezes, isolations, kill_rounds
+from .metadata_group import failovers, freezes, isolations, kill_rounds, returns
 
 
 def test_kills_of_any_and_all_members_lose_nothing_acknowledged(tmp_path: Path) -> None:
@@ -23,3 +24,9 @@ def test_an_isolated_leader_steps_down_within_a_second_and_a_half(
 
 def test_a_frozen_leader_is_replaced_within_two_seconds(tmp_path: Path, lateness: Lateness) -> None:
     assert max(freezes(tmp_path, 1)) < 2.0 + lateness.since()
+
+
+def test_a_follower_that_was_away_disturbs_no_leader(tmp_path: Path, lateness: Lateness) -> None:
+    disturbed = returns(tmp_path, 1)
+    # On a machine that stands still, a follower may miss its leader.
+    assert disturbed <= (lateness.since() > RaftTimings().election_min)

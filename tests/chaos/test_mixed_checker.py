@@ -9,8 +9,8 @@ import pytest
 from tests.chaos.damage.checker import Kind as CopyKind
 from tests.chaos.damage.copies import Copy, Record
 from tests.chaos.damage.publishers import Books
-from tests.chaos.mixed.checker import Kind, check
-from tests.chaos.mixed.history import History, Session
+from tests.chaos.mixed.checker import Kind, check, check_words
+from tests.chaos.mixed.history import History, Session, SparkRow
 from tests.chaos.mixed.nemesis import ALONE, FAULTS, steps
 from tests.chaos.mixed.streams import BATCHED, KEYED, ORDERED, SHARED, STREAMS
 
@@ -30,6 +30,10 @@ def well() -> tuple[History, Copies]:
             books.note(number, number)
             session.records.append((number, number))
             records[number] = Record(number, stream.key(number))
+        history.spark[stream.name] = [
+            SparkRow(offset, each.number, each.key.decode() if each.key else None)
+            for offset, each in records.items()
+        ]
         copies[stream.name] = [
             Copy(node, high_watermark=COUNT, data=b"equal", records=dict(records))
             for node in range(3)
@@ -119,6 +123,18 @@ def forget_a_key(history: History, copies: Copies) -> None:
     history.table.popitem()
 
 
+def drop_a_row(history: History, copies: Copies) -> None:
+    del history.spark[KEYED.name][7]
+
+
+def repeat_a_row(history: History, copies: Copies) -> None:
+    history.spark[ORDERED.name].append(history.spark[ORDERED.name][7])
+
+
+def trespass(history: History, copies: Copies) -> None:
+    history.trespasses.append("1 records of secret")
+
+
 def invent(history: History, copies: Copies) -> None:
     for copy in copies[KEYED.name]:
         copy.records[7] = Record(-1, copy.records[7].key)
@@ -142,6 +158,9 @@ def invent(history: History, copies: Copies) -> None:
         (spoil_the_table, Kind.TABLE),
         (forget_a_key, Kind.TABLE),
         (invent, CopyKind.WRONG_BYTES),
+        (drop_a_row, Kind.SPARK),
+        (repeat_a_row, Kind.SPARK),
+        (trespass, Kind.TRESPASS),
     ],
 )
 def test_an_anomaly_that_is_planted_is_named(
@@ -152,6 +171,23 @@ def test_an_anomaly_that_is_planted_is_named(
     assert str(kind) in kinds(history, copies)
 
 
+def test_messages_that_may_have_overtaken_each_other_in_nats_may_be_reordered() -> None:
+    history, copies = well()
+    reorder(history, copies)
+    history.overtaking = [(7, 8)]
+    assert str(Kind.REORDERED) not in kinds(history, copies)
+    history.overtaking = [(5, 7), (9, 12)]
+    assert str(Kind.REORDERED) in kinds(history, copies)
+
+
+def test_a_log_that_failed_because_its_disk_was_full_is_named() -> None:
+    def failed(reason: str) -> str:
+        return f'{{"event": "log_failed", "reason": "writing to x: {reason}"}}'
+
+    found = check_words([failed("Input/output error"), failed("No space left on device")])
+    assert [each.kind for each in found] == [Kind.FULL_DISK]
+
+
 def test_what_a_compacted_stream_no_longer_holds_may_have_been_read() -> None:
     history, copies = well()
     for copy in copies[KEYED.name]:
@@ -159,6 +195,7 @@ def test_what_a_compacted_stream_no_longer_holds_may_have_been_read() -> None:
             offset for offset, record in copy.records.items() if _is_replaced(copy, offset)
         )
         del copy.records[first]
+    history.spark.clear()
     assert check(history, copies) == []
 
 

@@ -64,7 +64,12 @@ class Node:
         say("told", held=self.session.lease_holds())
 
     def leadership(self, status: MetadataStatus) -> None:
-        say("leader", leader=status.leader, controller_epoch=status.controller_epoch)
+        say(
+            "leader",
+            leader=status.leader,
+            term=status.term,
+            controller_epoch=status.controller_epoch,
+        )
 
     def changed(self, change: Change) -> None:
         if isinstance(change, NodeChanged) and change.after is not None:

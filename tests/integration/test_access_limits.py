@@ -32,6 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
         "requests_per_principal": REQUESTS,
         "streams_per_principal": 3,
         "groups_per_principal": 1,
+        "cursors_per_principal": 2,
         "read_bytes_per_second": RATE,
     }
     with secured_server(data, **limits) as running:
@@ -98,6 +99,41 @@ def test_a_principal_creates_so_many_streams_and_is_told_what_to_do(server: Secu
         assert counted(server, "jetstream_quota_refusals_total") == before + 1
         assert "user:maker has created 3 streams" in server.log_text
         admin.create_stream("m5", "m5")
+
+
+def test_a_principal_creates_so_many_cursors_and_others_may_move_them(
+    server: SecuredServer,
+) -> None:
+    with server.client() as admin:
+        keeper = admin.create_token("user:keeper").text
+        mover = admin.create_token("user:mover").text
+        admin.add_acl("*", "read", stream="orders", subject=">")
+        before = counted(server, "jetstream_quota_refusals_total")
+    with server.client(keeper) as client, server.client(mover) as other:
+        for name in ("one", "two"):
+            client.commit_cursor(name, "orders", 1)
+        with pytest.raises(QuotaExceededError, match="cursors_per_principal raised"):
+            client.commit_cursor("three", "orders", 1)
+        assert counted(server, "jetstream_quota_refusals_total") == before + 1
+        assert "user:keeper has created 2 cursors" in server.log_text
+        client.commit_cursor("one", "orders", 2)  # It exists.
+        other.commit_cursor("two", "orders", 2)  # It stays the keeper's.
+        for name in ("four", "five"):
+            other.commit_cursor(name, "orders", 1)
+        with pytest.raises(QuotaExceededError):
+            other.commit_cursor("six", "orders", 1)
+
+    # Who has created what is in the log.
+    server.stop()
+    server.start()
+    with server.client(keeper) as client, server.client(mover) as other:
+        for each in (client, other):
+            with pytest.raises(QuotaExceededError):
+                each.commit_cursor("seven", "orders", 1)
+        other.delete_cursor("two", "orders")
+        client.commit_cursor("seven", "orders", 1)
+        with pytest.raises(QuotaExceededError):
+            other.commit_cursor("eight", "orders", 1)
 
 
 def test_a_principal_begins_so_many_consumer_groups(server: SecuredServer) -> None:

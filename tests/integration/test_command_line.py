@@ -12,12 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
 
-from jetstream_client import Client
+from jetstream_client import Client, StreamNotFoundError
 from jetstream_client.cli import options
 from tests.support import command
 from tests.support.server import ServerProcess
@@ -89,7 +90,7 @@ def test_a_first_walk_through(process: Run) -> None:
     assert re.fullmatch(
         r" +0  \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z  orders\.eu  42  \{\"id\": 42\}\n", line
     )
-    process("stream", "delete", "orders")
+    process("stream", "delete", "orders", "--yes")
     assert "orders" not in process("stream", "list").stdout
 
 
@@ -283,7 +284,7 @@ def test_fetch_takes_offsets_bounds_and_times(jetstream: Run) -> None:
     ("arguments", "code", "says"),
     [
         ("stream describe nowhere", 3, "nowhere"),
-        ("stream delete nowhere", 3, "nowhere"),
+        ("stream delete nowhere --yes", 3, "nowhere"),
         ("fetch nowhere", 3, "nowhere"),
         ("publish void.x hello", 3, "no stream listens on 'void.x'"),
         ("publish a.* hello", 2, "wildcard"),
@@ -381,7 +382,8 @@ def test_a_full_disk_is_an_error_not_a_traceback(
     [
         ("stream list >&-", 0),
         ("stream list >&- 2>&-", 0),
-        ("stream delete nowhere <&-", 3),
+        ("stream delete nowhere <&-", 2),
+        ("stream delete nowhere --yes <&-", 3),
         ("publish a.b - <&-", 2),
     ],
 )
@@ -458,6 +460,30 @@ def test_on_a_terminal_deleting_asks_first(jetstream: Run, environment: dict[str
     assert "asked" not in jetstream("stream", "list").stdout
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("stream", "delete", "kept"),
+        ("stream", "purge", "kept"),
+        ("cursor", "delete", "reader", "kept"),
+    ],
+)
+def test_without_a_terminal_what_removes_data_needs_yes(
+    process: Run, server: ServerProcess, arguments: tuple[str, ...]
+) -> None:
+    with Client(server.grpc) as client:
+        client.create_stream("kept", "kept.>")
+        client.publish("kept.x", "1")
+        client.seek_cursor("reader", "kept", "latest")
+        refused = process(*arguments, code=2)
+        assert "add --yes" in refused.stderr
+        assert client.describe_stream("kept").log_start_offset == 0
+        assert client.describe_cursor("reader", "kept").offset == 1
+        process(*arguments, "--yes")
+        with suppress(StreamNotFoundError):
+            client.delete_stream("kept")
+
+
 def test_on_a_terminal_tables_are_for_people(jetstream: Run, environment: dict[str, str]) -> None:
     jetstream("stream", "create", "shown", "--subject", "shown.>")
     shown = on_a_terminal(["stream", "list"], environment)
@@ -482,7 +508,7 @@ def test_without_a_terminal_it_says_which_options_there_are(jetstream: Run) -> N
     done = jetstream("cursor", "delete", "nobody", "nowhere", code=2)
     assert "--yes" in done.stderr
     assert "--dry-run" not in done.stderr
-    with pytest.raises(options.UsageError, match=r"--yes .*, --dry-run"):
+    with pytest.raises(options.UsageError, match="--yes, or --dry-run"):
         options.confirm("?", yes=False, dry_run=True)
 
 

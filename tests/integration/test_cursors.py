@@ -305,6 +305,25 @@ class TestLooking:
         with client.consume(stream, cursor="billing") as consumer:
             assert offsets(consumer, 1) == [0]
 
+    def test_a_stream_is_named_in_one_way_for_all_calls_about_cursors(
+        self, client: Client, stream: str
+    ) -> None:
+        known = client.describe_stream(stream)
+        client.seek_cursor("billing", stream, 4)
+        for named in (stream, f"{stream}@{stream}", known.id):
+            assert [each.name for each in client.list_cursors(stream=named)] == ["billing"]
+            assert [each.name for each in client.list_cursors("billing", stream=named)]
+        client.delete_stream(stream)
+        for unknown in (stream, known.id):
+            with pytest.raises(StreamNotFoundError):
+                client.list_cursors(stream=unknown)
+            with pytest.raises(StreamNotFoundError):
+                client.delete_cursor("billing", unknown)
+        full_name = f"{stream}@{stream}"
+        assert [each.name for each in client.list_cursors(stream=full_name)] == ["billing"]
+        client.delete_cursor("billing", full_name)
+        assert client.list_cursors(stream=full_name) == []
+
     def test_a_cursor_is_not_moved_to_what_the_stream_does_not_hold(
         self, client: Client, stream: str
     ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import subprocess
@@ -21,52 +20,26 @@ from jetstream_client import Client
 from jetstream_protocol.errors import JetstreamError, StorageError, StorageFullError
 from tests.support.api import Api, RawNats, raw_nats
 from tests.support.server import ServerProcess
+from tests.support.small_disk import SmallDisk
 
 STORAGE_FULL = 10047
 STORAGE_ERROR = 10077
+SIZE_BYTES = 32 << 20
 NO_RESERVE = {"JETSTREAM_LOG__DISK_RESERVE_BYTES": "0"}
-
-
-class SmallDisk:
-    """A file system of its own, in memory, with some of it taken by a file of ballast."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._ballast = path / "ballast"
-
-    def fill(self) -> None:
-        """Leave not one free page."""
-        with self._ballast.open("ab", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise
-
-    def leave(self, free_bytes: int) -> None:
-        self.fill()
-        os.truncate(self._ballast, max(self._ballast.stat().st_size - free_bytes, 0))
-
-    def empty(self) -> None:
-        self._ballast.unlink()
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system takes root")
-    path = tmp_path / "disk"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", path], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
     try:
-        yield SmallDisk(path)
+        disk = SmallDisk(tmp_path / "disk", SIZE_BYTES)
+    except OSError as error:
+        pytest.skip(f"nothing can be mounted here: {error}")
+    try:
+        yield disk
     finally:
-        subprocess.run(["umount", "-l", path], check=True)
+        disk.close()
 
 
 @contextlib.contextmanager

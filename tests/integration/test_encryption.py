@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -194,27 +195,39 @@ def test_a_cluster_loses_nothing_through_failover_and_a_node_without_the_new_key
     cluster = TestCluster(tmp_path / "cluster")
     keys = tmp_path / "keys"
     write_keys(keys, KEY)
+    first, second, behind = cluster.nodes
+    behind_keys = tmp_path / "keys-behind"
+    write_keys(behind_keys, KEY)
     config = cluster.cluster.config
-    config["encryption"] = {"key_file": str(keys)}
-    cluster.cluster.config_file.write_text(yaml.safe_dump(config))
+
+    def start(node: int) -> None:
+        """Each node reads the file when it starts; one has a key file of its own."""
+        config["encryption"] = {"key_file": str(behind_keys if node == behind else keys)}
+        cluster.cluster.config_file.write_text(yaml.safe_dump(config))
+        cluster.cluster.start_node(node)
+        cluster.wait_for("it has read its keys", lambda: KEY_ID in cluster.log(node))
+
     folders = [cluster.cluster.directory / f"node-{node}" for node in cluster.nodes]
     try:
-        cluster.start()
+        cluster.cluster.start_nats()
+        for node in cluster.nodes:
+            start(node)
+        cluster.cluster.wait_for_nodes(*cluster.nodes)
         with Client(cluster.servers, timeout=60) as client:
             stream = client.create_stream("orders", "orders.>", replicas=3)
             publish(client, "orders", range(20))
             cluster.wait_for_isr("orders", cluster.nodes)
-            # Two nodes get the new key, which encrypts from now on, and one does not.
-            write_keys(keys, NEW, KEY)
-            first, second, behind = cluster.nodes
             client.transfer_leader("orders", first)
             cluster.kill(first)  # Another takes over.
             publish(client, "orders", range(20, 40))
-            cluster.restart(first)
+            start(first)
+            cluster.cluster.wait_for_nodes(first)
             cluster.wait_for_isr("orders", cluster.nodes)
-            cluster.kill(second)
-            cluster.restart(second)
-            cluster.wait_for_isr("orders", cluster.nodes)
+            # Two nodes get the new key, which encrypts from now on, and one does not.
+            write_keys(keys, NEW, KEY)
+            for node in (first, second):
+                log = partial(cluster.log, node)
+                cluster.wait_for("the new key is in use", lambda log=log: "keys_reloaded" in log())
             end = 40
 
             def is_left_behind() -> bool:
@@ -231,8 +244,7 @@ def test_a_cluster_loses_nothing_through_failover_and_a_node_without_the_new_key
             assert f"node-{behind}" in cluster.cluster.pids()
             assert values(client, "orders") == said(range(end))
 
-            cluster.stop(behind)
-            cluster.restart(behind)
+            write_keys(behind_keys, NEW, KEY)  # Without a restart.
             cluster.wait_for_isr("orders", cluster.nodes)
             publish(client, "orders", range(end, end + 10))
             assert values(client, "orders") == said(range(end + 10))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import signal
@@ -19,12 +20,15 @@ import pytest
 
 from jetstream_client import Client
 from jetstream_client.migration.kafka import header_block
+from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_protocol.errors import InvalidRequestError
 from tests.support import command
 from tests.support.kafka import running_kafka
 from tests.support.nats_server import NatsServer
 from tests.support.server import ServerProcess
 
+FETCHED = Path(__file__).parents[2] / "build" / "kafka"
+"""Where scripts/kafka puts a Kafka."""
 RAW = b"NATS/1.0\r\nx-lower: a\r\nX-Twice: 1\r\nX-Twice:  2\r\nJetstream-Key: k\r\n\r\n"
 
 
@@ -164,48 +168,78 @@ def test_headers_that_nats_cannot_carry_are_refused_by_the_offset_of_their_recor
 
 @pytest.fixture
 def kafka_address(tmp_path: Path) -> Iterator[str]:
+    if importlib.util.find_spec("kafka") is None:
+        pytest.skip("no client of Kafka: pip install 'jetstream-log[kafka]'")
     address, jars = os.environ.get("TEST_KAFKA", ""), os.environ.get("TEST_KAFKA_JARS", "")
+    if not jars and FETCHED.is_dir():
+        jars = str(FETCHED)
     if address:
         yield address
     elif jars:
         with running_kafka(jars, tmp_path) as started:
             yield started
     else:
-        pytest.skip("no Kafka: set TEST_KAFKA=host:port, or TEST_KAFKA_JARS (scripts/kafka)")
+        pytest.skip("no Kafka: scripts/kafka fetches one; or set TEST_KAFKA=host:port")
+
+
+KAFKA_TIME_MS = 1_700_000_000_000
+
+
+def filled_topic(address: str, partitions: int) -> tuple[str, dict[int, Records]]:
+    """A new topic, with what its partitions hold, as its producer was told."""
+    import kafka
+    from kafka.admin import KafkaAdminClient, NewTopic
+
+    topic = f"test-{uuid.uuid4()}"
+    with closing(KafkaAdminClient(bootstrap_servers=address)) as admin:
+        admin.create_topics([NewTopic(topic, partitions, 1)])
+    sent = []
+    with closing(kafka.KafkaProducer(bootstrap_servers=address)) as producer:
+        for number in range(600):
+            key = b"key-%d" % (number % 50)
+            value = None if number % 7 == 0 else b"%d" % number * (number % 40)
+            headers = [("h", b"%d" % number), ("h", b""), ("trace-id", b"\xc3\xa4")][: number % 4]
+            time_ms = KAFKA_TIME_MS + (number * 37) % 1000  # Not in order.
+            future = producer.send(topic, value, key, headers=headers, timestamp_ms=time_ms)
+            sent.append((future, time_ms, key, value, header_block(headers, number)))
+        producer.flush()
+    rows: dict[int, list[tuple[Any, ...]]] = {number: [] for number in range(partitions)}
+    for future, time_ms, key, value, block in sent:
+        stored = future.get(60)
+        row = (stored.offset, time_ms * 1000, b"topic", key, value, block)
+        rows[stored.partition].append(row)
+    columns = {each: zip(*sorted(found), strict=True) for each, found in rows.items()}
+    return topic, {each: Records(*map(list, found)) for each, found in columns.items()}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_a_topic_of_kafka_becomes_streams_of_a_group(
     server: ServerProcess, client: Client, kafka_address: str
 ) -> None:
-    import kafka
-    from kafka.admin import KafkaAdminClient, NewTopic
-
-    topic = f"test-{uuid.uuid4()}"
-    with closing(KafkaAdminClient(bootstrap_servers=kafka_address)) as admin:
-        admin.create_topics([NewTopic(topic, 2, 1)])
-    with closing(kafka.KafkaProducer(bootstrap_servers=kafka_address)) as producer:
-        for number in range(10):
-            producer.send(
-                topic, b"%d" % number, key=b"k", headers=[("h", b"1")], partition=number % 2,
-                timestamp_ms=1_700_000_000_000 + number,
-            )  # fmt: skip
-        producer.flush()
-    jetstream(
-        server,
-        "import",
-        "topic",
-        "--from-kafka",
-        topic,
-        "--kafka",
-        kafka_address,
-        "--subject",
-        "topic",
-    )
-    found = read(client, "topic-1")
-    assert [(each.offset, each.value) for each in found] == [
-        (0, b"1"), (1, b"3"), (2, b"5"), (3, b"7"), (4, b"9"),
+    topic, held = filled_topic(kafka_address, 3)
+    assert all(len(records) > 50 for records in held.values())
+    arguments = [
+        "--from-kafka", topic, "--kafka", kafka_address, "--subject", "topic", "--json",
     ]  # fmt: skip
-    assert (found[0].key, found[0].headers["h"]) == (b"k", "1")
-    assert found[0].timestamp_us == 1_700_000_000_001_000
-    assert client.describe_stream("topic-0").group == "topic"
+    said = [
+        json.loads(line)
+        for line in jetstream(server, "import", "topic", *arguments).split("\n")
+        if line
+    ]
+    for number, records in held.items():
+        digest = RecordDigest()
+        digest.add(records)
+        row = {"stream": f"topic-{number}", "records": len(records), "digest": digest.hexdigest()}
+        assert row in said
+        found = read(client, f"topic-{number}")
+        assert [each.offset for each in found] == list(records.offsets) == list(range(len(found)))
+        assert [each.timestamp_us for each in found] == records.timestamps
+        assert [each.key for each in found] == records.keys
+        assert [each.value for each in found] == records.values
+        assert [each.header_block for each in found] == records.header_blocks
+        assert client.describe_stream(f"topic-{number}").group == "topic"
+    # What is published now goes where Kafka's producer has put the key.
+    for number, records in held.items():
+        for key in set(records.keys):
+            assert client.publish("topic", b"later", key=key).stream == f"topic-{number}"
+    assert len(said) == 3

@@ -213,7 +213,7 @@ class TestProposals:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-                await logs[0].propose(create("after", 0))
+                await persist(logs[0], create("after", 0))
 
         asyncio.run(main())
 

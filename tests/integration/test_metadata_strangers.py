@@ -12,6 +12,7 @@ import pytest
 from jetstream_protocol.errors import PreconditionFailedError, UnavailableError
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.raft import handshake
+from jetstream_server.metadata.raft.handshake import Capability
 from jetstream_server.metadata.raft.link import split_address
 from jetstream_server.metadata.raft.transport import PeerLinks
 from jetstream_server.metadata.state.commands import SetCluster
@@ -107,7 +108,7 @@ def test_forty_megabytes_of_garbage_and_idle_connections_cost_neither_memory_nor
 class _Silent:
     """A peer that knows the credential and listens to nobody."""
 
-    def link_up(self, peer: NodeId) -> None:
+    def link_up(self, peer: NodeId, capabilities: Capability) -> None:
         pass
 
     def link_down(self, peer: NodeId) -> None:

@@ -379,6 +379,72 @@ async def test_a_member_that_was_given_up_never_handles_a_key_twice_at_once(
 
 
 @on_loop
+async def test_only_what_is_wanted_is_handled_and_the_cursor_passes_over_the_rest(
+    server: ServerProcess,
+) -> None:
+    handled: list[tuple[str, bytes | None]] = []
+
+    async def handler(message: Message) -> None:
+        handled.append((message.subject, message.key))
+
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        await client.create_stream("wanted", "wanted.>")
+        for number in range(40):
+            subject = "wanted.eu" if number % 2 else "wanted.us.east"
+            await client.publish(subject, b"", key=b"k%d" % (number % 4))
+        done = await client.process(
+            "wanted", handler, cursor="eu", stop="latest", filter="wanted.*", key="k3"
+        )
+        assert done.records == len(handled) == 10
+        assert set(handled) == {("wanted.eu", b"k3")}
+        # Record 39 is wanted; so are none behind the next ones.
+        await client.publish("wanted.us.east", b"")
+        none = await client.process("wanted", handler, cursor="eu", stop="latest", filter="no.*")
+        assert none.records == 0
+        assert (await client.describe_cursor("eu", "wanted")).lag == 0
+        with pytest.raises(InvalidRequestError, match=r"subject 'a\.\.b'"):
+            await client.process("wanted", handler, cursor="eu", filter="a..b")
+
+
+@on_loop
+async def test_members_that_want_a_part_pass_over_the_rest(server: ServerProcess) -> None:
+    handled: list[str] = []
+    stop = asyncio.Event()
+
+    async def handler(message: Message) -> None:
+        handled.append(message.subject)
+
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        await client.create_group("parts", "parts.>", streams=2)
+        for number in range(40):
+            await client.publish(f"parts.{number % 4}", b"", key=b"k%d" % number)
+        task = asyncio.create_task(
+            client.process("parts", handler, group="some", filter="parts.1", stop_event=stop)
+        )
+
+        async def caught_up(group: str) -> None:
+            for _ in range(600):
+                if [each.lag for each in await client.describe_cursors(group)] == [0, 0]:
+                    return
+                await asyncio.sleep(0.1)
+            raise AssertionError(f"{group} does not pass over what it does not want")
+
+        await until(lambda: len(handled) == 10)
+        # What is not wanted comes, is passed over, and is committed as done.
+        for number in range(20):
+            await client.publish("parts.0", b"", key=b"k%d" % number)
+        await caught_up("some")
+        stop.set()
+        assert ((await task).records, set(handled)) == (10, {"parts.1"})
+        member = client.consume_group("parts", "readers", filter="parts.2")
+        async with member:
+            assert {(await anext(member)).subject for _ in range(10)} == {"parts.2"}
+            waiting = asyncio.ensure_future(anext(member))
+            await caught_up("readers")
+            waiting.cancel()
+
+
+@on_loop
 async def test_records_that_were_removed_are_passed_over_only_where_that_is_wanted(
     server: ServerProcess,
 ) -> None:

@@ -123,9 +123,10 @@ def test_the_command_purges_and_says_where_the_log_begins(
     cluster: TestCluster, client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     filled(client, "said")
-    assert run(["--server", cluster.servers, "stream", "purge", "said", "--before", "-20"]) == 0
+    purge = ["--server", cluster.servers, "stream", "purge", "said", "--yes"]
+    assert run([*purge, "--before", "-20"]) == 0
     assert capsys.readouterr().out == "purged said: its first offset is 30 now\n"
-    assert run(["--server", cluster.servers, "--json", "stream", "purge", "said", "--yes"]) == 0
+    assert run(["--json", *purge]) == 0
     assert capsys.readouterr().out == '{"purged":"said","log_start_offset":50}\n'
 
 

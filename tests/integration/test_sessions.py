@@ -55,7 +55,7 @@ def sessions(directory: Path) -> Iterator[Sessions]:
         for node in group.nodes:
             if node.is_running:
                 node.signal(signal.SIGCONT)
-        group.kill_all()
+        group.close()
 
 
 def see(node: NodeProcess, event: str, /, **fields: Any) -> Event:

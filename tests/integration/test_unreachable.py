@@ -7,7 +7,6 @@ cluster; each has a stream of its own, and heals the network.
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +16,11 @@ import yaml
 
 from examples.cluster.local import NATS, node_name
 from jetstream_client import Client
-from tests.integration.test_disk import SmallDisk
 from tests.support.cluster import TestCluster
 from tests.support.fault_cluster import FaultCluster, running_fault_cluster
 from tests.support.lateness import Lateness
 from tests.support.load import Load
+from tests.support.small_disk import SmallDisk
 
 GAP_SECONDS = 3.0
 PUBLISHING_SECONDS = 4.0
@@ -121,6 +120,7 @@ def test_a_leader_that_nobody_could_replace_goes_on_leading(
 
 
 RESERVE_BYTES = 8 << 20
+DISK_BYTES = 64 << 20
 
 
 @pytest.fixture
@@ -131,19 +131,16 @@ def narrow(tmp_path: Path) -> Iterator[tuple[TestCluster, SmallDisk]]:
     cluster = TestCluster(tmp_path / "cluster")
     config = {**cluster.cluster.config, "log": {"disk_reserve_bytes": RESERVE_BYTES}}
     cluster.cluster.config_file.write_text(yaml.safe_dump(config))
-    path = cluster.cluster.directory / node_name(0)
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", path], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
+    try:
+        disk = SmallDisk(cluster.cluster.directory / node_name(0), DISK_BYTES)
+    except OSError as error:
+        pytest.skip(f"nothing can be mounted here: {error}")
     try:
         cluster.start()
-        yield cluster, SmallDisk(path)
+        yield cluster, disk
     finally:
         cluster.close()
-        subprocess.run(["umount", "-l", path], check=True)
+        disk.close()
 
 
 def test_a_leader_whose_disk_is_below_its_reserve_hands_over_and_gets_nothing_back_at_once(

@@ -17,9 +17,14 @@ from jetstream_server.ingest.nats.gathering import Gathering
 from jetstream_server.ingest.nats.parser import ControlEvent, NatsParser, NatsProtocolError
 from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.ingest.stream.acks import AckFormat
-from tests.property.test_nats_parser import Frame, cut, streams
+from tests.property.test_nats_parser import Frame, cut, message_frame, streams
 
 pytestmark = pytest.mark.skipif(compiled is None, reason=why_pure or "it is there")
+
+TWO_SUBJECTS = [
+    message_frame(b"eu.x", 1, b"", b"", b"v"),
+    message_frame(b"us.x", 1, b"r", b"", b""),
+]
 
 places = st.lists(st.integers(0, 10_000), max_size=4)
 policies = st.sampled_from(
@@ -91,6 +96,29 @@ def test_the_same_batch_and_the_same_acks(
         assert (len(chosen_fast), chosen_fast.refused) == (len(chosen), chosen.refused)
         acks = AckFormat("orders")
         assert acks.acks(chosen_fast, base_offset) == acks.acks(chosen, base_offset)
+
+
+@example(TWO_SUBJECTS, AckPolicy(), 3, True)  # One subject, without the prefix.
+@example(TWO_SUBJECTS, AckPolicy(), 12, False)  # And none at all.
+@given(streams, policies, st.integers(0, 12), st.booleans())
+def test_the_same_without_a_prefix(
+    frames: list[Frame], policy: AckPolicy, length: int, were_lists: bool
+) -> None:
+    """Of mapped messages, and of those that were published by key."""
+    wire = b"".join(frame.wire for frame in frames)
+    for pure, fast in assert_same([wire]):
+        if were_lists:
+            assert fast.subjects == pure.subjects
+        subjects = [subject[length:] for subject in pure.subjects]
+        fast.remove_prefix(length)
+        pure.remove_prefix(length)
+        assert type(fast) is not Delivery
+        assert fast == pure
+        assert fast.subjects == subjects
+        assert fast.is_plain == pure.is_plain
+        if pure.is_plain:
+            assert fast.encode().to_bytes() == pure.encode().to_bytes()
+        assert fast.select(policy).to_list() == pure.select(policy).to_list()
 
 
 @example(b"!\n!", AckPolicy(("*",)))

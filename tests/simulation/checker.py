@@ -481,6 +481,8 @@ class Checker:
         self._world.count("lossy election with loss")
         self._lost_at_epoch = after.leader_epoch
         for node_id in self._eligible:
+            if self._begun_at >= last.next_offset:
+                break  # Its log ends last, but its disk has lost the beginning with all committed.
             shadow = self._shadows[node_id]
             # One that has lost all but where it ends begins behind everything, and holds nothing.
             if not shadow.suspect and shadow.entries and shadow.holds(last):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,12 +20,18 @@ from jetstream_protocol.generated import api_pb2_grpc, common_pb2, dataplane_pb2
 
 
 class Api:
-    """The gRPC services of one server; errors come as their classes."""
+    """The gRPC services of one server; errors come as their classes.
 
-    def __init__(self, address: str) -> None:
+    credentials: of a channel over TLS.
+    """
+
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None = None) -> None:
         # Of its own: what another channel has met with at the address before is no matter.
         options = [("grpc.use_local_subchannel_pool", 1)]
-        self.channel = grpc.insecure_channel(address, options=options)
+        if credentials is None:
+            self.channel = grpc.insecure_channel(address, options=options)
+        else:
+            self.channel = grpc.secure_channel(address, credentials, options=options)
         self.streams = api_pb2_grpc.StreamsStub(self.channel)
         self.reads = api_pb2_grpc.ReadsStub(self.channel)
         self.cluster = api_pb2_grpc.ClusterStub(self.channel)
@@ -98,14 +105,26 @@ def error_of(error: grpc.RpcError) -> JetstreamError:
 
 
 class DataPlane:
-    """One blocking data-plane connection."""
+    """One blocking data-plane connection. tls: None for a plain one."""
 
-    def __init__(self, address: tuple[str, int], *, hello: bool = True, token: str = "") -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        *,
+        hello: bool = True,
+        token: str = "",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.sock = socket.create_connection(address, timeout=30)
+        if tls is not None:
+            self.sock = tls.wrap_socket(self.sock, server_hostname=address[0])
         if hello:
-            self.send(Kind.HELLO, 1, dataplane_pb2.Hello(version=1, client="test", token=token))
-            _, reply, _ = self.receive(dataplane_pb2.HelloReply)
-            assert not reply.HasField("error"), reply
+            self.greet(token)
+
+    def greet(self, token: str = "") -> None:
+        self.send(Kind.HELLO, 1, dataplane_pb2.Hello(version=1, client="test", token=token))
+        _, reply, _ = self.receive(dataplane_pb2.HelloReply)
+        assert not reply.HasField("error"), reply
 
     def close(self) -> None:
         self.sock.close()

@@ -67,8 +67,8 @@ class FaultCluster(MetadataLeader):
             for port in PORTS:
                 routed = self.network.route(node_name(node["id"]), port, node[port])
                 node[port] = {"listen": node[port], "advertise": routed}
-        routed = self.network.route(NATS, NATS, self.nats.removeprefix("nats://"))
-        config["nats"] = {"servers": [f"nats://{routed}"], "advertise": [self.nats]}
+        routed = self.network.route(NATS, NATS, self.cluster.nats_url.removeprefix("nats://"))
+        config["nats"] = {"servers": [f"nats://{routed}"], "advertise": [self.cluster.nats_url]}
         self.cluster.node_config_file.write_text(yaml.safe_dump(config))
         for node in self.nodes:
             set_clock(self.cluster.directory / "clocks", node, node * HOURS_APART_US)

@@ -7,21 +7,30 @@ in one direction or both, on chosen ports. What is under way in a direction that
 goodbye included, as with packets that are lost and sent again; a new connection is accepted (by the
 proxy) and receives nothing. Other processes (a test, a client) are never cut off.
 
+A link may also be `Bad`: slow, narrow, or lossy. TCP never shows a lost packet to a process, only
+that bytes come later, or that the connection is reset.
+
 All of it lives on one thread with an event loop of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 import struct
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
 from typing import Any
 
 PIECE_BYTES = 1 << 16
+RETRANSMISSION_SECONDS = 0.2
+"""TCP's least, on Linux."""
 # The numbers of sock_diag, from its manual page.
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST = 4, 20, 1
 ANY_STATE, NO_COOKIE = 0xFFFFFFFF, (0xFFFFFFFF, 0xFFFFFFFF)
@@ -29,12 +38,52 @@ HEAD_BYTES, ANSWER_BYTES_MAX = 16, 8192
 INODE_AT = HEAD_BYTES + 4 + 48 + 16
 CALL_SECONDS = 60.0
 
+STRANGER = ""
+"""The name of every process that has none here, as clients."""
+
 Way = tuple[str, str, str]
 """Bytes from one process to another on a kind of port: ("node-0", "node-1", "raft")."""
 
 
+class LinkResetError(Exception):
+    """A bad link has reset the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """What a link does to each piece of at most PIECE_BYTES that is read from a connection.
+
+    delay_seconds: at least and at most. lost: the share of pieces that come later by RETRANSMISSION
+    seconds. reset: the share at which the connection is reset, both ends of it.
+    """
+
+    delay_seconds: tuple[float, float] = (0.0, 0.0)
+    bytes_per_second: float = math.inf
+    lost: float = 0.0
+    reset: float = 0.0
+
+    def hold(self, length: int, dice: Random) -> float:
+        """Seconds until a piece has passed; one after the other. Raises LinkResetError."""
+        if dice.random() < self.reset:
+            raise LinkResetError
+        seconds = dice.uniform(*self.delay_seconds) + length / self.bytes_per_second
+        return seconds + (RETRANSMISSION_SECONDS if dice.random() < self.lost else 0.0)
+
+
+class _Dialler:
+    """Who has dialled. Asked for only while a link is cut or bad: it takes milliseconds, and
+    hundreds dial again at once when a fault has ended."""
+
+    def __init__(self, find: Callable[[], str]) -> None:
+        self._find = find
+
+    @cached_property
+    def name(self) -> str:
+        return self._find()
+
+
 class FaultNetwork:
-    """`route` every address, then `cut` and `heal`; `close` in the end.
+    """`route` every address, then `cut`, `spoil` and `heal`; `close` in the end.
 
     processes: the ids of those that can be cut off, by name.
     """
@@ -42,6 +91,8 @@ class FaultNetwork:
     def __init__(self, processes: Callable[[], Mapping[str, int]]) -> None:
         self._processes = processes
         self._cut: frozenset[Way] = frozenset()
+        self._bad: Mapping[Way, Bad] = {}
+        self._dice = Random()
         self._changed = asyncio.Event()
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -58,11 +109,16 @@ class FaultNetwork:
         ways = {(source, target, kind) for kind in kinds}
         if both:
             ways |= {(target, source, kind) for kind in kinds}
-        self._do(self._set(self._cut | ways))
+        self._do(self._set(self._cut | ways, self._bad))
+
+    def spoil(self, source: str, target: str, *kinds: str, bad: Bad) -> None:
+        """From now on what passes between the two suffers that, in both directions."""
+        ways = [way for kind in kinds for way in ((source, target, kind), (target, source, kind))]
+        self._do(self._set(self._cut, {**self._bad, **dict.fromkeys(ways, bad)}))
 
     def heal(self) -> None:
-        """Let everything pass, what has waited first."""
-        self._do(self._set(frozenset()))
+        """Let everything pass at once, what has waited first."""
+        self._do(self._set(frozenset(), {}))
 
     def close(self) -> None:
         self._do(self._end())
@@ -75,8 +131,8 @@ class FaultNetwork:
 
     # On the thread.
 
-    async def _set(self, cut: frozenset[Way]) -> None:
-        self._cut = cut
+    async def _set(self, cut: frozenset[Way], bad: Mapping[Way, Bad]) -> None:
+        self._cut, self._bad = cut, bad
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -107,8 +163,14 @@ class FaultNetwork:
         writer: asyncio.StreamWriter,
     ) -> None:
         ends = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
-        dialler = self._process_at(*ends)
-        there, back = (dialler, owner, kind), (owner, dialler, kind)
+        dialler = _Dialler(lambda: self._process_at(*ends))
+
+        def there() -> Way:
+            return dialler.name, owner, kind
+
+        def back() -> Way:
+            return owner, dialler.name, kind
+
         await self._until_open(there)  # A connection needs both.
         await self._until_open(back)
         host, _, port = address.rpartition(":")
@@ -118,7 +180,9 @@ class FaultNetwork:
             asyncio.ensure_future(self._pump(back, far_reader, writer)),
         ]
         try:
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            if any(isinstance(pump.exception(), LinkResetError) for pump in done):
+                _reset(writer, far_writer)
         finally:
             for pump in pumps:
                 pump.cancel()
@@ -126,7 +190,7 @@ class FaultNetwork:
             far_writer.close()  # What was written still goes out.
 
     async def _pump(
-        self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, way: Callable[[], Way], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         piece = b"?"
         while piece:
@@ -134,21 +198,23 @@ class FaultNetwork:
                 piece = await reader.read(PIECE_BYTES)
             except OSError:
                 piece = b""  # A reset waits like any goodbye.
+            if self._bad and (bad := self._bad.get(way())):
+                await asyncio.sleep(bad.hold(len(piece), self._dice))
             await self._until_open(way)
             writer.write(piece)
             await writer.drain()
 
-    async def _until_open(self, way: Way) -> None:
-        while way in self._cut:
+    async def _until_open(self, way: Callable[[], Way]) -> None:
+        while self._cut and way() in self._cut:
             await self._changed.wait()
 
     def _process_at(self, source: tuple[str, int], target: tuple[str, int]) -> str:
-        """The name of the process that dialled from `source`; "" for a stranger."""
+        """The name of the process that dialled from `source`."""
         inode = _socket_between(source, target)
         for name, pid in self._processes().items():
             if inode and inode in _sockets_of(pid):
                 return name
-        return ""
+        return STRANGER
 
     async def _end(self) -> None:
         for server in self._servers:
@@ -157,6 +223,14 @@ class FaultNetwork:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _reset(*writers: asyncio.StreamWriter) -> None:
+    """End connections by RST; what was under way is gone."""
+    for writer in writers:
+        held = writer.get_extra_info("socket")
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
 
 
 def _socket_between(source: tuple[str, int], target: tuple[str, int]) -> int:

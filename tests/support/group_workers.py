@@ -12,6 +12,9 @@ from pathlib import Path
 class GroupWorkers:
     """`start` as many as are wanted; they are known by their numbers, from 0 on."""
 
+    environment: dict[str, str] | None = None
+    """Of those that are started from now on, beside the test's own."""
+
     def __init__(self, servers: str, folder: Path, source: str, group: str) -> None:
         self._arguments = [servers, source, group]
         self._folder = folder
@@ -19,8 +22,14 @@ class GroupWorkers:
 
     def start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "tests.integration.group_worker", *self._arguments]
-        with self._file(len(self.processes)).open("wb") as handled:
-            process = subprocess.Popen(command, stdout=handled, stderr=subprocess.DEVNULL)
+        number = len(self.processes)
+        with self._file(number).open("wb") as handled, self.said(number).open("wb") as said:
+            process = subprocess.Popen(
+                command,
+                stdout=handled,
+                stderr=said,
+                env={**os.environ, **(self.environment or {})},
+            )
         self.processes.append(process)
         return process
 
@@ -43,6 +52,10 @@ class GroupWorkers:
         for process in self.processes:
             process.kill()
             process.wait()
+
+    def said(self, number: int) -> Path:
+        """The file of what it has said on stderr."""
+        return self._folder / f"said-{number}"
 
     def _file(self, number: int) -> Path:
         return self._folder / f"handled-{number}"

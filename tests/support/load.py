@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
+import ssl
 import threading
 import time
 from dataclasses import dataclass, field
 from itertools import pairwise
+
+from tests.support.nats_servers import NatsServers
 
 WINDOW = 128
 ANSWER_SECONDS = 0.25
@@ -57,23 +59,37 @@ def values_at(values: list[bytes | None], offset: int) -> int | None:
 
 class Load:
     """Publishes to `subject` from a thread of its own until `stop`, as fast as it can while
-    `wait_for_acks` waits."""
+    `wait_for_acks` waits.
 
-    def __init__(self, nats_url: str, subject: str, *, window: int = WINDOW) -> None:
-        host, _, port = nats_url.removeprefix("nats://").partition(":")
+    nats_urls: with commas between them. When one server closes the connection and there are others,
+    the next is taken; nothing is published again.
+    """
+
+    def __init__(
+        self,
+        nats_urls: str,
+        subject: str,
+        *,
+        window: int = WINDOW,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._servers = NatsServers(nats_urls, tls=tls)
         self.books = Books()
         self._subject = subject
         self._window = window
         self._stopping = threading.Event()
         self._waiting: dict[int, float] = {}
         self._hurries_until = 0.0
-        self._sock = socket.create_connection((host, int(port)), timeout=5)
         # Its own: an answer to one before, held up on its way, is none of ours.
         self._inbox = f"_INBOX.load-{os.urandom(6).hex()}"
-        lines = f'CONNECT {{"verbose":false,"headers":true}}\r\nSUB {self._inbox}.> 1\r\n'
-        self._sock.sendall(lines.encode())
-        self._received = b""
+        self._connect()
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+
+    def _connect(self) -> None:
+        lines = f'CONNECT {{"verbose":false,"headers":true}}\r\nSUB {self._inbox}.> 1\r\n'
+        self._sock = self._servers.connect(lines.encode())
+        self._sock.settimeout(0.02)
+        self._received = b""
 
     def start(self) -> Load:
         self._thread.start()
@@ -98,20 +114,27 @@ class Load:
         self._hurries_until = time.monotonic() + HURRY_SECONDS
 
     def _run(self) -> None:
-        self._sock.settimeout(0.02)
         sent_at = 0.0
         while not self._stopping.is_set() or self._waiting:
             now = time.monotonic()
+            lines = b""
             is_due = now < self._hurries_until or now > sent_at + PAUSE_SECONDS
             if is_due and not self._stopping.is_set() and len(self._waiting) < self._window:
-                self._send(self._window - len(self._waiting))
+                lines = self._turn(self._window - len(self._waiting))
                 sent_at = now
-            self._receive()
+            try:
+                self._sock.sendall(lines)
+                self._receive()
+            except (ConnectionError, ssl.SSLError):
+                if not self._servers.are_several:
+                    raise
+                self._sock.close()
+                self._connect()
             limit = time.monotonic() - ANSWER_SECONDS
             for number in [n for n, at in self._waiting.items() if at < limit]:
                 del self._waiting[number]
 
-    def _send(self, count: int) -> None:
+    def _turn(self, count: int) -> bytes:
         lines = []
         for number in range(self.books.sent, self.books.sent + count):
             value = b"%d" % number
@@ -119,14 +142,15 @@ class Load:
             lines.append(line + value + b"\r\n")
             self._waiting[number] = time.monotonic()
         self.books.sent += count
-        self._sock.sendall(b"".join(lines))
+        return b"".join(lines)
 
     def _receive(self) -> None:
         try:
             chunk = self._sock.recv(1 << 16)
         except TimeoutError:
             return
-        assert chunk, "NATS closed the connection"
+        if not chunk:
+            raise ConnectionError("NATS closed the connection")
         self._received += chunk
         while (end := self._received.find(b"\r\n")) >= 0:
             fields = self._received[:end].split()

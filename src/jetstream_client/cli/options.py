@@ -115,23 +115,18 @@ StreamName = Annotated[
 ]
 NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, help="A node's number.")]
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed without a terminal.")]
 
 
 def confirm(question: str, *, yes: bool, dry_run: bool = False) -> None:
-    """Ask, unless `yes`; without a terminal, raise a usage error. dry_run: the command has
-    --dry-run."""
-    if not yes and not _on_terminal():
-        instead = "--yes goes on without" + (", --dry-run only tells" if dry_run else "")
-        raise UsageError(f"it asks first, and this is no terminal: {instead}")
-    confirm_on_terminal(question, yes=yes)
-
-
-def confirm_on_terminal(question: str, *, yes: bool) -> None:
-    """Ask, unless `yes`; without a terminal, go on. Asks on standard error, because standard output
-    may be a pipe."""
-    if not yes and _on_terminal():
-        typer.confirm(question, abort=True, err=True)
+    """Ask on standard error, because standard output may be a pipe; unless `yes`. Without a
+    terminal, raise a usage error. dry_run: the command has --dry-run."""
+    if yes:
+        return
+    if not _on_terminal():
+        instead = "add --yes" + (", or --dry-run to see what it would do" if dry_run else "")
+        raise UsageError(f"this command asks first, and there is no terminal: {instead}")
+    typer.confirm(question, abort=True, err=True)
 
 
 def _on_terminal() -> bool:

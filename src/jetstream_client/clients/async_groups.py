@@ -9,11 +9,12 @@ from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.deserializers import Deserializer, Deserializers
 from jetstream_client.reading.group_consumer import SESSION_SECONDS, AsyncGroupConsumer, Listener
 from jetstream_client.reading.membership import Membership
+from jetstream_client.reading.reader import filter_of
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.groups import Groups
 from jetstream_client.values.positions import Position
 from jetstream_client.values.text import check_text
-from jetstream_client.values.types import ConsumerGroup, OnReset, ReadFrom
+from jetstream_client.values.types import ConsumerGroup, OnReset, Payload, ReadFrom
 from jetstream_protocol.errors import NotFoundError
 
 
@@ -31,6 +32,8 @@ class AsyncGroupMethods(AsyncCursorMethods):
         instance: str = "",
         start: Position = "earliest",
         read_from: ReadFrom = "leader",
+        filter: str = "",
+        key: Payload | None = None,
         session_timeout: float = SESSION_SECONDS,
         auto_commit: bool = True,
         on_reset: OnReset = "error",
@@ -45,10 +48,11 @@ class AsyncGroupMethods(AsyncCursorMethods):
         source: the name of a group of streams, or of a stream. group: the name of the consumer
         group, under which its cursors are kept. instance: a name for this member that outlives its
         process: the next member of that name takes its place at once, and while its process
-        restarts, within `session_timeout`, its streams wait for it. start, auto_commit, on_reset:
-        as in `consume`, for each stream. session_timeout: seconds after which a member that sends
-        nothing is removed. on_assigned, on_revoked: called between two records with the names of
-        streams that come and go; the streams that go are committed afterwards.
+        restarts, within `session_timeout`, its streams wait for it. start, filter, key,
+        auto_commit, on_reset: as in `consume`, for each stream. session_timeout: seconds after
+        which a member that sends nothing is removed. on_assigned, on_revoked: called between two
+        records with the names of streams that come and go; the streams that go are committed
+        afterwards.
 
             async with client.consume_group("orders", "billing") as member:
                 async for message in member:
@@ -57,6 +61,7 @@ class AsyncGroupMethods(AsyncCursorMethods):
         self._check_open()
         check_text("the source", source)
         deserializers = Deserializers(key_deserializer, value_deserializer)
+        wanted = filter_of(filter, key)
 
         def make(stream_id: int, membership: Membership) -> AsyncConsumer:
             cursor = self._consumer_cursor(
@@ -72,6 +77,7 @@ class AsyncGroupMethods(AsyncCursorMethods):
                 None,
                 read_from=read_from,
                 deserializers=deserializers,
+                wanted=wanted,
                 cursor=cursor,
             )
 

@@ -14,10 +14,12 @@ from jetstream_client.processing.options import ProcessOptions, ProcessSettings
 from jetstream_client.processing.outputs import Output, outputs_of
 from jetstream_client.processing.processor import Attempt, Processed, Processor
 from jetstream_client.processing.signals import stopping_on_signals
-from jetstream_client.processing.sources import CursorSource, GroupSource
+from jetstream_client.processing.sources import CursorSource, GroupSource, Source
+from jetstream_client.processing.threads import limited
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.group_consumer import Listener, tell
 from jetstream_client.reading.messages import Message
+from jetstream_client.reading.reader import filter_of
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.types import Payload
 from jetstream_protocol.errors import InvalidRequestError, NoStreamError
@@ -87,8 +89,11 @@ class AsyncProcessingMethods(AsyncGroupMethods):
         deserializers = options.deserializers
 
         async def attempt(message: Message) -> list[Output]:
-            returned = handler(deserializers.apply(message))
-            return outputs_of(await returned if inspect.isawaitable(returned) else returned)
+            async with limited(options.handler_timeout):
+                returned = handler(deserializers.apply(message))
+                if inspect.isawaitable(returned):
+                    returned = await returned
+            return outputs_of(returned)
 
         processor = await self.processor(source, attempt, options)
         stop = partial(asyncio.get_running_loop().call_soon_threadsafe, processor.stop)
@@ -100,15 +105,23 @@ class AsyncProcessingMethods(AsyncGroupMethods):
         self._check_open()
         if options.dead_letter is not None:
             await self._check_dead_letter(source, options.dead_letter)
+
+        async def ask(stream_id: int, seconds: float) -> None:
+            await self._reader.resolve(stream_id, "latest", None, options.read_from, seconds)
+
+        def make(source: Source) -> Processor:
+            return Processor(source, attempt, self.publish, ask, self.config.timeout, options)
+
         if not options.is_shared:
             consumer = self._reader.consume(
                 source,
                 options.start,
                 options.stop,
                 read_from=options.read_from,
+                wanted=filter_of(options.filter, options.key),
                 cursor=self._consumer_cursor(options.name, source, options.on_reset, False),
             )
-            return Processor(CursorSource(self._tracked(consumer)), attempt, self.publish, options)
+            return make(CursorSource(self._tracked(consumer)))
         listeners = _Listeners(options.on_assigned, options.on_revoked)
         member = self.consume_group(
             source,
@@ -116,13 +129,15 @@ class AsyncProcessingMethods(AsyncGroupMethods):
             instance=options.instance,
             start=options.start,
             read_from=options.read_from,
+            filter=options.filter,
+            key=options.key,
             session_timeout=options.session_timeout,
             auto_commit=False,
             on_reset=options.on_reset,
             on_assigned=listeners.assigned,
             on_revoked=listeners.revoked,
         )
-        listeners.processor = Processor(GroupSource(member), attempt, self.publish, options)
+        listeners.processor = make(GroupSource(member))
         return listeners.processor
 
     async def _check_dead_letter(self, source: str, subject: str) -> None:

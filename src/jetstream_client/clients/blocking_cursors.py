@@ -13,6 +13,7 @@ from jetstream_client.values.types import (
     Cursor,
     CursorDescription,
     OnReset,
+    Payload,
     ReadFrom,
     StreamLike,
 )
@@ -82,6 +83,8 @@ class CursorMethods:
         instance: str = "",
         start: Position = "earliest",
         read_from: ReadFrom = "leader",
+        filter: str = "",
+        key: Payload | None = None,
         session_timeout: float = SESSION_SECONDS,
         auto_commit: bool = True,
         on_reset: OnReset = "error",
@@ -96,11 +99,11 @@ class CursorMethods:
         source: the name of a group of streams, or of a stream. group: the name of the consumer
         group, under which its cursors are kept. instance: a name for this member that outlives its
         process: the next member of that name takes its place at once, and while its process
-        restarts, within `session_timeout`, its streams wait for it. start, auto_commit, on_reset:
-        as in `consume`, for each stream. session_timeout: seconds after which a member that sends
-        nothing is removed. on_assigned, on_revoked: called between two records with the names of
-        streams that come and go; the streams that go are committed afterwards. They run in the
-        client's own thread and must not call the client.
+        restarts, within `session_timeout`, its streams wait for it. start, filter, key,
+        auto_commit, on_reset: as in `consume`, for each stream. session_timeout: seconds after
+        which a member that sends nothing is removed. on_assigned, on_revoked: called between two
+        records with the names of streams that come and go; the streams that go are committed
+        afterwards. They run in the client's own thread and must not call the client.
 
             with client.consume_group("orders", "billing") as member:
                 for message in member:
@@ -116,6 +119,8 @@ class CursorMethods:
                 instance=instance,
                 start=start,
                 read_from=read_from,
+                filter=filter,
+                key=key,
                 session_timeout=session_timeout,
                 auto_commit=auto_commit,
                 on_reset=on_reset,

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from jetstream_client._loop_thread import LoopThread
@@ -16,6 +15,7 @@ from jetstream_client.processing.options import ProcessOptions, ProcessSettings
 from jetstream_client.processing.outputs import Output, outputs_of
 from jetstream_client.processing.processor import Processed, Processor
 from jetstream_client.processing.signals import stopping_on_signals
+from jetstream_client.processing.threads import HandlerThreads
 from jetstream_client.reading.messages import Message
 from jetstream_protocol.errors import InvalidRequestError
 
@@ -75,7 +75,6 @@ class ProcessingMethods:
             raise InvalidRequestError("a coroutine function is a handler for AsyncClient.process")
         options = ProcessOptions.of(cursor, group, settings)
         deserializers = options.deserializers
-        pool = ThreadPoolExecutor(options.concurrency, thread_name_prefix="jetstream-handler")
         stopper = _Stopper()
 
         def call(message: Message) -> list[Output]:
@@ -84,11 +83,10 @@ class ProcessingMethods:
             except StopIteration as error:  # No future can hold one.
                 raise RuntimeError("the handler raised StopIteration") from error
 
-        async def attempt(message: Message) -> list[Output]:
-            return await asyncio.get_running_loop().run_in_executor(pool, call, message)
+        threads = HandlerThreads(call, options.handler_timeout)
 
         async def run() -> Processed:
-            processor = await self._client.processor(source, attempt, options)
+            processor = await self._client.processor(source, threads.call, options)
             stopper.stops(processor)
             return await run_until(processor, None if stop_event is None else _set(stop_event))
 
@@ -96,8 +94,7 @@ class ProcessingMethods:
             with stopping_on_signals(stopper.stop, wanted=handle_signals):
                 return self._thread.run(run())
         finally:
-            # Nothing runs any more, unless this thread was interrupted.
-            pool.shutdown(wait=False, cancel_futures=True)
+            threads.close()
 
 
 class _Stopper:

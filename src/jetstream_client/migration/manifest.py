@@ -19,7 +19,7 @@ VERSION = 1
 _SETTINGS = (
     "group", "partition", "partitions", "min_insync_replicas", "flush", "acks",
     "max_age", "max_bytes", "max_messages", "compact", "tombstone_grace", "duplicate_window",
-    "segment_bytes", "segment_age",
+    "segment_bytes", "segment_age", "encryption",
 )  # fmt: skip
 
 

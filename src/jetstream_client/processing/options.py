@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from jetstream_client.reading.deserializers import Deserializer, Deserializers
 from jetstream_client.reading.group_consumer import SESSION_SECONDS, Listener
 from jetstream_client.values.positions import Position
-from jetstream_client.values.types import OnReset, ReadFrom
+from jetstream_client.values.types import OnReset, Payload, ReadFrom
 from jetstream_protocol.errors import InvalidRequestError
 
 
@@ -21,21 +21,27 @@ class ProcessSettings(TypedDict, total=False):
     the last attempt, with headers that say where it comes from and why it failed; None: the
     exception ends the processing. outstanding_max (1,000), outstanding_bytes (64 MiB): how many
     records, and bytes of them, may be read and not yet committed, because an earlier record has not
-    ended.
+    ended. handler_timeout: seconds that a call of the handler may take; a longer one counts as
+    failed. None: no limit. `AsyncClient` cancels it. A thread of `Client` cannot be ended: there
+    the call runs on beside the next one, and what it returns is ignored.
 
-    start, stop, read_from, on_reset, key_deserializer, value_deserializer: as in `consume`; a group
-    has no stop. instance, session_timeout, on_assigned, on_revoked: as in `consume_group`.
+    start, stop, read_from, filter, key, on_reset, key_deserializer, value_deserializer: as in
+    `consume`; the cursor passes over records that filter and key leave out. A group has no stop.
+    instance, session_timeout, on_assigned, on_revoked: as in `consume_group`.
     """
 
     concurrency: int
     retries: int
     retry_delay: float
     dead_letter: str | None
+    handler_timeout: float | None
     outstanding_max: int
     outstanding_bytes: int
     start: Position
     stop: Position | None
     read_from: ReadFrom
+    filter: str
+    key: Payload | None
     on_reset: OnReset
     key_deserializer: Deserializer | None
     value_deserializer: Deserializer | None
@@ -56,11 +62,14 @@ class ProcessOptions:
     retries: int = 3
     retry_delay: float = 0.1
     dead_letter: str | None = None
+    handler_timeout: float | None = None
     outstanding_max: int = 1_000
     outstanding_bytes: int = 64 * 1024 * 1024
     start: Position = "earliest"
     stop: Position | None = None
     read_from: ReadFrom = "leader"
+    filter: str = ""
+    key: Payload | None = None
     on_reset: OnReset = "error"
     key_deserializer: Deserializer | None = None
     value_deserializer: Deserializer | None = None
@@ -94,6 +103,9 @@ class ProcessOptions:
         for what, (number, least) in numbers.items():
             if not isinstance(number, int | float) or number < least:
                 raise InvalidRequestError(f"{what} is {number!r}; it must be at least {least}")
+        seconds = self.handler_timeout
+        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
+            raise InvalidRequestError(f"handler_timeout is {seconds!r}; it must be more than 0")
         if self.is_shared and self.stop is not None:
             raise InvalidRequestError("a group has no stop: say cursor=NAME, or stop_event")
         if not self.is_shared and (self.instance or self.on_assigned or self.on_revoked):

@@ -1,8 +1,8 @@
 """The run of a processing: it reads, calls the handler when the `Schedule` says so, publishes the
 outputs, and commits what is done.
 
-It has three tasks (reading, committing, waiting for the stop) and one for each record that is being
-handled.
+It has four tasks (reading, committing, waiting for the stop, noticing that nobody answers) and one
+for each record that is being handled.
 """
 
 from __future__ import annotations
@@ -38,7 +38,13 @@ _RETRY_MAX_SECONDS = 30.0
 _OF_THE_RECORD = (InvalidRequestError, MessageTooLargeError, UnsupportedHeaderError)
 """What publishing an output fails with when another one might have passed."""
 
+_ASK_SHARE = 0.2
+"""Of the client's timeout: between two questions of whether the stream's server answers. The answer
+may take the rest."""
+
 Attempt: TypeAlias = Callable[[Message], Awaitable[list[Output]]]
+Ask: TypeAlias = Callable[[int, float], Awaitable[object]]
+"""(stream id, seconds): raises what reading the stream would, if no server answers in time."""
 
 
 class Publish(Protocol):
@@ -69,19 +75,27 @@ class _Unfinished(Exception):
     """The processing must stop before a message could be published."""
 
 
-class _Unpublished(Exception):
-    """An output could not be published, and cannot be."""
+class EndsProcessing(Exception):
+    """Nothing more can be handled. The processing ends with the error that this was raised from."""
 
 
 class Processor:
-    """Call `run` once. attempt: makes one call of the handler."""
+    """Call `run` once. attempt: makes one call of the handler. timeout: seconds, the client's."""
 
     def __init__(
-        self, source: Source, attempt: Attempt, publish: Publish, options: ProcessOptions
+        self,
+        source: Source,
+        attempt: Attempt,
+        publish: Publish,
+        ask: Ask,
+        timeout: float,
+        options: ProcessOptions,
     ) -> None:
         self._source = source
         self._attempt = attempt
         self._publish = publish
+        self._ask = ask
+        self._timeout = timeout
         self._options = options
         self._schedule = Schedule(
             options.concurrency, options.outstanding_max, options.outstanding_bytes
@@ -91,6 +105,7 @@ class Processor:
         self._names: dict[int, str] = {}
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
+        self._is_reading = False
         self._failure: BaseException | None = None
         self._records = self._dead_letters = self._failures = 0
 
@@ -103,12 +118,15 @@ class Processor:
         """Runs until the source ends or `stop` was called. Raises the error that ended it."""
         try:
             await self._source.begin()
-            committing = asyncio.create_task(self._commit_on_and_on())
+            beside = [
+                asyncio.create_task(self._commit_on_and_on()),
+                asyncio.create_task(self._notice_silence()),
+            ]
             try:
                 await self._read_until_told()
                 await self._finish()
             finally:
-                await _cancelled(committing)
+                await _cancelled(*beside)
         finally:
             await self._end()
         if self._failure is not None:
@@ -154,11 +172,37 @@ class Processor:
     # Reading.
 
     async def _read(self) -> None:
-        while (found := await self._source.next()) is not None:
+        while (found := await self._next()) is not None:
             consumer, messages = found
             await self._begin(consumer, messages)
             if await self._take(consumer, messages):
                 self._schedule.passed(consumer.stream_id, messages.next_offset, messages.last_epoch)
+
+    async def _next(self) -> tuple[AsyncConsumer, Messages] | None:
+        self._is_reading = True
+        try:
+            return await self._source.next()
+        finally:
+            self._is_reading = False
+
+    async def _notice_silence(self) -> None:
+        """End the processing if no server answers for the client's timeout. A read that is under
+        way notices that itself; while there is no room, and so no read, this asks."""
+        while True:
+            await asyncio.sleep(self._timeout * _ASK_SHARE)
+            if self._stopping.is_set():
+                continue
+            try:
+                self._source.check_heard(self._timeout)
+                if not self._is_reading:
+                    seconds = self._timeout * (1 - _ASK_SHARE)
+                    asked = [self._ask(each.stream_id, seconds) for each in self._consumers()]
+                    await asyncio.gather(*asked)
+            except JetstreamError as error:
+                # Other errors are the next read's, which knows what `on_reset` says of them.
+                if is_passing(error) and not self._stopping.is_set():
+                    logger.error("%r ends: %s", self._options.name, error.message)
+                    self._fail(error)
 
     async def _begin(self, consumer: AsyncConsumer, messages: Messages) -> None:
         """The schedule is to know the stream, also where it was sent elsewhere (`on_reset`)."""
@@ -265,7 +309,7 @@ class Processor:
                 await self._publish_output(work, number, output)
         except _Unfinished:
             self._schedule.rest(work)
-        except _Unpublished as error:
+        except EndsProcessing as error:
             self._schedule.rest(work)
             self._fail(error.__cause__)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises
@@ -353,7 +397,7 @@ class Processor:
             raise
         except JetstreamError as error:
             error.add_note(f"publishing what record {work.offset} led to, on {output.subject!r}")
-            raise _Unpublished from error
+            raise EndsProcessing from error
 
     async def _publish_dead_letter(self, work: Work, error: BaseException) -> None:
         assert self._options.dead_letter is not None

@@ -35,6 +35,9 @@ class Source(Protocol):
     async def wait_for_news(self) -> None:
         """Return when `adjust` is to be called."""
 
+    def check_heard(self, timeout: float) -> None:
+        """Raise UnavailableError if a coordinator should have answered `timeout` seconds ago."""
+
     async def aclose(self) -> None: ...
 
 
@@ -64,6 +67,9 @@ class CursorSource:
     async def wait_for_news(self) -> None:
         await asyncio.Event().wait()
 
+    def check_heard(self, timeout: float) -> None:
+        """It has no coordinator."""
+
     async def aclose(self) -> None:
         await self._consumer.aclose()
 
@@ -84,7 +90,7 @@ class GroupSource:
         await self._member.begin()
 
     async def next(self) -> tuple[AsyncConsumer, Messages] | None:
-        found = await self._member.refill(exhausted=True, by_record=False)
+        found = await self._member.refill(exhausted=True, by_record=False, also_empty=True)
         return None if found is None else (found[0].consumer, found[1])
 
     def consumers(self) -> list[AsyncConsumer]:
@@ -95,6 +101,9 @@ class GroupSource:
 
     async def wait_for_news(self) -> None:
         await self._member.wait_for_news()
+
+    def check_heard(self, timeout: float) -> None:
+        self._member.check_heard(timeout)
 
     async def aclose(self) -> None:
         await self._member.aclose()

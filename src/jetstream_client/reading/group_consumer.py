@@ -155,10 +155,16 @@ class AsyncGroupConsumer(AsyncClosing):
             yield found[1]
 
     async def refill(
-        self, *, exhausted: bool, by_record: bool, max_records: int | None = None
+        self,
+        *,
+        exhausted: bool,
+        by_record: bool,
+        max_records: int | None = None,
+        also_empty: bool = False,
     ) -> tuple[Part, Messages] | None:
         """The next records of any stream; None: it was closed. exhausted: all of the last were
-        handed out; they are done in any case, as far as they were."""
+        handed out; they are done in any case, as far as they were. also_empty: return a fetch
+        without records, too, which may have passed over offsets."""
         await self.begin()
         if self._current is not None and self._current.is_held:
             self._current.asks(exhausted=exhausted)
@@ -169,8 +175,14 @@ class AsyncGroupConsumer(AsyncClosing):
             if self._membership.must_adjust:
                 await self._adjust()
             found = await self._next()
-            if found is not None and len(found[1]):
-                part, messages = found
+            if found is None:
+                continue
+            part, messages = found
+            if not len(messages) and not also_empty:
+                # What it passed over is done: records that are not wanted, or not there any more.
+                part.consumer.progress.gets(messages, by_record=False)
+                part.asks(exhausted=True)
+            else:
                 messages = part.consumer.first_of(messages, max_records)
                 part.consumer.progress.gets(messages, by_record=by_record)
                 if not by_record:
@@ -223,6 +235,10 @@ class AsyncGroupConsumer(AsyncClosing):
         """Return once something of the group has changed, or may have."""
         await self._membership.news.wait()
         self._membership.news.clear()
+
+    def check_heard(self, timeout: float) -> None:
+        """Raise UnavailableError if a coordinator should have answered `timeout` seconds ago."""
+        self._membership.check_heard(timeout)
 
     async def _adjust(self) -> None:
         """Bring what is read in line with what this member was told."""

@@ -15,7 +15,12 @@ from collections.abc import Callable, Set
 
 from jetstream_client._log import logger
 from jetstream_client.transport.groups import Groups
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, PreconditionFailedError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    PreconditionFailedError,
+    UnavailableError,
+)
 from jetstream_protocol.generated import groups_pb2 as pb
 
 SESSION_SECONDS = (1.0, 300.0)
@@ -135,6 +140,14 @@ class Membership:
         self._compare()
         if self.must_adjust:
             self.news.set()
+
+    def check_heard(self, timeout: float) -> None:
+        """Raise UnavailableError if a coordinator should have answered `timeout` seconds ago."""
+        silent = asyncio.get_running_loop().time() - self._heard
+        if silent > self._session + timeout:
+            raise UnavailableError(
+                f"no coordinator of consumer group {self.group!r} has answered for {silent:.0f} s"
+            )
 
     async def end(self) -> None:
         """A member with a name of its own keeps its place until its session ends."""

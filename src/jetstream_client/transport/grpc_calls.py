@@ -23,16 +23,15 @@ from google.protobuf.message import DecodeError, Message
 
 from jetstream_client.values.tls import TlsConfig
 from jetstream_protocol.errors import (
-    GRPC_ERROR_KEY,
     InternalError,
     InvalidRequestError,
     JetstreamError,
     PermissionDeniedError,
     UnauthenticatedError,
     UnavailableError,
-    from_proto,
+    from_trailers,
 )
-from jetstream_protocol.generated import api_pb2_grpc, common_pb2, cursors_pb2_grpc, groups_pb2_grpc
+from jetstream_protocol.generated import api_pb2_grpc, cursors_pb2_grpc, groups_pb2_grpc
 
 _REFUSED_UNSEEN = ("Concurrent RPC limit", "Too many pending requests")
 """How gRPC itself refuses a call that a server has no room for: with RESOURCE_EXHAUSTED, as it does
@@ -155,13 +154,12 @@ class RefusedError(UnreachedError):
 
 def to_error(error: Any, address: str) -> JetstreamError:
     """The error for a failed call (a grpc.RpcError): the server's own if it sent one."""
-    trailers = error.trailing_metadata()
-    for key, value in trailers or ():
-        if key == GRPC_ERROR_KEY and isinstance(value, bytes):
-            try:
-                return from_proto(common_pb2.Error.FromString(value))
-            except DecodeError:
-                return InternalError(f"{address} sent an undecodable error")
+    try:
+        sent = from_trailers(error.trailing_metadata())
+    except DecodeError:
+        return InternalError(f"{address} sent an undecodable error")
+    if sent is not None:
+        return sent
     status, details = error.code(), error.details() or ""
     if status is grpc.StatusCode.UNAVAILABLE:
         return _unavailable(details, address)

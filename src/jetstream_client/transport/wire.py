@@ -59,7 +59,10 @@ def to_query(stream: StreamLike, position: Simple | int) -> api_pb2.ListOffsetsR
 def to_enum(enum: EnumTypeWrapper, option: str, value: str | None) -> Any:
     """The number of "group" in `Flush`; None is the default, 0. Raises InvalidRequestError."""
     prefix = option.upper()
-    names = {name.removeprefix(f"{prefix}_").lower(): number for name, number in enum.items()}
+    names = {
+        name.removeprefix(f"{prefix}_").lower().replace("_", "-"): number
+        for name, number in enum.items()
+    }
     names.pop("unspecified")
     if value is None:
         return 0
@@ -83,6 +86,8 @@ def to_config(settings: AlterableSettings) -> api_pb2.StreamConfig:
             value = to_enum(api_pb2.Flush, name, given)
         elif name == "acks":
             value = to_enum(api_pb2.Acks, name, given)
+        elif name == "encryption":
+            value = to_enum(api_pb2.Encryption, name, given)
         elif name in ("max_age", "tombstone_grace", "duplicate_window", "segment_age"):
             field, value = f"{name}_us", to_us(name, given)
         try:
@@ -96,7 +101,7 @@ def _enum_word(enum: EnumTypeWrapper, number: int) -> str:
     """FLUSH_GROUP is "group" to people; a number from a newer server stays a number."""
     if number not in enum.values():
         return str(number)
-    return str(enum.Name(number)).partition("_")[2].lower()
+    return str(enum.Name(number)).partition("_")[2].lower().replace("_", "-")
 
 
 def _stream_fields(stream: api_pb2.Stream) -> dict[str, Any]:
@@ -121,6 +126,7 @@ def _stream_fields(stream: api_pb2.Stream) -> dict[str, Any]:
         "segment_bytes": config.segment_bytes,
         "segment_age": config.segment_age_us / 1_000_000,
         "restoring": config.restoring,
+        "encryption": _enum_word(api_pb2.Encryption, config.encryption or api_pb2.ENCRYPTION_NODE),
         "replicas": tuple(stream.replicas),
         "leader": stream.leader,
         "leader_epoch": stream.leader_epoch,
@@ -199,6 +205,7 @@ def description_of(description: api_pb2.StreamDescription) -> StreamDescription:
             if description.HasField("last_append_us")
             else None
         ),
+        key_id=description.key_id,
     )
 
 

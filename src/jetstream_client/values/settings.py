@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TypeAlias, TypedDict
 
-from jetstream_client.values.types import AcksOption, Flush
+from jetstream_client.values.types import AcksOption, EncryptionOption, Flush
 from jetstream_protocol.errors import InvalidRequestError
 
 Seconds: TypeAlias = float | timedelta
@@ -23,6 +23,8 @@ class AlterableSettings(TypedDict, total=False):
     first compaction that saw it. restoring: False ends a restore: the stream listens to its subject
     from then on, for good. duplicate_window: seconds for which message ids are remembered; 0 is
     off. segment_bytes, segment_age (seconds): when a segment is sealed; 0 leaves it to the server.
+    encryption: "aes-256-gcm": what is stored from now on is encrypted on disk, and needs nodes with
+    keys; "node", the default: as the nodes are configured.
     """
 
     min_insync_replicas: int | None
@@ -37,6 +39,7 @@ class AlterableSettings(TypedDict, total=False):
     segment_bytes: int | None
     segment_age: Seconds | None
     restoring: bool | None
+    encryption: EncryptionOption | None
 
 
 class GroupSettings(AlterableSettings, total=False):

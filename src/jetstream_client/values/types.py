@@ -11,6 +11,7 @@ from jetstream_protocol.errors import InvalidRequestError
 
 Flush: TypeAlias = Literal["none", "interval", "group"]
 AcksOption: TypeAlias = Literal["reply", "envelope", "off"]
+EncryptionOption: TypeAlias = Literal["node", "aes-256-gcm"]
 AckLevel: TypeAlias = Literal["none", "leader", "all"]
 Payload: TypeAlias = bytes | bytearray | memoryview | str
 """Types of a value or a key; text is stored as UTF-8."""
@@ -45,7 +46,8 @@ class Stream:
 
     Settings are in seconds and bytes. max_age, max_bytes, max_messages: 0 is unlimited.
     duplicate_window: 0 is off. segment_bytes, segment_age: 0 leaves it to the server. restoring: a
-    restore is filling it, and it does not listen to its subject. lossy_elections: how many leaders
+    restore is filling it, and it does not listen to its subject. encryption: "aes-256-gcm", or
+    "node": as the nodes are configured. lossy_elections: how many leaders
     were elected although committed records may have been lost. readonly: every record is refused.
     paused: the stream does not listen to its subject. target_replicas: while the stream is
     reassigned, the nodes that it will be on; until then `replicas` also has the nodes that will go.
@@ -70,6 +72,7 @@ class Stream:
     segment_bytes: int
     segment_age: float
     restoring: bool
+    encryption: str
     replicas: tuple[int, ...]
     leader: int
     leader_epoch: int
@@ -146,7 +149,7 @@ class StreamDescription(Stream):
     follower. hand_overs: how often its leader got the leadership by a hand-over; hand_over_gap: for
     how many seconds nobody listened at the last one, so that messages without acks were lost.
     last_append: when the leader appended the last record; None: there is none, or the server is too
-    old to tell.
+    old to tell. key_id: of the key with which the leader encrypts new batches; "": it does not.
     """
 
     log_start_offset: int | None = None
@@ -167,6 +170,7 @@ class StreamDescription(Stream):
     compaction: CompactionInfo | None = None
     damaged: tuple[DamagedRange, ...] = ()
     last_append: datetime | None = None
+    key_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from jetstream_protocol.generated import common_pb2 as jetstream_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ajetstream/v1/cursors.proto\x12\x0cjetstream.v1\x1a\x19jetstream/v1/common.proto\"\xf1\x01\n\x06\x43ursor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tstream_id\x18\x02 \x01(\x04\x12\x13\n\x0bstream_name\x18\x03 \x01(\t\x12\x16\n\x0estream_subject\x18\x04 \x01(\t\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x12\x17\n\nlast_epoch\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\x0f\x63ommitted_at_us\x18\x07 \x01(\x03\x12\r\n\x05owner\x18\x08 \x01(\t\x12\x10\n\x08metadata\x18\t \x01(\t\x12\x10\n\x08revision\x18\n \x01(\x03\x12\x15\n\rstream_id_now\x18\x0b \x01(\x04\x42\r\n\x0b_last_epoch\"\xca\x02\n\x14\x43ommitCursorsRequest\x12:\n\x07\x63ommits\x18\x01 \x03(\x0b\x32).jetstream.v1.CommitCursorsRequest.Commit\x1a\xf5\x01\n\x06\x43ommit\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x06stream\x18\x02 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x17\n\nlast_epoch\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05owner\x18\x05 \x01(\t\x12\x10\n\x08metadata\x18\x06 \x01(\t\x12\x1e\n\x11\x65xpected_revision\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12\x11\n\tmember_id\x18\x08 \x01(\t\x12\x12\n\ngeneration\x18\t \x01(\x03\x42\r\n\x0b_last_epochB\x14\n\x12_expected_revision\"\xc7\x01\n\x15\x43ommitCursorsResponse\x12;\n\x07results\x18\x01 \x03(\x0b\x32*.jetstream.v1.CommitCursorsResponse.Result\x1aq\n\x06Result\x12\'\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x13.jetstream.v1.ErrorH\x00\x88\x01\x01\x12)\n\x06\x63ursor\x18\x02 \x01(\x0b\x32\x14.jetstream.v1.CursorH\x01\x88\x01\x01\x42\x08\n\x06_errorB\t\n\x07_cursor\"Y\n\x12ListCursorsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x06stream\x18\x02 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\x0c\n\x04page\x18\x03 \x01(\x0c\"O\n\x13ListCursorsResponse\x12%\n\x07\x63ursors\x18\x01 \x03(\x0b\x32\x14.jetstream.v1.Cursor\x12\x11\n\tnext_page\x18\x02 \x01(\x0c\"L\n\x13\x44\x65leteCursorRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x06stream\x18\x02 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\"\x16\n\x14\x44\x65leteCursorResponse2\x8e\x02\n\x07\x43ursors\x12X\n\rCommitCursors\x12\".jetstream.v1.CommitCursorsRequest\x1a#.jetstream.v1.CommitCursorsResponse\x12R\n\x0bListCursors\x12 .jetstream.v1.ListCursorsRequest\x1a!.jetstream.v1.ListCursorsResponse\x12U\n\x0c\x44\x65leteCursor\x12!.jetstream.v1.DeleteCursorRequest\x1a\".jetstream.v1.DeleteCursorResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ajetstream/v1/cursors.proto\x12\x0cjetstream.v1\x1a\x19jetstream/v1/common.proto\"\x82\x02\n\x06\x43ursor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tstream_id\x18\x02 \x01(\x04\x12\x13\n\x0bstream_name\x18\x03 \x01(\t\x12\x16\n\x0estream_subject\x18\x04 \x01(\t\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x12\x17\n\nlast_epoch\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\x0f\x63ommitted_at_us\x18\x07 \x01(\x03\x12\r\n\x05owner\x18\x08 \x01(\t\x12\x10\n\x08metadata\x18\t \x01(\t\x12\x10\n\x08revision\x18\n \x01(\x03\x12\x15\n\rstream_id_now\x18\x0b \x01(\x04\x12\x0f\n\x07\x63reator\x18\x0c \x01(\tB\r\n\x0b_last_epoch\"\xca\x02\n\x14\x43ommitCursorsRequest\x12:\n\x07\x63ommits\x18\x01 \x03(\x0b\x32).jetstream.v1.CommitCursorsRequest.Commit\x1a\xf5\x01\n\x06\x43ommit\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x06stream\x18\x02 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x17\n\nlast_epoch\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05owner\x18\x05 \x01(\t\x12\x10\n\x08metadata\x18\x06 \x01(\t\x12\x1e\n\x11\x65xpected_revision\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12\x11\n\tmember_id\x18\x08 \x01(\t\x12\x12\n\ngeneration\x18\t \x01(\x03\x42\r\n\x0b_last_epochB\x14\n\x12_expected_revision\"\xc7\x01\n\x15\x43ommitCursorsResponse\x12;\n\x07results\x18\x01 \x03(\x0b\x32*.jetstream.v1.CommitCursorsResponse.Result\x1aq\n\x06Result\x12\'\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x13.jetstream.v1.ErrorH\x00\x88\x01\x01\x12)\n\x06\x63ursor\x18\x02 \x01(\x0b\x32\x14.jetstream.v1.CursorH\x01\x88\x01\x01\x42\x08\n\x06_errorB\t\n\x07_cursor\"Y\n\x12ListCursorsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x06stream\x18\x02 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\x0c\n\x04page\x18\x03 \x01(\x0c\"O\n\x13ListCursorsResponse\x12%\n\x07\x63ursors\x18\x01 \x03(\x0b\x32\x14.jetstream.v1.Cursor\x12\x11\n\tnext_page\x18\x02 \x01(\x0c\"L\n\x13\x44\x65leteCursorRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x06stream\x18\x02 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\"\x16\n\x14\x44\x65leteCursorResponse2\x8e\x02\n\x07\x43ursors\x12X\n\rCommitCursors\x12\".jetstream.v1.CommitCursorsRequest\x1a#.jetstream.v1.CommitCursorsResponse\x12R\n\x0bListCursors\x12 .jetstream.v1.ListCursorsRequest\x1a!.jetstream.v1.ListCursorsResponse\x12U\n\x0c\x44\x65leteCursor\x12!.jetstream.v1.DeleteCursorRequest\x1a\".jetstream.v1.DeleteCursorResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,23 +33,23 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jetstream.v1.cursors_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CURSOR']._serialized_start=72
-  _globals['_CURSOR']._serialized_end=313
-  _globals['_COMMITCURSORSREQUEST']._serialized_start=316
-  _globals['_COMMITCURSORSREQUEST']._serialized_end=646
-  _globals['_COMMITCURSORSREQUEST_COMMIT']._serialized_start=401
-  _globals['_COMMITCURSORSREQUEST_COMMIT']._serialized_end=646
-  _globals['_COMMITCURSORSRESPONSE']._serialized_start=649
-  _globals['_COMMITCURSORSRESPONSE']._serialized_end=848
-  _globals['_COMMITCURSORSRESPONSE_RESULT']._serialized_start=735
-  _globals['_COMMITCURSORSRESPONSE_RESULT']._serialized_end=848
-  _globals['_LISTCURSORSREQUEST']._serialized_start=850
-  _globals['_LISTCURSORSREQUEST']._serialized_end=939
-  _globals['_LISTCURSORSRESPONSE']._serialized_start=941
-  _globals['_LISTCURSORSRESPONSE']._serialized_end=1020
-  _globals['_DELETECURSORREQUEST']._serialized_start=1022
-  _globals['_DELETECURSORREQUEST']._serialized_end=1098
-  _globals['_DELETECURSORRESPONSE']._serialized_start=1100
-  _globals['_DELETECURSORRESPONSE']._serialized_end=1122
-  _globals['_CURSORS']._serialized_start=1125
-  _globals['_CURSORS']._serialized_end=1395
+  _globals['_CURSOR']._serialized_end=330
+  _globals['_COMMITCURSORSREQUEST']._serialized_start=333
+  _globals['_COMMITCURSORSREQUEST']._serialized_end=663
+  _globals['_COMMITCURSORSREQUEST_COMMIT']._serialized_start=418
+  _globals['_COMMITCURSORSREQUEST_COMMIT']._serialized_end=663
+  _globals['_COMMITCURSORSRESPONSE']._serialized_start=666
+  _globals['_COMMITCURSORSRESPONSE']._serialized_end=865
+  _globals['_COMMITCURSORSRESPONSE_RESULT']._serialized_start=752
+  _globals['_COMMITCURSORSRESPONSE_RESULT']._serialized_end=865
+  _globals['_LISTCURSORSREQUEST']._serialized_start=867
+  _globals['_LISTCURSORSREQUEST']._serialized_end=956
+  _globals['_LISTCURSORSRESPONSE']._serialized_start=958
+  _globals['_LISTCURSORSRESPONSE']._serialized_end=1037
+  _globals['_DELETECURSORREQUEST']._serialized_start=1039
+  _globals['_DELETECURSORREQUEST']._serialized_end=1115
+  _globals['_DELETECURSORRESPONSE']._serialized_start=1117
+  _globals['_DELETECURSORRESPONSE']._serialized_end=1139
+  _globals['_CURSORS']._serialized_start=1142
+  _globals['_CURSORS']._serialized_end=1412
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Cursor(_message.Message):
-    __slots__ = ("name", "stream_id", "stream_name", "stream_subject", "offset", "last_epoch", "committed_at_us", "owner", "metadata", "revision", "stream_id_now")
+    __slots__ = ("name", "stream_id", "stream_name", "stream_subject", "offset", "last_epoch", "committed_at_us", "owner", "metadata", "revision", "stream_id_now", "creator")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     STREAM_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class Cursor(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     STREAM_ID_NOW_FIELD_NUMBER: _ClassVar[int]
+    CREATOR_FIELD_NUMBER: _ClassVar[int]
     name: str
     stream_id: int
     stream_name: str
@@ -31,7 +32,8 @@ class Cursor(_message.Message):
     metadata: str
     revision: int
     stream_id_now: int
-    def __init__(self, name: _Optional[str] = ..., stream_id: _Optional[int] = ..., stream_name: _Optional[str] = ..., stream_subject: _Optional[str] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., committed_at_us: _Optional[int] = ..., owner: _Optional[str] = ..., metadata: _Optional[str] = ..., revision: _Optional[int] = ..., stream_id_now: _Optional[int] = ...) -> None: ...
+    creator: str
+    def __init__(self, name: _Optional[str] = ..., stream_id: _Optional[int] = ..., stream_name: _Optional[str] = ..., stream_subject: _Optional[str] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., committed_at_us: _Optional[int] = ..., owner: _Optional[str] = ..., metadata: _Optional[str] = ..., revision: _Optional[int] = ..., stream_id_now: _Optional[int] = ..., creator: _Optional[str] = ...) -> None: ...
 
 class CommitCursorsRequest(_message.Message):
     __slots__ = ("commits",)

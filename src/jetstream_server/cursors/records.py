@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jetstream_protocol.generated import groups_pb2 as pb
+from jetstream_protocol.generated.cursors_pb2 import Cursor
 from jetstream_server.cursors.groups import Group, Member, Share
 
 CURSOR_PREFIX = b"cursor/"
@@ -12,6 +13,17 @@ GROUP_PREFIX = b"group/"
 def cursor_key(name: str, stream: str) -> bytes:
     """stream: `name@subject`."""
     return CURSOR_PREFIX + f"{name}/{stream}".encode()
+
+
+def creator_of(key: bytes, value: bytes) -> str:
+    """The principal that created the cursor; "": nobody's, or not a cursor."""
+    return Cursor.FromString(value).creator if key.startswith(CURSOR_PREFIX) else ""
+
+
+def with_creator(value: bytes, creator: str) -> bytes:
+    """The value of a cursor's record with its creator: fields that follow a message belong to
+    it."""
+    return value + Cursor(creator=creator).SerializeToString() if creator else value
 
 
 def group_key(name: str) -> bytes:

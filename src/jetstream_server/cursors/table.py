@@ -6,19 +6,27 @@ Pure: requests in, records to append and answers out. The log is the truth: a ne
 
 Invariants. `committed` holds only records that every later leader will have. Readers see nothing
 else. A request is decided against all records appended before it, committed or not. It is answered
-once all of them are committed, so no answer depends on a record that may still be lost. The
-revision of a record is its offset, so it grows with every record of a key.
+once all of them are committed, so no answer depends on a record that may still be lost. A key
+counts for its creator until it is deleted, whoever writes it later. The revision of a record is its
+offset, so it grows with every record of a key.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from sys import intern
 from typing import NamedTuple
 
-from jetstream_protocol.errors import JetstreamError, PreconditionFailedError, UnavailableError
+from jetstream_protocol.errors import (
+    JetstreamError,
+    PreconditionFailedError,
+    QuotaExceededError,
+    UnavailableError,
+)
+from jetstream_server.cursors.records import creator_of, with_creator
 
 NO_REVISION = -1
 """The expected revision of a key that has no record."""
@@ -27,10 +35,12 @@ KEYS_MAX = 250_000
 
 
 class Entry(NamedTuple):
-    """The latest record of a key. revision: its offset."""
+    """The latest record of a key. revision: its offset. creator: the principal that has created the
+    key; "": nobody's."""
 
     value: bytes
     revision: int
+    creator: str = ""
 
 
 class Fence(NamedTuple):
@@ -46,12 +56,16 @@ class Fence(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Write:
     """A record to write. value: None deletes the key. expected_revision: write the record only if
-    the key has this revision; NO_REVISION: only if it has none; None: in any case."""
+    the key has this revision; NO_REVISION: only if it has none; None: in any case. creator: the
+    principal whose a new key is, "" for none; creator_keys_max: how many keys it may have, 0: any
+    number."""
 
     key: bytes
     value: bytes | None
     expected_revision: int | None = None
     fence: Fence | None = None
+    creator: str = ""
+    creator_keys_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +86,7 @@ class Plan:
     keys: list[bytes]
     values: list[bytes | None]
     answers: list[list[Outcome]]
+    creators: list[str] = field(default_factory=list)
 
     @property
     def end_offset(self) -> int:
@@ -87,6 +102,8 @@ class CursorTable:
         self._latest: dict[bytes, Entry | None] = {}  # of keys with a record that waits
         self._waiting: deque[Plan] = deque()
         self._sorted: list[bytes] | None = None
+        self._created: Counter[str] = Counter()
+        """How many keys each creator has, records that wait included."""
 
     @property
     def committed(self) -> Mapping[bytes, Entry]:
@@ -106,20 +123,31 @@ class CursorTable:
         for offset, key, value in zip(offsets, keys, values, strict=True):
             if key is None:
                 continue
-            if value is None:
+            before = self._committed.get(key)
+            entry = None if value is None else Entry(value, offset, intern(creator_of(key, value)))
+            self._count(before, entry)
+            if entry is None:
                 self._committed.pop(key, None)
             else:
-                self._committed[key] = Entry(value, offset)
+                self._committed[key] = entry
 
     def plan(self, requests: Iterable[Sequence[Write]], base_offset: int) -> Plan:
         """Decide the requests in their order. Changes nothing; `appended` does."""
         plan = Plan(base_offset, [], [], [])
         planned: dict[bytes, Entry | None] = {}
+        created: Counter[str] = Counter()
         for writes in requests:
-            plan.answers.append([self._decide(write, planned, plan) for write in writes])
+            plan.answers.append([self._decide(write, planned, created, plan) for write in writes])
         return plan
 
-    def _decide(self, write: Write, planned: dict[bytes, Entry | None], plan: Plan) -> Outcome:
+    def _decide(
+        self,
+        write: Write,
+        planned: dict[bytes, Entry | None],
+        created: Counter[str],
+        plan: Plan,
+    ) -> Outcome:
+        """created: by how much the plan changes the number of keys of each creator."""
         key, expected = write.key, write.expected_revision
         before = planned[key] if key in planned else self._newest(key)
         revision = NO_REVISION if before is None else before.revision
@@ -133,9 +161,17 @@ class CursorTable:
             return Outcome(None)
         if before is None and len(self._committed) + len(self._latest) >= self._keys_max:
             return Outcome(None, UnavailableError(f"there are {self._keys_max} cursors already"))
-        entry = None if write.value is None else Entry(write.value, plan.end_offset)
+        creator = write.creator if before is None else before.creator
+        most = write.creator_keys_max
+        if before is None and creator and 0 < most <= self._created[creator] + created[creator]:
+            return Outcome(None, _used_up(creator, most))
+        entry = None
+        if write.value is not None:
+            entry = Entry(with_creator(write.value, creator), plan.end_offset, creator)
+        created[creator] += (entry is not None) - (before is not None)
         plan.keys.append(key)
-        plan.values.append(write.value)
+        plan.values.append(None if entry is None else entry.value)
+        plan.creators.append(creator)
         planned[key] = entry
         return Outcome(entry)
 
@@ -144,10 +180,16 @@ class CursorTable:
 
     def appended(self, plan: Plan) -> None:
         """Note that the plan's records are in the log, at its `base_offset`."""
-        for number, (key, value) in enumerate(zip(plan.keys, plan.values, strict=True)):
-            revision = plan.base_offset + number
-            self._latest[key] = None if value is None else Entry(value, revision)
+        for key, entry in _records(plan):
+            self._count(self._newest(key), entry)
+            self._latest[key] = entry
         self._waiting.append(plan)
+
+    def _count(self, before: Entry | None, after: Entry | None) -> None:
+        if before is not None:
+            self._created[before.creator] -= 1
+        if after is not None:
+            self._created[after.creator] += 1
 
     def advance(self, high_watermark: int) -> list[Plan]:
         """Note the high watermark, and return the plans to answer: all below it is committed."""
@@ -159,16 +201,15 @@ class CursorTable:
         return done
 
     def _commit(self, plan: Plan) -> None:
-        for number, (key, value) in enumerate(zip(plan.keys, plan.values, strict=True)):
-            revision = plan.base_offset + number
-            if value is None:
+        for key, entry in _records(plan):
+            if entry is None:
                 self._sorted = None
                 self._committed.pop(key, None)
             else:
                 if key not in self._committed:
                     self._sorted = None
-                self._committed[key] = Entry(value, revision)
-            self._settle(key, revision if value is not None else None)
+                self._committed[key] = entry
+            self._settle(key, None if entry is None else entry.revision)
 
     def _settle(self, key: bytes, revision: int | None) -> None:
         """Forget a waiting record that is committed, unless a later record of the key waits."""
@@ -186,6 +227,20 @@ class CursorTable:
         found = [key for key in keys if key.startswith(prefix)]
         is_last = len(found) < count_max or start + count_max >= len(self._sorted)
         return [self._committed[key] for key in found], b"" if is_last else keys[-1]
+
+
+def _used_up(creator: str, most: int) -> QuotaExceededError:
+    return QuotaExceededError(
+        f"{creator} has created {most} cursors that exist, as many as it may: delete some, or have "
+        "security.cursors_per_principal raised"
+    )
+
+
+def _records(plan: Plan) -> Iterator[tuple[bytes, Entry | None]]:
+    """Each record of a plan: its key, and what it has then."""
+    rows = zip(plan.keys, plan.values, plan.creators, strict=True)
+    for revision, (key, value, creator) in enumerate(rows, plan.base_offset):
+        yield key, None if value is None else Entry(value, revision, creator)
 
 
 def _said(revision: int) -> str:

@@ -29,6 +29,7 @@ from jetstream_server.ingest.stream.commit_spans import SpanSource
 from jetstream_server.ingest.stream.stand_by import StandBy
 from jetstream_server.ingest.stream.stream_ingest import Bounds, StreamIngest
 from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.replication.core.log_config import why_no_appends
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import ReplicaListener
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -123,7 +124,8 @@ class Ingest(ReplicaListener):
         replica = ingest.replica
         leadership = replica.leadership
         can_commit = leadership is not None and leadership.can_commit
-        return can_commit and not replica.log.offline_reason and not self._replicas.full_reason
+        reason = self._replicas.full_reason or why_no_appends(stream.config, replica.log)
+        return can_commit and not reason
 
     def _keep_membership(self, ingest: StreamIngest) -> None:
         """Leave the queue group, or join it again."""

@@ -212,7 +212,7 @@ class CommitLog:
         timestamp = max(timestamp_us, self.last_append_timestamp)
         self.start_epoch(leader_epoch)
         batch.stamp(base_offset, leader_epoch, timestamp)
-        stored = batch if self.encryption is None else self.encryption.stored(batch)
+        stored = self._config.stored(batch, self.encryption)
         segment = self._segment_for(stored.length, timestamp)
         self._write(segment, (stored.header, stored.body))
         next_offset = base_offset + batch.last_offset_delta + 1
@@ -240,7 +240,7 @@ class CommitLog:
         self._health.require_online()
         tail = Tail(self.log_end_offset, self.epochs.latest_epoch)
         headers = check_incoming(data, tail, leader_epoch, gaps_below)
-        decrypted = check_incoming_keys(self.encryption, headers, data)
+        decrypted = check_incoming_keys(self.encryption, headers, data, self._config.must_encrypt)
         if gaps_below:
             self.compaction.note_committed(last_gap(headers))
         start = 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jetstream_protocol.batch import EncodedBatch
+from jetstream_protocol.errors import StorageError
 from jetstream_protocol.types import WallUs
-from jetstream_server.log.encryption import Encryption, Keys
+from jetstream_server.log.encryption import Encryption, Keys, why_no_key
 from jetstream_server.log.segment import Segment
 from jetstream_server.log.state_files import owner_of
 
@@ -20,11 +22,21 @@ class LogConfig:
     segment_offsets: int | None = None
     """How many offsets a segment may cover."""
     keys: Keys | None = None
+    must_encrypt: bool = False
+    """The stream's batches are encrypted even if the node only decrypts."""
 
     def encryption_of(self, directory: str) -> Encryption | None:
         """The encryption of the log in that folder, which is named by its stream id; None without
         keys."""
         return None if self.keys is None else self.keys.of_stream(int(owner_of(directory)))
+
+    def stored(self, batch: EncodedBatch, encryption: Encryption | None) -> EncodedBatch:
+        """A stamped batch as it has to be stored. Raises StorageError, MessageTooLargeError."""
+        if self.must_encrypt and (reason := why_no_key(encryption)):
+            raise StorageError(reason)
+        if encryption is None or not (self.must_encrypt or encryption.keys.encrypts):
+            return batch
+        return encryption.encrypt(batch)
 
     def is_full(
         self, segment: Segment, length: int, timestamp_us: WallUs, log_end_offset: int

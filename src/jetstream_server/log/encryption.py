@@ -89,7 +89,7 @@ class _Salted(NamedTuple):
 
 
 class Keys:
-    """The keys of a node, the active one first. For any thread.
+    """The keys of a node, the active one first. For any thread. `replace` may change them.
 
     encrypts: False: the node only decrypts. retired: ids of keys that are gone; their records
     cannot be read.
@@ -103,11 +103,16 @@ class Keys:
         encrypts: bool = True,
         retired: Collection[str] = (),
     ) -> None:
-        assert all(len(key) == KEY_BYTES for key in keys), "the caller checks the keys"
-        self._keys = {key_id_of(key): key for key in keys}
         self._randomness = randomness
         self._retired = frozenset(retired)
         self.encrypts = encrypts
+        self._active: _Salted | None = None
+        self.replace(keys)
+
+    def replace(self, keys: Sequence[bytes]) -> None:
+        """Use these keys from now on."""
+        assert all(len(key) == KEY_BYTES for key in keys), "the caller checks the keys"
+        self._keys = {key_id_of(key): key for key in keys}
         self._ciphers: dict[tuple[str, bytes], AESGCM] = {}
         self._active = self._salted() if keys else None
 
@@ -118,6 +123,16 @@ class Keys:
     def ids(self) -> tuple[str, ...]:
         """The ids of the keys, the active one first."""
         return tuple(self._keys)
+
+    @property
+    def can_encrypt(self) -> bool:
+        """Whether there is an active key."""
+        return self._active is not None
+
+    @property
+    def active_id(self) -> str:
+        """The id of the active key; "": there is none."""
+        return "" if self._active is None else self._active.key_id
 
     @property
     def for_process(self) -> list[str]:
@@ -205,7 +220,7 @@ def _missing(key_id: str) -> str:
     """The message about a key that the node lacks."""
     return (
         f"the records are encrypted with key {key_id}, which this node does not have: add it to "
-        "the keys of its `encryption`, and restart it"
+        "the keys of its `encryption`"
     )
 
 
@@ -221,10 +236,6 @@ class Encryption:
     @property
     def keys(self) -> Keys:
         return self._keys
-
-    def stored(self, batch: EncodedBatch) -> EncodedBatch:
-        """A stamped batch as it has to be stored: encrypted, unless the node only decrypts."""
-        return self.encrypt(batch) if self._keys.encrypts else batch
 
     def encrypt(self, batch: EncodedBatch) -> EncodedBatch:
         """Encrypt a stamped batch with the active key. Raises MessageTooLargeError."""
@@ -324,16 +335,32 @@ def plain_batches(encryption: Encryption | None, data: bytes) -> bytes:
     return data if encryption is None else encryption.decrypt_all(data)
 
 
+def why_no_key(encryption: Encryption | None) -> str:
+    """Why this node cannot encrypt a stream that must be encrypted; "" if it can."""
+    if encryption is not None and encryption.keys.can_encrypt:
+        return ""
+    return (
+        "the stream is to be encrypted, and this node has no key: give it the cluster's keys "
+        "(encryption.key_file), and restart it"
+    )
+
+
 def check_incoming_keys(
-    encryption: Encryption | None, headers: Sequence[BatchHeader], data: bytes
+    encryption: Encryption | None,
+    headers: Sequence[BatchHeader],
+    data: bytes,
+    must_encrypt: bool = False,
 ) -> dict[int, bytes]:
     """Check that this node has the keys of the batches in `data`, before a follower appends them.
 
-    Returns the batches that may hold message ids, decrypted, by base offset.
+    must_encrypt: as the leader this node would have to encrypt. Returns the batches that may hold
+    message ids, decrypted, by base offset.
 
     **safety** A follower refuses what it could not decrypt as a leader. The leader goes on without
     this replica, and nothing is lost. Raises CannotDecryptError, CorruptBatchError.
     """
+    if must_encrypt and (reason := why_no_key(encryption)):
+        raise CannotDecryptError(reason)
     found: dict[int, bytes] = {}
     position = 0
     for header in headers:

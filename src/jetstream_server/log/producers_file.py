@@ -76,7 +76,7 @@ def write_producers(
         "message_ids": ids,
         "time": list(time),
     }
-    if encryption is not None and ids:
+    if encryption is not None and encryption.keys.can_encrypt and ids:
         hidden = encryption.encrypt_state(json.dumps(ids).encode(), PRODUCERS_NAME)
         state["message_ids"] = base64.b64encode(hidden).decode()
     data = checkpoint_file.encode(PRODUCERS_NAME, owner_of(directory), state)

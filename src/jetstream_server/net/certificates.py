@@ -117,15 +117,17 @@ class Certificates:
         return True
 
     def signature(self) -> list[tuple[int, int, int] | None]:
-        """Time, size and inode of each file, by which changes are noticed; None: unreadable."""
-        found: list[tuple[int, int, int] | None] = []
-        for path in self.files.paths:
-            try:
-                stat = path.stat()
-                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-            except OSError:
-                found.append(None)
-        return found
+        """The signature of each file."""
+        return [signature(path) for path in self.files.paths]
+
+
+def signature(path: Path) -> tuple[int, int, int] | None:
+    """Time, size and inode of a file, by which changes are noticed; None: unreadable."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def _load(files: TlsFiles) -> _Loaded:

@@ -12,9 +12,9 @@ from typing import Any
 
 import grpc
 
-from jetstream_protocol.errors import GRPC_ERROR_KEY, JetstreamError, UnavailableError, from_proto
+from jetstream_protocol.errors import JetstreamError, UnavailableError, from_trailers
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import api_pb2_grpc, common_pb2
+from jetstream_protocol.generated import api_pb2_grpc
 from jetstream_server.node.config import Config, NodeConfig
 from jetstream_server.security import node_proof
 
@@ -78,7 +78,6 @@ def _channel(config: Config, address: str) -> grpc.Channel:
 
 
 def _said(error: Any, address: str) -> JetstreamError:
-    for key, value in error.trailing_metadata() or ():
-        if key == GRPC_ERROR_KEY and isinstance(value, bytes):
-            return from_proto(common_pb2.Error.FromString(value))
-    return UnavailableError(f"node at {address} does not answer: is it running?")
+    return from_trailers(error.trailing_metadata()) or UnavailableError(
+        f"node at {address} does not answer: is it running?"
+    )

@@ -40,13 +40,13 @@ from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_socket import dial
 from jetstream_server.node.config import PORTS, Config, NodeConfig, SecurityConfig, split_address
 from jetstream_server.node.descriptors import connections_max, raise_limit
-from jetstream_server.node.encryption_options import keys_of, note_keys
+from jetstream_server.node.encryption_options import KeyFolder, KeyReload, keys_of, note_keys
 from jetstream_server.node.nats_options import link_options
 from jetstream_server.node.node import Environment, Logs, NodeSettings, NodeStart
+from jetstream_server.node.reloading import Reloading, Source
 from jetstream_server.node.run_state import RunState, StartError
 from jetstream_server.node.server import Server
-from jetstream_server.node.tls_options import certificates_of, reload
-from jetstream_server.node.tls_options import watch as watch_certificates
+from jetstream_server.node.tls_options import CertificateReload, certificates_of
 from jetstream_server.replication.drivers.disk_reserve import watch_space
 from jetstream_server.replication.drivers.membership import new_session
 from jetstream_server.replication.run_record import boot_id
@@ -88,12 +88,13 @@ class Start:
 async def build(start: Start) -> Server:
     """Start every part but the ports. Raises JetstreamError, OSError, ConfigurationError. Even then
     `start.stop` stops the parts that were started."""
-    certificates = _load_certificates(start)
+    certificates = certificates_of(start.config, start.configured)
     keys = await asyncio.to_thread(keys_of, start.config)
     disk = OsDisk()
     start.stack.callback(disk.close)
     folder = _open_folder(start, disk)
-    note_keys(disk, folder.path, start.configured.id, keys, start.config)
+    noting = note_keys(disk, folder.path, start.configured.id, keys, start.config)
+    _watch_files(start, certificates, keys, noting)
     node_start = _node_start(start, certificates, keys, disk, folder)
     ack_subjects = list(start.config.ingest.ack_subjects)
     cluster_id = await node_start.start_metadata(folder.cluster_id, ack_subjects)
@@ -129,15 +130,20 @@ async def build(start: Start) -> Server:
     )
 
 
-def _load_certificates(start: Start) -> Certificates | None:
-    """Load the certificates. They are read again on SIGHUP and when their files change."""
-    certificates = certificates_of(start.config, start.configured)
+def _watch_files(
+    start: Start, certificates: Certificates | None, keys: Keys | None, noting: KeyFolder
+) -> None:
+    """Read certificates and keys again on SIGHUP, and when their files change."""
+    sources: list[Source] = []
     if certificates is not None:
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, reload, certificates)
-        watch = run_in_background(watch_certificates(certificates), "certificate checks")
+        sources.append(CertificateReload(certificates))
+    if keys is not None:
+        sources.append(KeyReload(start.config.encryption, keys, noting))
+    if sources:
+        reloading = Reloading(sources)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.at_once)
+        watch = run_in_background(reloading.run(), "file checks")
         start.stack.callback(watch.cancel)
-    return certificates
 
 
 def _open_folder(start: Start, disk: OsDisk) -> DataFolder:
@@ -238,6 +244,7 @@ def _quotas(config: SecurityConfig) -> Quotas:
         requests=config.requests_per_principal,
         streams=config.streams_per_principal,
         groups=config.groups_per_principal,
+        cursors=config.cursors_per_principal,
         bytes_per_second=config.read_bytes_per_second,
     )
 

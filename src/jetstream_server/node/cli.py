@@ -79,6 +79,16 @@ PortBase = Annotated[
 NatsUrl = Annotated[
     str | None, typer.Option(help="Use this NATS server instead of an embedded one.")
 ]
+NodesHere = Annotated[
+    int | None,
+    typer.Option(
+        "--nodes-here",
+        min=1,
+        max=100,
+        help="Run this many nodes on each machine of the file, ports 10 apart, and start again "
+        "those that end. See docs/operations/sizing.md.",
+    ),
+]
 AcceptVoters = Annotated[
     bool,
     typer.Option(
@@ -112,6 +122,7 @@ def serve(
     data: DataPath = None,
     port_base: PortBase = None,
     nats: NatsUrl = None,
+    nodes_here: NodesHere = None,
     accept_voters: AcceptVoters = False,
     check_config: CheckConfig = False,
     log_level: LogLevel = None,
@@ -122,6 +133,8 @@ def serve(
     A first try:  jetstream-server --dev
 
     A cluster's node:  jetstream-server --config config/cluster.yaml --node-id 0
+
+    A machine with many cores:  jetstream-server --config config/cluster.yaml --nodes-here 4
     """
     if context.invoked_subcommand is not None:
         return
@@ -138,7 +151,16 @@ def serve(
             check_nats_url(nats)
     except ValueError as error:
         _fail(f"--nats: {error}", 2)
-    settings, node = _configured(config, _overrides(dev, data, port_base, nats), node_id)
+    overrides = _overrides(dev, data, port_base, nats)
+    if nodes_here is not None:
+        if config is None or dev or accept_voters:
+            _fail("--nodes-here goes with --config, without --dev and --accept-voters", 2)
+        options = [] if nats is None else ["--nats", nats]
+        options += [] if log_level is None else ["--log-level", log_level]
+        _set_up_logs(log_level, dev)
+        _run_nodes_here(config, overrides, node_id, nodes_here, check_config, options)
+        return
+    settings, node = _configured(config, overrides, node_id)
     if check_config:
         _check_files(settings, node)
         return
@@ -153,6 +175,34 @@ def serve(
             runner.run(app.serve(settings, node, accept_voters, for_people))
     except StartError as error:
         _fail(str(error), 1)
+
+
+def _run_nodes_here(
+    path: Path,
+    overrides: dict[str, object],
+    machine: int | None,
+    count: int,
+    check_only: bool,
+    options: list[str],
+) -> None:
+    """options: for each node."""
+    from jetstream_server.node import nodes_here
+    from jetstream_server.node.config import ConfigurationError
+
+    try:
+        here = nodes_here.configured(path, overrides, machine, count)
+    except ConfigurationError as error:
+        _fail(str(error), 2)
+    if check_only:
+        for node in here.nodes:
+            _check_files(here.config, node)
+        return
+    try:
+        is_clean = asyncio.run(nodes_here.supervise(here, options))
+    except OSError as error:
+        _fail(f"cannot write {error.filename}: {error.strerror}", 1)
+    if not is_clean:
+        _fail("not every node has stopped cleanly; its log says why", 1)
 
 
 def _set_up_logs(level: str | None, dev: bool) -> bool:

@@ -192,6 +192,7 @@ class SecurityConfig(_Section):
     requests_per_principal: Annotated[int, Field(ge=1, le=65536)] = 2048
     streams_per_principal: Annotated[int, Field(ge=0)] = 10_000
     groups_per_principal: Annotated[int, Field(ge=0)] = 1_000
+    cursors_per_principal: Annotated[int, Field(ge=0)] = 50_000
     read_bytes_per_second: Annotated[ByteSize, Field(ge=0)] = ByteSize(0)
     """0: any number."""
 
@@ -394,7 +395,17 @@ def load(
     overrides: top-level keys set by the command line, of the right types; they take precedence.
     Raises ConfigurationError.
     """
-    values = {} if path is None else _read(path)
+    values = {} if path is None else read(path)
+    return check(values, path, overrides, environment)
+
+
+def check(
+    values: Mapping[str, Any],
+    path: Path | None,
+    overrides: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Config:
+    """`load`, for values that were read from `path`. Raises ConfigurationError."""
     _check_variables(environment)
     try:
         config = Config(**values)
@@ -405,7 +416,8 @@ def load(
     return config.model_copy(update=dict(overrides or {}))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """The file as it is, with unique keys. Raises ConfigurationError."""
     try:
         text = path.read_text(encoding="utf-8")
         values = yaml.load(text, Loader=_UniqueKeyLoader)

@@ -1,4 +1,4 @@
-"""Makes keys from the configuration's `encryption` section.
+"""Makes keys from the configuration's `encryption` section, and reads them again.
 
 The file `encryption` beside `runs` lists the ids of all keys with which the data folder was opened.
 **safety** A node does not start without one of them unless `retired_key_ids` says that it is gone:
@@ -12,18 +12,23 @@ import binascii
 import os
 import stat
 import subprocess
+import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from jetstream_protocol.errors import CorruptBatchError
+from jetstream_protocol.errors import CorruptBatchError, StorageError
 from jetstream_server.log.disk import Disk
-from jetstream_server.log.encryption import KEY_BYTES, Keys
+from jetstream_server.log.encryption import KEY_BYTES, Keys, key_id_of
 from jetstream_server.log.state_files import read_state, write_state
+from jetstream_server.net.certificates import signature
 from jetstream_server.node.config import Config, ConfigurationError, EncryptionConfig
 
 COMMAND_SECONDS: Final = 30.0
+COMMAND_CHECK_SECONDS: Final = 300.0
+"""How often a command is run again: it may ask a service that others use, too."""
 _STATE: Final = "encryption"
 _SAID_MAX: Final = 500
 
@@ -34,16 +39,21 @@ def keys_of(config: Config) -> Keys | None:
     """The keys; None: nothing is encrypted. Blocks: it may run a command. Raises
     ConfigurationError, which never quotes a key."""
     encryption = config.encryption
-    text, where = _text_of(encryption)
-    if not where and not encryption.retired_key_ids:
+    keys = _read_keys(encryption)
+    if not keys and not encryption.retired_key_ids:
         return None
-    keys = _parsed(text, where) if where else []
     return Keys(
         keys,
         os.urandom,
         encrypts=bool(keys) and encryption.enabled,
         retired=encryption.retired_key_ids,
     )
+
+
+def _read_keys(encryption: EncryptionConfig) -> list[bytes]:
+    """The keys, the active one first; none without a source of keys."""
+    text, where = _text_of(encryption)
+    return _parsed(text, where) if where else []
 
 
 def _text_of(encryption: EncryptionConfig) -> tuple[str, str]:
@@ -132,26 +142,83 @@ def _key(word: str) -> bytes | None:
     return key if len(key) == KEY_BYTES else None
 
 
-def note_keys(disk: Disk, folder: str, node_id: int, keys: Keys | None, config: Config) -> None:
-    """Compare the keys with those that the data folder was opened with before, and note them.
-    Durable on return. Raises ConfigurationError, StorageError."""
-    path, owner = f"{folder}/{_STATE}", str(node_id)
-    try:
-        state = read_state(disk, path, _STATE, owner) or {}
-        noted = [str(each) for each in state.get("key_ids", [])]
-    except (CorruptBatchError, TypeError) as error:
-        logger.warning("state_file_damaged", file=path, reason=str(error), instead="written anew")
-        noted = []
-    given = () if keys is None else keys.ids
-    gone = [each for each in noted if each not in (*given, *config.encryption.retired_key_ids)]
-    if gone:
-        raise ConfigurationError(
-            f"encryption: {folder} was used with key {gone[0]}, which is not among the keys that "
-            "are given: add it; or, if it is lost, or nothing that it encrypted is left, list it "
-            "in encryption.retired_key_ids"
-        )
-    known = [*noted, *(each for each in given if each not in noted)]
-    if known != noted:
-        write_state(disk, path, _STATE, owner, {"key_ids": known})
+class KeyFolder:
+    """The ids of all keys with which a data folder was opened, in its file `encryption`."""
+
+    def __init__(self, disk: Disk, folder: str, node_id: int, retired: Collection[str]) -> None:
+        """retired: ids of keys that are gone on purpose."""
+        self._disk = disk
+        self._folder = folder
+        self._owner = str(node_id)
+        self._retired = retired
+
+    def note(self, given: Sequence[str]) -> None:
+        """Compare the ids of the given keys with the noted ones, and note them. Durable on return.
+        Raises ConfigurationError if a key is missing, StorageError."""
+        noted = self._noted()
+        gone = [each for each in noted if each not in given and each not in self._retired]
+        if gone:
+            raise ConfigurationError(
+                f"encryption: {self._folder} was used with key {gone[0]}, which is not among the "
+                "keys that are given: add it; or, if it is lost, or nothing that it encrypted is "
+                "left, list it in encryption.retired_key_ids"
+            )
+        known = [*noted, *(each for each in given if each not in noted)]
+        if known != noted:
+            write_state(self._disk, self._path, _STATE, self._owner, {"key_ids": known})
+
+    @property
+    def _path(self) -> str:
+        return f"{self._folder}/{_STATE}"
+
+    def _noted(self) -> list[str]:
+        try:
+            state = read_state(self._disk, self._path, _STATE, self._owner) or {}
+            return [str(each) for each in state.get("key_ids", [])]
+        except (CorruptBatchError, TypeError) as error:
+            reason = str(error)
+        logger.warning("state_file_damaged", file=self._path, reason=reason, instead="written anew")
+        return []
+
+
+def note_keys(
+    disk: Disk, folder: str, node_id: int, keys: Keys | None, config: Config
+) -> KeyFolder:
+    """Note the keys of a starting node, and log their ids. Raises the errors of KeyFolder.note."""
+    noting = KeyFolder(disk, folder, node_id, config.encryption.retired_key_ids)
+    noting.note(() if keys is None else keys.ids)
     if keys is not None:
         logger.info("encryption", enabled=keys.encrypts, key_ids=list(keys.ids))
+    return noting
+
+
+class KeyReload:
+    """The keys as a source of `Reloading`: a file is read again once it has changed, and a command
+    is run again every COMMAND_CHECK_SECONDS."""
+
+    def __init__(self, encryption: EncryptionConfig, keys: Keys, noting: KeyFolder) -> None:
+        self._encryption = encryption
+        self._keys = keys
+        self._noting = noting
+        self.seen: object = self.signature()
+
+    def signature(self) -> object:
+        if self._encryption.key_command:
+            return int(time.monotonic() / COMMAND_CHECK_SECONDS)
+        return None if self._encryption.key_file is None else signature(self._encryption.key_file)
+
+    def reload(self) -> None:
+        """Read the keys again. If they cannot be used, or a key is missing that is still needed,
+        that is logged and the old ones stay."""
+        self.seen = self.signature()
+        try:
+            keys = _read_keys(self._encryption)
+            ids = tuple(map(key_id_of, keys))
+            if ids == self._keys.ids:
+                return
+            self._noting.note(ids)
+        except (ConfigurationError, StorageError) as error:
+            logger.error("keys_not_reloaded", reason=str(error))
+            return
+        self._keys.replace(keys)
+        logger.info("keys_reloaded", key_ids=list(ids))

@@ -91,7 +91,7 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
         ),
         _cluster_service(server, metrics, streams),
         CursorsService(
-            node.drivers.cursors, metadata.registry, leader, node.stream_access, wall_clock
+            cursors, node.replicas, metadata.registry, leader, node.stream_access, wall_clock
         ),
         GroupsService(cursors, metadata.registry, leader, node.stream_access),
         SecurityService(metadata, node.access, wall_clock),

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -66,6 +67,13 @@ from jetstream_server.serving.stream_access import StreamAccess
 LEASE_CHECK_SECONDS = 0.1
 
 logger = structlog.get_logger("jetstream.server")
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+_Part = TypeVar("_Part", bound=_Closable)
 
 
 def _thread(name: str) -> Executor:
@@ -370,82 +378,89 @@ class NodeStart:
             monotonic_clock=self._environment.clocks.monotonic,
         )
         resignation.start()
-        self._stack.push_async_callback(resignation.close)
+        self._until_stop(resignation)
 
     def _start_drivers(self, logs: Logs, ingest: Ingest, identity: NodeIdentity) -> Drivers:
         """Take the roles in the metadata, and start the drivers that act on them."""
-        settings, clocks, replicas = self._settings, self._environment.clocks, logs.replicas
-        incarnation = identity.incarnation
-        fetcher_manager = FetcherManager(
-            replicas,
-            self.metadata,
-            identity,
-            dial=self._environment.dial,
-            monotonic_clock=clocks.monotonic,
-            controller_clock=self.membership.controller_clock,
-        )
-        self._stack.push_async_callback(fetcher_manager.close)
+        clocks, replicas = self._environment.clocks, logs.replicas
+        fetcher_manager = self._make_fetcher_manager(replicas, identity)
         isr_driver = IsrDriver(
-            self.metadata, node_id=settings.node_id, monotonic_clock=clocks.monotonic
+            self.metadata, node_id=identity.node_id, monotonic_clock=clocks.monotonic
         )
-        retention = Retention(replicas, wall_clock=clocks.wall)
-        self._stack.push_async_callback(retention.close)
-        compaction = Compaction(
-            replicas,
-            wall_clock=clocks.wall,
-            monotonic_clock=clocks.monotonic,
-            bytes_per_second=settings.compaction_bytes_per_second,
-            spawn=self._environment.spawn_compaction,
-        )
-        self._stack.push_async_callback(compaction.close)
-        log_replacement = LogReplacement(
-            replicas,
-            self.metadata,
-            node_id=settings.node_id,
-            incarnation=incarnation,
-            request_again=fetcher_manager.request_again,
-            revived=self.membership.log_ends_changed,
-            monotonic_clock=clocks.monotonic,
-        )
-        self._stack.push_async_callback(log_replacement.close)
+        retention = self._until_stop(Retention(replicas, wall_clock=clocks.wall))
+        compaction = self._make_compaction(replicas)
+        log_replacement = self._make_log_replacement(replicas, identity, fetcher_manager)
         healing = self._make_healing(replicas, identity)
         scrub = self._make_scrub(replicas)
-        cursors = CursorStore(
-            replicas, self.membership.lease_held, self._read_as_one, clocks.monotonic
-        )
-        self._stack.push_async_callback(cursors.close)
+        cursors = self._make_cursors(replicas)
         changes = ReplicaChanges()
-        self._stack.push_async_callback(logs.activity.close)
-        replicas.begin(
-            incarnation,
-            Listeners(
-                leadership=ingest,
-                roles=(
-                    fetcher_manager,
-                    isr_driver,
-                    retention,
-                    compaction,
-                    log_replacement,
-                    healing,
-                    cursors,
-                    logs.activity,
-                    changes,
-                ),
-                progress=(isr_driver,),
-                healer=healing,
+        listeners = Listeners(
+            leadership=ingest,
+            roles=(
+                fetcher_manager,
+                isr_driver,
+                retention,
+                compaction,
+                log_replacement,
+                healing,
+                cursors,
+                self._until_stop(logs.activity),
+                changes,
             ),
+            progress=(isr_driver,),
+            healer=healing,
         )
-        isr_driver.start()
-        retention.start()
-        compaction.start()
-        log_replacement.start()
-        healing.start()
-        scrub.start()
-        self._stack.push_async_callback(isr_driver.close)
+        replicas.begin(identity.incarnation, listeners)
+        for driver in (isr_driver, retention, compaction, log_replacement, healing, scrub):
+            driver.start()
+        self._until_stop(isr_driver)
         return Drivers(retention, compaction, healing, scrub, cursors, changes)
 
-    def _read_as_one(self, source: str) -> list[StreamId]:
-        return [stream.id for stream in self.metadata.registry.read_as_one(source)]
+    def _until_stop(self, part: _Part) -> _Part:
+        """The part, which is closed when the node stops."""
+        self._stack.push_async_callback(part.close)
+        return part
+
+    def _make_fetcher_manager(
+        self, replicas: ReplicaManager, identity: NodeIdentity
+    ) -> FetcherManager:
+        return self._until_stop(
+            FetcherManager(
+                replicas,
+                self.metadata,
+                identity,
+                dial=self._environment.dial,
+                monotonic_clock=self._environment.clocks.monotonic,
+                controller_clock=self.membership.controller_clock,
+            )
+        )
+
+    def _make_compaction(self, replicas: ReplicaManager) -> Compaction:
+        environment = self._environment
+        return self._until_stop(
+            Compaction(
+                replicas,
+                wall_clock=environment.clocks.wall,
+                monotonic_clock=environment.clocks.monotonic,
+                bytes_per_second=self._settings.compaction_bytes_per_second,
+                spawn=environment.spawn_compaction,
+            )
+        )
+
+    def _make_log_replacement(
+        self, replicas: ReplicaManager, identity: NodeIdentity, fetcher_manager: FetcherManager
+    ) -> LogReplacement:
+        return self._until_stop(
+            LogReplacement(
+                replicas,
+                self.metadata,
+                node_id=identity.node_id,
+                incarnation=identity.incarnation,
+                request_again=fetcher_manager.request_again,
+                revived=self.membership.log_ends_changed,
+                monotonic_clock=self._environment.clocks.monotonic,
+            )
+        )
 
     def _make_healing(self, replicas: ReplicaManager, identity: NodeIdentity) -> Healing:
         environment = self._environment
@@ -457,20 +472,27 @@ class NodeStart:
             environment.dial,
             threads("jetstream-repair"),
         )
-        healing = Healing(replicas, repair, disk, threads("jetstream-inspection"))
-        self._stack.push_async_callback(healing.close)
-        return healing
+        return self._until_stop(Healing(replicas, repair, disk, threads("jetstream-inspection")))
 
     def _make_scrub(self, replicas: ReplicaManager) -> Scrub:
         environment = self._environment
-        scrub = Scrub(
-            replicas,
-            environment.disk,
-            environment.threads("jetstream-scrub"),
-            bytes_per_second=self._settings.scrub_bytes_per_second,
+        return self._until_stop(
+            Scrub(
+                replicas,
+                environment.disk,
+                environment.threads("jetstream-scrub"),
+                bytes_per_second=self._settings.scrub_bytes_per_second,
+            )
         )
-        self._stack.push_async_callback(scrub.close)
-        return scrub
+
+    def _make_cursors(self, replicas: ReplicaManager) -> CursorStore:
+        clock = self._environment.clocks.monotonic
+        return self._until_stop(
+            CursorStore(replicas, self.membership.lease_held, self._read_as_one, clock)
+        )
+
+    def _read_as_one(self, source: str) -> list[StreamId]:
+        return [stream.id for stream in self.metadata.registry.read_as_one(source)]
 
     def _make_data_plane(
         self,
@@ -495,7 +517,7 @@ class NodeStart:
             connections_per_address=settings.connections_per_address,
             certificates=settings.certificates,
         )
-        self._stack.push_async_callback(data_plane.close)
+        self._until_stop(data_plane)
 
         def security_changed(change: Change) -> None:
             if isinstance(change, SecurityChanged):

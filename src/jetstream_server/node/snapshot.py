@@ -31,6 +31,7 @@ def snapshot_of(
     """The numbers of a node that has joined, without the sums over its streams. refused: closed
     connections of gRPC and HTTP, by port."""
     counters = connection.counters
+    keys = node.replicas.log_config.keys
     return Snapshot(
         raft=node.metadata.status(),
         leaderships=node.leaderships,
@@ -38,6 +39,7 @@ def snapshot_of(
         fetches=node.fetches.times,
         nodes=_nodes(node.metadata.registry.nodes.values()),
         ingest_form=INGEST_FORM,
+        key_ids=() if keys is None else keys.ids,
         is_ready=is_ready,
         session_held=node.membership.lease_held(),
         nats_connected=connection.is_connected,

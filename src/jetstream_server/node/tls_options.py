@@ -1,8 +1,6 @@
-"""Makes certificates from the configuration's `tls` section. Reloads them when files change."""
+"""Makes certificates from the configuration's `tls` section, and reads them again."""
 
 from __future__ import annotations
-
-import asyncio
 
 import structlog
 
@@ -10,9 +8,6 @@ from jetstream_protocol.errors import PreconditionFailedError
 from jetstream_protocol.types import NodeId
 from jetstream_server.net.certificates import Certificates, TlsFiles
 from jetstream_server.node.config import Config, NodeConfig
-
-CHECK_SECONDS = 2.0
-"""Seconds between checks of the files. A change is in use after twice that."""
 
 logger = structlog.get_logger("jetstream.server")
 
@@ -32,22 +27,21 @@ def certificates_of(config: Config, node: NodeConfig) -> Certificates | None:
     )
 
 
-def reload(certificates: Certificates) -> None:
-    """Read the files again. If they cannot be used, that is logged and the old ones stay."""
-    try:
-        if certificates.reload():
-            logger.info("certificates_reloaded")
-    except PreconditionFailedError as error:
-        logger.error("certificates_not_reloaded", reason=error.message)
+class CertificateReload:
+    """The certificates as a source of `Reloading`."""
 
+    def __init__(self, certificates: Certificates) -> None:
+        self._certificates = certificates
+        self.signature = certificates.signature
 
-async def watch(certificates: Certificates) -> None:
-    """Reload once files have changed and then stayed the same for CHECK_SECONDS: certificate and
-    key are replaced one after the other."""
-    before = certificates.signature()
-    while True:
-        await asyncio.sleep(CHECK_SECONDS)
-        now = certificates.signature()
-        if now == before and now != certificates.seen:
-            reload(certificates)
-        before = now
+    @property
+    def seen(self) -> object:
+        return self._certificates.seen
+
+    def reload(self) -> None:
+        """Read the files again. If they cannot be used, that is logged and the old ones stay."""
+        try:
+            if self._certificates.reload():
+                logger.info("certificates_reloaded")
+        except PreconditionFailedError as error:
+            logger.error("certificates_not_reloaded", reason=error.message)

@@ -28,7 +28,6 @@ from jetstream_protocol.errors import (
     NotReplicaError,
     StorageError,
     StorageFullError,
-    StreamNotFoundError,
     StreamReadonlyError,
 )
 from jetstream_protocol.generated import common_pb2
@@ -93,7 +92,7 @@ class ReplicaManager:
         self._registry = registry
         self._disk = disk
         self._directory = directory
-        self._config = config
+        self.log_config = config
         self._flusher = flusher
         self._runs = runs
         self._flush_interval_seconds = flush_interval_seconds
@@ -147,10 +146,7 @@ class ReplicaManager:
         Raises StreamNotFoundError, AmbiguousStreamError, InvalidRequestError.
         """
         if ref.id:
-            stream = self._registry.streams.get(StreamId(ref.id))
-            if stream is None:
-                raise StreamNotFoundError(f"there is no stream with id {ref.id}: was it deleted?")
-            return stream
+            return self._registry.with_id(StreamId(ref.id))
         if not ref.name:
             raise InvalidRequestError("the request names no stream: give its name or its id")
         if len(ref.name) + len(ref.subject) > _NAME_AND_SUBJECT_MAX:
@@ -297,7 +293,7 @@ class ReplicaManager:
             self._disk,
             stream,
             f"{self._directory}/{stream.id}",
-            log_config_for(self._config, stream.config),
+            log_config_for(self.log_config, stream.config),
             record,
             clean=clean and not is_suspect,
         )
@@ -354,7 +350,7 @@ class ReplicaManager:
     def _altered(self, replica: Replica) -> None:
         """Apply changed settings. Under `group` the replica's records count once they are
         flushed."""
-        replica.log.configure(log_config_for(self._config, replica.stream.config))
+        replica.log.configure(log_config_for(self.log_config, replica.stream.config))
         if replica.counts_flushed and not replica.closed and not replica.log.offline_reason:
             self._flusher.request(replica.log, self._flushed)
 

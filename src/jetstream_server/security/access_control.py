@@ -151,7 +151,7 @@ class AccessControl:
     def check_current(self, identity: Identity, what: str) -> None:
         """Raise UnauthenticatedError for a caller that is not identified, or whose token was
         revoked or has expired since."""
-        if not self.enabled or identity.is_node or self._is_current(identity):
+        if not self.applies_to(identity) or self._is_current(identity):
             return
         if identity.token is not None:
             reason = f"token {identity.token.id} has expired or was revoked"
@@ -161,7 +161,7 @@ class AccessControl:
 
     def is_stranger(self, identity: Identity) -> bool:
         """Whether the caller would have to identify itself and has not."""
-        return self.enabled and not identity.is_node and identity.principal == ANONYMOUS.principal
+        return self.applies_to(identity) and identity.principal == ANONYMOUS.principal
 
     def has_ended(self, identity: Identity) -> bool:
         """Whether the caller's token was revoked or has expired."""
@@ -175,7 +175,7 @@ class AccessControl:
     # Quotas.
 
     def quota_holder(self, identity: Identity) -> str:
-        """The principal whose quota the caller's new streams and groups count against; "":
+        """The principal whose quota the caller's new streams, groups and cursors count against; "":
         nobody's."""
         return identity.principal if self._is_limited(identity) else ""
 
@@ -229,9 +229,13 @@ class AccessControl:
                 await asyncio.sleep(delay / 1e6)
 
     def _is_limited(self, identity: Identity) -> bool:
-        return self.enabled and not identity.is_node and identity.principal != ANONYMOUS.principal
+        return self.applies_to(identity) and identity.principal != ANONYMOUS.principal
 
     # Rights.
+
+    def applies_to(self, identity: Identity) -> bool:
+        """Whether the caller needs rights: security is on, and the caller is not a node."""
+        return self.enabled and not identity.is_node
 
     def allows(
         self, identity: Identity, operation: Operation, stream: NamedStream | None = None
@@ -291,7 +295,7 @@ class AccessControl:
         self, identity: Identity, operation: Operation, stream: NamedStream | None = None
     ) -> None:
         """Raise UnauthenticatedError or PermissionDeniedError unless it is allowed."""
-        if not self.enabled or identity.is_node:
+        if not self.applies_to(identity):
             return
         self.check_current(identity, operation)
         if not self.allows(identity, operation, stream):

@@ -3,8 +3,8 @@
     connections, requests    at once, of one node; further ones are refused until others end
     bytes read a second      of one node; an answer waits until the answers before it are within
                              the rate. A principal that has read less may run ahead by BURST_US
-    streams, groups          of the cluster; counted where they are created
-                             (stream_commands.py, coordinator.py)
+    streams, groups, cursors of the cluster; counted where they are created
+                             (stream_commands.py, coordinator.py, table.py)
 
 Pure: callers pass the time.
 """
@@ -25,12 +25,14 @@ PRINCIPALS_MAX = 10_000
 class Quotas:
     """Limits for each principal. connections: to the data plane of a node. requests: on each of the
     ports gRPC and data of a node. streams: that the principal has created. groups: with members,
-    that it has begun. bytes_per_second, streams, groups: 0 is any number."""
+    that it has begun. cursors: that it has created. bytes_per_second, streams, groups, cursors: 0
+    is any number."""
 
     connections: int = 1024
     requests: int = 2048
     streams: int = 10_000
     groups: int = 1_000
+    cursors: int = 50_000
     bytes_per_second: int = 0
 
 

@@ -16,6 +16,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import common_pb2
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.tables import unknown_id
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.acl import Operation
@@ -34,7 +35,7 @@ class StreamAccess:
         """The stream of a request. Raises UnauthenticatedError, PermissionDeniedError, and the
         errors of ReplicaManager.stream_of."""
         access = self.control
-        if not access.enabled or identity.is_node:
+        if not access.applies_to(identity):
             return self._replicas.stream_of(ref)
         try:
             stream = self._replicas.stream_of(ref)
@@ -56,7 +57,7 @@ class StreamAccess:
         resource = stream.full_name if is_known or ref.id else _as_asked(ref)
         error = access.denied(identity, operation, resource)
         if ref.id and not is_known:
-            raise StreamNotFoundError(f"there is no stream with id {ref.id}: was it deleted?")
+            raise unknown_id(ref.id)
         raise error
 
     def knows(self, identity: Identity, stream: StreamMetadata) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -57,7 +57,8 @@ class Copy:
 class Reader:
     """Reads copies; batches that it has decoded once it knows again."""
 
-    def __init__(self) -> None:
+    def __init__(self, connect: Callable[[tuple[str, int]], DataPlane] = DataPlane) -> None:
+        self._connect = connect
         self._decoded: dict[bytes, dict[int, Record]] = {}
 
     def read(
@@ -67,7 +68,7 @@ class Reader:
 
         resume_at: offsets to go on at, behind one that cannot be read; none: the copy ends there.
         """
-        with closing(DataPlane(address)) as plane:
+        with closing(self._connect(address)) as plane:
             copy = Copy(node)
             offset = _open(plane, stream.name, copy)
             pieces: list[bytes] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import select
-import socket
+import ssl
 import threading
 import time
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tests.chaos.damage.streams import Stream
+from tests.support.nats_servers import NatsServers
 
 WINDOW = 8
 """Messages of a stream that wait for an answer at a time."""
@@ -42,10 +43,20 @@ class Books:
 
 
 class Publishers:
-    """`start`, then `resume` and `pause` at will, and `close`."""
+    """`start`, then `resume` and `pause` at will, and `close`.
 
-    def __init__(self, nats_url: str, streams: Sequence[Stream], pause_seconds: float) -> None:
-        host, _, port = nats_url.removeprefix("nats://").partition(":")
+    nats_urls: with commas between them. When one server closes the connection and there are others,
+    the next is taken.
+    """
+
+    def __init__(
+        self,
+        nats_urls: str,
+        streams: Sequence[Stream],
+        pause_seconds: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._servers = NatsServers(nats_urls, first=1, tls=tls)
         self.books = {stream.name: Books() for stream in streams}
         self.failure = ""
         self._streams = {stream.name: stream for stream in streams}
@@ -55,13 +66,15 @@ class Publishers:
         self._lock = threading.Lock()
         self._publishing = threading.Event()
         self._stopping = threading.Event()
-        self._socket = socket.create_connection((host, int(port)), timeout=5)
-        self._socket.sendall(
+        self._connect()
+        self._thread = threading.Thread(target=self._guarded, name="publishers", daemon=True)
+
+    def _connect(self) -> None:
+        self._socket = self._servers.connect(
             b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\n'
             b"SUB %b.> 1\r\n" % INBOX.encode()
         )
         self._received = b""
-        self._thread = threading.Thread(target=self._guarded, name="publishers", daemon=True)
 
     def start(self) -> None:
         self._publishing.set()
@@ -110,9 +123,16 @@ class Publishers:
                 next_at = now + self.pause_seconds
                 with self._lock:
                     lines = b"".join(self._turn(stream, now) for stream in self._streams.values())
-                if lines:
-                    self._socket.sendall(lines)
-            self._receive()
+            else:
+                lines = b""
+            try:
+                self._socket.sendall(lines)
+                self._receive()
+            except (ConnectionError, TimeoutError, ssl.SSLError):
+                if not self._servers.are_several:
+                    raise
+                self._socket.close()
+                self._connect()
 
     def _turn(self, stream: Stream, now: float) -> bytes:
         """One new message if there is room, and what is to be sent again."""
@@ -132,7 +152,7 @@ class Publishers:
             return
         chunk = self._socket.recv(1 << 16)
         if not chunk:
-            raise OSError("NATS closed the connection")
+            raise ConnectionError("NATS closed the connection")
         self._received += chunk
         while (end := self._received.find(b"\r\n")) >= 0:
             words = self._received[:end].split()

@@ -11,7 +11,13 @@ changed              two readings of one offset gave two records
 zombie commit        the committed position of a consumer group went back
 not handled          an acknowledged message of a group was handled by none of its members
 table                a table disagrees with the log that it follows
+spark                a batch read by Spark has other rows than the log
+trespass             a client read what its token, or none, gives no right to
+full disk            a full disk, which takes nothing more for a while, failed a log for good
 ===================  ==========================================================================
+
+NATS keeps the order of a publisher's messages only while they take one way. While a NATS server is
+frozen or gone, or a link between two of them, nothing follows from the order of what is sent.
 
 A publish without an answer may be stored, once, or not: nothing follows from it. Everything here
 looks at what others have observed, and touches nothing.
@@ -19,6 +25,9 @@ looks at what others have observed, and touches nothing.
 
 from __future__ import annotations
 
+import errno
+import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
@@ -26,10 +35,11 @@ from itertools import pairwise
 from tests.chaos.damage.checker import Anomaly, Memory, check_stream
 from tests.chaos.damage.copies import Copy
 from tests.chaos.damage.streams import Stream
-from tests.chaos.mixed.history import History, Session
-from tests.chaos.mixed.streams import IN_ORDER, KEYED, STREAMS
+from tests.chaos.mixed.history import History, Session, SparkRow
+from tests.chaos.mixed.streams import IN_ORDER, KEYED, ORDERED, STREAMS
 
 SHOWN = 5
+NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 class Kind(StrEnum):
@@ -40,6 +50,9 @@ class Kind(StrEnum):
     ZOMBIE_COMMIT = "zombie commit"
     NOT_HANDLED = "not handled"
     TABLE = "table"
+    SPARK = "spark"
+    TRESPASS = "trespass"
+    FULL_DISK = "full disk"
 
 
 def check(history: History, copies: Mapping[str, Sequence[Copy]]) -> list[Anomaly]:
@@ -51,19 +64,35 @@ def check(history: History, copies: Mapping[str, Sequence[Copy]]) -> list[Anomal
         if not of_stream:
             continue
         if stream.name in IN_ORDER:
-            found += _order(stream, of_stream[0])
+            overtaking = history.overtaking if stream is ORDERED else []
+            found += _order(stream, of_stream[0], overtaking)
         sessions = [each for each in history.sessions if each.stream == stream.name]
         found += _sessions(stream, sessions)
         found += _reads(stream, sessions, of_stream[0])
         if stream is KEYED and history.table is not None:
             found += _table(stream, history.table, of_stream[0])
+        if stream.name in history.spark:
+            found += _spark(stream, history.spark[stream.name], of_stream[0])
     found += _commits(history.commits)
     found += _handled(history)
+    if history.trespasses:
+        found.append(Anomaly(Kind.TRESPASS, "", _few(history.trespasses)))
     return found
 
 
-def _order(stream: Stream, copy: Copy) -> list[Anomaly]:
-    placed = sorted(copy.records.items())
+def check_words(lines: Iterable[str]) -> list[Anomaly]:
+    """What a node has logged, line by line."""
+    wrong = [line for line in lines if '"log_failed"' in line and NO_SPACE in line]
+    return [Anomaly(Kind.FULL_DISK, "", _few(wrong))] if wrong else []
+
+
+def _order(stream: Stream, copy: Copy, overtaking: Sequence[tuple[int, int]]) -> list[Anomaly]:
+    """overtaking: ranges of messages of which nothing follows."""
+    placed = [
+        (offset, each)
+        for offset, each in sorted(copy.records.items())
+        if not any(start <= each.number < end for start, end in overtaking)
+    ]
     wrong = [
         f"{after.number} at {offset} behind {before.number}"
         for (_, before), (offset, after) in pairwise(placed)
@@ -111,6 +140,17 @@ def _table(stream: Stream, table: Mapping[bytes, int], copy: Copy) -> list[Anoma
         if table.get(key) != last.get(key)
     ]
     return _anomalies(Kind.TABLE, stream, wrong)
+
+
+def _spark(stream: Stream, rows: Sequence[SparkRow], copy: Copy) -> list[Anomaly]:
+    read = Counter(rows)
+    stored = Counter(
+        SparkRow(offset, each.number, each.key.decode() if each.key else None)
+        for offset, each in copy.records.items()
+    )
+    wrong = [f"{count} times {tuple(row)} too many" for row, count in (read - stored).items()]
+    wrong += [f"{tuple(row)} is missing" for row in stored - read]
+    return _anomalies(Kind.SPARK, stream, wrong)
 
 
 def _commits(commits: Mapping[str, Sequence[int]]) -> list[Anomaly]:

@@ -17,16 +17,21 @@ from jetstream_client import (
     AsyncClient,
     AsyncTable,
     JetstreamError,
+    PermissionDeniedError,
+    StreamNotFoundError,
+    UnauthenticatedError,
     UnknownOutcomeError,
 )
 from tests.chaos.damage.streams import Stream
 from tests.chaos.mixed.history import History
+from tests.chaos.mixed.security import SECRET, Security
 from tests.chaos.mixed.streams import BATCHED, CONSUMERS, GROUP, KEYED, STREAMS
 
 BATCH_RECORDS = 20
 BATCH_PAUSE_SECONDS = 0.2
 WORK_PAUSE_SECONDS = 0.05
 LOOK_SECONDS = 0.2
+TRESPASS_SECONDS = 0.5
 SESSION_SECONDS = (1.0, 10.0)
 """How long a reader reads before it begins anew."""
 BACK_OFFSETS_MAX = 500
@@ -37,8 +42,11 @@ ENDING_SECONDS = 60.0
 class Clients:
     """`start`, then `finish` once everything is whole again, and `close` in any case."""
 
-    def __init__(self, servers: str, history: History, dice: Random) -> None:
+    def __init__(
+        self, servers: str, history: History, dice: Random, security: Security | None = None
+    ) -> None:
         self._servers = servers
+        self._security = security
         self._history = history
         self._dice = dice
         self._furthest: dict[str, int] = {}
@@ -78,7 +86,7 @@ class Clients:
     # On the thread.
 
     async def _start(self) -> None:
-        self._client = AsyncClient(self._servers, timeout=20.0)
+        self._client = self._connected(None if self._security is None else self._security.app)
         self._table = await self._opened_table()
         self._publishers = [self._task(self._publish_batches()), self._task(self._publish_work())]
         self._work = [
@@ -86,6 +94,22 @@ class Clients:
             *(self._task(self._read(each)) for each in STREAMS for _ in range(2)),
             self._task(self._watch_commits()),
         ]
+        if self._security is not None:
+            self._work += [
+                self._task(self._trespass("", STREAMS[0].name)),
+                self._task(self._trespass(self._security.app, SECRET)),
+            ]
+
+    def _connected(self, token: str | None, timeout: float = 20.0) -> AsyncClient:
+        if self._security is None:
+            return AsyncClient(self._servers, timeout=timeout)
+        return AsyncClient(
+            self._servers,
+            timeout=timeout,
+            tls=self._security.tls,
+            nats_options=self._security.nats_options,
+            token=token,
+        )
 
     async def _opened_table(self) -> AsyncTable:
         table = self._client.table(KEYED.name, wait=False)
@@ -184,6 +208,20 @@ class Clients:
                 for cursor in cursors:
                     self._history.committed(cursor.stream, cursor.offset)
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _trespass(self, token: str, stream: str) -> None:
+        """Try to read a stream that may not be read with that token, again and again."""
+        async with self._connected(token, timeout=2.0) as client:
+            while self._reading:
+                try:
+                    found = await client.fetch(stream, "earliest", max_messages=1)
+                    self._history.trespasses.append(f"{len(found)} records of {stream}")
+                except (UnauthenticatedError, PermissionDeniedError, StreamNotFoundError):
+                    self._history.refused_trespasses += 1
+                except JetstreamError as error:
+                    if not error.retriable:
+                        raise
+                await asyncio.sleep(TRESPASS_SECONDS)
 
     async def _read_up_to(self, name: str, end: int) -> None:
         while True:

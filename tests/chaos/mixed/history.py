@@ -9,6 +9,7 @@ import json
 import threading
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.chaos.damage.publishers import Books
 
@@ -27,6 +28,14 @@ class Session:
     records: list[tuple[int, int]] = field(default_factory=list)
 
 
+class SparkRow(NamedTuple):
+    """number: of the message; -1 is a value that was never published."""
+
+    offset: int
+    number: int
+    key: str | None
+
+
 @dataclass(slots=True)
 class History:
     """books: by stream. commits: positions of the consumer group as they were seen, by stream.
@@ -43,6 +52,15 @@ class History:
     faults: list[tuple[float, str]] = field(default_factory=list)
     unknown: dict[str, int] = field(default_factory=dict)
     """Publishes whose outcome nobody knows, by stream."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """What publishers without ids were told, numbers left out, and how often."""
+    overtaking: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges of ordered messages, ends exclusive, that may have overtaken each other in NATS."""
+    trespasses: list[str] = field(default_factory=list)
+    """What was read without the right to."""
+    refused_trespasses: int = 0
+    spark: dict[str, list[SparkRow]] = field(default_factory=dict)
+    """What Spark has read of each stream at the end, if it was asked to."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin_session(self, stream: str, source: str, now: float) -> Session:
@@ -67,5 +85,9 @@ class History:
             "handled": sorted(self.handled, key=int),
             "faults": self.faults,
             "unknown": self.unknown,
+            "refused": self.refused,
+            "overtaking": self.overtaking,
+            "trespasses": self.trespasses,
+            "spark": self.spark,
         }
         path.write_text("".join(f"{json.dumps({name: part})}\n" for name, part in parts.items()))

@@ -24,20 +24,31 @@ from jetstream_protocol.generated import common_pb2
 from tests.chaos.damage.harm import FILE_WAYS
 from tests.chaos.damage.targets import candidates
 from tests.chaos.damage.words import says_what_to_do
-from tests.chaos.mixed.cluster import MixedCluster
+from tests.chaos.mixed.cluster import NATS_SERVERS, RESERVE_BYTES, MixedCluster
 from tests.chaos.mixed.streams import STREAMS
+from tests.support import small_disk
 from tests.support.api import call
+from tests.support.fault_network import Bad
 from tests.support.group_workers import GroupWorkers
 
 HOLD_SECONDS = (0.5, 6.0)
 PAUSE_SECONDS = (0.0, 3.0)
 CLOCK_JUMP_US = 2 * 3_600_000_000
 FLAPS = 4
+DELAY_SECONDS = (0.002, 0.15)
+BYTES_PER_SECOND = (50e3, 2e6)
+LOST = (0.01, 0.2)
+RESET = (0.001, 0.05)
+"""Shares of the pieces that a link carries; a busy one carries hundreds a second."""
 FLAP_SECONDS = (0.1, 0.8)
 WORKERS = 3
+WORKERS_MAX = 6
+"""More than the group has streams: some members then wait for one."""
 DISK_FAULTS = ("fsync .log 1", "write .log 1", "pread .log 1", "write_atomic checkpoint 2")
 DAMAGED_FILES = ("segment_sealed", "segment_active", "index", "checkpoint", "producers")
 SIDE_STREAMS = 4
+FULL_SECONDS = (0.0, 5.0)
+"""A node looks once a second how much room there is; then leaderships go to others."""
 
 
 @dataclass(slots=True)
@@ -134,9 +145,10 @@ def cut(target: Target, dice: Random) -> str:
 
 def cut_from_nats(target: Target, dice: Random) -> str:
     nodes = dice.sample(target.cluster.nodes, dice.randint(1, 2))
+    servers = dice.sample(NATS_SERVERS, dice.randint(1, len(NATS_SERVERS)))
     for node in nodes:
-        target.cluster.cut_from_nats(node)
-    return f"nodes {sorted(nodes)} cut off from NATS"
+        target.cluster.cut_from_nats(node, *servers)
+    return f"nodes {sorted(nodes)} cut off from NATS servers {sorted(servers)}"
 
 
 def flap(target: Target, dice: Random) -> str:
@@ -147,6 +159,50 @@ def flap(target: Target, dice: Random) -> str:
         target.cluster.network.heal()
         time.sleep(dice.uniform(*FLAP_SECONDS))
     return f"links of node {node} came and went {FLAPS} times"
+
+
+def slow_links(target: Target, dice: Random) -> str:
+    """All of a node's, or those between the NATS servers."""
+    least = dice.uniform(*DELAY_SECONDS)
+    bad = Bad((least, least * dice.uniform(1, 3)), dice.uniform(*BYTES_PER_SECOND))
+    where = _spoil(target, dice, bad)
+    return f"{where}: {least * 1000:.0f} ms and more, {bad.bytes_per_second / 1000:.0f} kB/s"
+
+
+def lossy_links(target: Target, dice: Random) -> str:
+    bad = Bad(lost=dice.uniform(*LOST), reset=dice.uniform(*RESET))
+    where = _spoil(target, dice, bad)
+    return f"{where}: {bad.lost:.0%} come later, {bad.reset:.1%} reset the connection"
+
+
+def _spoil(target: Target, dice: Random, bad: Bad) -> str:
+    number = dice.randrange(-1, len(target.cluster.nodes))
+    if number < 0:
+        target.cluster.spoil_nats_routes(bad)
+        return "links between NATS servers"
+    target.cluster.spoil(target.cluster.nodes[number], bad)
+    return f"links of node {target.cluster.nodes[number]}"
+
+
+# NATS servers.
+
+
+def kill_nats(target: Target, dice: Random) -> str:
+    server = dice.choice(NATS_SERVERS)
+    target.cluster.kill_nats(server)
+    return f"NATS server {server} killed"
+
+
+def freeze_nats(target: Target, dice: Random) -> str:
+    server = dice.choice(NATS_SERVERS)
+    target.cluster.freeze_nats(server)
+    return f"NATS server {server} frozen"
+
+
+def cut_nats_route(target: Target, dice: Random) -> str:
+    one, other = dice.sample(NATS_SERVERS, 2)
+    target.cluster.cut_nats_route(one, other)
+    return f"no route between NATS servers {one} and {other}"
 
 
 # Clocks and disks.
@@ -163,6 +219,17 @@ def break_disk(target: Target, dice: Random) -> str:
     node, what = dice.choice(target.cluster.nodes), dice.choice(DISK_FAULTS)
     target.cluster.break_disk(node, what)
     return f"node {node}: {what} fails"
+
+
+def fill_disk(target: Target, dice: Random) -> str:
+    """Of one node or of all: below the reserve, or to the last page, metadata included."""
+    cluster = target.cluster
+    nodes = cluster.nodes if dice.random() < 0.3 else [dice.choice(cluster.nodes)]
+    free_bytes = dice.choice((RESERVE_BYTES // 2, 0))
+    for node in nodes:
+        cluster.fill_disk(node, free_bytes)
+    time.sleep(dice.uniform(*FULL_SECONDS))
+    return f"disks of nodes {sorted(nodes)}: {free_bytes} bytes free"
 
 
 def damage_file(target: Target, dice: Random) -> str:
@@ -251,11 +318,17 @@ def side_streams(target: Target, dice: Random) -> str:
 
 
 def disturb_worker(target: Target, dice: Random) -> str:
-    """One member of the consumer group, or one more."""
+    """One member of the consumer group, or one more or less."""
     workers = target.workers
     alive = workers.alive()
-    what = dice.choice(("kill", "freeze", "stop"))
+    what = dice.choice(("kill", "freeze", "stop", "add"))
     number = dice.choice(alive)
+    if what == "add" and len(alive) < WORKERS_MAX:
+        workers.start()
+        return f"member {len(workers.processes) - 1} added"
+    if what == "add":
+        workers.signal(number, signal.SIGINT)
+        return f"member {number} leaves"
     if what == "freeze":
         workers.signal(number, signal.SIGSTOP)
         return f"member {number} frozen"
@@ -271,9 +344,15 @@ FAULTS: dict[str, Fault] = {
     "restart": restart_each,
     "cut": cut,
     "nats": cut_from_nats,
+    "nats-kill": kill_nats,
+    "nats-freeze": freeze_nats,
+    "nats-route": cut_nats_route,
     "flap": flap,
+    "slow": slow_links,
+    "lossy": lossy_links,
     "clock": set_clock,
     "disk": break_disk,
+    "full": fill_disk,
     "damage": damage_file,
     "folder": lose_folder,
     "transfer": transfer,
@@ -285,12 +364,32 @@ ALONE = frozenset({"disk", "damage", "folder"})
 """Faults of a disk: never beside another fault, and only in a cluster that is whole."""
 
 
+DETOURS = frozenset({"nats-kill", "nats-freeze", "nats-route", "slow", "lossy"})
+"""Faults in which a message may overtake an earlier one on its way through NATS."""
+
+
+def impossible() -> dict[str, str]:
+    """The faults that there cannot be on this machine, and why."""
+    reason = small_disk.missing()
+    return {"full": reason} if reason else {}
+
+
+def possible() -> tuple[str, ...]:
+    """All others."""
+    return tuple(name for name in FAULTS if name not in impossible())
+
+
 def heal(target: Target) -> None:
     target.cluster.heal()
     for number in target.workers.alive():
         target.workers.signal(number, signal.SIGCONT)
-    while len(target.workers.alive()) < WORKERS:
-        target.workers.start()
+    keep_workers(target.workers)
+
+
+def keep_workers(workers: GroupWorkers) -> None:
+    """Start members for those that have ended."""
+    while len(workers.alive()) < WORKERS:
+        workers.start()
 
 
 def _any_running(target: Target, dice: Random) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import time
@@ -18,11 +19,21 @@ from tests.chaos.damage.checker import Kind as CopyKind
 from tests.chaos.damage.copies import Copy
 from tests.chaos.damage.publishers import Books, Publishers
 from tests.chaos.damage.words import Log
-from tests.chaos.mixed.checker import Kind, check
+from tests.chaos.mixed import spark_read
+from tests.chaos.mixed.checker import Kind, check, check_words
 from tests.chaos.mixed.clients import Clients
 from tests.chaos.mixed.cluster import MixedCluster
 from tests.chaos.mixed.history import History
-from tests.chaos.mixed.nemesis import ALONE, FAULTS, WORKERS, Step, Target, heal, steps
+from tests.chaos.mixed.nemesis import (
+    ALONE,
+    DETOURS,
+    FAULTS,
+    Step,
+    Target,
+    heal,
+    keep_workers,
+    steps,
+)
 from tests.chaos.mixed.streams import (
     BATCHED,
     CONSUMERS,
@@ -39,7 +50,11 @@ PAUSE_SECONDS = 0.02
 """Between two messages with ids of a stream."""
 WINDOW = 4
 """Ordered messages at once."""
+SETTLING_MESSAGES = 200
+"""Ordered messages of at least two seconds: before and after a detour in NATS, their order is left
+open, too."""
 REST_SECONDS = 60.0
+NUMBER = re.compile(r"\d+")
 LOOK_SECONDS = 0.3
 
 
@@ -48,6 +63,7 @@ class Verdict:
     """What came of a run. kept: the folder with logs, data and history of one that failed."""
 
     seed: str
+    secured: bool
     seconds: float = 0.0
     history: History = field(default_factory=History)
     anomalies: list[Anomaly] = field(default_factory=list)
@@ -60,16 +76,21 @@ class Verdict:
         acked = {name: len(books.acked) for name, books in history.books.items()}
         done = Counter(text.split(":")[0] for _, text in history.faults)
         lines = [
-            f"run {self.seed}: {self.seconds:.0f} s, {self.steps} steps",
+            f"run {self.seed}: {self.seconds:.0f} s, {self.steps} steps"
+            + (f", secured ({history.refused_trespasses} trespasses refused)" * self.secured),
             "  faults: " + ", ".join(f"{name} {n}" for name, n in sorted(done.items())),
             "  acknowledged: "
             + ", ".join(f"{name} {n}" for name, n in acked.items())
             + f", {GROUP} {len(history.published)}",
             "  outcome unknown: " + (str(history.unknown) if history.unknown else "none"),
+            "  refused: "
+            + (", ".join(f"{text!r} {n}" for text, n in history.refused.items()) or "none"),
             f"  read: {sum(len(each.records) for each in history.sessions)} records in "
             f"{len(history.sessions)} sessions; handled by the group: {len(history.handled)}; "
             f"commits seen: {sum(map(len, history.commits.values()))}",
         ]
+        if history.spark:
+            lines.append(f"  read by Spark: {sum(map(len, history.spark.values()))} rows")
         lines += [f"  ANOMALY {anomaly}" for anomaly in self.anomalies]
         if self.kept:
             lines.append(f"  kept: {self.kept}")
@@ -77,13 +98,21 @@ class Verdict:
 
 
 def run(
-    seed: str, seconds: float, nodes: int, faults: tuple[str, ...], tell: Callable[[str], None]
+    seed: str,
+    seconds: float,
+    nodes: int,
+    faults: tuple[str, ...],
+    tell: Callable[[str], None],
+    *,
+    secured: bool,
+    spark: bool = False,
 ) -> Verdict:
-    """tell: is given a line for each fault."""
+    """tell: is given a line for each fault. secured: with TLS, tokens and rules. spark: read all
+    by Spark in the end, which takes Java."""
     folder = Path(tempfile.mkdtemp(prefix="jetstream-chaos-"))
-    doing = _Run(folder, seed, nodes, tell)
+    doing = _Run(folder, Verdict(seed, secured), nodes, faults, tell, spark=spark)
     try:
-        verdict = doing.carry_out(seconds, faults)
+        verdict = doing.carry_out(seconds)
     finally:
         doing.close()
     if verdict.anomalies:
@@ -96,12 +125,25 @@ def run(
 
 
 class _Run:
-    def __init__(self, folder: Path, seed: str, nodes: int, tell: Callable[[str], None]) -> None:
-        self._verdict = Verdict(seed)
+    def __init__(
+        self,
+        folder: Path,
+        verdict: Verdict,
+        nodes: int,
+        faults: tuple[str, ...],
+        tell: Callable[[str], None],
+        *,
+        spark: bool,
+    ) -> None:
+        self._verdict = verdict
+        self._faults = faults
+        self._spark = spark
         self._tell = tell
         self._ending = ExitStack()
         self._begun = time.monotonic()
-        self._cluster = MixedCluster(folder / "cluster", nodes)
+        self._cluster = MixedCluster(
+            folder / "cluster", nodes, small_disks="full" in faults, secured=verdict.secured
+        )
         self._ending.callback(self._cluster.close)
         handled = folder / "handled"
         handled.mkdir()
@@ -111,9 +153,9 @@ class _Run:
     def close(self) -> None:
         self._ending.close()
 
-    def carry_out(self, seconds: float, faults: tuple[str, ...]) -> Verdict:
+    def carry_out(self, seconds: float) -> Verdict:
         self._begin()
-        step = steps(self._verdict.seed, faults)
+        step = steps(self._verdict.seed, self._faults)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._verdict.anomalies:
             self._do(step(self._verdict.steps))
@@ -126,15 +168,20 @@ class _Run:
         cluster, history = self._cluster, self._verdict.history
         cluster.start()
         self._logs = [Log(cluster.cluster.processes.log(f"node-{node}")) for node in cluster.nodes]
-        for _ in range(WORKERS):
-            self._workers.start()
-        self._publishers = Publishers(cluster.nats, (REPEATED, KEYED), PAUSE_SECONDS)
+        tls = None
+        if cluster.security is not None:
+            tls = cluster.security.context()
+            self._workers.environment = cluster.security.environment()
+        keep_workers(self._workers)
+        self._publishers = Publishers(cluster.nats, (REPEATED, KEYED), PAUSE_SECONDS, tls)
         self._ending.callback(self._publishers.close)
         self._publishers.start()
-        self._load = Load(cluster.nats, ORDERED.name, window=WINDOW).start()
+        self._load = Load(cluster.nats, ORDERED.name, window=WINDOW, tls=tls).start()
         self._ending.callback(self._stop_load)
         history.books = {**self._publishers.books, ORDERED.name: Books(), BATCHED.name: Books()}
-        self._clients = Clients(cluster.servers, history, Random(self._verdict.seed))
+        self._clients = Clients(
+            cluster.servers, history, Random(self._verdict.seed), cluster.security
+        )
         self._ending.callback(self._clients.close)
         self._clients.start()
         self._target = Target(cluster, self._workers)
@@ -150,11 +197,15 @@ class _Run:
         if touches_disks and (reason := cluster.wait_until_whole()):
             self._found(CopyKind.NOT_HEALED, reason)
             return
+        sent = self._load.books.sent
         for name in step.faults:
             done = FAULTS[name](self._target, Random(step.dice))
             self._note(f"{name}: {done}")
         time.sleep(step.hold)
         heal(self._target)
+        if not DETOURS.isdisjoint(step.faults):
+            range_ = (sent - SETTLING_MESSAGES, self._load.books.sent + SETTLING_MESSAGES)
+            self._verdict.history.overtaking.append(range_)
         time.sleep(step.pause)
         if (touches_disks or step.waits) and (reason := cluster.wait_until_whole()):
             self._found(CopyKind.NOT_HEALED, reason)
@@ -183,6 +234,7 @@ class _Run:
         ordered.sent = books.sent
         for number, offset in books.acked.items():
             ordered.note(number, offset)
+        history.refused = dict(Counter(NUMBER.sub("…", text) for text in books.nacked.values()))
         copies: dict[str, list[Copy]] = {stream.name: [] for stream in STREAMS}
         try:
             self._clients.stop_publishing()
@@ -193,7 +245,19 @@ class _Run:
         except (TimeoutError, JetstreamError) as error:
             self._found(CopyKind.NOT_HEALED, f"{type(error).__name__}: {error}")
         history.handled = self._workers.all_handled()
+        if self._spark and not self._verdict.anomalies:
+            self._read_by_spark()
         self._check(copies)
+
+    def _read_by_spark(self) -> None:
+        security = self._cluster.security
+        folder = self._cluster.cluster.directory / "spark"
+        try:
+            self._verdict.history.spark = spark_read.rows(
+                self._cluster.servers, folder, security.environment() if security else {}
+            )
+        except OSError as error:
+            self._found(Kind.SPARK, str(error))
 
     def _waiting(self) -> str:
         if self._publishers.failure:
@@ -202,6 +266,7 @@ class _Run:
         return str(counts) if any(counts.values()) else ""
 
     def _unhandled(self) -> str:
+        keep_workers(self._workers)
         missing = self._verdict.history.published - self._workers.all_handled()
         return f"{len(missing)} are not" if missing else ""
 
@@ -234,5 +299,6 @@ class _Run:
             self._found(CopyKind.INTERNAL_ERROR, f"a client: {failure}")
         for log in self._logs:
             log.read()
+            verdict.anomalies += check_words(log.lines)
             for text in log.tracebacks:
                 self._found(CopyKind.INTERNAL_ERROR, text[:2000])

@@ -38,6 +38,7 @@ def stream(name: str, group: str = "", acks: str = "reply") -> Stream:
         segment_bytes=0,
         segment_age=0.0,
         restoring=False,
+        encryption="node",
         replicas=(0,),
         leader=0,
         leader_epoch=0,

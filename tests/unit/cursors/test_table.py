@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_protocol.errors import PreconditionFailedError, UnavailableError
+from jetstream_protocol.errors import (
+    PreconditionFailedError,
+    QuotaExceededError,
+    UnavailableError,
+)
+from jetstream_protocol.generated.cursors_pb2 import Cursor
+from jetstream_server.cursors.records import cursor_key
 from jetstream_server.cursors.table import NO_REVISION, CursorTable, Entry, Plan, Write
 
 
@@ -149,3 +155,46 @@ def test_whoever_loads_the_log_knows_what_the_leader_knew(
         expected = NO_REVISION if now is None else now.revision
         (outcome,) = log.append([Write(key, b"next", expected)]).answers[0]
         assert outcome.error is None
+
+
+def cursor(name: str, creator: str = "", most: int = 2) -> Write:
+    value = Cursor(name=name).SerializeToString()
+    return Write(cursor_key(name, "s@s"), value, creator=creator, creator_keys_max=most)
+
+
+def refused(plan: Plan) -> list[bool]:
+    outcomes = [outcome for answer in plan.answers for outcome in answer]
+    assert all(isinstance(each.error, QuotaExceededError) for each in outcomes if each.error)
+    return [each.error is not None for each in outcomes]
+
+
+def test_a_creator_has_so_many_cursors_whether_they_are_committed_or_wait() -> None:
+    log = Log()
+    one_plan = log.append([cursor("a", "u"), cursor("b", "u")], [cursor("c", "u")])
+    assert refused(one_plan) == [False, False, True]
+    assert refused(log.append([cursor("c", "u"), cursor("c", "v"), cursor("c", "u")])) == [
+        True,
+        False,
+        False,
+    ]
+    log.table.advance(len(log.records))
+    assert refused(log.append([cursor("d", "u"), cursor("d")])) == [True, False]
+    gone = Write(cursor_key("a", "s@s"), None)
+    assert refused(log.append([gone, cursor("e", "u"), cursor("f", "u")])) == [False, False, True]
+    assert refused(log.append([cursor("g", "u", most=0)])) == [False]
+
+
+def test_a_new_leader_knows_the_creators_from_the_log() -> None:
+    log = Log()
+    log.append([cursor("a", "u"), cursor("b", "u")])
+    log.append([cursor("a", "v")])
+    log.append([Write(b"group/g", b"no cursor")])
+    again = Log()
+    again.records = log.records
+    again.table.load(range(4), *zip(*log.records, strict=True))
+    assert refused(again.append([cursor("c", "u"), cursor("c", "v"), cursor("d", "v")])) == [
+        True,
+        False,
+        False,
+    ]
+    assert refused(again.append([cursor("e", "v")])) == [True]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from jetstream_protocol.batch import encode
+from jetstream_server.ingest.nats.compiled import compiled, why_pure
 from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.nats.parser import NatsParser
 from jetstream_server.ingest.nats.subscriptions import (
     Subscriptions,
     parse_permissions_violation,
@@ -39,6 +44,20 @@ def test_messages_of_the_second_subject_come_under_the_first() -> None:
     keyed.deliver(Delivery(2, subjects, [b"r", b""], [b"v", b"w"], blocks))
     assert heard[0] is plain
     assert heard[1] == Delivery(2, [b"b.x", b"b.y.z"], [b"r", b""], [b"v", b"w"], blocks)
+
+
+@pytest.mark.skipif(compiled is None, reason=why_pure or "it is there")
+def test_messages_of_the_second_subject_stay_compiled() -> None:
+    assert compiled is not None
+    heard: list[Delivery] = []
+    keyed = Subscriptions().add("b.>", "g", heard.append, None, "_INGEST.g.3.")
+    wire = b"MSG _INGEST.g.3.b.x 2 r 1\r\nv\r\nMSG _INGEST.g.3.b.x 2 r 1\r\nw\r\n"
+    [delivery] = NatsParser(compiled.Gathering).feed(wire)
+    assert isinstance(delivery, compiled.Columns)
+    keyed.deliver(delivery)
+    assert heard == [delivery]
+    assert heard[0] is delivery
+    assert delivery.encode().to_bytes() == encode([b"v", b"w"], [b"b.x", b"b.x"]).to_bytes()
 
 
 def test_a_refusal_of_either_subject_concerns_it() -> None:

@@ -15,10 +15,11 @@ from __future__ import annotations
 import heapq
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pysyncobj.syncobj
 import pytest
@@ -26,6 +27,7 @@ import pytest
 from jetstream_protocol.logfiles.metadata_records import Snapshot
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft.core import RaftCore
+from jetstream_server.metadata.raft.corrections import CorrectedSyncObj
 from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.library import RaftTimings
 from jetstream_server.metadata.raft.messages import Message, decode, encode
@@ -37,6 +39,8 @@ from tests.unit.metadata.cluster import ADDRESSES
 STEP_SECONDS = 0.02
 REST_SECONDS = 20
 """Longer than a refused snapshot is not sent again (core.REFUSAL_SECONDS)."""
+EARLIER_KIND_MAX = 10
+"""Of the messages that the release before the pre-vote knows."""
 TORN_PAGE_BYTES = 64
 """Smaller than a disk's: the writes are, too."""
 
@@ -101,6 +105,16 @@ def tear(dice: random.Random, journal: Journal) -> None:
         file.write(data[: dice.randint(0, len(data))] if dice.random() < 0.5 else data)
 
 
+class EarlierCore(RaftCore):
+    """A member of the release before the pre-vote."""
+
+    def _let_time_pass(self) -> None:
+        self.doTick(0)
+
+    def _is_current(self, node: Any, message: Message) -> bool:
+        return CorrectedSyncObj._is_current(self, node, message)
+
+
 class Fabric:
     def __init__(self, directory: Path, seed: int, count: int = 3) -> None:
         self.dice = random.Random(seed)
@@ -114,9 +128,13 @@ class Fabric:
         self.disks: dict[NodeId, int] = {}
         self.links: set[tuple[NodeId, NodeId]] = set()
         self.parted: set[tuple[NodeId, NodeId]] = set()
+        # (sender, receiver): what is sent there is lost, and both believe that they are linked.
+        self.muted: set[tuple[NodeId, NodeId]] = set()
         self.submitted = 0
         self.runs = 0
         self.registers = False
+        # Nodes of the release before the pre-vote.
+        self.earlier_releases: set[NodeId] = set()
         self._directory = directory
         self._queue: list[tuple[float, int, NodeId, NodeId, int, bytes]] = []
         self._sent = 0
@@ -126,13 +144,19 @@ class Fabric:
     @classmethod
     @contextmanager
     def running(
-        cls, monkeypatch: pytest.MonkeyPatch, directory: Path, seed: int, count: int = 3
+        cls,
+        monkeypatch: pytest.MonkeyPatch,
+        directory: Path,
+        seed: int,
+        count: int = 3,
+        earlier_releases: Collection[int] = (),
     ) -> Iterator[Fabric]:
         fabric = cls(directory, seed, count)
+        fabric.earlier_releases.update(map(NodeId, earlier_releases))
         with monkeypatch.context() as patch:
             patch.setattr(pysyncobj.syncobj, "monotonicTime", lambda: fabric.now)
             patch.setattr(pysyncobj.syncobj, "random", fabric.dice)
-            for module in ("core", "corrections"):
+            for module in ("core", "corrections", "electing"):
                 patch.setattr(f"jetstream_server.metadata.raft.{module}.random", fabric.dice)
             # The order of writes is what counts here; waiting for a disk would only cost time.
             patch.setattr("os.fdatasync", lambda _: None)
@@ -153,7 +177,8 @@ class Fabric:
         snapshot = read_snapshot(str(directory))
         if snapshot is not None:
             machine.restore(snapshot.data)
-        core = RaftCore(node_id, self.ids, journal, machine, RaftTimings())
+        kind = EarlierCore if node_id in self.earlier_releases else RaftCore
+        core = kind(node_id, self.ids, journal, machine, RaftTimings())
         node = SimulatedNode(node_id, directory, journal, machine, core, f"run-{self.runs}")
         self.nodes[node_id] = node
         return node
@@ -183,8 +208,24 @@ class Fabric:
         self.parted.add((min(left, right), max(left, right)))
         self._disconnect(left, right)
 
+    def cut_off(self, node_id: NodeId) -> None:
+        for peer in self.ids:
+            if peer != node_id:
+                self.part(node_id, peer)
+
+    def mute(self, sender: NodeId, receiver: NodeId) -> None:
+        self.muted.add((sender, receiver))
+
+    def silence(self, node_id: NodeId) -> None:
+        for peer in self.ids:
+            self.mute(node_id, peer)
+            self.mute(peer, node_id)
+
     def heal(self) -> None:
         self.parted.clear()
+        for sender, receiver in self.muted:
+            self._disconnect(sender, receiver)  # A connection does not go on after a gap.
+        self.muted.clear()
 
     def submit(self, node_id: NodeId) -> str:
         self.submitted += 1
@@ -275,6 +316,8 @@ class Fabric:
         self._connect_whoever_can()
         while self._queue and self._queue[0][0] <= self.now:
             _, _, sender, receiver, connection, data = heapq.heappop(self._queue)
+            if (sender, receiver) in self.muted:
+                continue
             if self._connection.get(self._pair(sender, receiver)) == connection:
                 self.nodes[receiver].core.receive(sender, decode(data))
         for node in tuple(self.nodes.values()):
@@ -325,6 +368,8 @@ class Fabric:
 
     def _send(self, sender: NodeId, receiver: NodeId, data: bytes) -> None:
         """Within a connection in order, after a random delay."""
+        is_known = receiver not in self.earlier_releases or data[0] <= EARLIER_KIND_MAX
+        assert is_known, "an earlier release would drop the link"
         at = max(self.now + self.dice.expovariate(100), self._arrival.get((sender, receiver), 0.0))
         self._arrival[sender, receiver] = at
         self._sent += 1
@@ -343,8 +388,9 @@ class Fabric:
                     self._connection[pair] = self._sent
                     self._arrival.pop((left, right), None)
                     self._arrival.pop((right, left), None)
-                    self.nodes[left].core.connected(right)
-                    self.nodes[right].core.connected(left)
+                    for one, other in ((left, right), (right, left)):
+                        knows = other not in self.earlier_releases
+                        self.nodes[one].core.connected(other, has_pre_vote=knows)
 
     def _disconnect(self, left: NodeId, right: NodeId) -> None:
         if self._connection.pop(self._pair(left, right), None) is not None:

@@ -1,9 +1,12 @@
+import struct
+from dataclasses import replace
+
 import pytest
 
 from jetstream_protocol.errors import InvalidRequestError, UnauthenticatedError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft import handshake
-from jetstream_server.metadata.raft.handshake import Answer, Hello, Purpose, Status
+from jetstream_server.metadata.raft.handshake import Answer, Capability, Hello, Purpose, Status
 
 CHALLENGE = b"c" * 32
 HELLO = Hello(Purpose.LINK, NodeId(1), NodeId(2), b"i" * 16, bytes(16), b"n" * 32)
@@ -30,6 +33,31 @@ def test_another_credential_challenge_or_any_changed_byte_is_refused() -> None:
         changed[position] ^= 1
         with pytest.raises((UnauthenticatedError, InvalidRequestError)):
             handshake.decode_hello(bytes(changed), b"secret", CHALLENGE)
+
+
+def test_earlier_releases_read_what_they_know_and_say_that_they_know_no_more() -> None:
+    """Their fields, with three bytes that they send as zero and do not read."""
+    hello = struct.Struct("<8sB3xII16s16s32s")
+    mine = handshake.encode_hello(HELLO, b"secret", CHALLENGE)
+    assert hello.unpack(mine[: hello.size])[1:4] == (Purpose.LINK, 1, 2)
+    body = hello.pack(handshake.MAGIC, Purpose.LINK, 1, 2, b"i" * 16, bytes(16), b"n" * 32)
+    theirs = body + handshake._mac(b"secret", b"hello", CHALLENGE, body)
+    decoded = handshake.decode_hello(theirs, b"secret", CHALLENGE)
+    assert decoded == replace(HELLO, capabilities=Capability.NONE)
+
+    answer = struct.Struct("<8sB3xI16s")
+    mine = handshake.encode_answer(ANSWER, b"secret", HELLO.nonce, CHALLENGE)
+    assert answer.unpack(mine[: answer.size])[1:3] == (Status.WELCOME, 2)
+    body = answer.pack(handshake.MAGIC, Status.WELCOME, 2, b"j" * 16)
+    theirs = body + handshake._mac(b"secret", b"answer", HELLO.nonce + CHALLENGE, body)
+    said = handshake.decode_answer(theirs, b"secret", HELLO.nonce, CHALLENGE)
+    assert said == replace(ANSWER, capabilities=Capability.NONE)
+
+
+def test_capabilities_of_later_releases_are_no_error() -> None:
+    later = replace(HELLO, capabilities=Capability(0x81))
+    data = handshake.encode_hello(later, b"secret", CHALLENGE)
+    assert Capability.PRE_VOTE in handshake.decode_hello(data, b"secret", CHALLENGE).capabilities
 
 
 def test_an_answer_belongs_to_its_question() -> None:

@@ -34,6 +34,15 @@ MESSAGES: list[Message] = [
     {"type": "apply_command_response", "request_id": 5, "log_idx": 9, "log_term": 3},
     {"type": "apply_command_response", "request_id": 5, "error": 4},
     {"type": "timeout_now", "term": 3},
+    {"type": "request_pre_vote", "term": 4, "last_log_index": 9, "last_log_term": 2},
+    {"type": "pre_vote", "term": 3, "asked": 4, "granted": True},
+    {
+        "type": "request_vote",
+        "term": 3,
+        "last_log_index": 9,
+        "last_log_term": 2,
+        "takes_over": True,
+    },
 ]
 
 

@@ -130,3 +130,29 @@ def test_a_stream_is_restored_from_its_creation_on_or_never() -> None:
     assert not cluster.now(restored).is_silent
     with pytest.raises(InvalidRequestError, match="only a new stream is restored"):
         cluster.do(AlterStream(stream_id=restored.id, stream_epoch=1, config={"restoring": True}))
+
+
+def test_encryption_is_unknown_below_its_feature_level_and_rows_without_it_are_as_before() -> None:
+    cluster = Cluster(3)
+    with pytest.raises(InvalidRequestError, match="unknown fields 'encryption'"):
+        cluster.create(config={"encryption": "aes-256-gcm"})
+    wanted = CreateStream(
+        name="a", subject="a", replicas=(), created_at_us=0, config={"encryption": "aes-256-gcm"}
+    )
+    assert wanted.needed_level == 2
+    assert len(cluster.create().config.to_row()) == 12
+
+
+def test_encryption_is_set_and_altered() -> None:
+    cluster = Cluster()
+    for node_id in range(3):
+        cluster.register(node_id, feature_level_max=FeatureLevel(2))
+    cluster.do(SetCluster(feature_level=FeatureLevel(2)))
+    stream = cluster.create(config={"encryption": "aes-256-gcm"})
+    assert stream.config.is_encrypted
+    assert StreamMetadata.from_row(stream.to_row()) == stream
+    cluster.do(AlterStream(stream_id=stream.id, stream_epoch=0, config={"encryption": "node"}))
+    assert not cluster.now(stream).config.is_encrypted
+    assert len(cluster.now(stream).config.to_row()) == 12
+    with pytest.raises(InvalidRequestError, match="aes-256-gcm"):
+        cluster.create("b", "b", config={"encryption": "rot13"})

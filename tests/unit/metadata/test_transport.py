@@ -12,7 +12,12 @@ import pytest
 from jetstream_protocol.errors import PreconditionFailedError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft import transport
-from jetstream_server.metadata.raft.handshake import UNKNOWN_CLUSTER, Identity, cluster_digest
+from jetstream_server.metadata.raft.handshake import (
+    UNKNOWN_CLUSTER,
+    Capability,
+    Identity,
+    cluster_digest,
+)
 from jetstream_server.metadata.raft.link import SILENCE_MAX, LinkTimings
 from jetstream_server.metadata.raft.transport import PeerLinks
 from tests.chaos.metadata_group import free_addresses
@@ -31,7 +36,7 @@ class Member:
         self.downs: list[NodeId] = []
         self.superseded_by: list[str] = []
 
-    def link_up(self, peer: NodeId) -> None:
+    def link_up(self, peer: NodeId, capabilities: Capability) -> None:
         self.ups.append(peer)
 
     def link_down(self, peer: NodeId) -> None:

@@ -13,7 +13,7 @@ from jetstream_server.log.encryption import key_id_of
 from jetstream_server.node import encryption_options
 from jetstream_server.node.config import Config, ConfigurationError, load
 from jetstream_server.node.debug import blotted, public, secrets_of
-from jetstream_server.node.encryption_options import keys_of, note_keys
+from jetstream_server.node.encryption_options import KeyFolder, KeyReload, keys_of, note_keys
 
 KEY, NEW = "ab" * 32, "cd" * 32
 KEY_ID, NEW_ID = (key_id_of(bytes.fromhex(each)) for each in (KEY, NEW))
@@ -150,3 +150,29 @@ def test_keys_are_in_no_debug_bundle() -> None:
     assert KEY not in public(config)
     assert NEW not in public(config)
     assert blotted(f"a {KEY} b {NEW}", secrets_of(config)) == "a *** b ***"
+
+
+def test_a_command_is_run_again_after_minutes_and_a_file_once_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(encryption_options.time, "monotonic", lambda: now)
+    folder = KeyFolder(OsDisk(), str(tmp_path), 0, ())
+    keys = keys_of(printing(f"print({KEY!r})"))
+    assert keys is not None
+    asked = KeyReload(printing(f"print({f'{NEW} {KEY}'!r})").encryption, keys, folder)
+    assert asked.signature() == asked.seen
+    now += encryption_options.COMMAND_CHECK_SECONDS
+    assert asked.signature() != asked.seen
+    asked.reload()
+    assert asked.signature() == asked.seen
+    assert keys.ids == (NEW_ID, KEY_ID)
+    assert keys.active_id == NEW_ID
+
+    config = file_of(tmp_path / "keys", f"{NEW} {KEY}")
+    read = KeyReload(config.encryption, keys, folder)
+    assert read.signature() == read.seen
+    file_of(tmp_path / "keys", f"{KEY} {NEW} ")
+    assert read.signature() != read.seen
+    read.reload()
+    assert keys.active_id == KEY_ID

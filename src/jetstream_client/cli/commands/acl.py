@@ -85,7 +85,10 @@ def list_rules(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """List the rules. What no rule allows is denied; a deny rule wins over an allow rule."""
+    """List the rules. What no rule allows is denied; a deny rule wins over an allow rule.
+
+    Example: jetstream acl list --principal user:reports
+    """
     with Client.from_config(options.config(context, server, timeout)) as client:
         rules = client.list_acls(principal)
     if options.wants_json(context, json):
@@ -104,7 +107,10 @@ def remove(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Remove a rule."""
+    """Remove a rule.
+
+    Example: jetstream acl remove 14
+    """
     with Client.from_config(options.config(context, server, timeout)) as client:
         client.remove_acl(rule)
     options.answer(context, json, {"id": rule, "removed": True}, f"rule {rule} is removed")

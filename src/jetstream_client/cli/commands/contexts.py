@@ -71,6 +71,8 @@ def use(name: Name) -> None:
     """Make a context the current one.
 
     The commands then use it, unless --server or JETSTREAM_SERVERS says otherwise.
+
+    Example: jetstream context use prod
     """
     ContextFile().use(name)
     print(f"{name} is the current context")
@@ -78,7 +80,10 @@ def use(name: Name) -> None:
 
 @app.command("list")
 def list_(context: typer.Context, json: options.Json = False) -> None:
-    """List the contexts."""
+    """List the contexts.
+
+    Example: jetstream context list --json
+    """
     file = ContextFile()
     if options.wants_json(context, json):
         for name, each in sorted(file.contexts.items()):
@@ -100,7 +105,10 @@ def show(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Show a context. Its token is not shown."""
+    """Show a context. Its token is not shown.
+
+    Example: jetstream context show prod
+    """
     file = ContextFile()
     name = name or file.current
     if not name:
@@ -114,7 +122,10 @@ def show(
 
 @app.command()
 def remove(name: Name) -> None:
-    """Remove a context."""
+    """Remove a context.
+
+    Example: jetstream context remove prod
+    """
     ContextFile().remove(name)
     print(f"{name} is removed")
 

@@ -25,6 +25,11 @@ class AcksChoice(StrEnum):
     off = "off"
 
 
+class EncryptionChoice(StrEnum):
+    node = "node"
+    aes_256_gcm = "aes-256-gcm"
+
+
 Subject = Annotated[
     str, typer.Option(help="NATS subject to keep; '*' and '>' as in NATS.", metavar="SUBJECT")
 ]
@@ -40,6 +45,12 @@ FlushOption = Annotated[
     typer.Option(help="When to fsync. Default: group at one replica, interval at more."),
 ]
 AcksOption = Annotated[AcksChoice | None, typer.Option(help="How to acknowledge. Default: reply.")]
+EncryptionOption = Annotated[
+    EncryptionChoice | None,
+    typer.Option(
+        help="Encrypt new records on disk. Default: node, as the nodes are configured.",
+    ),
+]
 MaxAge = Annotated[
     float | None,
     typer.Option(
@@ -116,6 +127,7 @@ def create(
     duplicate_window: DuplicateWindow = None,
     segment_bytes: SegmentBytes = None,
     segment_age: SegmentAge = None,
+    encryption: EncryptionOption = None,
     allow_same_name: Annotated[
         bool,
         typer.Option(
@@ -147,6 +159,7 @@ def create(
             duplicate_window=duplicate_window,
             segment_bytes=segment_bytes,
             segment_age=segment_age,
+            encryption=None if encryption is None else encryption.value,
             allow_same_name=allow_same_name,
         )
     options.answer(
@@ -169,6 +182,7 @@ def create_group(
     max_messages: MaxMessages = None,
     compact: Compact = None,
     duplicate_window: DuplicateWindow = None,
+    encryption: EncryptionOption = None,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
@@ -194,6 +208,7 @@ def create_group(
             max_messages=max_messages,
             compact=compact,
             duplicate_window=duplicate_window,
+            encryption=None if encryption is None else encryption.value,
         )
     if options.wants_json(context, json):
         for stream in created:
@@ -216,6 +231,7 @@ def alter(
     duplicate_window: DuplicateWindow = None,
     segment_bytes: SegmentBytes = None,
     segment_age: SegmentAge = None,
+    encryption: EncryptionOption = None,
     stream_epoch: Annotated[
         int | None,
         typer.Option(min=0, help="Change settings only if the stream still has this epoch."),
@@ -243,6 +259,7 @@ def alter(
             duplicate_window=duplicate_window,
             segment_bytes=segment_bytes,
             segment_age=segment_age,
+            encryption=None if encryption is None else encryption.value,
         )
     options.answer(
         context, json, stream_row(after), f"altered {after.name}, stream epoch {after.stream_epoch}"

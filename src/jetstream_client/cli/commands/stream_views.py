@@ -46,7 +46,7 @@ def list_(
 
     REPLICAS: how many are in sync, of how many. LAST: the age of the last record. "-": no leader
     answers. MESSAGES of a compacted stream counts offsets, so it is an upper bound. STATE:
-    read-only, paused, both, or "-".
+    read-only, paused, encrypted (by its own setting), or "-".
 
     Examples:
 
@@ -112,6 +112,8 @@ def _marks(stream: Stream) -> Iterator[str]:
         yield "read-only"
     if stream.paused:
         yield "paused"
+    if stream.encryption != "node":
+        yield "encrypted"
 
 
 def describe(

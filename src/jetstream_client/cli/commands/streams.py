@@ -119,11 +119,11 @@ def delete(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Delete a stream and all its records, for good. On a terminal it asks first.
+    """Delete a stream and all its records, for good. It asks first.
 
     Example:  jetstream stream delete orders --yes
     """
-    options.confirm_on_terminal(f"Delete stream {stream} and all its records?", yes=yes)
+    options.confirm(f"Delete stream {stream} and all its records?", yes=yes)
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         client.delete_stream(stream)
     options.answer(context, json, {"deleted": stream}, f"deleted {stream}")
@@ -146,20 +146,20 @@ def purge(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Remove a stream's records, all or the oldest, for good. On a terminal it asks first.
+    """Remove a stream's records, all or the oldest, for good. It asks first.
 
     Only whole batches are removed, so a few records before the position may stay. Records can be
     removed only from the beginning of a log, so the records of one subject cannot be purged.
 
     Examples:
 
-      jetstream stream purge orders
+      jetstream stream purge orders --yes
 
       jetstream stream purge orders --before 1h --yes
     """
     position = None if before is None else positions.parse_position(before)
     what = "all records" if before is None else f"the records before {before}"
-    options.confirm_on_terminal(f"Purge {what} of stream {stream}?", yes=yes)
+    options.confirm(f"Purge {what} of stream {stream}?", yes=yes)
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         start = client.purge_stream(stream, position)
     row = {"purged": stream, "log_start_offset": start}

@@ -50,7 +50,10 @@ def list_tokens(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """List the tokens by id. Their texts are not kept anywhere."""
+    """List the tokens by id. Their texts are not kept anywhere.
+
+    Example: jetstream token list --json
+    """
     with Client.from_config(options.config(context, server, timeout)) as client:
         tokens = client.list_tokens()
     if options.wants_json(context, json):
@@ -70,7 +73,10 @@ def revoke(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Revoke a token. Connections that use it are closed."""
+    """Revoke a token. Connections that use it are closed.
+
+    Example: jetstream token revoke 4e54ffd8dc99
+    """
     with Client.from_config(options.config(context, server, timeout)) as client:
         client.revoke_token(token_id)
     options.answer(context, json, {"id": token_id, "revoked": True}, f"token {token_id} is revoked")

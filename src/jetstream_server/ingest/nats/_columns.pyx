@@ -132,7 +132,6 @@ cdef class Columns:
 
     cdef int _add(self, Message* message, const uint8_t* data) except -1:
         cdef Py_ssize_t room
-        cdef Message* first
         cdef Message* grown
         if self._count == self._room:
             room = self._room * 2 if self._room else 16
@@ -141,12 +140,7 @@ cdef class Columns:
                 raise MemoryError()
             self._messages, self._room = grown, room
         self._messages[self._count] = message[0]
-        first = self._messages
-        if self._one_subject and (
-            message.subject_length != first.subject_length
-            or memcmp(data + message.subject, data + first.subject, first.subject_length) != 0
-        ):
-            self._one_subject = False
+        self._one_subject = self._one_subject and self._has_first_subject(message, data)
         self._count += 1
         self._value_bytes += message.value_length
         self._reply_count += message.reply_length > 0
@@ -155,6 +149,27 @@ cdef class Columns:
         if message.value_length and data[message.value] == _COOKIE_START:
             self.may_be_enveloped = True
         return 0
+
+    cdef inline bint _has_first_subject(self, Message* message, const uint8_t* data) noexcept:
+        cdef Message* first = self._messages
+        return message.subject_length == first.subject_length and (
+            memcmp(data + message.subject, data + first.subject, first.subject_length) == 0
+        )
+
+    def remove_prefix(self, Py_ssize_t length):
+        """Remove the first `length` bytes of each subject."""
+        cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(self._data)
+        cdef Py_ssize_t at
+        cdef int32_t removed
+        cdef Message* message
+        self._subjects = None
+        self._one_subject = True
+        for at in range(self._count):
+            message = self._messages + at
+            removed = <int32_t>min(length, message.subject_length)
+            message.subject += removed
+            message.subject_length -= removed
+            self._one_subject = self._one_subject and self._has_first_subject(message, data)
 
     def __len__(self):
         return self._count

@@ -70,23 +70,15 @@ class Delivery:
         """The messages that may be answered."""
         return policy.select(self.replies)
 
+    def remove_prefix(self, length: int) -> None:
+        """Remove the first `length` bytes of each subject."""
+        self.subjects = [subject[length:] for subject in self.subjects]
+
     def pad_header_blocks(self) -> None:
         """Add empty header blocks for the messages since the last one with headers."""
         blocks = self.header_blocks
         if blocks is not None:
             blocks.extend(repeat(b"", len(self.values) - len(blocks)))
-
-
-def without_prefix(delivery: Delivery, length: int) -> Delivery:
-    """The same messages, with the first `length` bytes of each subject removed."""
-    return Delivery(
-        delivery.sid,
-        [subject[length:] for subject in delivery.subjects],
-        delivery.replies,
-        delivery.values,
-        delivery.header_blocks,
-        may_be_enveloped=delivery.may_be_enveloped,
-    )
 
 
 _COMPARED: Final = ("header_blocks", "replies", "sid", "subjects", "values")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from jetstream_protocol.errors import PermissionDeniedError
-from jetstream_server.ingest.nats.delivery import Delivery, without_prefix
+from jetstream_server.ingest.nats.delivery import Delivery
 
 OnDelivery = Callable[[Delivery], None]
 OnRefusal = Callable[[int, PermissionDeniedError], None]
@@ -49,7 +49,7 @@ class Subscription:
     def deliver(self, delivery: Delivery) -> None:
         """Pass on the delivery. Subjects under the prefix are passed on without it."""
         if delivery.sid != self.sid:
-            delivery = without_prefix(delivery, len(self.prefix.encode()))
+            delivery.remove_prefix(len(self.prefix.encode()))
         self.on_delivery(delivery)
 
 

@@ -38,7 +38,7 @@ from jetstream_server.metadata.member.proposals import Outcome, Proposals
 from jetstream_server.metadata.member.state_machine import RegistryStateMachine
 from jetstream_server.metadata.raft.core import SURELY_NOT_APPLIED, RaftCore
 from jetstream_server.metadata.raft.group_file import GroupFile
-from jetstream_server.metadata.raft.handshake import Identity, cluster_digest
+from jetstream_server.metadata.raft.handshake import Capability, Identity, cluster_digest
 from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.messages import Message, decode, encode
 from jetstream_server.metadata.raft.status import MetadataStatus
@@ -329,8 +329,9 @@ class MemberLoop:
 
     # Events of the links.
 
-    def link_up(self, peer: NodeId) -> None:
-        self._arrive(partial(self._core.connected, peer))
+    def link_up(self, peer: NodeId, capabilities: Capability) -> None:
+        has_pre_vote = Capability.PRE_VOTE in capabilities
+        self._arrive(partial(self._core.connected, peer, has_pre_vote=has_pre_vote))
 
     def link_down(self, peer: NodeId) -> None:
         self._arrive(partial(self._core.disconnected, peer))

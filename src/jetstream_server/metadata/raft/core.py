@@ -2,8 +2,8 @@
 
 pysyncobj decides which node leads and what is committed. Here it uses no disk, socket or pickle,
 and calls no replicated methods: commands are bytes, and `apply` gets them in order. corrections.py
-corrects its errors. Only these two files use its private names (`_SyncObj__…`); therefore the
-version is pinned and checked.
+corrects its errors, electing.py adds a pre-vote. Only these three files use its private names
+(`_SyncObj__…`); therefore the version is pinned and checked.
 
 Log, vote and term are durable before any message is sent and before an entry of this node counts:
 the driver calls `tick` and `receive`, syncs the journal, then sends the outbox.
@@ -23,7 +23,8 @@ from pysyncobj.config import FAIL_REASON
 
 from jetstream_protocol.logfiles.metadata_records import FIRST_INDEX, Entry
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.raft.corrections import CorrectedSyncObj, StateMachine
+from jetstream_server.metadata.raft.corrections import StateMachine
+from jetstream_server.metadata.raft.electing import ElectingSyncObj
 from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.library import (
     Outbox,
@@ -33,6 +34,7 @@ from jetstream_server.metadata.raft.library import (
     configuration,
 )
 from jetstream_server.metadata.raft.messages import REGULAR, Message
+from jetstream_server.metadata.raft.pre_vote import PreVote
 from jetstream_server.metadata.raft.raft_log import RaftLog
 from jetstream_server.metadata.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from jetstream_server.metadata.raft.status import Role
@@ -51,7 +53,7 @@ SURELY_NOT_APPLIED = (
 """Failures after which an attempt cannot take effect any more. After any other one it may."""
 
 
-class RaftCore(CorrectedSyncObj):
+class RaftCore(ElectingSyncObj):
     """One member's Raft. `voters` includes this node if it votes."""
 
     def __init__(
@@ -78,6 +80,7 @@ class RaftCore(CorrectedSyncObj):
         self.core_may_vote = False
         self.core_refused_until = 0.0
         self.core_timings = timings
+        self.core_pre_vote = PreVote(timings, pysyncobj.syncobj.monotonicTime())
         own = self.core_nodes.get(node_id)
         others = [node for voter, node in self.core_nodes.items() if voter != node_id]
         super().__init__(own, others, conf=configuration(timings), transport=self.core_outbox)
@@ -102,7 +105,7 @@ class RaftCore(CorrectedSyncObj):
         assert self.core_journal.is_synced, "an entry counts only once it is durable"
         self._found()
         self._hold_back()
-        self.doTick(0)
+        self._let_time_pass()
         self.core_voting.registrations.applied(self._SyncObj__raftLastApplied)
         self._follow_registration()
         self._append_bound()
@@ -154,9 +157,13 @@ class RaftCore(CorrectedSyncObj):
             messages.append((NodeId(int(node.id)), message))
         return messages
 
-    def connected(self, peer: NodeId) -> None:
-        """Note a new connection to a peer. Its acknowledgements are collected anew."""
+    def connected(self, peer: NodeId, *, has_pre_vote: bool) -> None:
+        """Note a new connection to a peer. Its acknowledgements are collected anew. has_pre_vote:
+        it understands the messages of the pre-vote."""
         node = self.core_nodes.get(peer)
+        self.core_pre_vote.linked(peer, has_pre_vote=has_pre_vote)
+        if node is not None and node == self._getLeader():
+            self._await_heartbeat()
         self._report_status(peer)
         if node is None:
             node = self.core_nodes[peer] = Peer(str(peer))
@@ -165,28 +172,26 @@ class RaftCore(CorrectedSyncObj):
         if node in self._SyncObj__raftMatchIndex:
             self._SyncObj__raftMatchIndex[node] = 0
         self.core_outbox._onNodeConnected(node)
-        if node in self._SyncObj__otherNodes:
-            self._await_leader()
 
-    def _await_leader(self) -> None:
-        """After reconnecting, wait for the link to a possible leader: an election at once would
-        depose that leader, because pysyncobj has no pre-vote. A group that never had a leader need
-        not wait."""
-        if self._SyncObj__raftLeader is None and self.core_journal.last_index > FIRST_INDEX:
-            timings = self.core_timings
-            patience = random.uniform(timings.election_min, timings.election_max)
-            self._SyncObj__raftElectionDeadline = max(
-                self._SyncObj__raftElectionDeadline, pysyncobj.syncobj.monotonicTime() + patience
-            )
+    def _await_heartbeat(self) -> None:
+        """Give the leader, whose link is back, time for its next heartbeats."""
+        timings, now = self.core_timings, pysyncobj.syncobj.monotonicTime()
+        self.core_pre_vote.found_leader(now)
+        patience = random.uniform(2 * timings.heartbeat, timings.gone_max)
+        self._SyncObj__raftElectionDeadline = max(
+            self._SyncObj__raftElectionDeadline, now + patience
+        )
 
     def disconnected(self, peer: NodeId) -> None:
         node = self.core_nodes[peer]
         self.core_sender.cancelTransmisstion(node)
+        self.core_pre_vote.unlinked(peer)
         if node == self._getLeader():
-            timings = self.core_timings
+            timings, now = self.core_timings, pysyncobj.syncobj.monotonicTime()
+            self.core_pre_vote.lost_leader(now)
             patience = random.uniform(timings.gone_min, timings.gone_max)
             self._SyncObj__raftElectionDeadline = min(
-                self._SyncObj__raftElectionDeadline, pysyncobj.syncobj.monotonicTime() + patience
+                self._SyncObj__raftElectionDeadline, now + patience
             )
         if node in self._SyncObj__otherNodes:
             self.core_outbox._onNodeDisconnected(node)

@@ -4,9 +4,10 @@ follow.
 Bytes, little-endian; A accepted the connection, D dialled it:
 
     A → D  challenge   magic 8s, nonce 32s
-    D → A  hello       magic 8s, purpose u8, 3x, sender u32, target u32, instance 16s,
-                       cluster 16s, nonce 32s, mac 32s
-    A → D  answer      magic 8s, status u8, 3x, sender u32, instance 16s, mac 32s
+    D → A  hello       magic 8s, purpose u8, capabilities u8, 2x, sender u32, target u32,
+                       instance 16s, cluster 16s, nonce 32s, mac 32s
+    A → D  answer      magic 8s, status u8, capabilities u8, 2x, sender u32, instance 16s,
+                       mac 32s
     both   frames      length u32, tag 16s, payload; an empty payload keeps the link alive
 
 MACs are HMAC-SHA256 with the cluster's shared credential, over both nonces and every field, so that
@@ -20,6 +21,9 @@ certificates as identities.
 (unsafe_recovery.py), zero while unknown: different clusters never mix, and a recovered group never
 mixes with the voters it left behind.
 
+`capabilities` says which messages the sender understands beyond those of every release. Older
+releases send zero and ignore what they receive.
+
 Nothing here does I/O; docs/protocol.md, "Metadata group", is the normative text.
 """
 
@@ -30,7 +34,7 @@ import hmac
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 from jetstream_protocol.errors import InvalidRequestError, UnauthenticatedError
 from jetstream_protocol.types import NodeId
@@ -43,8 +47,8 @@ FRAME_BYTES_MAX = 8 * 1024 * 1024
 UNKNOWN_CLUSTER = bytes(16)
 
 _CHALLENGE = struct.Struct("<8s32s")
-_HELLO = struct.Struct("<8sB3xII16s16s32s")
-_ANSWER = struct.Struct("<8sB3xI16s")
+_HELLO = struct.Struct("<8sBB2xII16s16s32s")
+_ANSWER = struct.Struct("<8sBB2xI16s")
 _MAC_BYTES = 32
 CHALLENGE_BYTES = _CHALLENGE.size
 HELLO_BYTES = _HELLO.size + _MAC_BYTES
@@ -57,6 +61,14 @@ FRAME_HEAD_BYTES = _LENGTH.size + TAG_BYTES
 class Purpose(IntEnum):
     LINK = 1
     PROBE = 2  # Ask whether this node id is free, then hang up.
+
+
+class Capability(IntFlag):
+    NONE = 0
+    PRE_VOTE = 1  # The messages 11 to 13 (messages.py).
+
+
+OWN_CAPABILITIES = Capability.PRE_VOTE
 
 
 class Status(IntEnum):
@@ -96,6 +108,7 @@ class Hello:
     instance: bytes
     cluster: bytes
     nonce: bytes
+    capabilities: Capability = OWN_CAPABILITIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +116,7 @@ class Answer:
     status: Status
     sender: NodeId
     instance: bytes
+    capabilities: Capability = OWN_CAPABILITIES
 
 
 def cluster_digest(cluster_id: str, recoveries: Sequence[str] = ()) -> bytes:
@@ -126,6 +140,7 @@ def encode_hello(hello: Hello, secret: bytes, challenge: bytes) -> bytes:
     body = _HELLO.pack(
         MAGIC,
         hello.purpose,
+        hello.capabilities,
         hello.sender,
         hello.target,
         hello.instance,
@@ -139,17 +154,25 @@ def decode_hello(data: bytes, secret: bytes, challenge: bytes) -> Hello:
     """Decode the dialler's hello. Raises InvalidRequestError, or UnauthenticatedError for a bad
     MAC."""
     body, mac = data[: _HELLO.size], data[_HELLO.size :]
-    magic, purpose, sender, target, instance, cluster, nonce = _HELLO.unpack(body)
+    magic, purpose, capabilities, sender, target, instance, cluster, nonce = _HELLO.unpack(body)
     _check_magic(magic)
     if not hmac.compare_digest(mac, _mac(secret, b"hello", challenge, body)):
         raise UnauthenticatedError("a peer does not know the cluster's credential")
     if purpose not in tuple(Purpose):
         raise InvalidRequestError("a peer wants something unknown: a newer version?")
-    return Hello(Purpose(purpose), NodeId(sender), NodeId(target), instance, cluster, nonce)
+    return Hello(
+        Purpose(purpose),
+        NodeId(sender),
+        NodeId(target),
+        instance,
+        cluster,
+        nonce,
+        Capability(capabilities),
+    )
 
 
 def encode_answer(answer: Answer, secret: bytes, hello_nonce: bytes, challenge: bytes) -> bytes:
-    body = _ANSWER.pack(MAGIC, answer.status, answer.sender, answer.instance)
+    body = _ANSWER.pack(MAGIC, answer.status, answer.capabilities, answer.sender, answer.instance)
     if answer.status == Status.BAD_CREDENTIAL:
         return body + bytes(_MAC_BYTES)
     return body + _mac(secret, b"answer", hello_nonce + challenge, body)
@@ -158,7 +181,7 @@ def encode_answer(answer: Answer, secret: bytes, hello_nonce: bytes, challenge: 
 def decode_answer(data: bytes, secret: bytes, hello_nonce: bytes, challenge: bytes) -> Answer:
     """Decode the acceptor's answer. Raises InvalidRequestError or UnauthenticatedError."""
     body, mac = data[: _ANSWER.size], data[_ANSWER.size :]
-    magic, status, sender, instance = _ANSWER.unpack(body)
+    magic, status, capabilities, sender, instance = _ANSWER.unpack(body)
     _check_magic(magic)
     if status == Status.BAD_CREDENTIAL:
         raise UnauthenticatedError(REFUSALS[Status.BAD_CREDENTIAL])
@@ -166,7 +189,7 @@ def decode_answer(data: bytes, secret: bytes, hello_nonce: bytes, challenge: byt
         raise UnauthenticatedError("does not know the cluster's credential")
     if status not in tuple(Status):
         raise InvalidRequestError("gives an unknown answer: a newer version?")
-    return Answer(Status(status), NodeId(sender), instance)
+    return Answer(Status(status), NodeId(sender), instance, Capability(capabilities))
 
 
 class Sealer:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft import handshake
-from jetstream_server.metadata.raft.handshake import Sealer
+from jetstream_server.metadata.raft.handshake import Capability, Sealer
 
 READ_BUFFER_BYTES = 64 * 1024
 SILENCE_MAX = 4
@@ -30,18 +30,21 @@ class LinkTimings:
 
 
 class Link:
-    """One established connection. silence: the number of missing keep-alives."""
+    """One established connection. capabilities: the peer's. silence: the number of missing
+    keep-alives."""
 
     def __init__(
         self,
         peer: NodeId,
         instance: bytes,
+        capabilities: Capability,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         codecs: tuple[Sealer, Sealer],
     ) -> None:
         self.peer = peer
         self.instance = instance
+        self.capabilities = capabilities
         self.silence = 0
         self._reader = reader
         self._writer = writer

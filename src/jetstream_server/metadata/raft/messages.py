@@ -14,8 +14,12 @@ little-endian; bytes that do not decode exactly are refused. Bytes from a peer a
     8 not_forwarded       request u64, reason u64
     9 timeout_now         term u64
    10 standing            voter u8, pristine u8; count u16; count × (length u16, run)
+   11 request_pre_vote    term, last_index, last_term u64
+   12 pre_vote            term, asked u64; granted u8
+   13 request_vote        as 3, from the one whom the leader has asked to take over
 
-The last one is ours: a member's own status (voting.py).
+The last four are ours: a member's own status (voting.py), and the pre-vote (pre_vote.py). The
+pre-vote's are sent only to peers that understand them (handshake.Capability).
 
 A command is one byte, its kind (REGULAR or NO_OP; nothing else is ever proposed), and its text.
 """
@@ -44,6 +48,7 @@ _ENTRY = struct.Struct("<QI")
 _SNAPSHOT = struct.Struct("<QBB")
 _VOTE_REQUEST = struct.Struct("<QQQ")
 _NEXT_INDEX = struct.Struct("<QQBB")
+_PRE_VOTE = struct.Struct("<QQB")
 _THREE = struct.Struct("<QQQ")
 _TWO = struct.Struct("<QQ")
 _ONE = struct.Struct("<Q")
@@ -103,10 +108,21 @@ def _encode_forwarded(message: Message) -> bytes:
     return b"\x07" + _THREE.pack(message["request_id"], message["log_idx"], message["log_term"])
 
 
+def _encode_vote_request(message: Message) -> bytes:
+    if message["type"] == "request_pre_vote":
+        kind = b"\x0b"
+    else:
+        kind = b"\x0d" if message.get("takes_over") else b"\x03"
+    return kind + _VOTE_REQUEST.pack(
+        message["term"], message["last_log_index"], message["last_log_term"]
+    )
+
+
 _ENCODERS: dict[str, Callable[[Message], bytes]] = {
-    "request_vote": lambda message: (
-        b"\x03"
-        + _VOTE_REQUEST.pack(message["term"], message["last_log_index"], message["last_log_term"])
+    "request_vote": _encode_vote_request,
+    "request_pre_vote": _encode_vote_request,
+    "pre_vote": lambda message: (
+        b"\x0c" + _PRE_VOTE.pack(message["term"], message["asked"], message["granted"])
     ),
     "response_vote": lambda message: b"\x04" + _ONE.pack(message["term"]),
     "next_node_idx": lambda message: (
@@ -181,6 +197,11 @@ def _decode_vote_request(data: memoryview) -> Message:
     }
 
 
+def _decode_pre_vote(data: memoryview) -> Message:
+    term, asked, granted = _PRE_VOTE.unpack(data)
+    return {"type": "pre_vote", "term": term, "asked": asked, "granted": bool(granted)}
+
+
 def _decode_next_index(data: memoryview) -> Message:
     term, next_index, reset, success = _NEXT_INDEX.unpack(data)
     return {
@@ -248,4 +269,7 @@ _DECODERS: dict[int, Callable[[memoryview], Message]] = {
     8: _decode_not_forwarded,
     9: lambda data: {"type": "timeout_now", "term": _ONE.unpack(data)[0]},
     10: _decode_standing,
+    11: lambda data: {**_decode_vote_request(data), "type": "request_pre_vote"},
+    12: _decode_pre_vote,
+    13: lambda data: {**_decode_vote_request(data), "takes_over": True},
 }

@@ -29,6 +29,7 @@ from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.metadata.raft import handshake
 from jetstream_server.metadata.raft.handshake import (
     Answer,
+    Capability,
     Hello,
     Identity,
     Purpose,
@@ -58,7 +59,7 @@ SUPERSEDED_ASK_SECONDS = 2.0
 class LinkEvents(Protocol):
     """Events for a member. Called on the event loop of the links."""
 
-    def link_up(self, peer: NodeId) -> None: ...
+    def link_up(self, peer: NodeId, capabilities: Capability) -> None: ...
 
     def link_down(self, peer: NodeId) -> None: ...
 
@@ -204,7 +205,8 @@ class PeerLinks:
                     reader, writer, answer, codecs = await self._dial(peer, Purpose.LINK)
                 self._check_answer(answer, peer, writer)
                 pause = self._timings.redial_min
-                await self._serve(Link(peer, answer.instance, reader, writer, codecs))
+                link = Link(peer, answer.instance, answer.capabilities, reader, writer, codecs)
+                await self._serve(link)
             except ssl.SSLError as error:
                 self._note(peer, f"cannot be reached over TLS: {tls_reason(error)}")
             except (OSError, asyncio.IncompleteReadError) as error:
@@ -313,7 +315,7 @@ class PeerLinks:
         if hello.purpose == Purpose.PROBE:
             return None
         codecs = handshake.sealers(self._identity.secret, challenge, hello.nonce, dialled=False)
-        return Link(hello.sender, hello.instance, reader, writer, codecs)
+        return Link(hello.sender, hello.instance, hello.capabilities, reader, writer, codecs)
 
     async def _checked_hello(
         self, data: bytes, challenge: bytes, writer: asyncio.StreamWriter
@@ -359,7 +361,7 @@ class PeerLinks:
             self._events.link_down(link.peer)
         self._links[link.peer] = link
         self.problems.pop(link.peer, None)
-        self._events.link_up(link.peer)
+        self._events.link_up(link.peer, link.capabilities)
         try:
             while True:
                 self._events.frame_received(link.peer, await link.receive())

@@ -26,11 +26,16 @@ RequestedSettings = Mapping[str, Any]
 
 FlushPolicy = Literal["none", "interval", "group"]
 AckPolicy = Literal["reply", "envelope", "off"]
+EncryptionPolicy = Literal["node", "aes-256-gcm"]
 
 FLUSH_POLICIES: tuple[FlushPolicy, ...] = get_args(FlushPolicy)
 ACK_POLICIES: tuple[AckPolicy, ...] = get_args(AckPolicy)
+ENCRYPTION_POLICIES: tuple[EncryptionPolicy, ...] = get_args(EncryptionPolicy)
 
-SETTING_LEVELS: Mapping[str, FeatureLevel] = {"restoring": FeatureLevel(2)}
+SETTING_LEVELS: Mapping[str, FeatureLevel] = {
+    "restoring": FeatureLevel(2),
+    "encryption": FeatureLevel(2),
+}
 """The feature level from which a setting may be given. Settings not listed here: the first."""
 
 
@@ -42,6 +47,8 @@ class StreamSettings:
     unlimited. duplicate_window_us: 0 is off. segment_bytes: 0 is the server's own setting.
     segment_age_us: 0: derived from the other settings (docs/operations/settings.md).
     restoring: the stream is filled by a restore, and does not listen to its subject.
+    encryption: "node": new batches are encrypted if the leader's configuration says so; otherwise
+    always.
     """
 
     replicas: int
@@ -57,6 +64,12 @@ class StreamSettings:
     segment_bytes: int = 0
     segment_age_us: int = 0
     restoring: bool = False
+    encryption: EncryptionPolicy = "node"
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether every new batch must be encrypted, whatever a node's configuration says."""
+        return self.encryption != "node"
 
     @property
     def has_limits(self) -> bool:
@@ -87,7 +100,7 @@ class StreamSettings:
         """The fields in their order. Trailing fields of later feature levels are left out while
         they have their default: software that does not know them must be able to read the row."""
         row = [getattr(self, name) for name in _SETTINGS_FIELDS]
-        while _SETTINGS_FIELDS[len(row) - 1] in SETTING_LEVELS and not row[-1]:
+        while row[-1] == _LATER_SETTINGS.get(_SETTINGS_FIELDS[len(row) - 1], _LEVEL_1):
             row.pop()
         return tuple(row)
 
@@ -287,6 +300,11 @@ class ControllerClaim:
 
 
 _SETTINGS_FIELDS = tuple(field.name for field in fields(StreamSettings))
+_LEVEL_1 = object()
+"""Stands for the default of a setting that is always written."""
+_LATER_SETTINGS = {
+    field.name: field.default for field in fields(StreamSettings) if field.name in SETTING_LEVELS
+}
 _STREAM_FIELDS = tuple(field.name for field in fields(StreamMetadata))
 _NODE_FIELDS = tuple(field.name for field in fields(NodeMetadata))
 _CONFIG_AT = _STREAM_FIELDS.index("config")

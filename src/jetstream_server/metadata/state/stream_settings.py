@@ -12,6 +12,7 @@ from jetstream_protocol.errors import InvalidRequestError
 from jetstream_server.metadata.state.fields import Fields
 from jetstream_server.metadata.state.model import (
     ACK_POLICIES,
+    ENCRYPTION_POLICIES,
     FLUSH_POLICIES,
     SETTING_LEVELS,
     FeatureLevel,
@@ -55,6 +56,8 @@ def requested_settings(config: RequestedSettings, op: str, level: FeatureLevel) 
         wished["compact"] = fields.flag("compact")
     if level >= SETTING_LEVELS["restoring"] and fields.has("restoring"):
         wished["restoring"] = fields.flag("restoring")
+    if level >= SETTING_LEVELS["encryption"] and fields.has("encryption"):
+        wished["encryption"] = fields.choice("encryption", ENCRYPTION_POLICIES)
     for name, (least, most) in _RANGES.items():
         if fields.has(name):
             wished[name] = _within(name, fields.integer(name), least, most)

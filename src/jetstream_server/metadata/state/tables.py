@@ -39,6 +39,10 @@ DELETIONS_MAX = 100_000
 only set aside, not deleted, by a node that was away when they were deleted."""
 
 
+def unknown_id(stream_id: int) -> StreamNotFoundError:
+    return StreamNotFoundError(f"there is no stream with id {stream_id}: was it deleted?")
+
+
 class Tables:
     """All metadata. Mappings are read-only; `commit` keeps them and the indexes consistent."""
 
@@ -86,6 +90,13 @@ class Tables:
         """The stream with that name and subject."""
         stream_id = self._by_name.get(name, {}).get(subject)
         return None if stream_id is None else self.streams[stream_id]
+
+    def with_id(self, stream_id: StreamId) -> StreamMetadata:
+        """The stream with that id. Raises StreamNotFoundError."""
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            raise unknown_id(stream_id)
+        return stream
 
     def named(self, name: str) -> list[StreamMetadata]:
         """Every stream of that name, by subject."""

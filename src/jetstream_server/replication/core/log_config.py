@@ -1,10 +1,11 @@
-"""When the segments of a stream's log are sealed."""
+"""When the segments of a stream's log are sealed, and whether its batches must be encrypted."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from jetstream_server.log.commit_log import LogConfig
+from jetstream_server.log.commit_log import CommitLog, LogConfig
+from jetstream_server.log.encryption import why_no_key
 from jetstream_server.metadata.state.model import StreamSettings
 from jetstream_server.metadata.state.stream_settings import SEGMENT_BYTES_MIN
 
@@ -17,8 +18,8 @@ COMPACTED_SEGMENT_AGE_US = 3_600_000_000
 
 
 def log_config_for(base: LogConfig, settings: StreamSettings) -> LogConfig:
-    """When a stream's segments are sealed: as the user has set, otherwise as its limits need,
-    otherwise as in `base`."""
+    """The log's part of a stream's settings. Segments are sealed as the user has set, otherwise as
+    its limits need, otherwise as in `base`."""
     size = settings.segment_bytes or base.segment_bytes
     if settings.max_bytes and not settings.segment_bytes:
         size = min(size, max(settings.max_bytes // SEGMENTS_PER_LIMIT, SEGMENT_BYTES_MIN))
@@ -35,4 +36,18 @@ def log_config_for(base: LogConfig, settings: StreamSettings) -> LogConfig:
         segment_bytes=size,
         segment_age_us=min(ages, default=base.segment_age_us),
         segment_offsets=offsets,
+        must_encrypt=settings.is_encrypted,
     )
+
+
+def why_no_appends(settings: StreamSettings, log: CommitLog) -> str:
+    """Why nothing can be appended to a stream's log on this node; "" if it can."""
+    return log.offline_reason or (why_no_key(log.encryption) if settings.is_encrypted else "")
+
+
+def active_key_id(settings: StreamSettings, log: CommitLog) -> str:
+    """The id of the key with which this node would encrypt new batches of the stream; "": it would
+    store them plain."""
+    if log.encryption is None or not (settings.is_encrypted or log.encryption.keys.encrypts):
+        return ""
+    return log.encryption.keys.active_id

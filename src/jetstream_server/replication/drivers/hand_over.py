@@ -35,6 +35,7 @@ from jetstream_server.metadata.state.commands import TransferLeader
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.fitness import Fitness
 from jetstream_server.replication.core.leader import LeaderState
+from jetstream_server.replication.core.log_config import why_no_appends
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
@@ -255,7 +256,7 @@ class HandOver:
         replica = self._replicas.get(stream_id)
         if replica is None or replica.following is None:
             raise UnavailableError("this node does not follow the stream, as far as it knows")
-        if replica.log.offline_reason:
+        if why_no_appends(replica.stream.config, replica.log):
             raise UnavailableError("this node's replica is offline")
         if not self._publishers.listens:
             raise UnavailableError("this node is not connected to NATS, or has no session")

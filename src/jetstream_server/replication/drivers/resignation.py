@@ -1,4 +1,5 @@
-"""Hands this node's leaderships over while it cannot serve publishers and other nodes can.
+"""Hands this node's leaderships over while it cannot serve publishers and other nodes can: all of
+them, or only those of streams that must be encrypted, while it has no key.
 
 fitness.py decides when. Each follower is first asked whether it can lead at once (hand_over.py). A
 follower that cannot is not asked again in the same round. If none can, this node keeps leading and
@@ -8,16 +9,18 @@ asks again later: it serves readers, and publishers get the reason in their erro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from jetstream_protocol.errors import JetstreamError, UnavailableError
-from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
+from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.metadata.state.placement import Election
 from jetstream_server.metadata.state.tables import Tables
+from jetstream_server.replication.core.log_config import why_no_appends
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.hand_over import HandOver
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -25,6 +28,8 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 LOOK_SECONDS = 0.1
 ROUND_SECONDS = 0.5
 """Pause between two rounds: other nodes may have recovered by then."""
+KEYS_US = 1_000_000
+"""µs between two looks for streams that need a key: it takes a millisecond for many streams."""
 AT_A_TIME = 16
 """Hand-overs at a time, as for a drain: each takes about ten milliseconds, mostly waiting."""
 
@@ -51,6 +56,7 @@ class Resignation:
         self._problem = problem
         self._node_id = NodeId(node_id)
         self._monotonic_clock = monotonic_clock
+        self._complaints = LogThrottle(lambda: monotonic_clock() / 1e6)
         self._working: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -63,6 +69,7 @@ class Resignation:
 
     async def _work(self) -> None:
         fitness = self._hand_overs.fitness
+        keys_due_us = MonotonicUs(0)
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if fitness.look(self._problem(), self._monotonic_clock()):
@@ -70,11 +77,34 @@ class Resignation:
                     logger.warning("node_cannot_serve", reason=fitness.problem)
                 else:
                     logger.info("node_can_serve_again")
-            if fitness.must_resign(self._monotonic_clock()):
-                await self._round()
+            now_us = self._monotonic_clock()
+            if fitness.must_resign(now_us):
+                await self._round([each for each in self._replicas if each.leadership is not None])
                 await asyncio.sleep(ROUND_SECONDS)
+            elif now_us >= keys_due_us:
+                keys_due_us = MonotonicUs(now_us + KEYS_US)
+                if unfit := self._without_key():
+                    await self._round(unfit)
 
-    async def _round(self) -> None:
+    def _without_key(self) -> list[Replica]:
+        """The led streams that must be encrypted, if this node has no key."""
+        keys = self._replicas.log_config.keys
+        if keys is not None and keys.can_encrypt:
+            return []
+        led = [each for each in self._replicas if each.leadership is not None]
+        return [each for each in led if self._lacks_key(each)]
+
+    def _lacks_key(self, replica: Replica) -> bool:
+        """Whether this node cannot store the stream, which must be encrypted. Logs it."""
+        settings, log = replica.stream.config, replica.log
+        if not settings.is_encrypted or log.offline_reason:
+            return False
+        reason = why_no_appends(settings, log)
+        if reason and self._complaints.is_due("no_key", replica.stream.full_name):
+            logger.error("stream_refused", stream=replica.stream.full_name, reason=reason)
+        return bool(reason)
+
+    async def _round(self, led: Sequence[Replica]) -> None:
         """Try every stream once, several at a time."""
         slots = asyncio.Semaphore(AT_A_TIME)
         election = Election(self._tables.nodes, self._tables.leaderships)
@@ -87,8 +117,8 @@ class Resignation:
                         return
 
         async with asyncio.TaskGroup() as tasks:
-            for replica in self._replicas:
-                if replica.leadership is not None and len(replica.stream.isr) > 1:
+            for replica in led:
+                if len(replica.stream.isr) > 1:
                     tasks.create_task(resign(replica))
 
     def _target(self, replica: Replica, election: Election, refusing: dict[NodeId, str]) -> NodeId:

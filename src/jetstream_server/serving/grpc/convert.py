@@ -11,6 +11,7 @@ from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
 
 _FLUSH = {"none": pb.FLUSH_NONE, "interval": pb.FLUSH_INTERVAL, "group": pb.FLUSH_GROUP}
+_ENCRYPTION = {"node": pb.ENCRYPTION_NODE, "aes-256-gcm": pb.ENCRYPTION_AES_256_GCM}
 _ACKS = {"reply": pb.ACKS_REPLY, "envelope": pb.ACKS_ENVELOPE, "off": pb.ACKS_OFF}
 
 # Settings that have the same name in StreamSettings and StreamConfig: copied.
@@ -31,6 +32,7 @@ def stream_to_proto(stream: StreamMetadata) -> pb.Stream:
             min_insync_replicas=stream.config.min_insync_replicas,
             flush=_FLUSH[stream.config.flush],
             acks=_ACKS[stream.config.acks],
+            encryption=_ENCRYPTION[stream.config.encryption],
             group=stream.group,
             partition=stream.partition,
             partitions=stream.partitions,
@@ -73,6 +75,7 @@ def config_from_proto(config: pb.StreamConfig) -> dict[str, Any]:
         ),
         "flush": _named("flush", config.flush, _FLUSH),
         "acks": _named("acks", config.acks, _ACKS),
+        "encryption": _named("encryption", config.encryption, _ENCRYPTION),
         "group": config.group,
         "partition": config.partition,
         "partitions": config.partitions,

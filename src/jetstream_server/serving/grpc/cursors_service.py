@@ -7,25 +7,26 @@ import re
 from collections.abc import Iterator, Sequence
 
 from jetstream_protocol.errors import (
+    CODES,
     InvalidRequestError,
     JetstreamError,
     NotFoundError,
-    StreamNotFoundError,
+    QuotaExceededError,
 )
 from jetstream_protocol.generated import common_pb2, cursors_pb2_grpc
 from jetstream_protocol.generated import cursors_pb2 as pb
-from jetstream_protocol.types import StreamId
 from jetstream_server.clocks import WallClock
 from jetstream_server.cursors.records import CURSOR_PREFIX, cursor_key
 from jetstream_server.cursors.store import CursorStore
 from jetstream_server.cursors.table import Entry, Fence, Outcome, Write
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.net.error_limits import bounded
+from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.cursor_leader import CursorLeader
 from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.grpc.peers import quota_holder
 from jetstream_server.serving.stream_access import StreamAccess
 
 COMMITS_MAX = 10_000
@@ -35,6 +36,7 @@ OWNER_LENGTH_MAX = 64
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 _OFFSET_MAX = 2**63 - 1
+_OfStream = pb.ListCursorsRequest | pb.DeleteCursorRequest
 
 
 class CursorsService(cursors_pb2_grpc.CursorsServicer):
@@ -43,12 +45,14 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
     def __init__(
         self,
         store: CursorStore,
+        replicas: ReplicaManager,
         registry: Registry,
         leader: CursorLeader,
         access: StreamAccess,
         wall_clock: WallClock,
     ) -> None:
         self._store = store
+        self._replicas = replicas
         self._registry = registry
         self._leader = leader
         self._access = access
@@ -61,7 +65,9 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
             raise InvalidRequestError(f"at most {COMMITS_MAX} commits in one call")
         allowed, refused = self._sorted_out(request, call.identity)
         if allowed.commits:
-            found = iter((await self._commit(allowed, call)).results)
+            results = (await self._commit(allowed, call)).results
+            self._note_quota([each.error for each in results], call.identity)
+            found = iter(results)
         return pb.CommitCursorsResponse(
             results=[refused.get(at) or next(found) for at in range(len(request.commits))]
         )
@@ -84,12 +90,15 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
     async def _commit(
         self, request: pb.CommitCursorsRequest, call: Call
     ) -> pb.CommitCursorsResponse:
+        principal = quota_holder(self._access.control, call)
         await self._leader.create()
-        told = await self._leader.forward(call, "CommitCursors", request, pb.CommitCursorsResponse)
+        told = await self._leader.forward(
+            call, "CommitCursors", request, pb.CommitCursorsResponse, principal
+        )
         if told is not None:
             return told
         now_us = self._wall_clock()
-        checked = [self._checked(commit, now_us) for commit in request.commits]
+        checked = [self._checked(commit, now_us, principal) for commit in request.commits]
         writes = [each for each in checked if isinstance(each, Write)]
         outcomes = iter(await self._store.write(writes) if writes else ())
         results = [
@@ -98,13 +107,23 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         ]
         return pb.CommitCursorsResponse(results=results)
 
+    def _note_quota(self, errors: Sequence[common_pb2.Error], identity: Identity) -> None:
+        """Note a used-up quota in the audit log, on the node that the client has asked."""
+        code = CODES[QuotaExceededError].code
+        used_up = [each for each in errors if each.code == code]
+        if used_up and not identity.is_node:
+            error = QuotaExceededError(used_up[0].message)
+            self._access.control.over_quota(identity, "CommitCursors", error)
+
     async def ListCursors(
         self, request: pb.ListCursorsRequest, call: Call
     ) -> pb.ListCursorsResponse:
+        if request.HasField("stream"):
+            self._name_in_full(request, call.identity)
         if not self._leader.exists:
             return pb.ListCursorsResponse()
         answer = await self._list(request, call)
-        if self._access.control.enabled and not call.identity.is_node:
+        if self._access.control.applies_to(call.identity):
             known = [each for each in answer.cursors if self._may_see(call.identity, each)]
             return pb.ListCursorsResponse(cursors=known, next_page=answer.next_page)
         return answer
@@ -121,59 +140,62 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
             return told
         table = await self._store.table()
         if request.name and request.HasField("stream"):
-            entry = table.committed.get(self._key(request.name, request.stream))
+            entry = table.committed.get(_key(request))
             return pb.ListCursorsResponse(cursors=self._cursors([entry] if entry else []))
         entries, next_page = table.page(CURSOR_PREFIX, request.page, PAGE)
-        cursors = [
-            cursor for cursor in self._cursors(entries) if self._is_asked_for(cursor, request)
-        ]
+        cursors = [each for each in self._cursors(entries) if _is_asked_for(each, request)]
         return pb.ListCursorsResponse(cursors=cursors, next_page=next_page)
 
     async def DeleteCursor(
         self, request: pb.DeleteCursorRequest, call: Call
     ) -> pb.DeleteCursorResponse:
-        self._check_deletion(request.stream, call.identity)
+        self._name_in_full(request, call.identity)
         if self._leader.exists:
             told = await self._leader.forward(
                 call, "DeleteCursor", request, pb.DeleteCursorResponse
             )
             if told is not None:
                 return told
-        key = self._key(request.name, request.stream)
+        key, ref = _key(request), request.stream
         if not self._leader.exists or key not in (await self._store.table()).committed:
             raise NotFoundError(
-                f"there is no cursor {request.name!r} on stream {_full_name(request.stream)!r}"
+                f"there is no cursor {request.name!r} on stream {_full_name(ref)!r}"
             )
-        stream = self._registry.find(*_name_of(key))
+        stream = self._registry.find(ref.name, ref.subject)
         fence = Fence(request.name, 0 if stream is None else stream.id)
         (outcome,) = await self._store.write([Write(key, None, None, fence)])
         if outcome.error is not None:
             raise outcome.error
         return pb.DeleteCursorResponse()
 
-    def _check_deletion(self, ref: common_pb2.StreamRef, identity: Identity) -> None:
-        """Check a deletion. The cursor's stream may be gone; it must then be named in full."""
-        access = self._access.control
+    # Requests.
+
+    def _name_in_full(self, request: _OfStream, identity: Identity) -> None:
+        """Put name and subject of the stream into the request, if the caller may read the stream.
+        It may be gone; the request must then name it in full. Raises the errors of
+        StreamAccess.resolve."""
+        access, ref = self._access.control, request.stream
         if ref.id or not ref.subject:
-            self._access.resolve(identity, Operation.READ, ref)
-        elif not identity.is_node and not access.allows_named(
+            stream = self._access.resolve(identity, Operation.READ, ref)
+            ref.CopyFrom(common_pb2.StreamRef(name=stream.name, subject=stream.subject))
+        elif access.applies_to(identity) and not access.allows_named(
             identity, Operation.READ, ref.name, ref.subject
         ):
             raise access.denied(identity, Operation.READ, _full_name(ref))
 
-    # Requests.
-
     def _checked(
-        self, commit: pb.CommitCursorsRequest.Commit, now_us: int
+        self, commit: pb.CommitCursorsRequest.Commit, now_us: int, principal: str
     ) -> Write | JetstreamError:
         try:
-            return self._write_of(commit, now_us)
+            return self._write_of(commit, now_us, principal)
         except JetstreamError as error:
             return error
 
-    def _write_of(self, commit: pb.CommitCursorsRequest.Commit, now_us: int) -> Write:
+    def _write_of(
+        self, commit: pb.CommitCursorsRequest.Commit, now_us: int, principal: str
+    ) -> Write:
         """Convert. Raises InvalidRequestError, StreamNotFoundError, AmbiguousStreamError."""
-        stream = self._stream_of(commit.stream)
+        stream = self._replicas.stream_of(commit.stream)
         if stream.is_internal:
             raise InvalidRequestError(
                 f"{stream.name} is the server's own stream: it has no cursors"
@@ -201,22 +223,9 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
             cursor.SerializeToString(),
             expected,
             Fence(commit.name, stream.id, commit.member_id, commit.generation),
+            principal,
+            self._access.control.quotas.cursors,
         )
-
-    def _stream_of(self, ref: common_pb2.StreamRef) -> StreamMetadata:
-        if not ref.id:
-            return self._registry.resolve(ref.name, ref.subject)
-        stream = self._registry.streams.get(StreamId(ref.id))
-        if stream is None:
-            raise StreamNotFoundError(f"there is no stream with id {ref.id}: was it deleted?")
-        return stream
-
-    def _key(self, name: str, ref: common_pb2.StreamRef) -> bytes:
-        """The key of a cursor. Its stream may be gone; it must then be named in full."""
-        check_cursor_name(name)
-        if not ref.id and ref.subject:
-            return cursor_key(name, f"{ref.name}@{ref.subject}")
-        return cursor_key(name, self._stream_of(ref).full_name)
 
     # Answers.
 
@@ -233,20 +242,11 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
 
     def _cursor(self, entry: Entry) -> pb.Cursor:
         cursor = pb.Cursor.FromString(entry.value)
+        cursor.ClearField("creator")
         cursor.revision = entry.revision
         now = self._registry.find(cursor.stream_name, cursor.stream_subject)
         cursor.stream_id_now = 0 if now is None else now.id
         return cursor
-
-    def _is_asked_for(self, cursor: pb.Cursor, request: pb.ListCursorsRequest) -> bool:
-        if request.name and cursor.name != request.name:
-            return False
-        if not request.HasField("stream"):
-            return True
-        ref = request.stream
-        if ref.id:
-            return bool(cursor.stream_id_now == ref.id)
-        return cursor.stream_name == ref.name and ref.subject in ("", cursor.stream_subject)
 
 
 def check_cursor_name(name: str) -> str:
@@ -257,12 +257,18 @@ def check_cursor_name(name: str) -> str:
     return name
 
 
-def _name_of(key: bytes) -> tuple[str, str]:
-    """Name and subject of the stream in the key of a cursor."""
-    cursor = key.decode().removeprefix(CURSOR_PREFIX.decode())
-    name, _, subject = cursor.partition("/")[2].partition("@")
-    return name, subject
+def _key(request: _OfStream) -> bytes:
+    """The key of the cursor in a request that names its stream in full."""
+    return cursor_key(check_cursor_name(request.name), _full_name(request.stream))
+
+
+def _is_asked_for(cursor: pb.Cursor, request: pb.ListCursorsRequest) -> bool:
+    """request: names its stream in full, if it names one."""
+    of_stream = cursor.stream_name, cursor.stream_subject
+    return request.name in ("", cursor.name) and (
+        not request.HasField("stream") or of_stream == (request.stream.name, request.stream.subject)
+    )
 
 
 def _full_name(ref: common_pb2.StreamRef) -> str:
-    return f"{ref.name}@{ref.subject}" if ref.subject else ref.name or str(ref.id)
+    return f"{ref.name}@{ref.subject}"

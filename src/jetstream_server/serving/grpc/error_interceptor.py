@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -120,42 +121,38 @@ def _guarded(handler: Any, method: str, callers: CallLimiter) -> Any:
     return grpc.stream_stream_rpc_method_handler(_both(handler.stream_stream, method), **coders)
 
 
+@asynccontextmanager
+async def _supervised(context: _Context, method: str) -> AsyncIterator[None]:
+    """Answers an exception inside with its status."""
+    try:
+        yield
+    except JetstreamError as error:
+        await _abort(context, error)
+    except aio.AbortError:
+        raise
+    except Exception as error:  # noqa: BLE001  the supervisor of every RPC
+        await _abort(context, _unexpected(error, method))
+
+
 def _unary(behaviour: Any, method: str) -> Callable[[Any, _Context], Awaitable[Any]]:
     async def answer(request: Any, context: _Context) -> Any:
-        try:
+        async with _supervised(context, method):
             return await behaviour(_readable(request), context)
-        except JetstreamError as error:
-            await _abort(context, error)
-        except aio.AbortError:
-            raise
-        except Exception as error:  # noqa: BLE001  the supervisor of every RPC
-            await _abort(context, _unexpected(error, method))
 
     return answer
 
 
 def _stream(behaviour: Any, method: str) -> Callable[[Any, _Context], AsyncIterator[Any]]:
     async def answers(request: Any, context: _Context) -> AsyncIterator[Any]:
-        try:
+        async with _supervised(context, method):
             async for answer in behaviour(_readable(request), context):
                 yield answer
-        except JetstreamError as error:
-            await _abort(context, error)
-        except aio.AbortError:
-            raise
-        except Exception as error:  # noqa: BLE001  the supervisor of every RPC
-            await _abort(context, _unexpected(error, method))
 
     return answers
 
 
 def _both(behaviour: Any, method: str) -> Callable[[Any, _Context], AsyncIterator[Any]]:
-    def readable(requests: AsyncIterator[Any]) -> Any:
-        return (_readable(request) async for request in requests)
+    def on_readable(requests: AsyncIterator[Any], context: _Context) -> Any:
+        return behaviour((_readable(request) async for request in requests), context)
 
-    async def answers(requests: AsyncIterator[Any], context: _Context) -> AsyncIterator[Any]:
-        guarded = _stream(lambda requests, context: behaviour(readable(requests), context), method)
-        async for answer in guarded(requests, context):
-            yield answer
-
-    return answers
+    return _stream(on_readable, method)

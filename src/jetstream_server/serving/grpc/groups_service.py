@@ -94,7 +94,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
             )
             raise StreamNotFoundError(f"there is no group of streams and no stream {source!r}")
         access = self._access.control
-        if not access.enabled or identity.is_node:
+        if not access.applies_to(identity):
             return
         for stream in streams:
             if not access.allows(identity, Operation.READ, stream):
@@ -103,7 +103,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
 
     def _may_see(self, source: str, identity: Identity) -> bool:
         access = self._access.control
-        if not access.enabled or identity.is_node:
+        if not access.applies_to(identity):
             return True
         streams = self._registry.read_as_one(source)
         return bool(streams) and all(

@@ -55,6 +55,11 @@ class Call:
         self._ended = False
         self._then: list[Callable[[], object]] = []
 
+    def header(self, key: str) -> str:
+        """The text of a header; "": there is none."""
+        given = next((value for name, value in self.metadata if name == key), "")
+        return given if isinstance(given, str) else ""
+
     def when_ended(self, then: Callable[[], object]) -> None:
         """Call `then` once the answer was sent or is not awaited any more; at once if that is so
         already."""

@@ -95,10 +95,10 @@ class Guarded:
         if not self._access.enabled:
             call.identity = Identity(ANONYMOUS.principal, call.peer)
             return None
-        given = next((value for key, value in call.metadata if key == AUTHORIZATION), "")
-        authorization = given if isinstance(given, str) else ""
         identity = await self._access.identify(
-            authorization, method=name, shown=shown_by(call.peer_identity, call.peer)
+            call.header(AUTHORIZATION),
+            method=name,
+            shown=shown_by(call.peer_identity, call.peer),
         )
         if contradicts(call.peer_identity, identity):
             reason = f"the certificate is not that of {identity.principal}"

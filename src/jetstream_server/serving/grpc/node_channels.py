@@ -11,10 +11,9 @@ import grpc
 from google.protobuf.message import Message
 from grpc import aio
 
-from jetstream_protocol.errors import GRPC_ERROR_KEY, JetstreamError, UnavailableError, from_proto
+from jetstream_protocol.errors import JetstreamError, UnavailableError, from_trailers
 from jetstream_protocol.generated import (
     api_pb2_grpc,
-    common_pb2,
     cursors_pb2_grpc,
     groups_pb2_grpc,
 )
@@ -104,9 +103,9 @@ class NodeChannels:
 
 
 def _error_of(error: aio.AioRpcError, node: str) -> JetstreamError:
-    for key, value in error.trailing_metadata() or ():
-        if key == GRPC_ERROR_KEY and isinstance(value, bytes):
-            return from_proto(common_pb2.Error.FromString(value))
+    sent = from_trailers(error.trailing_metadata())
+    if sent is not None:
+        return sent
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return UnavailableError(f"{node} does not answer: {error.details()}; try again")
     return UnavailableError(f"{node} failed: {error.details()}")

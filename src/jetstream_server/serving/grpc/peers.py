@@ -249,9 +249,8 @@ def quota_holder(access: AccessControl, call: Call) -> str:
     """The principal whose quota counts for what the call creates; "": nobody's."""
     if not call.identity.is_node:
         return access.quota_holder(call.identity)
-    given = next((value for key, value in call.metadata if key == PRINCIPAL), "")
-    return unquote(given) if isinstance(given, str) else ""
+    return unquote(call.header(PRINCIPAL))
 
 
 def was_forwarded(call: Call) -> bool:
-    return any(key == FORWARDED for key, _ in call.metadata)
+    return bool(call.header(FORWARDED))

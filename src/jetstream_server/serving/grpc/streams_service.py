@@ -10,6 +10,7 @@ from jetstream_protocol import subjects
 from jetstream_protocol.errors import (
     JetstreamError,
     NotLeaderError,
+    PreconditionFailedError,
     StorageFullError,
     UnavailableError,
 )
@@ -21,6 +22,7 @@ from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.client.streams import Streams
 from jetstream_server.metadata.state.commands import DeleteStream, SetStreamAccess
 from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.replication.core.log_config import active_key_id, why_no_appends
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.compaction import status_of
 from jetstream_server.replication.drivers.replica_changes import ReplicaChanges
@@ -87,6 +89,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         if self._replicas.full_reason:
             # Nothing could be appended to it, and the metadata needs the remaining space.
             raise StorageFullError(self._replicas.full_reason)
+        self._check_encryption(request.config, call)
         stream, created = await self._streams.create(
             request.name,
             request.subject,
@@ -182,9 +185,21 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         self, request: pb.AlterStreamRequest, call: Call
     ) -> pb.AlterStreamResponse:
         stream = self._replicas.stream_of(request.stream)
+        self._check_encryption(request.config, call)
         epoch = request.stream_epoch if request.HasField("stream_epoch") else None
         altered = await self._streams.alter(stream, config_from_proto(request.config), epoch)
         return pb.AlterStreamResponse(stream=stream_to_proto(altered))
+
+    def _check_encryption(self, config: pb.StreamConfig, call: Call) -> None:
+        """Refuse a stream that must be encrypted if this node has no key. If another node with keys
+        has asked, this one will give its leadership up (resignation.py)."""
+        keys = self._replicas.log_config.keys
+        must_encrypt = config.encryption == pb.ENCRYPTION_AES_256_GCM
+        if must_encrypt and not (keys and keys.can_encrypt) and not was_forwarded(call):
+            raise PreconditionFailedError(
+                f"encryption 'aes-256-gcm' needs keys, and node {self._node_id} has none: give "
+                "every node keys (encryption.key_file)"
+            )
 
     async def SetStreamReadonly(
         self, request: pb.SetStreamReadonlyRequest, call: Call
@@ -231,6 +246,7 @@ def _description(replica: Replica) -> pb.StreamDescription:
     """The description of a stream that this node leads."""
     log = replica.log
     counters = replica.counters
+    offline = why_no_appends(replica.stream.config, log)
     return pb.StreamDescription(
         stream=stream_to_proto(replica.stream),
         log_start_offset=log.log_start_offset,
@@ -239,7 +255,7 @@ def _description(replica: Replica) -> pb.StreamDescription:
         flushed_offset=log.flushed_offset,
         size_bytes=log.size_bytes,
         segments=log.segment_count,
-        state=f"offline: {log.offline_reason}" if log.offline_reason else "online",
+        state=f"offline: {offline}" if offline else "online",
         records_appended=counters.records_appended,
         acks_sent=counters.acks_sent,
         nacks_sent=counters.nacks_sent,
@@ -251,6 +267,7 @@ def _description(replica: Replica) -> pb.StreamDescription:
         damaged=_damaged(replica),
         compaction=_compaction(replica) if replica.stream.was_compacted else None,
         last_append_us=log.last_append_timestamp if log.log_end_offset else None,
+        key_id=active_key_id(replica.stream.config, log),
     )
 
 

@@ -188,6 +188,14 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     )
     build.add_metric([version("jetstream-log"), snapshot.ingest_form], 1)
     yield build
+    keys = GaugeMetricFamily(
+        "jetstream_encryption_key_info",
+        "Keys of encryption at rest: always 1",
+        labels=["key_id", "use"],
+    )
+    for key_id in snapshot.key_ids:
+        keys.add_metric([key_id, "encrypt" if key_id == snapshot.key_ids[0] else "decrypt"], 1)
+    yield keys
     for number in _GAUGES:
         value = number.value(snapshot)
         yield GaugeMetricFamily(f"jetstream_{number.name}", number.help, value=value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jetstream_protocol.types import NodeId
@@ -16,6 +16,7 @@ from jetstream_server.serving.metrics.sums import StreamSums
 @dataclass(slots=True)
 class Snapshot:
     """The parts' own counters, and single numbers. nodes: how many, by state.
+    key_ids: of encryption at rest, the active one first.
     disk_free_bytes: None: unknown. cursors: None unless this node leads them."""
 
     raft: MetadataStatus
@@ -25,6 +26,7 @@ class Snapshot:
     streams: StreamSums = field(default_factory=StreamSums)
     nodes: Mapping[str, int] = field(default_factory=dict)
     ingest_form: str = ""
+    key_ids: Sequence[str] = ()
     is_ready: bool = False
     session_held: bool = False
     nats_connected: bool = False

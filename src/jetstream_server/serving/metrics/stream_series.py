@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from jetstream_protocol.types import MonotonicUs
+from jetstream_server.replication.core.log_config import why_no_appends
 from jetstream_server.replication.core.replica import Replica
 
 STREAMS_MAX = 1000
@@ -29,7 +30,11 @@ _GAUGES: tuple[tuple[str, str, Callable[[Replica], float]], ...] = (
     ("leader_epoch", "Grows with every leadership", lambda r: r.stream.leader_epoch),
     ("isr", "Replicas in sync", lambda r: len(r.stream.isr)),
     ("replicas", "All its replicas", lambda r: len(r.stream.replicas)),
-    ("offline", "Whether the replica takes no appends", lambda r: bool(r.log.offline_reason)),
+    (
+        "offline",
+        "Whether the replica takes no appends",
+        lambda r: bool(why_no_appends(r.stream.config, r.log)),
+    ),
 )
 _COUNTERS: tuple[tuple[str, str, Callable[[Replica], float]], ...] = (
     ("records_appended", "Records stored", lambda r: r.counters.records_appended),

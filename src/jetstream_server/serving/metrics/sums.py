@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from jetstream_protocol.types import MonotonicUs, NodeId
 from jetstream_server.replication.core.counters import Counters
 from jetstream_server.replication.core.leader import LeaderState
+from jetstream_server.replication.core.log_config import why_no_appends
 from jetstream_server.replication.core.replica import Replica
 
 
@@ -31,7 +32,7 @@ class StreamSums:
     def add(self, replica: Replica, now_us: MonotonicUs) -> None:
         log = replica.log
         self.replicas += 1
-        self.offline += bool(log.offline_reason)
+        self.offline += bool(why_no_appends(replica.stream.config, log))
         self.damaged += log.damage.is_damaged
         self.log_bytes += log.size_bytes
         self.segments += log.segment_count

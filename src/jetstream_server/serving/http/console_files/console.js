@@ -378,6 +378,7 @@ function streamOverview(name, found) {
   const facts = [
     ["Subject", stream.subject || "none: internal"], ["Keeps", limits.join(", ") || "everything"],
     ["Flush", String(config.flush).replace("FLUSH_", "").toLowerCase()], ["Acks", String(config.acks).replace("ACKS_", "").toLowerCase()],
+    ["Encryption", config.encryption === "ENCRYPTION_AES_256_GCM" ? "AES-256-GCM" : "as the nodes are configured"],
     ["Needs in sync", String(config.min_insync_replicas)], ["Group", config.group || "–"], ["Leader epoch", String(stream.leader_epoch)],
     ["Acks, refusals since start", `${count(found.acks_sent)}, ${count(found.nacks_sent)}`],
     ["Suspected gaps", count(found.suspected_gaps)], ["Created", moment(stream.created_at_us)],

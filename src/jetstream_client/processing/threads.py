@@ -1,0 +1,139 @@
+"""Threads that call a handler, and the time limit of one call.
+
+Python cannot end a thread. A call that exceeds its limit is abandoned: it fails at once for its
+caller, runs on in its thread, and nobody learns its result. Another thread takes its place. The
+threads are daemons, so an abandoned call does not keep the program from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from jetstream_client.processing.processor import EndsProcessing
+
+ABANDONED_MAX = 64
+"""Calls that were abandoned and still run. One more ends the processing: every call that hangs
+keeps a thread, and what it uses, for ever."""
+
+_A = TypeVar("_A")
+_R = TypeVar("_R")
+
+
+def exceeded(seconds: float) -> TimeoutError:
+    return TimeoutError(f"the handler took longer than {seconds:g} s (handler_timeout)")
+
+
+@asynccontextmanager
+async def limited(seconds: float | None) -> AsyncIterator[None]:
+    """The block fails with TimeoutError if it takes longer. None: no limit. A block that waits is
+    cancelled then; one that does not is noticed only at its end."""
+    if seconds is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + seconds
+    try:
+        async with asyncio.timeout_at(ends) as limit:
+            yield
+    except TimeoutError:
+        if limit.expired():
+            raise exceeded(seconds) from None
+        raise  # The handler's own.
+    if limit.expired() or loop.time() > ends:
+        raise exceeded(seconds)
+
+
+class HandlerThreads(Generic[_A, _R]):
+    """Calls `function` in threads, as many as there are calls at a time. Use it in one event loop;
+    `close` may be called in any thread. seconds: the limit of a call; None: no limit."""
+
+    def __init__(self, function: Callable[[_A], _R], seconds: float | None) -> None:
+        self._function = function
+        self._seconds = seconds
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._threads = 0
+        self._running = 0
+        self._abandoned = 0
+
+    async def call(self, argument: _A) -> _R:
+        """What the function returns or raises. Raises TimeoutError if it takes longer than the
+        limit, and EndsProcessing if too many calls did and still run."""
+        if self._abandoned >= ABANDONED_MAX:
+            raise EndsProcessing from TimeoutError(
+                f"{self._abandoned} calls of the handler took longer than {self._seconds:g} s "
+                "(handler_timeout) and still run, each in a thread of its own: a thread cannot be "
+                "ended, so give what the handler waits for a timeout"
+            )
+        call = _Call(argument)
+        self._running += 1
+        if self._running > self._threads:
+            self._threads += 1
+            name = f"jetstream-handler_{self._threads}"
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+        self._calls.put(call)
+        ended = call.ended
+        ended.add_done_callback(lambda _: self._has_ended(call))
+        result: _R
+        if self._seconds is None:
+            result = await asyncio.shield(ended)
+            return result
+        done, _ = await asyncio.wait([ended], timeout=self._seconds)
+        if not done:
+            call.is_abandoned = True
+            self._abandoned += 1
+            raise exceeded(self._seconds)
+        result = ended.result()
+        return result
+
+    def _has_ended(self, call: _Call) -> None:
+        self._running -= 1
+        self._abandoned -= call.is_abandoned
+        if not call.ended.cancelled():
+            call.ended.exception()  # Nobody asks for that of an abandoned call.
+
+    def _serve(self) -> None:
+        """The work of one thread."""
+        while (call := self._calls.get()) is not None:
+            try:
+                call.ends(self._function(call.argument), None)
+            except BaseException as error:  # noqa: BLE001 - it is the caller's
+                call.ends(None, error)
+
+    def close(self) -> None:
+        """Threads end once their calls have."""
+        for _ in range(self._threads):
+            self._calls.put(None)
+
+
+class _Call:
+    __slots__ = ("_loop", "argument", "ended", "is_abandoned")
+
+    def __init__(self, argument: Any) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.argument = argument
+        self.ended: asyncio.Future[Any] = self._loop.create_future()
+        self.is_abandoned = False
+
+    def ends(self, result: Any, error: BaseException | None) -> None:
+        """To be called in the thread."""
+        with suppress(RuntimeError):  # The loop is closed: nobody waits.
+            self._loop.call_soon_threadsafe(self._set, result, error)
+
+    def _set(self, result: Any, error: BaseException | None) -> None:
+        if error is None:
+            self.ended.set_result(result)
+        elif isinstance(error, StopIteration):  # A future takes none, as no coroutine raises one.
+            self.ended.set_exception(_raised_from(error))
+        else:
+            self.ended.set_exception(error)
+
+
+def _raised_from(error: StopIteration) -> RuntimeError:
+    wrapped = RuntimeError("the handler raised StopIteration")
+    wrapped.__cause__ = error
+    return wrapped

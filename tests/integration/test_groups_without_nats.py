@@ -1,0 +1,89 @@
+"""A consumer group whose NATS is gone: members read, commit, come, die and freeze without it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from jetstream_client import AsyncClient
+from tests.support.cluster import TestCluster
+from tests.support.group_workers import GroupWorkers
+from tests.support.loops import eventually, on_loop
+
+RECORDS = 3000
+"""Some seconds of work for three members."""
+
+until = partial(eventually, seconds=90.0)
+
+
+async def look(client: AsyncClient, furthest: dict[str, int]) -> None:
+    """Nobody's commit, late or of who was given up, takes a position back."""
+    while True:
+        for cursor in await client.list_cursors("workers"):
+            assert cursor.offset >= furthest.get(cursor.stream, 0), cursor
+            furthest[cursor.stream] = cursor.offset
+        await asyncio.sleep(0.1)
+
+
+@on_loop
+async def test_members_work_on_while_nats_is_gone_also_those_that_come_and_go(
+    cluster: TestCluster, tmp_path: Path
+) -> None:
+    workers = GroupWorkers(cluster.servers, tmp_path, "jobs", "workers")
+    published = {str(number) for number in range(RECORDS)}
+    try:
+        async with AsyncClient(cluster.servers, timeout=20) as client:
+            await client.create_group("jobs", "jobs.>", streams=4)
+            async with client.publisher("jobs.x") as publisher:
+                values = sorted(published)
+                await publisher.publish_many(values, values)
+            furthest: dict[str, int] = {}
+            looking = asyncio.ensure_future(look(client, furthest))
+            for _ in range(3):
+                workers.start()
+
+            async def handled(number: int, count: int = 1) -> None:
+                before = len(workers.handled(number))
+                await until(
+                    lambda: looking.done() or len(workers.handled(number)) >= before + count
+                )
+
+            await handled(0)
+            await asyncio.to_thread(cluster.cluster.end, "nats", signal.SIGKILL)
+            assert workers.all_handled() < published, "they were quicker than NATS died"
+            await handled(0)
+            workers.processes[0].kill()
+            workers.signal(1, signal.SIGSTOP)
+            workers.start()
+            everything: Callable[[], bool] = lambda: workers.all_handled() == published  # noqa: E731
+            await until(lambda: looking.done() or everything())
+            workers.signal(1, signal.SIGCONT)
+
+            async def owned() -> set[int]:
+                group = await client.describe_group("workers")
+                return {len(member.streams) for member in group.members}
+
+            # Who was frozen is a member again: three share four streams.
+            for _ in range(600):
+                if looking.done() or await owned() == {1, 2}:
+                    break
+                await asyncio.sleep(0.1)
+            assert await owned() == {1, 2}
+            await asyncio.to_thread(cluster.cluster.start_nats)
+            for number in range(RECORDS, RECORDS + 100):
+                await client.publish("jobs.x", str(number), key=str(number), timeout=60)
+                published.add(str(number))
+            await until(lambda: looking.done() or everything())
+            for process in workers.processes[1:]:
+                process.send_signal(signal.SIGINT)
+            await until(lambda: workers.alive() == [])
+            assert not looking.done(), looking.exception()
+            looking.cancel()
+            cursors = await client.describe_cursors("workers")
+            # What each was at when it was interrupted was not done.
+            assert sum(cursor.lag or 0 for cursor in cursors) <= 3
+    finally:
+        workers.end()
