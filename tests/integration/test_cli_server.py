@@ -241,6 +241,18 @@ def _publish_until_refused(url: str, name: str, acknowledged: dict[int, bytes]) 
         return  # The NATS server is the stopping server's child.
 
 
+def test_signals_during_the_whole_stop_change_nothing(own_server: ServerProcess) -> None:
+    own_server.start()
+    assert own_server.process is not None
+    process = own_server.process
+    while process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+    assert own_server.stop() == 0
+    assert "Traceback" not in own_server.log_text
+    assert "Error" not in own_server.log_text
+
+
 def test_nobody_who_waits_keeps_the_server_from_stopping(own_server: ServerProcess) -> None:
     """Long polls and slow readers on both ports, and a health watcher that reads nothing."""
     own_server.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 
 import structlog
 import uvloop
@@ -15,6 +14,7 @@ from jetstream_server.node.config import Config, ConfigurationError, NodeConfig
 from jetstream_server.node.listeners import start_listeners
 from jetstream_server.node.run_state import RunState, StartError
 from jetstream_server.node.server import Server
+from jetstream_server.node.stop_signals import stop_signals
 
 ANNOUNCE_SECONDS = 1.0
 """If a node is not ready this many seconds after its start, it says why."""
@@ -22,8 +22,6 @@ READY_CHECK_SECONDS = 0.1
 
 logger = structlog.get_logger("jetstream.server")
 new_event_loop = uvloop.new_event_loop
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 async def serve(
@@ -34,10 +32,14 @@ async def serve(
     for_people: report readiness for people, not in one line for scripts.
     """
     stopped = asyncio.Event()
+    with stop_signals(stopped):
+        start = Start(config, node, accept_voters)
+        await _run(start, stopped, for_people)
+    _raise_why_over(start.state)
+
+
+async def _run(start: Start, stopped: asyncio.Event, for_people: bool) -> None:
     loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stopped.set)
-    start = Start(config, node, accept_voters)
     loop.set_exception_handler(start.state.loop_error)
     ends = (stopped, start.state.failed, start.state.folder_gone)
     try:
@@ -53,11 +55,6 @@ async def serve(
         logger.info("stopping")
     finally:
         await start.stop()
-        for number in STOP_SIGNALS:
-            # The loop and the process are ending: a second signal must not change the exit status.
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_IGN)
-    _raise_why_over(start.state)
 
 
 async def _start(start: Start) -> Server:

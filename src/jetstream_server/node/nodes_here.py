@@ -35,6 +35,7 @@ from jetstream_server.node.config import (
     split_address,
     voter_count,
 )
+from jetstream_server.node.stop_signals import stop_signals
 
 FILE_NAME = "cluster.yaml"
 NODES_HERE_MAX = 100
@@ -151,18 +152,16 @@ async def supervise(here: NodesHere, options: Sequence[str]) -> bool:
     process: the nodes die with it. Raises OSError when the file cannot be written.
     """
     stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
     folder = here.config.data
     file = folder / FILE_NAME
     _write(file, here.values)
-    async with asyncio.TaskGroup() as group:
-        running = []
-        for node in here.nodes:
-            own = ["--node-id", str(node.id), "--data", str(folder / f"node-{node.id}")]
-            arguments = ["--config", str(file), *own, *options]
-            running.append(group.create_task(_keep_running(node.id, arguments, stopped)))
+    with stop_signals(stopped):
+        async with asyncio.TaskGroup() as group:
+            running = []
+            for node in here.nodes:
+                own = ["--node-id", str(node.id), "--data", str(folder / f"node-{node.id}")]
+                arguments = ["--config", str(file), *own, *options]
+                running.append(group.create_task(_keep_running(node.id, arguments, stopped)))
     return all(task.result() in CLEAN for task in running)
 
 
