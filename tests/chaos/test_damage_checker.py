@@ -90,6 +90,13 @@ def replaced(whole: Copy, offset: int) -> bool:
     return any(record.key == key for at, record in whole.records.items() if at > offset)
 
 
+def test_without_a_copy_nobody_knows_which_ids_compaction_has_removed() -> None:
+    told = books()
+    told.acked[2].append(COUNT)
+    assert kinds(COMPACTED, told) == set()
+    assert kinds(PLAIN, told) == {Kind.DUPLICATE}
+
+
 def test_another_record_at_an_acknowledged_offset_is_found() -> None:
     hurt = copy(PLAIN)
     hurt.records[3] = Record(COUNT + 1, None)

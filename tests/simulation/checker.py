@@ -469,9 +469,10 @@ class Checker:
 
     def _settle(self, after: StreamMetadata) -> None:
         """What the chosen one lacks is lost. One that may have lost something since it said what it
-        has must register before it leads: if it is believed then, it leads again, and it counts."""
+        has must register before it leads: if it is believed then, it leads again, and it counts. Of
+        one that no start could read since, nobody knows what it lacks."""
         chosen = self._shadows[after.leader]
-        if chosen.suspect:
+        if chosen.suspect or chosen.is_unread:
             return
         self._chosen = NO_NODE
         self._begun_at = chosen.entries[0].base_offset if chosen.entries else chosen.start_offset

@@ -11,7 +11,8 @@ A leader that has restarted, or begun its log anew, since a record of it was rem
 its message id: a repetition is stored anew.
 
 Of a key of which a lossy election has lost a record nothing is required until another is committed:
-what that record superseded may be gone.
+what that record superseded may be gone. Nor of a key whose records are all in front of the log of
+who was elected: a follower that still has them also has what was never committed there.
 """
 
 from __future__ import annotations
@@ -228,6 +229,12 @@ class CompactingChecker(Checker):
             self._committed_of[key_of(number)].pop()
             self._uncertain[key_of(number)] = None
 
+    def _settle(self, after: StreamMetadata) -> None:
+        super()._settle(after)
+        for key, known in self._committed_of.items():
+            if known and known[-1][0] < self._begun_at:
+                self._uncertain[key] = None
+
     def _elected_uncleanly(self, after: StreamMetadata) -> None:
         before = self._lost_at_epoch
         super()._elected_uncleanly(after)
@@ -239,6 +246,8 @@ class CompactingChecker(Checker):
     def _agree(self, node_id: int, high_watermark: int) -> None:
         if high_watermark > self.committed_end:
             raise Violation(f"node {node_id} takes {high_watermark} for committed; it is not")
+        if high_watermark <= self._begun_at:
+            return
         held = self._shadows[node_id].ends.get(high_watermark)
         known = self._committed_before(high_watermark)
         if held is not None and held != known:

@@ -15,14 +15,21 @@ CLOSING_AT_A_TIME = 32
 logger = structlog.get_logger("jetstream.replicas")
 
 
-def close_cleanly(replicas: Sequence[Replica], threads: Executor | None) -> bool:
+def close_cleanly(
+    replicas: Sequence[Replica], threads: Executor | None, *, is_registered: bool
+) -> bool:
     """Flush and close all logs, which nothing else may use any more. Returns whether all succeeded.
+
+    **safety** A log that could not be opened is not clean, before the metadata knows that it is not
+    trusted (is_registered): what an earlier run wrote may still not be on disk.
 
     threads: runs the work; by default CLOSING_AT_A_TIME threads of its own, because the disk serves
     many threads about as fast as one.
     """
     with threads or ThreadPoolExecutor(CLOSING_AT_A_TIME, "jetstream-closing") as threads:
-        return all(list(threads.map(_close, replicas)))
+        closed = list(threads.map(_close, replicas))
+    is_known = is_registered or not any(replica.unreadable_reason for replica in replicas)
+    return all(closed) and is_known
 
 
 def _close(replica: Replica) -> bool:

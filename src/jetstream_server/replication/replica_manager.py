@@ -584,9 +584,10 @@ class ReplicaManager:
             replica.retire()
         if is_gone:
             return False
-        # **safety** Without the note a failed log would count as cleanly closed.
-        all_noted = self.note_suspects()
-        return close_cleanly(replicas, threads) and all_noted
+        is_clean = close_cleanly(replicas, threads, is_registered=self._runs.record.is_registered)
+        # **safety** Without the note a log that failed, if only now, would count as good.
+        self._not_noted.update((replica.stream.id, None) for replica in self._just_failed)
+        return self.note_suspects() and is_clean
 
 
 def _must_flush_to_serve(replica: Replica) -> bool:

@@ -469,6 +469,34 @@ async def test_a_failed_log_does_not_count_as_closed_cleanly_unless_that_is_note
 
 
 @on_loop
+async def test_a_log_that_fails_while_it_is_closed_is_noted(tmp_path: Path) -> None:
+    """A flush after the failed one would report success."""
+    bench = Bench(tmp_path, leads=False)
+    bench.disk.fail("fsync", ".log", errno.EIO)
+    assert not bench.replicas.close()
+    assert bench.suspects == (bench.replica.stream.id,)
+
+
+@on_loop
+async def test_a_log_that_was_not_opened_is_not_clean_before_its_node_is_registered(
+    tmp_path: Path,
+) -> None:
+    """What the run before had not flushed may still not be on disk."""
+    bench = Bench(tmp_path, leads=False)
+    assert bench.replicas.close()
+    for is_registered in (False, True):
+        runs = RunRecordFile(bench.disk, str(bench.node.folder.with_name("runs")), "cluster/0")
+        runs.begin("next", "boot")
+        if is_registered:
+            runs.registered("next")
+        bench.disk.fail("list_directory", "", errno.EIO)
+        replicas = bench.node.open()
+        bench.disk.heal()
+        assert [replica.unreadable_reason != "" for replica in replicas] == [True]
+        assert replicas.close() is is_registered
+
+
+@on_loop
 async def test_a_failed_log_is_fetched_anew_after_a_restart(tmp_path: Path) -> None:
     bench = Bench(tmp_path, leads=False)
     bench.fail()

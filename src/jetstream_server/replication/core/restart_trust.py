@@ -43,6 +43,11 @@ class RunRecord:
     suspects: tuple[int, ...] = ()
     lost_through: int = 0
 
+    @property
+    def is_registered(self) -> bool:
+        """Whether the metadata knows of this run which logs are not trusted."""
+        return len(self.sessions) == 1 and not self.power_lost
+
     def begun(self, session: str, boot_id: str) -> RunRecord:
         """The record of a new run that will register as `session`. Make it durable first."""
         survived = self.clean or self.boot_id == boot_id
