@@ -120,8 +120,8 @@ def _acks(stream: Stream, books: Books, copies: Sequence[Copy]) -> list[Anomaly]
 
 def _may_be_forgotten(offset: int, stream: Stream, copies: Sequence[Copy]) -> bool:
     """Whether the stream's limits or compaction may have removed all that tells of the id of the
-    message there. One copy without it is enough: it may have been made anew, and led. Without a copy,
-    because no node serves any more, nobody knows."""
+    message there. One copy without it is enough: it may have been made anew, and led. If no node
+    serves any more, there is no copy, and nobody knows."""
     removed = not copies or any(offset not in copy.records for copy in copies)
     return removed and (stream.compacted or stream.max_bytes > 0)
 

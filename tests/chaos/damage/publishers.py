@@ -8,7 +8,6 @@ and then so is what was acknowledged, which must be told where it is and not sto
 from __future__ import annotations
 
 import json
-import select
 import ssl
 import threading
 import time
@@ -18,6 +17,7 @@ from random import Random
 
 from tests.chaos.damage.streams import Stream
 from tests.support.nats_servers import NatsServers
+from tests.support.sockets import is_readable
 
 WINDOW = 8
 """Messages of a stream that wait for an answer at a time."""
@@ -147,8 +147,7 @@ class Publishers:
         return b"".join(lines)
 
     def _receive(self) -> None:
-        ready, _, _ = select.select([self._socket], [], [], self.pause_seconds)
-        if not ready:
+        if not is_readable(self._socket, self.pause_seconds):
             return
         chunk = self._socket.recv(1 << 16)
         if not chunk:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from jetstream_server.serving.grpc.connection_limiter import ConnectionLimiter
+from tests.support.sockets import is_readable
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def connected(
 
 
 def has_ended(client: socket.socket) -> bool:
-    return bool(select.select([client], [], [], 0)[0]) and client.recv(1) == b""
+    return is_readable(client) and client.recv(1) == b""
 
 
 def test_the_newest_of_an_address_that_has_too_many_are_closed(sockets: ExitStack) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import select
 import socket
 import time
 import zlib
@@ -21,6 +20,7 @@ from jetstream_server.serving.http.server import (
 from tests.support.access import for_the_known, open_to_all
 from tests.support.loops import on_loop
 from tests.support.server import free_port_base
+from tests.support.sockets import is_readable
 
 UNPACKED_MIB = 128
 
@@ -72,7 +72,7 @@ async def test_who_asks_behind_many_that_connect_is_answered_within_a_few_turns_
     try:
         asker.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         turns = 0
-        while turns < 1_000 and not select.select([asker], [], [], 0)[0]:
+        while turns < 1_000 and not is_readable(asker):
             turns += 1
             await asyncio.sleep(0)
         assert asker.recv(12) == b"HTTP/1.1 200"
@@ -92,7 +92,7 @@ async def test_who_asks_in_front_of_many_that_connect_is_answered_before_it_make
     asker.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
     idlers: list[socket.socket] = []
     try:
-        while len(idlers) < 2 * CONNECTIONS_MAX and not select.select([asker], [], [], 0)[0]:
+        while len(idlers) < 2 * CONNECTIONS_MAX and not is_readable(asker):
             idlers += [socket.create_connection(("127.0.0.1", port)) for _ in range(AT_ONCE // 2)]
             await asyncio.sleep(0)
         assert asker.recv(12) == b"HTTP/1.1 200"
