@@ -49,14 +49,26 @@ settings.register_profile("quick", parent=settings.get_profile("default"), max_e
 settings.load_profile("default")
 
 SPARK = "tests/spark/"
-FOLDERS = ("spark", "simulation", "chaos", "fuzz", "integration", "model", "property")
-"""In the order in which they run: long files first, so that short ones fill up what they leave."""
+WAITING = ("chaos", "fuzz", "integration")
+"""Their tests mostly wait for processes."""
+COMPUTING = ("simulation", "model", "property")
+"""Theirs, as all others, only compute."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark's tests come first, because they run on one worker. Files that wait and files that
+    compute then take turns, so that workers leave no processor idle; of both, folders with long
+    files come first, so that short ones fill up what they leave."""
     tests = Path(__file__).parent
-    rank = {tests / folder: number for number, folder in enumerate(FOLDERS)}
-    items.sort(key=lambda item: min(rank.get(folder, len(rank)) for folder in item.path.parents))
+    folders = {item.path: item.path.relative_to(tests).parts[0] for item in items}
+    waiting = [file for name in WAITING for file in folders if folders[file] == name]
+    computing = [file for name in COMPUTING for file in folders if folders[file] == name]
+    others = ("spark", *WAITING, *COMPUTING)
+    computing += [file for file in folders if folders[file] not in others]
+    place = dict.fromkeys(folders, 0.0)
+    for files in (waiting, computing):
+        place.update((file, (number + 1) / len(files)) for number, file in enumerate(files))
+    items.sort(key=lambda item: place[item.path])
 
 
 class ByFile(LoadScopeScheduling):

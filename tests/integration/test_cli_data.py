@@ -95,6 +95,17 @@ def rows(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
         raise AssertionError(f"not JSON lines: {done.stdout!r}") from error
 
 
+def test_a_query_draws_no_bar_in_its_answer_also_where_python_seems_interactive(
+    server: ServerProcess,
+) -> None:
+    """A program without a file is interactive to DuckDB, which draws a bar after two seconds."""
+    query = "select current_setting('enable_progress_bar') as draws_a_bar"
+    program = "import sys; from jetstream_client.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "sql", query, "--json", "--server", server.grpc]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+    assert rows(done) == [{"draws_a_bar": False}]
+
+
 def test_a_query_counts_by_subject(jetstream: Run, process: Run) -> None:
     query = "select subject, count(*) as n from trades group by 1 order by 1"
     assert rows(jetstream("sql", query, "--json")) == [

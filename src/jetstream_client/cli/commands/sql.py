@@ -108,6 +108,8 @@ class _Query:
                 self._check(duckdb, connection)
                 self._register(connection)
                 connection.execute("SET TimeZone = 'UTC'")
+                # DuckDB draws it on standard output where it takes Python for interactive.
+                connection.execute("SET enable_progress_bar = false")
                 connection.execute("SET lock_configuration = true")
                 _print(connection.sql(self._query), as_json)
             except duckdb.Error as error:
