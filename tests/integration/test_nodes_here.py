@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 
 from jetstream_client import Client
+from tests.integration.test_encryption import KEY, NEW, write_keys
 from tests.support.cluster import PATIENCE_SECONDS
 from tests.support.nats_server import NatsServer
 from tests.support.server import free_port_base
@@ -72,11 +73,20 @@ class Machine:
         for node in (100 * self.number + at for at in range(NODES)):
             wait_for(lambda node=node: self.ready_lines(node) > 0, self.log.read_text())  # type: ignore[misc]
 
+    def count(self, event: str) -> int:
+        return self.log.read_text().count(f'"event": "{event}"')
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[list[Machine], str]]:
-    """Two machines with two nodes each, and the address of a node."""
-    base = free_port_base(MACHINES * PORTS_OF_A_MACHINE)
+    def hang_up(self) -> None:
+        before = self.count("reload_passed_on")
+        self.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: self.count("reload_passed_on") > before, "nothing was passed on")
+
+
+@contextmanager
+def started(folder: Path, count: int, **values: object) -> Iterator[tuple[list[Machine], str]]:
+    """So many machines with two nodes each, as soon as they start, and the address of a node.
+    values: further keys of their file."""
+    base = free_port_base(count * PORTS_OF_A_MACHINE)
     nodes = [
         {
             "id": number,
@@ -85,23 +95,31 @@ def cluster(tmp_path: Path) -> Iterator[tuple[list[Machine], str]]:
                 for at, port in enumerate(("grpc", "data", "raft", "http"))
             },
         }
-        for number in range(MACHINES)
+        for number in range(count)
     ]
-    file = tmp_path / "machines.yaml"
+    file = folder / "machines.yaml"
     with ExitStack() as stack:
         nats = stack.enter_context(NatsServer())
         file.write_text(
-            yaml.safe_dump({"credential": "s", "nodes": nodes, "nats": {"servers": [nats.url]}})
+            yaml.safe_dump(
+                {"credential": "s", "nodes": nodes, "nats": {"servers": [nats.url]}, **values}
+            )
         )
         machines = []
-        for number in range(MACHINES):
+        for number in range(count):
             machine = Machine(file, number)
             stack.callback(machine.process.wait)
             stack.callback(machine.process.kill)  # And the nodes die with it.
             machines.append(machine)
+        yield machines, f"127.0.0.1:{base}"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[list[Machine], str]]:
+    with started(tmp_path, MACHINES) as (machines, address):
         for machine in machines:
             machine.wait_until_ready()
-        yield machines, f"127.0.0.1:{base}"
+        yield machines, address
 
 
 def test_nodes_of_one_command_are_a_cluster(cluster: tuple[list[Machine], str]) -> None:
@@ -114,13 +132,16 @@ def test_nodes_of_one_command_are_a_cluster(cluster: tuple[list[Machine], str]) 
             assert {node // 100 for node in stream.replicas} == {0, 1}, stream
         client.publish("s.0", b"before")
 
+        # SIGHUP ends no node, although these have nothing to read again.
+        first.hang_up()
+
         # A node that dies is started again; the others do not notice.
         others = {node: pid for node, pid in first.pids().items() if node != 1}
         os.kill(first.pids()[1], signal.SIGKILL)
         wait_for(lambda: first.ready_lines(1) == 2, "it was not started again")
         assert [node for node, _ in first.started()].count(1) == 2
         assert others.items() <= first.pids().items()
-        assert '"node_ended"' in first.log.read_text()
+        assert first.count("node_ended") == 1
         client.publish("s.0", b"after")
         assert [message.value for message in client.fetch("s0", offset=0)] == [b"before", b"after"]
 
@@ -134,3 +155,20 @@ def test_nodes_of_one_command_are_a_cluster(cluster: tuple[list[Machine], str]) 
     assert not any(map(is_alive, first.pids().values()))
     second.process.kill()
     wait_for(lambda: not any(map(is_alive, second.pids().values())), "nodes outlive their command")
+
+
+def test_sighup_makes_every_node_read_its_keys_again(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    write_keys(keys, KEY)
+    # A command is run again on SIGHUP, and else only every five minutes.
+    encryption = {"key_command": ["cat", str(keys)]}
+    with started(tmp_path, 1, encryption=encryption) as ((machine,), _):
+        wait_for(lambda: len(machine.started()) == NODES, "no nodes")
+        machine.hang_up()  # Nodes that only begin to start live on.
+        machine.wait_until_ready()
+        write_keys(keys, NEW, KEY)
+        machine.hang_up()
+        wait_for(lambda: machine.count("keys_reloaded") == NODES, machine.log.read_text())
+        assert len(machine.started()) == NODES
+        machine.process.terminate()
+        assert machine.process.wait(PATIENCE_SECONDS) == 0, machine.log.read_text()

@@ -142,6 +142,7 @@ def _watch_files(
     if sources:
         reloading = Reloading(sources)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.at_once)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # --nodes-here blocks it.
         watch = run_in_background(reloading.run(), "file checks")
         start.stack.callback(watch.cancel)
 

@@ -5,6 +5,7 @@ and so on, with their ports 10 apart, in the folders `node-ID` of the data folde
 label.
 The file that says so is written into the data folder, and each node is an ordinary
 `jetstream-server` with it, a child of this process: started again when it ends, stopped by SIGTERM.
+SIGHUP is passed on to all of them.
 """
 
 from __future__ import annotations
@@ -148,38 +149,78 @@ def _write(file: Path, values: Mapping[str, Any]) -> None:
 async def supervise(here: NodesHere, options: Sequence[str]) -> bool:
     """Run the nodes until SIGTERM or SIGINT, each again when it ends. options: for each of them.
 
-    Returns whether all have stopped cleanly. Call it from the thread that lives as long as the
-    process: the nodes die with it. Raises OSError when the file cannot be written.
+    Returns whether all have stopped cleanly. Call it from the main thread, which lives as long as
+    the process: the nodes die with it. Raises OSError when the file cannot be written.
     """
     stopped = asyncio.Event()
+    processes = Processes()
     folder = here.config.data
     file = folder / FILE_NAME
     _write(file, here.values)
     with stop_signals(stopped):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, processes.hang_up)
         async with asyncio.TaskGroup() as group:
             running = []
             for node in here.nodes:
                 own = ["--node-id", str(node.id), "--data", str(folder / f"node-{node.id}")]
                 arguments = ["--config", str(file), *own, *options]
-                running.append(group.create_task(_keep_running(node.id, arguments, stopped)))
+                running.append(
+                    group.create_task(_keep_running(node.id, arguments, processes, stopped))
+                )
     return all(task.result() in CLEAN for task in running)
 
 
-async def _keep_running(node_id: int, arguments: Sequence[str], stopped: asyncio.Event) -> int:
+class Processes:
+    """The nodes that run, by their ids."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, asyncio.subprocess.Process] = {}
+        self._starting = asyncio.Lock()
+
+    async def start(self, node_id: int, arguments: Sequence[str]) -> asyncio.subprocess.Process:
+        """Start a node. SIGHUP is blocked in it until it can take the signal (build.py): one that
+        comes earlier neither kills it nor is lost, and one that has nothing to reload lives on."""
+        async with self._starting:  # A second start would take the blocked signal for the usual.
+            usual = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())),
+                    *(sys.executable, "-m", "jetstream_server", *arguments),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    # Ctrl-C reaches the whole process group of a terminal: only this process takes
+                    # it.
+                    start_new_session=True,
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, usual)
+        self._running[node_id] = process
+        logger.info("node_started", node=node_id, pid=process.pid)
+        return process
+
+    def ends(self, node_id: int) -> None:
+        """The node has ended, or is about to be stopped."""
+        del self._running[node_id]
+
+    def hang_up(self) -> None:
+        """Pass SIGHUP on: every node reads its certificates and keys again."""
+        for process in self._running.values():
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGHUP)
+        logger.info("reload_passed_on", nodes=sorted(self._running))
+
+
+async def _keep_running(
+    node_id: int, arguments: Sequence[str], processes: Processes, stopped: asyncio.Event
+) -> int:
     """Returns the exit status of the last run, 0 if there was none to stop."""
     loop = asyncio.get_running_loop()
     pause = PAUSE_SECONDS_FIRST
     while not stopped.is_set():
         started = loop.time()
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())),
-            *(sys.executable, "-m", "jetstream_server", *arguments),
-            stdin=asyncio.subprocess.DEVNULL,
-            # Ctrl-C reaches the whole process group of a terminal: only this process takes it.
-            start_new_session=True,
-        )
-        logger.info("node_started", node=node_id, pid=process.pid)
-        if await _ends_before(process, stopped):
+        process = await processes.start(node_id, arguments)
+        has_ended = await _ends_before(process, stopped)
+        processes.ends(node_id)
+        if has_ended:
             if loop.time() - started >= STEADY_SECONDS:
                 pause = PAUSE_SECONDS_FIRST
             status = process.returncode
