@@ -229,7 +229,7 @@ class AccessControl:
                 await asyncio.sleep(delay / 1e6)
 
     def _is_limited(self, identity: Identity) -> bool:
-        return self.applies_to(identity) and identity.principal != ANONYMOUS.principal
+        return self.enabled and not identity.is_node and identity.principal != ANONYMOUS.principal
 
     # Rights.
 

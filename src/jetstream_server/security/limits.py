@@ -11,7 +11,7 @@ Pure: callers pass the time.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from jetstream_protocol.errors import TooManyRequestsError
@@ -42,7 +42,8 @@ class Limits:
     def __init__(self, quotas: Quotas) -> None:
         self.quotas = quotas
         self._connections: Counter[str] = Counter()
-        self._requests: Counter[tuple[str, str]] = Counter()
+        self._requests: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        """By port, how many requests of each principal are open."""
         self._paid_at: dict[str, int] = {}
 
     def connected(self, principal: str) -> None:
@@ -62,18 +63,23 @@ class Limits:
 
     def began(self, principal: str, port: str) -> None:
         """Count a request. Above the limit, raises TooManyRequestsError without counting it."""
-        if self._requests[principal, port] >= self.quotas.requests:
+        of_port = self._requests[port]
+        count = of_port.get(principal, 0)
+        if count >= self.quotas.requests:
             raise TooManyRequestsError(
                 f"{principal} has {self.quotas.requests} requests open to this node, as many as it "
                 "may: wait for answers, and try again"
             )
-        self._requests[principal, port] += 1
+        of_port[principal] = count + 1
 
     def ended(self, principal: str, port: str) -> None:
         """Note that a counted request was answered or abandoned."""
-        self._requests[principal, port] -= 1
-        if not self._requests[principal, port]:
-            del self._requests[principal, port]
+        of_port = self._requests[port]
+        count = of_port[principal] - 1
+        if count:
+            of_port[principal] = count
+        else:
+            del of_port[principal]
 
     def delay_us(self, principal: str, length: int, now_us: MonotonicUs) -> int:
         """Charge an answer of `length` bytes. Returns how long it must wait for earlier ones, in

@@ -119,13 +119,13 @@ RPCS: dict[str, Requirement] = {
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": PUBLIC,
 }
 
-FRAMES: dict[Kind, Requirement] = {
+FRAMES: dict[int, Requirement] = {
     Kind.HELLO: PUBLIC,
     Kind.FETCH: _stream(Operation.READ, nodes=True, again=True),
     Kind.NODE_HELLO: BETWEEN_NODES,
     Kind.POSITIONS: BETWEEN_NODES,
 }
-"""Frames that a server accepts. It only sends the others."""
+"""By kind: frames that a server accepts. It only sends the others."""
 
 PATHS: dict[str, Requirement] = {
     "/healthz": PUBLIC,

@@ -11,7 +11,7 @@ from jetstream_server.security.requirements import FRAMES, Requirement, Scope
 
 def rule_of(kind: int) -> Requirement:
     """The rule of a frame. Raises InvalidRequestError, which ends the connection, without one."""
-    rule = FRAMES.get(Kind(kind))
+    rule = FRAMES.get(kind)
     if rule is None:
         raise InvalidRequestError(f"no rule says who may send {Kind(kind).name}: nobody may")
     return rule
