@@ -89,14 +89,22 @@ class TestResuming:
             assert [message.offset for message in consumer] == [9]
         assert position(client, "billing", stream) == 10
 
+    def test_a_new_cursor_stays_where_it_began_although_nothing_was_read(
+        self, client: Client, stream: str
+    ) -> None:
+        with client.consume(stream, "latest", cursor="billing"):
+            pass
+        client.publish(stream, b"10")
+        with client.consume(stream, "latest", cursor="billing") as consumer:
+            assert consumer.position == 10
+
     def test_batches_are_done_once_the_next_is_asked_for(self, client: Client, stream: str) -> None:
         consumer = client.consume(stream, cursor="billing")
         batches = consumer.batches()
         first = next(batches)
         assert len(first) == 10
         consumer.close()
-        with pytest.raises(NotFoundError):
-            position(client, "billing", stream)
+        assert position(client, "billing", stream) == 0
         with client.consume(stream, stop="latest", cursor="billing") as consumer:
             assert sum(map(len, consumer.batches())) == 10
         assert position(client, "billing", stream) == 10

@@ -99,7 +99,6 @@ class AsyncConsumer(AsyncClosing):
         self._began = False
         self._closed = False
         self._next_offset = 0
-        self._start = 0
         self._last_epoch = last_epoch
         self._ahead: asyncio.Future[Messages] | None = None
         self._batch: list[Message] = []  # the last fetch, in reverse: pop() hands out in order
@@ -147,7 +146,6 @@ class AsyncConsumer(AsyncClosing):
             # There is nothing to read behind the stop; a start far behind it is a mistake.
             await self._fetch(self._next_offset, -1, None, 0.0)
         self.position = self._next_offset
-        self._start = self._next_offset
         self._progress.begin(self._next_offset, self._last_epoch)
         self._began = True
         if self._cursor is not None and self._cursor.auto_commit:
@@ -350,16 +348,17 @@ class AsyncConsumer(AsyncClosing):
         """Commit `offset`, unless it is committed: the caller knows what is done. last_epoch: of
         the record before it; -1: not known."""
         assert self._cursor is not None
-        if offset != (self._start if self._cursor.committed is None else self._cursor.committed):
+        if offset != self._cursor.committed:
             await self._cursor.commit(offset, last_epoch)
 
     async def checkpoint(self) -> None:
-        """Commit what is done, if that is more than is committed."""
+        """Commit what is done, if that is not committed. The first one keeps where a new cursor
+        began: "latest" would be another place for the next consumer."""
         position = self._where()
         if self._cursor is None or position is None or self._failure is not None:
             return
         done = self._progress.done(position)
-        if done != (self._start if self._cursor.committed is None else self._cursor.committed):
+        if done != self._cursor.committed:
             await self._cursor.commit(done, self._progress.epoch_before(done))
 
     async def _end_checkpoints(self) -> None:
@@ -458,7 +457,6 @@ class AsyncConsumer(AsyncClosing):
 async def _checkpoint_on_and_on(reference: weakref.ref[AsyncConsumer]) -> None:
     """Commit again and again, until the consumer is closed or garbage-collected."""
     while True:
-        await asyncio.sleep(CHECKPOINT_SECONDS)
         consumer = reference()
         if consumer is None:
             return
@@ -470,6 +468,7 @@ async def _checkpoint_on_and_on(reference: weakref.ref[AsyncConsumer]) -> None:
                 return
             logger.warning("cursor not committed: %s; trying again", error.message)
         del consumer
+        await asyncio.sleep(CHECKPOINT_SECONDS)
 
 
 def _is_cancelled() -> bool:

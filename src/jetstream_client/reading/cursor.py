@@ -147,8 +147,8 @@ class ConsumerCursor:
         if now is not None and now.owner == self.owner:
             self._revision = now.revision
             return False
-        if now is None and self._revision == NO_REVISION:
-            raise error
+        if self._member()[0] or (now is None and self._revision == NO_REVISION):
+            raise error  # To a member it says whether the stream is still the member's.
         raise PreconditionFailedError(self._taken(now))
 
     def _taken(self, now: Cursor | None) -> str:
