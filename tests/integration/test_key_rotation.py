@@ -170,6 +170,7 @@ def test_keys_that_cannot_be_used_leave_the_old_ones_in_use(
             key_file.unlink()
         else:
             key_file.write_text(broken)
+        hang_up(server)  # Otherwise it waits until the file stays the same.
         wait_for("the refusal", lambda: count(server, "keys_not_reloaded") >= 1)
         assert str(key_file) in server.log_text
         client.publish("kept.x", "after")
@@ -177,6 +178,7 @@ def test_keys_that_cannot_be_used_leave_the_old_ones_in_use(
         assert found == [b"before", b"after"]
         assert key_ids(client, "kept") == [KEY_ID]
         replace_keys(key_file, NEW, KEY)
+        hang_up(server)
         wait_for("the new key is in use", lambda: count(server, "keys_reloaded") == 1)
         client.publish("kept.x", "later")
         assert key_ids(client, "kept") == [KEY_ID, NEW_ID]

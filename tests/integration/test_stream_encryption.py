@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -210,8 +211,10 @@ def test_a_node_of_a_cluster_without_keys_keeps_no_such_stream(tmp_path: Path) -
                 client.create_stream(name, f"{name}.>", replicas=3, encryption="aes-256-gcm")
             client.create_stream("plain", "plain.>", replicas=3)
             cluster.wait_for("leaders with a key", nobody_without_a_key_leads)
+            # All at once: each stream waits until the node without a key has left its ISR.
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(lambda name: publish(client, name, range(10)), (*names, "plain")))
             for name in (*names, "plain"):
-                publish(client, name, range(10))
                 assert values(client, name) == said(range(10))
             cluster.wait_for(
                 "the node without a key is not in sync",
