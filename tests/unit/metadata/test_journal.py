@@ -415,7 +415,7 @@ class TestInstall:
         assert indexes(reopened(tmp_path)) == [1]
         assert read_snapshot(str(tmp_path)) is None
 
-    def test_a_damaged_snapshot_refuses_to_open(self, tmp_path: Path) -> None:
+    def test_a_damaged_snapshot_refuses_to_open_and_says_what_to_do(self, tmp_path: Path) -> None:
         journal = Journal.open(str(tmp_path))
         journal.append(entry(1))
         journal.install(Snapshot(1, 1, b"state"), keep_from=2)
@@ -423,11 +423,15 @@ class TestInstall:
         journal.close()
         path = tmp_path / "snapshot"
         whole = path.read_bytes()
-        for position in range(len(whole)):
-            damaged = bytearray(whole)
-            damaged[position] ^= 0xFF
+        flipped = (
+            whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :]
+            for place in range(len(whole))
+        )
+        cut = (whole[:length] for length in range(len(whole)))
+        for damaged in (*flipped, *cut):
             path.write_bytes(damaged)
-            with pytest.raises(StorageError, match="snapshot at byte"):
+            complaint = "snapshot at byte .*move the metadata folder away"
+            with pytest.raises(StorageError, match=complaint):
                 Journal.open(str(tmp_path))
 
     def test_a_journal_missing_beside_its_snapshot_refuses_to_open(self, tmp_path: Path) -> None:

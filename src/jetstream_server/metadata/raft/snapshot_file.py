@@ -14,6 +14,7 @@ from jetstream_protocol.logfiles.metadata_records import (
     HEADER_BYTES,
     SNAPSHOT_HEADER,
     STATE,
+    WHAT_TO_DO,
     Entry,
     Snapshot,
     encode_entry,
@@ -47,11 +48,15 @@ def snapshot_file(directory: str) -> bytes:
 def decode_snapshot(data: bytes, path: str) -> Snapshot:
     """Decode a snapshot file. Raises StorageError, naming `path`, if it is damaged."""
     if data[:HEADER_BYTES] != SNAPSHOT_HEADER:
-        raise StorageError(f"{path} at byte 0: not a metadata snapshot this software can read")
+        raise StorageError(
+            f"{path} at byte 0: not a metadata snapshot this software can read; {WHAT_TO_DO}"
+        )
     records = list(scan(path, data, tolerate_torn_tail=False))
     kinds = [record[0] for record in records]
     if not records or kinds != [STATE] + [ENTRY] * (len(records) - 1):
-        raise StorageError(f"{path} at byte {HEADER_BYTES}: records of a snapshot are missing")
+        raise StorageError(
+            f"{path} at byte {HEADER_BYTES}: records of a snapshot are missing; {WHAT_TO_DO}"
+        )
     _, index, term, state, _ = records[0]
     base = tuple(Entry(payload, index, term) for _, index, term, payload, _ in records[1:])
     return Snapshot(index, term, state, base)
