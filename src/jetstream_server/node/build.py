@@ -57,8 +57,9 @@ from jetstream_server.serving.grpc.peers import Peers
 from jetstream_server.serving.metrics.histograms import Histograms
 
 FOLDER_CHECK_SECONDS = 0.5
-NATS_CONNECT_SECONDS = 10.0
-"""How long a start waits for NATS. Without NATS the node serves readers and keeps trying."""
+NATS_CONNECT_SECONDS = 1.0
+"""How long a start waits for NATS, which answers in milliseconds if it is there. Without NATS the
+node serves readers and keeps trying."""
 
 logger = structlog.get_logger("jetstream.server")
 
