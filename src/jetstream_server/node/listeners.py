@@ -30,6 +30,7 @@ from jetstream_server.serving.grpc.response_memory import ResponseMemoryLimiter
 from jetstream_server.serving.grpc.security_service import SecurityService
 from jetstream_server.serving.grpc.server import ApiServer
 from jetstream_server.serving.grpc.streams_service import StreamsService
+from jetstream_server.serving.grpc.token_connections import TokenConnections
 from jetstream_server.serving.http import console
 from jetstream_server.serving.http.api import Api
 from jetstream_server.serving.http.consumers import ConsumersApi
@@ -71,6 +72,8 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
     port = split_address(server.configured.grpc.listen)[1]
     close_connection = partial(close_peer, port=port)
     streams = Streams(metadata, wall_clock, nodes_configured=len(server.config.nodes))
+    token_connections = TokenConnections(node.access, port)
+    node.access.closes(token_connections.close_ended)
     cursors = node.drivers.cursors
     leader = CursorLeader(metadata.registry, streams, server.peers, node_id)
     return ApiServer(
@@ -98,6 +101,7 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
         node.stream_access,
         CallLimiter(close_connection),
         ConnectionLimiter(port, server.connections_per_address, server.refused),
+        token_connections,
         server.grpc_loop,
         server.certificates,
     )

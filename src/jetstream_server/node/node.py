@@ -345,7 +345,9 @@ class NodeStart:
             lease_changed=ingest.check_lease,
         )
         await replicas.until_served()
-        fetches = LongPoll(self.membership.lease_held, monotonic_clock=clocks.monotonic)
+        fetches = LongPoll(
+            self.membership.lease_held, self.access, monotonic_clock=clocks.monotonic
+        )
         stream_access = StreamAccess(self.access, replicas, self.metadata.registry)
         return Node(
             metadata=self.metadata,
@@ -519,15 +521,16 @@ class NodeStart:
         )
         self._until_stop(data_plane)
 
+        access.closes(data_plane.end_revoked)
+
         def security_changed(change: Change) -> None:
             if isinstance(change, SecurityChanged):
                 access.changed()
-                data_plane.end_revoked()
 
         self.metadata.watch(security_changed)
         if access.enabled:
             access.changed()
-            watch = run_in_background(access.watch_expiry(data_plane.end_revoked), "token expiry")
+            watch = run_in_background(access.watch_expiry(), "token expiry")
             self._stack.callback(watch.cancel)
         return data_plane
 

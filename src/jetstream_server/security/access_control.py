@@ -3,6 +3,8 @@ use it.
 
     caller:   `identify`, from a token, a client's certificate, or a node's proof
     rights:   `allows` and `check`, at every request, against the current metadata
+    changes:  `changed` ends what waits and is not allowed any more, and then the connections of
+              tokens that were revoked or have expired
 
 While security is off, every caller is `anonymous` and may do everything. Decisions are cached until
 tokens or rules change. A node's proof or certificate permits calls between nodes, and nothing else.
@@ -13,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Protocol
 
 from jetstream_protocol.errors import (
@@ -34,9 +38,12 @@ from jetstream_server.security.authenticator import Authenticator
 from jetstream_server.security.identity import ANONYMOUS, Identity
 from jetstream_server.security.limits import Limits, Quotas
 from jetstream_server.security.state import SecurityState
+from jetstream_server.security.waits import Waits
 
 DECISIONS_MAX = 100_000
 EXPIRY_CHECK_SECONDS = 0.25
+CLOSE_SECONDS = 0.25
+"""From the end of a token to that of its connections: errors of waiting requests arrive first."""
 BYTES_USUAL = 1024 * 1024
 """Length of an answer, in bytes, if the request sets no limit."""
 _BEARER = "bearer "
@@ -90,6 +97,8 @@ class AccessControl:
         self._permitted: set[tuple[str, Operation, int]] = set()
         self._next_expiry: int | None = None
         self.generation = 0
+        self._waits = Waits()
+        self._closers: list[Callable[[], None]] = []
 
     # Identity.
 
@@ -220,13 +229,15 @@ class AccessControl:
             return wanted
         return min(wanted or BYTES_USUAL, rate)
 
-    async def pace(self, identity: Identity, length: int) -> None:
-        """Wait until the principal may be sent that many bytes more."""
+    async def pace(self, identity: Identity, stream: NamedStream, length: int) -> None:
+        """Wait until the principal may be sent that many bytes more of a stream. Raises the errors
+        of `check` once it may not read it any more."""
         if self.quotas.bytes_per_second and self._is_limited(identity):
             now = self._monotonic_clock()
             delay = self._limits.delay_us(identity.principal, length, now)
             if delay:
-                await asyncio.sleep(delay / 1e6)
+                with self.while_allowed_to_read(identity, stream):
+                    await asyncio.sleep(delay / 1e6)
 
     def _is_limited(self, identity: Identity) -> bool:
         return self.enabled and not identity.is_node and identity.principal != ANONYMOUS.principal
@@ -260,22 +271,44 @@ class AccessControl:
         False: call `check`, which decides or raises the error."""
         return (identity.key, operation, stream.id) in self._permitted
 
+    # Changes.
+
+    def while_allowed(
+        self, identity: Identity, check: Callable[[], object]
+    ) -> AbstractContextManager[None]:
+        """Around a wait. check: raises an error if the caller may not do it, now or after a change
+        of tokens or rules; the error ends the wait at once."""
+        return self._waits.begin(check) if self.applies_to(identity) else nullcontext()
+
+    def while_allowed_to_read(
+        self, identity: Identity, stream: NamedStream
+    ) -> AbstractContextManager[None]:
+        return self.while_allowed(identity, partial(self.check, identity, Operation.READ, stream))
+
+    def closes(self, close_ended: Callable[[], None]) -> None:
+        """Have `close_ended` called after every change: it closes the connections whose token was
+        revoked or has expired."""
+        self._closers.append(close_ended)
+
     def changed(self) -> None:
-        """Forget all decisions, because tokens or rules have changed or a token has expired."""
+        """Decide again, because tokens or rules have changed or a token has expired."""
         self.generation += 1
         self._permitted.clear()
         now_us, tokens = self._wall_clock(), self._state().tokens.values()
         self._next_expiry = min(
             (token.expires_at_us for token in tokens if token.expires_at_us > now_us), default=None
         )
+        if self.enabled:
+            self._waits.check_again()
+            for close_ended in self._closers:
+                asyncio.get_running_loop().call_later(CLOSE_SECONDS, close_ended)
 
-    async def watch_expiry(self, expired: Callable[[], None]) -> None:
-        """Call `changed`, and then `expired`, whenever a token expires."""
+    async def watch_expiry(self) -> None:
+        """Call `changed` whenever a token expires."""
         while True:
             await asyncio.sleep(EXPIRY_CHECK_SECONDS)
             if self._next_expiry is not None and self._wall_clock() >= self._next_expiry:
                 self.changed()
-                expired()
 
     def allows_named(
         self, identity: Identity, operation: Operation, name: str, subject: str

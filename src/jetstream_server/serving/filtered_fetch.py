@@ -17,6 +17,7 @@ from jetstream_protocol.record_filter import RecordFilter
 from jetstream_server.log.segment import LogSlice
 from jetstream_server.log.slice_filter import SliceFilter
 from jetstream_server.replication.core.replica import Replica
+from jetstream_server.security.identity import Identity
 from jetstream_server.serving.long_poll import FetchPosition, LongPoll
 
 STEP_BYTES = 512 * 1024
@@ -47,7 +48,7 @@ class FilteredFetches:
         self._looking = asyncio.Lock()
 
     async def fetch(
-        self, replica: Replica, position: FetchPosition, wanted: RecordFilter
+        self, replica: Replica, position: FetchPosition, wanted: RecordFilter, caller: Identity
     ) -> Filtered:
         """Like `LongPoll.fetch`, but wait until a new record is wanted."""
         search = _Search(replica, position, wanted)
@@ -55,7 +56,9 @@ class FilteredFetches:
         deadline = loop.time() + position.wait_ms_max / 1000
         while True:
             try:
-                found = await self._fetches.fetch(replica, search.position(deadline - loop.time()))
+                found = await self._fetches.fetch(
+                    replica, search.position(deadline - loop.time()), caller
+                )
                 if found is None:
                     return search.result()
                 async with self._looking:

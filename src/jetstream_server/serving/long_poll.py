@@ -10,6 +10,8 @@ from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 from jetstream_server.clocks import MonotonicClock, monotonic_clock
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.replication.core.replica import Replica
+from jetstream_server.security.access_control import AccessControl
+from jetstream_server.security.identity import Identity
 
 BYTES_MAX_DEFAULT = 1024 * 1024
 BYTES_MAX_LIMIT = 64 * 1024 * 1024  # Upper bound on one answer, and on any batch.
@@ -92,6 +94,7 @@ class LongPoll:
     def __init__(
         self,
         lease_held: Callable[[], bool],
+        access: AccessControl,
         waiting_max: int = WAITING_MAX,
         monotonic_clock: MonotonicClock = monotonic_clock,
     ) -> None:
@@ -99,18 +102,22 @@ class LongPoll:
         self.times = FetchTimes()
         self._clock = monotonic_clock
         self._lease_held = lease_held
+        self._access = access
         self._waiting_max = waiting_max
 
     def is_out_of_sync(self, replica: Replica) -> bool:
         """Whether committed records may exist that this replica does not get at present."""
         return not (replica.is_in_sync and self._lease_held())
 
-    async def fetch(self, replica: Replica, position: FetchPosition) -> LogSlice | None:
+    async def fetch(
+        self, replica: Replica, position: FetchPosition, caller: Identity
+    ) -> LogSlice | None:
         """Committed batches at `position`; waits as long as it allows; None: there are none.
 
         A replica that is out of sync answers soon, because its reader may know a better one. Raises
-        the errors of `Replica.read`, at once or when the state changes during the wait, and
-        UnavailableError when too many fetches wait already.
+        the errors of `Replica.read`, at once or when the state changes during the wait, those of
+        AccessControl.check if the caller loses its right during the wait, and UnavailableError when
+        too many fetches wait already.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + position.wait_ms_max / 1000
@@ -132,16 +139,17 @@ class LongPoll:
                 if found is not None:
                     return found
                 raise UnavailableError(f"{self.waiting} fetches wait for records already")
-            if not await self._more_committed(replica, remaining):
+            if not await self._more_committed(replica, remaining, caller):
                 return found
 
-    async def _more_committed(self, replica: Replica, seconds: float) -> bool:
+    async def _more_committed(self, replica: Replica, seconds: float, caller: Identity) -> bool:
         """Wait until the high watermark rises or the replica ends. Returns False if neither
         happens."""
         self.waiting += 1
         begun_us = self._clock()
         try:
-            return await _woken(replica, seconds)
+            with self._access.while_allowed_to_read(caller, replica.stream):
+                return await _woken(replica, seconds)
         finally:
             self.waiting -= 1
             self.times.wait_us += self._clock() - begun_us

@@ -28,7 +28,7 @@ async def server_on(
     replicas = Node(tmp_path / "streams").start()
     server = DataPlaneServer(
         replicas,
-        LongPoll(lambda: True),
+        LongPoll(lambda: True, open_to_all()),
         StreamAccess(open_to_all(), replicas, Registry()),
         node_id=0,
         cluster_id="c",

@@ -74,7 +74,7 @@ async def test_a_fetch_needs_the_right_that_the_table_names(
     asked = Asked(for_the_known(), replicas, Registry())
     server = DataPlaneServer(
         replicas,
-        LongPoll(lambda: True),
+        LongPoll(lambda: True, for_the_known()),
         asked,
         node_id=0,
         cluster_id="c",

@@ -13,6 +13,7 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
     UnavailableError,
 )
+from jetstream_server.security.identity import ANONYMOUS
 from jetstream_server.serving import long_poll
 from jetstream_server.serving.long_poll import (
     BYTES_MAX_DEFAULT,
@@ -21,6 +22,7 @@ from jetstream_server.serving.long_poll import (
     FetchPosition,
     LongPoll,
 )
+from tests.support.access import open_to_all
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
 
@@ -56,7 +58,9 @@ async def test_what_is_there_is_answered_at_once(tmp_path: Path) -> None:
     node.start()
     replica = node.create()
     node.append(replica, b"a")
-    found = await LongPoll(lambda: True).fetch(replica, position(wait_ms_max=60_000))
+    found = await LongPoll(lambda: True, open_to_all()).fetch(
+        replica, position(wait_ms_max=60_000), ANONYMOUS
+    )
     assert found is not None
     assert found.next_offset == 1
 
@@ -65,10 +69,10 @@ async def test_what_is_there_is_answered_at_once(tmp_path: Path) -> None:
 async def test_nothing_is_answered_after_the_wait_and_not_before(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
-    fetches = LongPoll(lambda: True)
+    fetches = LongPoll(lambda: True, open_to_all())
     loop = asyncio.get_running_loop()
     begun = loop.time()
-    assert await fetches.fetch(node.create(), position(wait_ms_max=200)) is None
+    assert await fetches.fetch(node.create(), position(wait_ms_max=200), ANONYMOUS) is None
     assert 0.19 < loop.time() - begun < 5
     assert fetches.waiting == 0
 
@@ -78,8 +82,8 @@ async def test_a_wait_ends_with_the_commit_and_not_with_the_append(tmp_path: Pat
     node = Node(tmp_path / "streams")
     node.start()
     replica = node.create()
-    fetches = LongPoll(lambda: True)
-    waiting = asyncio.create_task(fetches.fetch(replica, position(wait_ms_max=60_000)))
+    fetches = LongPoll(lambda: True, open_to_all())
+    waiting = asyncio.create_task(fetches.fetch(replica, position(wait_ms_max=60_000), ANONYMOUS))
     await eventually(lambda: fetches.waiting == 1)
     node.append(replica, b"a", flush=False)
     await asyncio.sleep(0.05)
@@ -96,9 +100,9 @@ async def test_a_fetch_waits_for_as_many_bytes_as_it_asked_for(tmp_path: Path) -
     node.start()
     replica = node.create()
     node.append(replica, b"a" * 1000)
-    fetches = LongPoll(lambda: True)
+    fetches = LongPoll(lambda: True, open_to_all())
     few = position(bytes_min=3000, wait_ms_max=60_000)
-    waiting = asyncio.create_task(fetches.fetch(replica, few))
+    waiting = asyncio.create_task(fetches.fetch(replica, few, ANONYMOUS))
     for _ in range(2):
         await asyncio.sleep(0.02)
         assert not waiting.done()
@@ -120,7 +124,7 @@ async def test_a_fetch_does_not_wait_for_bytes_that_cannot_come_in_its_answer(
     node.append(replica, b"b" * 9000)
     small = position(bytes_max=5000, bytes_min=5000, wait_ms_max=60_000)
     async with asyncio.timeout(5):
-        found = await LongPoll(lambda: True).fetch(replica, small)
+        found = await LongPoll(lambda: True, open_to_all()).fetch(replica, small, ANONYMOUS)
     assert found is not None
     assert found.next_offset == 1
 
@@ -130,8 +134,8 @@ async def test_a_wait_ends_when_the_stream_is_deleted(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
     replica = node.create()
-    fetches = LongPoll(lambda: True)
-    waiting = asyncio.create_task(fetches.fetch(replica, position(wait_ms_max=60_000)))
+    fetches = LongPoll(lambda: True, open_to_all())
+    waiting = asyncio.create_task(fetches.fetch(replica, position(wait_ms_max=60_000), ANONYMOUS))
     await eventually(lambda: fetches.waiting == 1)
     node.delete(replica)
     with pytest.raises(StreamNotFoundError):
@@ -144,9 +148,9 @@ async def test_a_cancelled_wait_leaves_nothing_behind(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
     replica = node.create()
-    fetches = LongPoll(lambda: True)
+    fetches = LongPoll(lambda: True, open_to_all())
     waits = [
-        asyncio.create_task(fetches.fetch(replica, position(wait_ms_max=60_000)))
+        asyncio.create_task(fetches.fetch(replica, position(wait_ms_max=60_000), ANONYMOUS))
         for _ in range(100)
     ]
     await eventually(lambda: fetches.waiting == 100)
@@ -161,19 +165,23 @@ async def test_only_so_many_wait_at_a_time_and_further_ones_are_told(tmp_path: P
     node = Node(tmp_path / "streams")
     node.start()
     replica = node.create()
-    fetches = LongPoll(lambda: True, waiting_max=2)
+    fetches = LongPoll(lambda: True, open_to_all(), waiting_max=2)
     long = position(wait_ms_max=60_000)
-    waits = [asyncio.create_task(fetches.fetch(replica, long)) for _ in range(2)]
+    waits = [asyncio.create_task(fetches.fetch(replica, long, ANONYMOUS)) for _ in range(2)]
     await eventually(lambda: fetches.waiting == 2)
     with pytest.raises(UnavailableError):
-        await fetches.fetch(replica, long)
-    assert await fetches.fetch(replica, position()) is None, "who does not wait may ask"
+        await fetches.fetch(replica, long, ANONYMOUS)
+    assert await fetches.fetch(replica, position(), ANONYMOUS) is None, "who does not wait may ask"
     node.append(replica, b"a")
     assert all([await wait is not None for wait in waits])
     with_something = position(bytes_min=10_000, wait_ms_max=60_000)
-    waits = [asyncio.create_task(fetches.fetch(replica, with_something)) for _ in range(2)]
+    waits = [
+        asyncio.create_task(fetches.fetch(replica, with_something, ANONYMOUS)) for _ in range(2)
+    ]
     await eventually(lambda: fetches.waiting == 2)
-    assert await fetches.fetch(replica, with_something) is not None, "what there is, at once"
+    assert await fetches.fetch(replica, with_something, ANONYMOUS) is not None, (
+        "what there is, at once"
+    )
     for wait in waits:
         wait.cancel()
     await asyncio.gather(*waits, return_exceptions=True)
@@ -189,14 +197,14 @@ async def test_a_replica_out_of_sync_says_so_and_does_not_wait_long(
     replica = node.create()
     node.append(replica, b"a")
     lease_held = True
-    fetches = LongPoll(lambda: lease_held)
+    fetches = LongPoll(lambda: lease_held, open_to_all())
     assert not fetches.is_out_of_sync(replica)
     lease_held = False
     assert fetches.is_out_of_sync(replica)
-    found = await fetches.fetch(replica, position(wait_ms_max=60_000))
+    found = await fetches.fetch(replica, position(wait_ms_max=60_000), ANONYMOUS)
     assert found is not None, "what is committed is served all the same"
     began = asyncio.get_running_loop().time()
-    assert await fetches.fetch(replica, position(1, wait_ms_max=60_000)) is None
+    assert await fetches.fetch(replica, position(1, wait_ms_max=60_000), ANONYMOUS) is None
     assert asyncio.get_running_loop().time() - began < 30
 
 
@@ -206,5 +214,7 @@ async def test_without_a_session_nobody_is_told_that_the_log_ends_before(tmp_pat
     node.start()
     replica = node.create()
     with pytest.raises(OffsetOutOfRangeError):
-        await LongPoll(lambda: True).fetch(replica, position(7))
-    assert await LongPoll(lambda: False).fetch(replica, position(7)) is None
+        await LongPoll(lambda: True, open_to_all()).fetch(replica, position(7), ANONYMOUS)
+    assert (
+        await LongPoll(lambda: False, open_to_all()).fetch(replica, position(7), ANONYMOUS) is None
+    )

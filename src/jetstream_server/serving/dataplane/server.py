@@ -191,8 +191,8 @@ class DataPlaneServer:
         )
         if request.refused:
             await self._replicas.healer.examined(replica, position.offset)
-        slices, filtered = await self._found(request, replica, position)
-        await self._access.control.pace(identity, sum(each.length for each in slices))
+        slices, filtered = await self._found(request, replica, position, identity)
+        await self._access.control.pace(identity, stream, sum(each.length for each in slices))
         if rule.again and self._access.control.generation != generation:
             self._access.control.check(identity, rule.operation, stream)
         response = pb.DataFetchResponse(
@@ -210,14 +210,18 @@ class DataPlaneServer:
         return Found(response, slices, decrypt if is_decrypted and slices else None)
 
     async def _found(
-        self, request: pb.DataFetchRequest, replica: Replica, position: FetchPosition
+        self,
+        request: pb.DataFetchRequest,
+        replica: Replica,
+        position: FetchPosition,
+        caller: Identity,
     ) -> tuple[Sequence[LogSlice], Filtered | None]:
         if request.filter_subject or request.HasField("filter_key"):
             key = request.filter_key if request.HasField("filter_key") else None
             wanted = RecordFilter(request.filter_subject, key)
-            filtered = await self._filtered_fetches.fetch(replica, position, wanted)
+            filtered = await self._filtered_fetches.fetch(replica, position, wanted, caller)
             return filtered.slices, filtered
-        found = await self._fetches.fetch(replica, position)
+        found = await self._fetches.fetch(replica, position, caller)
         return ([] if found is None else [found]), None
 
     async def _replicate(

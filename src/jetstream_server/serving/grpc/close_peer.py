@@ -1,4 +1,4 @@
-"""Closes one gRPC connection from the server's side. gRPC's Python API has no call for it.
+"""Closes gRPC connections from the server's side. gRPC's Python API has no call for it.
 
 The peer's address, as gRPC gives it, identifies the connection among the descriptors of this
 process. Shutting down the TCP connection looks like a network failure to gRPC: it cancels the calls
@@ -9,30 +9,38 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from urllib.parse import unquote
 
 
 def close_peer(peer: str, port: int) -> bool:
     """Close the connection of `peer` ("ipv4:127.0.0.1:40000") to our `port`. Returns whether there
-    was one.
+    was one."""
+    return close_peers([peer], port) > 0
+
+
+def close_peers(peers: Iterable[str], port: int) -> int:
+    """Close several connections, and return how many there were.
 
     Looks at every descriptor of the process, some microseconds each: only for emergencies.
     """
-    host, _, digits = unquote(peer).partition(":")[2].rpartition(":")
-    if not digits.isdecimal():
-        return False
-    wanted = (host.strip("[]"), int(digits))
-    ended = False
+    wanted = {address_of(peer) for peer in peers}
+    closed = 0
 
     def close(address: tuple[str, int], sock: socket.socket) -> None:
-        nonlocal ended
-        if address == wanted:
+        nonlocal closed
+        if address in wanted:
             sock.shutdown(socket.SHUT_RDWR)
-            ended = True
+            closed += 1
 
     each_connection(port, close)
-    return ended
+    return closed
+
+
+def address_of(peer: str) -> tuple[str, int] | None:
+    """Host and port of a peer, as a socket gives them; None: it has none."""
+    host, _, digits = unquote(peer).partition(":")[2].rpartition(":")
+    return (host.strip("[]"), int(digits)) if digits.isdecimal() else None
 
 
 def each_connection(port: int, do: Callable[[tuple[str, int], socket.socket], None]) -> None:

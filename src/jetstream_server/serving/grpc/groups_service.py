@@ -4,6 +4,7 @@ leader of `__cursors`, answers; other nodes forward."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from jetstream_protocol.errors import InvalidRequestError, StreamNotFoundError
 from jetstream_protocol.generated import common_pb2, groups_pb2_grpc
@@ -47,12 +48,14 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         )
         self._check_readable(request.source, call.identity)
         await self._leader.create()
-        told = await self._leader.forward(
-            call, "GroupHeartbeat", request, pb.GroupHeartbeatResponse, principal
-        )
-        if told is not None:
-            return told
-        group = await (await self._store.coordinator()).heartbeat(heartbeat)
+        check = partial(self._check_readable, request.source, call.identity)
+        with self._access.control.while_allowed(call.identity, check):
+            told = await self._leader.forward(
+                call, "GroupHeartbeat", request, pb.GroupHeartbeatResponse, principal
+            )
+            if told is not None:
+                return told
+            group = await (await self._store.coordinator()).heartbeat(heartbeat)
         assigned = sorted(group.assigned(heartbeat.member.id))
         return pb.GroupHeartbeatResponse(generation=group.generation, assigned=assigned)
 

@@ -24,6 +24,7 @@ from jetstream_server.security.identity import ANONYMOUS, Identity
 from jetstream_server.security.requirements import RPCS, Requirement, Scope
 from jetstream_server.serving.certificates import contradicts, shown_by
 from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.grpc.token_connections import TokenConnections
 from jetstream_server.serving.stream_access import StreamAccess
 
 AUTHORIZATION = "authorization"
@@ -32,13 +33,17 @@ PORT = "grpc"
 
 
 class Guarded:
-    """The methods of `service`, guarded. name: the service's full name."""
+    """The methods of `service`, guarded. name: the service's full name. connections: notes whose
+    calls come over which connection."""
 
-    def __init__(self, service: object, name: str, streams: StreamAccess) -> None:
+    def __init__(
+        self, service: object, name: str, streams: StreamAccess, connections: TokenConnections
+    ) -> None:
         self._service = service
         self._name = name
         self._streams = streams
         self._access = streams.control
+        self._connections = connections
 
     def __getattr__(self, name: str) -> Callable[[Any, Call], Any]:
         method = getattr(self._service, name)
@@ -104,6 +109,7 @@ class Guarded:
             reason = f"the certificate is not that of {identity.principal}"
             raise self._access.unauthenticated(call.peer, name, reason)
         call.identity = identity
+        self._connections.called(call.peer, identity)
         requirement = RPCS.get(name)
         if requirement is None:
             raise PermissionDeniedError(f"no rule says who may call {name}: nobody may")

@@ -59,9 +59,9 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
             bytes_min=request.bytes_min,
             wait_ms_max=request.wait_ms_max,
         )
-        found = await self._fetches.fetch(replica, position)
+        found = await self._fetches.fetch(replica, position, call.identity)
         if found is not None:
-            await self._access.control.pace(call.identity, found.length)
+            await self._access.control.pace(call.identity, replica.stream, found.length)
             held = await self._reserve(call, found.length)
             call.when_ended(partial(self._outstanding.release, held))
         decoding = self._decoding if request.decode else None
@@ -84,10 +84,10 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
                 bytes_min=1,
                 wait_ms_max=WAIT_MS_LIMIT,
             )
-            found = await self._fetches.fetch(replica, position)
+            found = await self._fetches.fetch(replica, position, call.identity)
             if found is None:
                 continue
-            await self._access.control.pace(call.identity, found.length)
+            await self._access.control.pace(call.identity, replica.stream, found.length)
             held = await self._reserve(call, found.length, None)
             try:
                 response = await answer(replica, found, offset, decoding)

@@ -39,6 +39,7 @@ from jetstream_server.serving.grpc.guard import Guarded
 from jetstream_server.serving.grpc.reads_service import ReadsService
 from jetstream_server.serving.grpc.security_service import SecurityService
 from jetstream_server.serving.grpc.streams_service import StreamsService
+from jetstream_server.serving.grpc.token_connections import TokenConnections
 from jetstream_server.serving.stream_access import StreamAccess
 
 RESPONSE_BYTES_MAX = 128 * 1024 * 1024
@@ -85,6 +86,7 @@ class ApiServer:
         access: StreamAccess,
         callers: CallLimiter,
         connections: ConnectionLimiter,
+        token_connections: TokenConnections,
         grpc_loop: GrpcLoop,
         certificates: Certificates | None = None,
     ) -> None:
@@ -92,7 +94,7 @@ class ApiServer:
         self._certificates = certificates
         services = (streams, reads, cluster, cursors, groups, security)
         self._services = [
-            Guarded(service, name, access)
+            Guarded(service, name, access, token_connections)
             for service, name in zip(services, service_names(), strict=True)
         ]
         self._loop = grpc_loop

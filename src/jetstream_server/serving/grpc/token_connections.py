@@ -1,0 +1,62 @@
+"""Which callers each gRPC connection had, so that those of a revoked token are closed.
+
+Over gRPC every call has its own token, and a proxy sends the calls of many callers over one
+connection. So a connection is closed once the tokens of all its callers were revoked or have
+expired. Until then only the calls that wait are ended (access_control.py). gRPC does not tell when
+a connection ends; the sockets of the process do.
+"""
+
+from __future__ import annotations
+
+from jetstream_server.security.access_control import AccessControl
+from jetstream_server.security.identity import Identity
+from jetstream_server.serving.grpc.close_peer import address_of, close_peers, each_connection
+from jetstream_server.serving.grpc.connection_limiter import CONNECTIONS_MAX
+
+PEERS_MAX = 2 * CONNECTIONS_MAX
+"""Connections remembered. Above it, those that have ended are forgotten: at least half of them."""
+CALLERS_MAX = 16
+"""Callers remembered of one connection: the last new ones."""
+
+
+class TokenConnections:
+    """Belongs to the node's loop. port: our own."""
+
+    def __init__(self, access: AccessControl, port: int) -> None:
+        self._access = access
+        self._port = port
+        self._callers: dict[str, dict[str, Identity]] = {}
+
+    def __len__(self) -> int:
+        return len(self._callers)
+
+    def called(self, peer: str, caller: Identity) -> None:
+        """Note a call."""
+        callers = self._callers.get(peer)
+        if callers is None:
+            if len(self._callers) >= PEERS_MAX:
+                self._forget_ended()
+            callers = self._callers[peer] = {}
+        if caller.key not in callers:
+            if len(callers) == CALLERS_MAX:
+                del callers[next(iter(callers))]
+            callers[caller.key] = caller
+
+    def close_ended(self) -> None:
+        """Close the connections whose callers' tokens were all revoked or have expired."""
+        ended = [
+            peer
+            for peer, callers in self._callers.items()
+            if all(self._access.has_ended(each) for each in callers.values())
+        ]
+        if ended:
+            close_peers(ended, self._port)
+        for peer in ended:
+            del self._callers[peer]
+
+    def _forget_ended(self) -> None:
+        open_now = set()
+        each_connection(self._port, lambda address, _: open_now.add(address))
+        self._callers = {
+            peer: callers for peer, callers in self._callers.items() if address_of(peer) in open_now
+        }

@@ -1,0 +1,196 @@
+"""A wait ends with the error of its check, and with nothing else's."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from jetstream_protocol.errors import (
+    JetstreamError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from jetstream_protocol.types import MonotonicUs, WallUs
+from jetstream_server.security import access_control
+from jetstream_server.security.access_control import AccessControl
+from jetstream_server.security.acl import AclRule
+from jetstream_server.security.identity import Identity
+from jetstream_server.security.limits import Quotas
+from jetstream_server.security.state import SecurityState, Token
+from jetstream_server.security.waits import Waits
+from tests.support.loops import eventually, on_loop
+
+
+class Right:
+    """What a check asks."""
+
+    def __init__(self) -> None:
+        self.error: JetstreamError | None = None
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class Waiter:
+    """A task that waits for `woken`, which nobody sets."""
+
+    def __init__(self, waits: Waits, right: Right) -> None:
+        self.woken = asyncio.Event()
+        self.task = asyncio.create_task(self._wait(waits, right))
+
+    async def _wait(self, waits: Waits, right: Right) -> str:
+        try:
+            async with asyncio.timeout(60):
+                with waits.begin(right.check):
+                    await self.woken.wait()
+        except PermissionDeniedError as error:
+            return error.message
+        return "woken"
+
+
+@on_loop
+async def test_a_wait_ends_with_the_error_of_its_check_and_others_go_on() -> None:
+    waits, kept, lost = Waits(), Right(), Right()
+    waiters = [Waiter(waits, right) for right in (kept, lost, lost)]
+    await eventually(lambda: len(waits) == 3)
+    waits.check_again()
+    lost.error = PermissionDeniedError("no more")
+    waits.check_again()
+    waits.check_again()
+    assert [await each.task for each in waiters[1:]] == ["no more"] * 2
+    waiters[0].woken.set()
+    assert await waiters[0].task == "woken"
+    assert len(waits) == 0
+
+
+@on_loop
+async def test_what_is_not_allowed_does_not_begin_to_wait() -> None:
+    waits, right = Waits(), Right()
+    right.error = PermissionDeniedError("never")
+    assert await Waiter(waits, right).task == "never"
+    assert len(waits) == 0
+
+
+@on_loop
+async def test_who_is_woken_and_refused_at_once_is_refused() -> None:
+    waits, right = Waits(), Right()
+    waiter = Waiter(waits, right)
+    await eventually(lambda: len(waits) == 1)
+    waiter.woken.set()
+    right.error = PermissionDeniedError("too late")
+    waits.check_again()
+    assert await waiter.task == "too late"
+    assert not waiter.task.cancelling()
+
+
+@on_loop
+async def test_a_cancellation_from_outside_stays_one() -> None:
+    waits, right = Waits(), Right()
+    waiter = Waiter(waits, right)
+    await eventually(lambda: len(waits) == 1)
+    right.error = PermissionDeniedError("no more")
+    waits.check_again()
+    waiter.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter.task
+    assert len(waits) == 0
+
+
+@on_loop
+async def test_an_error_of_what_was_waited_for_stays_that_error() -> None:
+    waits, right = Waits(), Right()
+
+    async def fail() -> None:
+        with waits.begin(right.check):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                raise UnavailableError("the stream has gone")
+
+    failing = asyncio.create_task(fail())
+    await eventually(lambda: len(waits) == 1)
+    right.error = PermissionDeniedError("no more")
+    waits.check_again()
+    with pytest.raises(UnavailableError):
+        await failing
+    assert len(waits) == 0
+
+
+@dataclass(frozen=True)
+class Orders:
+    id: int = 1
+    name: str = "orders"
+    subject: str = "orders.>"
+
+
+TOKEN = Token("0" * 12, "user:x", "", WallUs(0), expires_at_us=WallUs(1_000))
+CALLER = Identity("user:x", token=TOKEN)
+RULE = AclRule(7, "user:x", ("read",), True, "orders", ">")
+
+
+class House:
+    """Access control with its metadata and its clock."""
+
+    def __init__(self, **quotas: int) -> None:
+        self.state = SecurityState().with_token(TOKEN).with_rules(RULE)
+        self.now = 10
+        self.access = AccessControl(
+            lambda: self.state,
+            lambda: WallUs(self.now),
+            enabled=True,
+            node_id=0,
+            secret=b"",
+            incarnation=lambda: 1,
+            quotas=Quotas(**quotas),
+            monotonic_clock=lambda: MonotonicUs(0),
+        )
+        self.access.changed()
+
+
+@on_loop
+async def test_an_answer_that_waits_for_its_turn_ends_with_the_right_to_it() -> None:
+    house = House(bytes_per_second=1000)
+    await house.access.pace(CALLER, Orders(), 60_000)
+    later = asyncio.create_task(house.access.pace(CALLER, Orders(), 1))
+    await eventually(lambda: len(house.access._waits) == 1)
+    house.state = house.state.without_rule(RULE.id)
+    house.access.changed()
+    with pytest.raises(PermissionDeniedError):
+        await later
+
+
+@on_loop
+async def test_the_end_of_a_token_ends_what_waits_and_then_its_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(access_control, "EXPIRY_CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(access_control, "CLOSE_SECONDS", 0.001)
+    house, happened = House(), []
+    closed = asyncio.Event()
+
+    async def wait() -> None:
+        try:
+            with house.access.while_allowed_to_read(CALLER, Orders()):
+                await asyncio.Event().wait()
+        except UnauthenticatedError:
+            happened.append("refused")
+
+    def close() -> None:
+        assert house.access.has_ended(CALLER)
+        happened.append("closed")
+        closed.set()
+
+    waiting = asyncio.create_task(wait())
+    house.access.closes(close)
+    watching = asyncio.create_task(house.access.watch_expiry())
+    await eventually(lambda: len(house.access._waits) == 1)
+    house.now = 1_000
+    async with asyncio.timeout(30):
+        await closed.wait()
+    await waiting
+    assert happened == ["refused", "closed"]
+    watching.cancel()
