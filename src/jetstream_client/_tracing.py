@@ -3,7 +3,8 @@ OpenTelemetry: without `tracing.enable()` all of this costs one comparison a cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from jetstream_client.reading.messages import Messages
@@ -13,6 +14,23 @@ Publish = Callable[[HeadersLike | None], Coroutine[Any, Any, Any]]
 """Publishes with these headers; a PublishResult comes back."""
 
 
+class Outcome(Protocol):
+    """What becomes of records in one batch."""
+
+    def watch(self, call: Callable[[Any, BaseException | None], object]) -> None:
+        """Call it with what has `stream` and `offset`, or with the error, when it is known."""
+
+
+class PublishSpan(Protocol):
+    """A span around records that travel in batches."""
+
+    def headers(self, given: HeadersLike | None) -> HeadersLike | None:
+        """The headers with the span's own; as given if its trace is not recorded."""
+
+    def ends_with(self, outcomes: Sequence[Outcome]) -> None:
+        """End it when all of them are known."""
+
+
 class Tracing(Protocol):
     """What `enable` puts in place."""
 
@@ -20,6 +38,9 @@ class Tracing(Protocol):
         self, subject: str, headers: HeadersLike | None, publish: Publish
     ) -> Coroutine[Any, Any, Any]:
         """Publish in a span, with its header."""
+
+    def batched(self, subject: str, count: int) -> AbstractContextManager[PublishSpan]:
+        """A span around the adding of `count` records to a batch. An exception ends it."""
 
     def received(self, messages: Messages) -> None:
         """A consumer has fetched them."""

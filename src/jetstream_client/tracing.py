@@ -9,15 +9,21 @@ SDK and exporter as for any other library. From then on, in every client of the 
 
 * `publish` makes a span of kind PRODUCER and sends `traceparent` with the message, so that servers
   and readers continue the trace.
+* A batched publisher does the same for each `send`; the span ends when the record is acknowledged.
+  `publish_many` makes one span, and the first record in each stream has its header. A trace that is
+  not recorded costs its records no header.
 * A consumer makes a span of kind CONSUMER for each fetch that has messages of recorded traces, with
   a link to each of the first LINKS_MAX. It does not look at single records for that.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from jetstream_client._tracing import SWITCH, Publish
+from jetstream_client._tracing import SWITCH, Outcome, Publish
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.values.headers import HeadersLike
 from jetstream_protocol.traces import sampled_in
@@ -62,12 +68,7 @@ class _OpenTelemetry:
         self._tracer = trace.get_tracer("jetstream_client", tracer_provider=provider)
 
     async def publish(self, subject: str, headers: HeadersLike | None, publish: Publish) -> Any:
-        attributes = {
-            "messaging.system": "jetstream",
-            "messaging.operation.name": "publish",
-            "messaging.destination.name": subject,
-        }
-        kind = self._trace.SpanKind.PRODUCER
+        kind, attributes = self._trace.SpanKind.PRODUCER, _publish_attributes(subject)
         with self._tracer.start_as_current_span(
             f"publish {subject}", kind=kind, attributes=attributes
         ) as span:
@@ -78,6 +79,25 @@ class _OpenTelemetry:
                 span.set_attribute("jetstream.stream", result.stream)
                 span.set_attribute("jetstream.offset", result.offset)
             return result
+
+    @contextmanager
+    def batched(self, subject: str, count: int) -> Iterator[_BatchedSpan]:
+        attributes = _publish_attributes(subject)
+        if count != 1:
+            attributes["messaging.batch.message_count"] = count
+        span = self._tracer.start_span(
+            f"publish {subject}", kind=self._trace.SpanKind.PRODUCER, attributes=attributes
+        )
+        carrier: dict[str, str] = {}
+        if span.get_span_context().trace_flags.sampled:
+            self._propagator.inject(carrier, self._trace.set_span_in_context(span))
+        batched = _BatchedSpan(self._trace, span, carrier)
+        try:
+            yield batched
+        except BaseException as error:
+            batched.failed(error)
+            span.end()
+            raise
 
     def received(self, messages: Messages) -> None:
         links: list[Any] = []
@@ -104,3 +124,52 @@ class _OpenTelemetry:
         self._tracer.start_span(
             f"receive {messages.stream}", kind=kind, links=links, attributes=attributes
         ).end()
+
+
+class _BatchedSpan:
+    """See PublishSpan. Outcomes come in any order, on any thread."""
+
+    def __init__(self, trace: Any, span: Any, carrier: dict[str, str]) -> None:
+        self._trace = trace
+        self._span = span
+        self._carrier = carrier
+        self._lock = threading.Lock()
+        self._left = 0
+        self._is_placed = False
+
+    def headers(self, given: HeadersLike | None) -> HeadersLike | None:
+        return {**(given or {}), **self._carrier} if self._carrier else given
+
+    def ends_with(self, outcomes: Sequence[Outcome]) -> None:
+        self._left = len(outcomes)
+        for outcome in outcomes:
+            outcome.watch(self._ended)
+        if not outcomes:
+            self._span.end()
+
+    def _ended(self, result: Any, error: BaseException | None) -> None:
+        with self._lock:
+            self._left -= 1
+            is_last = not self._left
+        if error is not None:
+            self.failed(error)
+        elif not self._is_placed:
+            self._is_placed = True
+            self._span.set_attribute("jetstream.stream", result.stream)
+            self._span.set_attribute("jetstream.offset", result.offset)
+        if is_last:
+            self._span.end()
+
+    def failed(self, error: BaseException) -> None:
+        self._span.record_exception(error)
+        self._span.set_status(
+            self._trace.Status(self._trace.StatusCode.ERROR, f"{type(error).__name__}: {error}")
+        )
+
+
+def _publish_attributes(subject: str) -> dict[str, Any]:
+    return {
+        "messaging.system": "jetstream",
+        "messaging.operation.name": "publish",
+        "messaging.destination.name": subject,
+    }

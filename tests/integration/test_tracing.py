@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from jetstream_client import Client, tracing
+from jetstream_client import AsyncClient, Client, MessageTooLargeError, StreamReadonlyError, tracing
+from tests.support.loops import on_loop
 from tests.support.server import ServerProcess
 
 pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry is not installed (extra otel)")
@@ -20,8 +20,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-PATIENCE_SECONDS = 60.0
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 
 @pytest.fixture
@@ -74,10 +73,110 @@ def test_a_publish_belongs_to_the_span_around_it_and_tells_its_failure(
     assert found[f"publish {name}.b"].status.status_code is trace.StatusCode.ERROR
 
 
+def test_each_record_of_a_batch_has_a_span_of_its_own(
+    client: Client, name: str, exporter: InMemorySpanExporter
+) -> None:
+    client.create_stream(name, f"{name}.>")
+    tracer = trace.get_tracer("test", tracer_provider=TracerProvider())
+    with client.publisher(f"{name}.a", compression="zstd") as publisher:
+        publisher.send(b"1", headers={"Mine": "kept"})
+        with tracer.start_as_current_span("mine") as mine:
+            publisher.send(b"2", key=b"k")
+    one, two = exporter.get_finished_spans()
+    assert (one.name, one.kind) == (f"publish {name}.a", trace.SpanKind.PRODUCER)
+    assert [each.attributes["jetstream.offset"] for each in (one, two)] == [0, 1]
+    assert two.parent.span_id == mine.get_span_context().span_id
+    exporter.clear()
+    with client.consume(name) as consumer:
+        messages = [next(consumer), next(consumer)]
+    (receive,) = exporter.get_finished_spans()
+    published = [one.context.span_id, two.context.span_id]
+    assert [link.context.span_id for link in receive.links] == published
+    around = [trace.get_current_span(tracing.context_of(each)) for each in messages]
+    assert [each.get_span_context().span_id for each in around] == published
+    assert messages[0].headers["Mine"] == "kept"
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_many_records_at_once_are_one_span(
+    client: Client, name: str, exporter: InMemorySpanExporter, streams: int
+) -> None:
+    if streams == 1:
+        client.create_stream(name, f"{name}.>")
+    else:
+        client.create_group(name, f"{name}.>", streams=streams)
+    keys = [f"{number}" for number in range(100)]
+    with client.publisher(f"{name}.a") as publisher:
+        publisher.publish_many([b"x"] * 100, keys=keys).result()
+        publisher.publish_many([])
+    many, none = exporter.get_finished_spans()
+    assert many.attributes["messaging.batch.message_count"] == 100
+    assert many.attributes["jetstream.offset"] == 0
+    assert "jetstream.offset" not in none.attributes
+    for number in range(streams):
+        stored = client.fetch(name if streams == 1 else f"{name}-{number}")
+        spans_of = [trace.get_current_span(tracing.context_of(each)) for each in stored]
+        assert spans_of[0].get_span_context().span_id == many.context.span_id
+        assert all(each.header_block == b"" for each in stored[1:])
+
+
+@on_loop
+async def test_an_asynchronous_publisher_alike(
+    server: ServerProcess, name: str, exporter: InMemorySpanExporter
+) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await client.create_stream(name, f"{name}.>")
+        async with client.publisher(f"{name}.a") as publisher:
+            await (await publisher.send(b"1"))
+            await (await publisher.publish_many([b"2", b"3"]))
+        found = exporter.get_finished_spans()
+        assert [each.attributes["jetstream.offset"] for each in found] == [0, 1]
+        stored = await client.fetch(name)
+    traced = [b"traceparent" in message.header_block for message in stored]
+    assert traced == [True, True, False]
+
+
+def test_a_span_of_a_batch_tells_its_failure_which_flush_still_raises(
+    client: Client, name: str, exporter: InMemorySpanExporter
+) -> None:
+    client.create_stream(name, f"{name}.>")
+    publisher = client.publisher(f"{name}.a", max_bytes=1000)
+    with pytest.raises(MessageTooLargeError):
+        publisher.send(b"x" * 2000)
+    publisher.send(b"1").result()
+    client.set_stream_readonly(name)
+    publisher.send(b"2")
+    with pytest.raises(StreamReadonlyError):
+        publisher.flush()
+    status = [each.status.status_code for each in exporter.get_finished_spans()]
+    assert status == [
+        trace.StatusCode.ERROR,
+        trace.StatusCode.UNSET,
+        trace.StatusCode.ERROR,
+    ]
+    publisher.close()
+
+
+def test_a_trace_that_is_not_recorded_costs_records_of_a_batch_no_header(
+    client: Client, name: str
+) -> None:
+    client.create_stream(name, f"{name}.>")
+    tracing.enable(TracerProvider(sampler=ALWAYS_OFF))
+    try:
+        with client.publisher(f"{name}.a") as publisher:
+            publisher.send(b"1")
+            publisher.publish_many([b"2", b"3"])
+    finally:
+        tracing.disable()
+    assert [message.header_block for message in client.fetch(name)] == [b""] * 3
+
+
 def test_without_tracing_nothing_is_added(client: Client, name: str) -> None:
     client.create_stream(name, f"{name}.>")
     client.publish(f"{name}.a", b"1")
-    assert client.fetch(name)[0].header_block == b""
+    with client.publisher(f"{name}.a") as publisher:
+        publisher.send(b"2")
+    assert [message.header_block for message in client.fetch(name)] == [b""] * 2
 
 
 @pytest.fixture
@@ -124,16 +223,21 @@ def test_a_node_sends_a_span_for_the_commit(
         with Client(server.grpc) as client:
             client.create_stream("orders", "orders.>")
             client.publish("orders.eu", b"1")
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not bodies and time.monotonic() < deadline:
-            time.sleep(0.05)
+            with client.publisher("orders.eu", compression="lz4") as publisher:
+                publisher.send(b"2")
     finally:
-        server.kill()
-    (publish,) = exporter.get_finished_spans()
-    sent = ExportTraceServiceRequest.FromString(bodies[0]).resource_spans[0]
-    (commit,) = sent.scope_spans[0].spans
-    assert commit.name == "commit orders"
-    assert int.from_bytes(commit.trace_id, "big") == publish.context.trace_id
-    assert int.from_bytes(commit.parent_span_id, "big") == publish.context.span_id
-    assert publish.start_time <= commit.start_time_unix_nano <= commit.end_time_unix_nano
-    assert {each.key for each in commit.attributes} >= {"jetstream.offset", "jetstream.node"}
+        server.stop()  # It sends what it has.
+    requests = map(ExportTraceServiceRequest.FromString, bodies)
+    commits = [
+        span
+        for request in requests
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    for publish, commit in zip(exporter.get_finished_spans(), commits, strict=True):
+        assert commit.name == "commit orders"
+        assert int.from_bytes(commit.trace_id, "big") == publish.context.trace_id
+        assert int.from_bytes(commit.parent_span_id, "big") == publish.context.span_id
+        assert publish.start_time <= commit.start_time_unix_nano <= commit.end_time_unix_nano
+        assert {each.key for each in commit.attributes} >= {"jetstream.offset", "jetstream.node"}

@@ -6,10 +6,12 @@ Callers add records to a `RecordAccumulator` and get deliveries back. The `Sende
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from jetstream_client._closing import AsyncClosing
+from jetstream_client._tracing import SWITCH as TRACING
+from jetstream_client._tracing import Tracing
 from jetstream_client.publishing.deliveries import Delivery, ManyDelivery
 from jetstream_client.publishing.many_records import ManyRecords
 from jetstream_client.publishing.plain_publisher import PlainPublisher
@@ -17,7 +19,7 @@ from jetstream_client.publishing.sender import PublisherOptions
 from jetstream_client.publishing.senders import Senders
 from jetstream_client.publishing.subject_routes import SubjectRoutes
 from jetstream_client.values.headers import HeadersLike
-from jetstream_client.values.records import columns_of, record_of
+from jetstream_client.values.records import block_of, columns_of, record_of
 from jetstream_client.values.types import Payload
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
@@ -67,12 +69,12 @@ class AsyncPublisher(AsyncClosing):
             self._plain, self._routes, self.subject, self.options, route, inbox.max_payload
         )
 
-    async def send(
+    def send(
         self,
         value: Any,
         key: Payload | None = None,
         headers: HeadersLike | None = None,
-    ) -> Delivery:
+    ) -> Coroutine[Any, Any, Delivery]:
         """Add one record, after those of earlier calls. Waits only for room in the buffer. Returns
         the record's delivery.
 
@@ -81,6 +83,20 @@ class AsyncPublisher(AsyncClosing):
         Jetstream-…), which raise InvalidRequestError; `publish` has arguments for them. Raises
         UnavailableError if there is no room within the delivery timeout.
         """
+        tracing = TRACING.active
+        if tracing is None:
+            return self._send(value, key, headers)
+        return self._send_traced(tracing, value, key, headers)
+
+    async def _send_traced(
+        self, tracing: Tracing, value: Any, key: Payload | None, headers: HeadersLike | None
+    ) -> Delivery:
+        with tracing.batched(self.subject, 1) as span:
+            delivery = await self._send(value, key, span.headers(headers))
+            span.ends_with([delivery])
+        return delivery
+
+    async def _send(self, value: Any, key: Payload | None, headers: HeadersLike | None) -> Delivery:
         if self._senders is None:
             await self.begin()
         record = record_of(self.options.serialized(value), key, headers)
@@ -98,12 +114,26 @@ class AsyncPublisher(AsyncClosing):
 
         There is no work per record in Python, except that in a keyed group each key is hashed.
         """
+        tracing = TRACING.active
+        if tracing is None:
+            return await self._publish_many(values, keys)
+        with tracing.batched(self.subject, len(values)) as span:
+            many = await self._publish_many(values, keys, block_of(span.headers(None)))
+            span.ends_with(many)
+        return many
+
+    async def _publish_many(
+        self,
+        values: Sequence[Any],
+        keys: Sequence[Payload | None] | None,
+        block: bytes = b"",
+    ) -> ManyDelivery:
         if self._senders is None:
             await self.begin()
         if self.options.value_serializer is not None:
             values = list(map(self.options.serialized, values))
         values, keys = columns_of(values, keys)
-        many = ManyRecords(self.senders, self.subject, values, keys)
+        many = ManyRecords(self.senders, self.subject, values, keys, block)
         for share in many.shares:
             while share.left:
                 sender = share.next_sender()

@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 
 from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
+from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client.publishing.batched_publisher import AsyncPublisher
 from jetstream_client.publishing.deliveries import Delivery, ManyDelivery
 from jetstream_client.publishing.many_records import ManyRecords
 from jetstream_client.publishing.record_accumulator import RecordAccumulator
 from jetstream_client.publishing.sender import no_room
 from jetstream_client.values.headers import HeadersLike
-from jetstream_client.values.records import columns_of, record_of
+from jetstream_client.values.records import block_of, columns_of, record_of
 from jetstream_client.values.types import Payload
 from jetstream_protocol.errors import InvalidRequestError
 
@@ -55,6 +56,15 @@ class Publisher(Closing):
         Jetstream-…), which raise InvalidRequestError; `publish` has arguments for them. Raises
         UnavailableError if there is no room within the delivery timeout.
         """
+        tracing = TRACING.active
+        if tracing is None:
+            return self._send(value, key, headers)
+        with tracing.batched(self.subject, 1) as span:
+            delivery = self._send(value, key, span.headers(headers))
+            span.ends_with([delivery])
+        return delivery
+
+    def _send(self, value: Any, key: Payload | None, headers: HeadersLike | None) -> Delivery:
         self._check_process()
         record = record_of(self._publisher.options.serialized(value), key, headers)
         buffer = self._publisher.senders.of(record).buffer
@@ -70,11 +80,25 @@ class Publisher(Closing):
 
         There is no work per record in Python, except that in a keyed group each key is hashed.
         """
+        tracing = TRACING.active
+        if tracing is None:
+            return self._publish_many(values, keys)
+        with tracing.batched(self.subject, len(values)) as span:
+            many = self._publish_many(values, keys, block_of(span.headers(None)))
+            span.ends_with(many)
+        return many
+
+    def _publish_many(
+        self,
+        values: Sequence[Any],
+        keys: Sequence[Payload | None] | None,
+        block: bytes = b"",
+    ) -> ManyDelivery:
         self._check_process()
         if self._publisher.options.value_serializer is not None:
             values = list(map(self._publisher.options.serialized, values))
         values, keys = columns_of(values, keys)
-        many = ManyRecords(self._publisher.senders, self.subject, values, keys)
+        many = ManyRecords(self._publisher.senders, self.subject, values, keys, block)
         for share in many.shares:
             while share.left:
                 sender = share.next_sender()

@@ -132,6 +132,16 @@ class _Delivery(ABC, Generic[_T]):
         self._batch.asked = True
         self._batch.future.add_done_callback(lambda _: call(self))
 
+    def watch(self, call: Callable[[_T | None, BaseException | None], object]) -> None:
+        """Call it with the result or the error once the outcome is known, like `add_done_callback`.
+        But a failure that only a watcher knows of counts as unseen: `flush` still raises it."""
+
+        def done(future: Future[tuple[Ack, ...]]) -> None:
+            error = future.exception()
+            call(None if error else self._of(future.result()), error)
+
+        self._batch.future.add_done_callback(done)
+
     def __await__(self) -> Generator[Any, None, _T]:
         self._batch.asked = True
         future: Future[tuple[Ack, ...]] = self._batch.future

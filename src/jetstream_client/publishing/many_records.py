@@ -16,8 +16,8 @@ _Column = Sequence[bytes | None]
 class Share:
     """The records of one call that go to one sender, or, without a key, to whichever is next.
 
-    rows: their places in the call; None: they are all there are. start: the first that is not in a
-    batch yet.
+    rows: their places in the call; None: they are all there are. block: the headers of the first of
+    them. start: the first that is not in a batch yet.
     """
 
     def __init__(
@@ -27,13 +27,17 @@ class Share:
         values: _Column,
         keys: _Column | None,
         rows: Sequence[int] | None,
+        block: bytes,
     ) -> None:
         self._senders = senders
         self._sender = sender
         self.values = values
         self.keys = keys
         self.rows = rows
+        self.block = block
         self.ends = ends_of(values, keys)
+        if block:
+            self.ends = [end + len(block) for end in self.ends]
         self.start = 0
 
     @property
@@ -51,17 +55,18 @@ class ManyRecords:
     """Shared out when it is made. Raises MessageTooLargeError before anything is added."""
 
     def __init__(
-        self, senders: Senders, subject: str, values: _Column, keys: _Column | None
+        self, senders: Senders, subject: str, values: _Column, keys: _Column | None, block: bytes
     ) -> None:
+        """block: the headers of the first record in each stream; b"": none."""
         self._subject = subject
         self._is_keyed = senders.is_keyed
         self._parts: list[BatchDelivery] = []
         self._rows: list[Sequence[int]] = []
         every = senders.all
         if not senders.is_keyed:
-            self.shares = [Share(senders, every[0], values, keys, None)]
+            self.shares = [Share(senders, every[0], values, keys, None, block)]
         elif keys is None:
-            self.shares = [Share(senders, None, values, None, range(len(values)))]
+            self.shares = [Share(senders, None, values, None, range(len(values)), block)]
         else:
             self.shares = [
                 Share(
@@ -70,6 +75,7 @@ class ManyRecords:
                     [values[row] for row in rows],
                     None if number < 0 else [keys[row] for row in rows],
                     rows,
+                    block,
                 )
                 for number, rows in rows_by_partition(keys, len(every)).items()
             ]
@@ -79,7 +85,8 @@ class ManyRecords:
     def put(self, share: Share, sender: Sender) -> bool:
         """Add as many of the share as fit into a batch of the sender; False: it has no room."""
         start = share.start
-        found = sender.buffer.put_many(share.values, share.keys, share.ends, start)
+        block = b"" if start else share.block
+        found = sender.buffer.put_many(share.values, share.keys, share.ends, start, block)
         if found is None:
             return False
         batch, place, stop = found

@@ -98,13 +98,22 @@ class Batch:
         values.append(value)
         self.count += 1
 
-    def extend(self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> None:
+    def extend(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        block: bytes = b"",
+    ) -> None:
+        """block: of the first of them; b"": it has none, as the others."""
         if keys is not None and self.keys is None:
             self.keys = [None] * len(self.values)
         if self.keys is not None:
             self.keys.extend([None] * len(values) if keys is None else keys)
+        if block and self.header_blocks is None:
+            self.header_blocks = [b""] * len(self.values)
         if self.header_blocks is not None:
-            self.header_blocks.extend([b""] * len(values))
+            self.header_blocks.append(block)
+            self.header_blocks.extend([b""] * (len(values) - 1))
         self.values.extend(values)
         self.count += len(values)
 
@@ -205,11 +214,13 @@ class RecordAccumulator:
         keys: Sequence[bytes | None] | None,
         ends: Sequence[int],
         start: int,
+        block: bytes = b"",
     ) -> tuple[Batch, int, int] | None:
         """Add as many records from `start` on as fit into a batch, at least one.
 
-        ends: for each record, the bytes of all records up to and including it. Returns the batch,
-        the place of the first record in it, and the position to go on from; None: there is no room.
+        ends: for each record, the bytes of all records up to and including it. block: the headers
+        of the first one that is added, counted in `ends`. Returns the batch, the place of the first
+        record in it, and the position to go on from; None: there is no room.
         """
         before = ends[start - 1] if start else 0
         with self._lock:
@@ -223,7 +234,7 @@ class RecordAccumulator:
             stop = max(start + 1, bisect_right(ends, before + free, start))
             size = ends[stop - 1] - before
             place = batch.count
-            batch.extend(values[start:stop], None if keys is None else keys[start:stop])
+            batch.extend(values[start:stop], None if keys is None else keys[start:stop], block)
             batch.size += size
             self._buffered += size
             if batch.size >= self.batch_bytes or not self._linger:

@@ -59,13 +59,15 @@ def record_of(
     value: Payload | None, key: Payload | None, headers: HeadersLike | None
 ) -> tuple[bytes | None, bytes | None, bytes]:
     """Value, key and header block. Raises InvalidRequestError, TypeError."""
-    block = _block_of(headers) if headers else b""
+    block = block_of(headers)
     return to_bytes("a value", value), to_bytes("a key", key), block
 
 
-def _block_of(headers: HeadersLike) -> bytes:
-    """The header block as NATS writes it. The server refuses a batch with headers that are meant
-    for it."""
+def block_of(headers: HeadersLike | None) -> bytes:
+    """The header block as NATS writes it; b"": there are none. The server refuses a batch with
+    headers that are meant for it, so here they raise InvalidRequestError."""
+    if not headers:
+        return b""
     pairs = outgoing(headers)
     for name, _ in pairs:
         if speaks_to_the_server(name):

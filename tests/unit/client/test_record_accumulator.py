@@ -99,6 +99,14 @@ def test_without_linger_every_call_is_a_batch() -> None:
     assert [len(batch) for batch in taken if batch] == [1, 2]
 
 
+def test_headers_of_many_come_first_in_an_empty_batch_too() -> None:
+    buffer = buffer_of(Clock(), linger=0.0)
+    buffer.put_many([b"1", b"2"], None, ends_of([b"1", b"2"], None), 0, b"block")
+    batch = buffer.take(0.0)
+    assert batch is not None
+    assert decoded(batch).header_blocks() == [b"block", b""]
+
+
 def test_keys_and_headers_that_come_late_leave_the_earlier_without() -> None:
     buffer = buffer_of(Clock(), batch_bytes=1000)
     buffer.put(b"1", None, b"")
@@ -106,13 +114,14 @@ def test_keys_and_headers_that_come_late_leave_the_earlier_without() -> None:
     buffer.put_many([None, b"4"], None, ends_of([None, b"4"], None), 0)
     buffer.put(b"5", None, b"block")
     buffer.put_many([b"6"], [b"l"], ends_of([b"6"], [b"l"]), 0)
+    buffer.put_many([b"7", b"8"], None, ends_of([b"7", b"8"], None), 0, b"more")
     buffer.seal()
     batch = buffer.take(0.0)
     assert batch is not None
     found = decoded(batch)
-    assert found.values() == [b"1", b"2", None, b"4", b"5", b"6"]
-    assert found.keys() == [None, b"k", None, None, None, b"l"]
-    assert found.header_blocks() == [b"", b"", b"", b"", b"block", b""]
+    assert found.values() == [b"1", b"2", None, b"4", b"5", b"6", b"7", b"8"]
+    assert found.keys() == [None, b"k", None, None, None, b"l", None, None]
+    assert found.header_blocks() == [b"", b"", b"", b"", b"block", b"", b"more", b""]
 
 
 def test_there_is_room_again_when_a_batch_is_done() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from jetstream_protocol.columns import Flags
+from jetstream_protocol.envelope import encode_batch
 from jetstream_protocol.traces import TraceParent
 from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.ingest.stream import commit_spans
 from jetstream_server.ingest.stream.commit_spans import CommitSpans, EndSpan
 from jetstream_server.ingest.stream.stream_ingest import StreamIngest
 from tests.support.loops import on_loop
+from tests.unit.ingest.arriving import PRODUCER, batch, deliver
 from tests.unit.ingest.streams import INBOX, Stream, stream_on
 
 TRACED = b"NATS/1.0\r\ntraceparent: 00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01\r\n\r\n"
@@ -53,6 +56,21 @@ async def test_a_span_ends_when_its_message_is_committed(tmp_path: Path) -> None
     assert (spans.begun, spans.ended) == ([1, 2], [])
     stream.node.flushes.run()
     assert spans.ended == [(1, ""), (2, "")]
+
+
+@on_loop
+async def test_records_of_a_batch_have_spans_once(tmp_path: Path) -> None:
+    stream = stream_on(tmp_path)
+    spans = traced(stream)
+    blocks = [PLAIN, TRACED, b"", TRACED]
+    values = [b"1", b"2", b"3", b"4"]
+    sent = batch(*values, header_blocks=blocks, compression=Flags.ZSTD)
+    sent.set_producer(PRODUCER, 0)
+    repeated = encode_batch(sent, ack_inbox=INBOX)
+    deliver(stream, b"before", repeated, repeated)
+    assert (spans.begun, spans.ended) == ([2, 4], [])
+    stream.node.flushes.run()
+    assert spans.ended == [(2, ""), (4, "")]
 
 
 @on_loop

@@ -301,6 +301,8 @@ class StreamIngest:
         if error is not None:
             raise error
         base_offset = self._replicas.append(self.replica, encoded)
+        if self._spans is not None and batch.layout.header_blocks is not None:
+            self._spans.appended(batch.header_blocks(), base_offset)
         end_offset = base_offset + encoded.record_count
         answer = Answer(reply, end_offset, encoded.record_count, False, envelope.correlation)
         answers = [answer] if self._answers.may_answer(reply) else []
