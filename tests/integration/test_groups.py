@@ -205,3 +205,20 @@ def test_the_command_line_shows_who_reads_what(
         assert [member["instance"] for member in found["members"]] == ["one"]
         assert sum(cursor["offset"] for cursor in found["cursors"]) == 4
     assert "no consumer group" in command("describe", "nobody", code=3)
+
+
+def test_the_command_names_streams_that_no_member_has_committed_in(
+    client: Client, server: ServerProcess, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client.create_group("unread", "unread.>", streams=2)
+    for number in range(20):
+        client.publish("unread.x", b"1", key=f"{number}")
+    client.seek_cursor("unread-workers", "unread-0", "latest")
+    with client.consume_group("unread", "unread-workers", auto_commit=False) as member:
+        next(member)  # It has joined; it commits nothing.
+        assert run_command(["--server", server.grpc, "group", "describe", "unread-workers"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split()[2:] for line in lines if line.startswith("unread-")}
+    held = client.describe_stream("unread-1").high_watermark
+    assert rows["unread-0@unread.>"][1] == "0"
+    assert rows["unread-1@unread.>"] == ["-", str(held), "-"]

@@ -9,7 +9,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_client import JetstreamError, UnavailableError, UnknownOutcomeError
+from jetstream_client import (
+    JetstreamError,
+    StreamPausedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from jetstream_client.publishing.in_flight import Done, InFlightBatches, Sending
 from jetstream_client.publishing.record_accumulator import Batch
 from jetstream_protocol.errors import CODES, InvalidRequestError, OutOfSequenceError
@@ -168,3 +173,31 @@ def test_several_streams_have_each_batch_at_most_once(
             if error is None:
                 acks = {ack.stream: ack.offset for ack in world.batches[number].acks}
                 assert acks[stream.name] == RECORDS * stored.index(number)
+
+
+@given(st.data(), st.integers(0, 20), st.booleans())
+def test_after_a_failure_each_batch_in_flight_ends_and_is_told_the_truth(
+    draw: st.DataObject, steps: int, on_its_way: bool
+) -> None:
+    world = World(draw, ["orders"], 1e9)
+    for _ in range(steps):
+        world.step(calm=False)
+    if on_its_way:
+        for sending in world.in_flight.due(world.now):
+            world.deliver(sending, calm=False)
+    paused = StreamPausedError("it is paused")
+    world.settle(world.in_flight.fail(paused))
+    for token, payload in world.answers:
+        world.settle(world.in_flight.answered(token, payload, world.now, 0.5))
+    assert world.in_flight.due(world.now + 10) == []
+    late = world.in_flight.next_time()
+    if late is not None:
+        world.settle(world.in_flight.expire(late))
+    assert world.in_flight.batches == []
+    assert set(world.outcomes) == set(range(BATCHES - len(world.waiting)))
+    stored = world.stored(world.streams[0])
+    for number, error in world.outcomes.items():
+        if error is None:
+            assert number in stored
+        elif not isinstance(error, UnknownOutcomeError):
+            assert number not in stored, error

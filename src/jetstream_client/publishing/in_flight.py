@@ -168,6 +168,8 @@ class InFlightBatches:
         """When `due` or `expire` will have something to do even without an answer."""
         if not self._flight:
             return None
+        if self.failure is not None:
+            return min(self._answer_by, self._flight[0].deadline)
         if self._fresh and self._resend_at is None:
             return 0.0
         again = self._answer_by if self._resend_at is None else self._resend_at
@@ -175,6 +177,8 @@ class InFlightBatches:
 
     def due(self, now: float) -> list[Sending]:
         """What to send now, in this order."""
+        if self.failure is not None:
+            return []
         silent = self._resend_at is None and bool(self._flight) and now >= self._answer_by
         outgoing = self._fresh
         if self._resend_at is not None and now < self._resend_at:
@@ -210,6 +214,10 @@ class InFlightBatches:
 
     def answered(self, token: str, payload: bytes, now: float, chance: float) -> list[Done]:
         """Take in what a stream says. chance: in [0, 1), spreads repetitions."""
+        done = self._answered(token, payload, now, chance)
+        return done + self._fail_answered()
+
+    def _answered(self, token: str, payload: bytes, now: float, chance: float) -> list[Done]:
         batch, attempt = self._tokens.get(token, (None, 0))
         if batch is None:
             return []
@@ -276,6 +284,10 @@ class InFlightBatches:
 
     def not_sent(self, token: str, error: JetstreamError, now: float, chance: float) -> list[Done]:
         """The attempt has reached no stream, because of `error`."""
+        done = self._not_sent(token, error, now, chance)
+        return done + self._fail_answered()
+
+    def _not_sent(self, token: str, error: JetstreamError, now: float, chance: float) -> list[Done]:
         batch, attempt = self._tokens.get(token, (None, 0))
         if batch is None or attempt != batch.attempt:
             return []
@@ -296,13 +308,16 @@ class InFlightBatches:
     # Endings.
 
     def expire(self, now: float) -> list[Done]:
-        """Give up what has not been acknowledged by its deadline."""
+        """Give up what has not been acknowledged by its deadline, and after a failure what is not
+        answered in time."""
+        if self.failure is not None and now >= self._answer_by:
+            return self.end(self.failure)
         done: list[Done] = []
         while self._flight and self._flight[0].deadline <= now:
             batch = self._flight[0]
             certain = not _is_perhaps_stored(batch)
             done += self._give_up(batch, self._too_late(certain), certain=certain)
-        return done
+        return done + self._fail_answered()
 
     def _too_late(self, certain: bool) -> JetstreamError:
         """The error has the class of its cause, for example StorageFullError."""
@@ -337,14 +352,28 @@ class InFlightBatches:
         self._retiring = True
         return done + self._renew()
 
+    def fail(self, error: JetstreamError) -> list[Done]:
+        """Send nothing more. A batch fails as with `end`, but only once its last attempt is
+        answered, or is late: until then it may turn out to be stored, or not to be."""
+        self.failure = error
+        return self._fail_answered()
+
+    def _fail_answered(self) -> list[Done]:
+        """After a failure: the end of the batches that wait for no answer."""
+        if self.failure is None:
+            return []
+        over = [batch for batch in self.batches if not (batch.attempt and batch.unanswered)]
+        for batch in over:
+            if batch in self._flight:
+                self._leave(batch)
+        self._held = []
+        return [_failed(batch, self.failure) for batch in over]
+
     def end(self, error: JetstreamError) -> list[Done]:
         """Stop for good: batches that are not stored fail with `error`, the rest with
         UnknownOutcomeError."""
         self.failure = error
-        done = [
-            Done(batch, unknown(error.message) if _is_perhaps_stored(batch) else error)
-            for batch in self.batches
-        ]
+        done = [_failed(batch, error) for batch in self.batches]
         self._flight, self._fresh, self._held = [], [], []
         self._tokens.clear()
         return done
@@ -426,6 +455,11 @@ def count_of(payload: bytes) -> int:
 
 def _is_perhaps_stored(batch: Batch) -> bool:
     return batch.doubtful or bool(batch.acks) or bool(batch.attempt and batch.unanswered)
+
+
+def _failed(batch: Batch, error: JetstreamError) -> Done:
+    perhaps = _is_perhaps_stored(batch)
+    return Done(batch, _with_acks(unknown(error.message), batch) if perhaps else error)
 
 
 def _find(expectations: Iterable[Expectation], stream: str) -> Expectation | None:

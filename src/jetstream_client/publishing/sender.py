@@ -213,7 +213,7 @@ class Sender:
                 if self._in_flight.wants(sending):
                     await self._send(sending)
             self._say_trouble()
-            if self._in_flight.failure is not None:
+            if self._in_flight.failure is not None and not self._in_flight.batches:
                 return
             self._look_for_streams(now)
             await self._wait()
@@ -289,6 +289,8 @@ class Sender:
             self._looking = self._loop.create_task(self._adopt_streams())
 
     def _next_look(self) -> float | None:
+        if self._in_flight.failure is not None:
+            return None
         if self._in_flight.stale:
             return self._route_asked + _STALE_SECONDS
         return self._route_asked + _ROUTE_SECONDS if self._in_flight.batches else None
@@ -298,7 +300,9 @@ class Sender:
             route = await self._latest_route()
             expected = route.wanted_of_batches(self._subject, self._options.acks)
         except (NoStreamError, InvalidRequestError, StreamPausedError) as error:
-            self._end(error)
+            # An attempt that is on its way still has its answer to come.
+            self._settle(self._in_flight.fail(error))
+            self._tell()
         except JetstreamError:
             # No server answers at the moment; what is in flight has its own deadline.
             return

@@ -10,6 +10,7 @@ from jetstream_client import (
     InvalidRequestError,
     JetstreamError,
     OutOfSequenceError,
+    StreamPausedError,
     UnavailableError,
     UnknownOutcomeError,
 )
@@ -253,6 +254,70 @@ def test_an_id_of_ones_own_ends_with_its_first_failure() -> None:
     assert [type(error) for _, error in done] == [InvalidRequestError] * 2
     assert made.failure is not None
     assert not made.has_room
+
+
+def test_an_id_of_ones_own_ends_once_what_is_before_the_failure_is_answered() -> None:
+    made = in_flight(fixed=True)
+    first, second = added(made, 2)
+    ((failed, _),) = answered(made, second, nack(InvalidRequestError("never")))
+    assert failed is second.batch
+    assert [done.error for done in answered(made, first, ack(2))] == [None]
+    made = in_flight(fixed=True)
+    first, second = added(made, 2)
+    answered(made, second, nack(InvalidRequestError("never")))
+    late = made.next_time()
+    assert late is not None
+    ((failed, error),) = made.expire(late)
+    assert failed is first.batch
+    assert isinstance(error, UnknownOutcomeError)
+
+
+PAUSED = StreamPausedError("it is paused")
+
+
+def on_its_way_again(made: InFlightBatches) -> Sending:
+    """The second attempt of a batch whose first one reached nobody."""
+    (first,) = added(made, 1)
+    made.not_sent(first.token, UnavailableError("nobody listens"), 0.0, 0.5)
+    (second,) = made.due(1.0)
+    return second
+
+
+def test_a_failure_waits_for_the_answer_to_what_is_on_its_way() -> None:
+    made = in_flight()
+    sent = on_its_way_again(made)
+    assert made.fail(PAUSED) == []
+    assert not made.has_room
+    nobody = UnavailableError("nobody listens")
+    assert made.not_sent(sent.token, nobody, 1.0, 0.5) == [Done(sent.batch, PAUSED)]
+    assert (made.batches, made.next_time()) == ([], None)
+
+
+def test_what_was_stored_before_a_failure_is_acknowledged() -> None:
+    made = in_flight()
+    sent = on_its_way_again(made)
+    made.fail(PAUSED)
+    assert answered(made, sent, ack(2)) == [Done(sent.batch, None)]
+
+
+def test_after_a_failure_nothing_is_sent_and_silence_is_an_unknown_outcome() -> None:
+    made = in_flight()
+    sent = on_its_way_again(made)
+    made.fail(PAUSED)
+    late = made.next_time()
+    assert late is not None
+    assert made.expire(late - 0.001) == []
+    assert made.due(late) == []
+    ((failed, error),) = made.expire(late)
+    assert failed is sent.batch
+    assert isinstance(error, UnknownOutcomeError)
+
+
+def test_what_waits_for_its_next_attempt_fails_at_once() -> None:
+    made = in_flight()
+    (first,) = added(made, 1)
+    made.not_sent(first.token, UnavailableError("nobody listens"), 0.0, 0.5)
+    assert made.fail(PAUSED) == [Done(first.batch, PAUSED)]
 
 
 @pytest.mark.parametrize("payload", [b'{"stream":"orders","seq":1}', ack(3, count=1)])

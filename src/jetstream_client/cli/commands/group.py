@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -13,7 +13,7 @@ from jetstream_client.cli.commands.cursor import behind
 from jetstream_client.cli.output import emit_json, print_fields, print_table
 from jetstream_client.cli.watching import Watch, show
 from jetstream_client.clients.blocking_client import Client
-from jetstream_client.values.types import ConsumerGroup, CursorDescription
+from jetstream_client.values.types import ConsumerGroup, CursorDescription, StreamDescription
 
 app = options.group("Show consumer groups.")
 
@@ -56,10 +56,24 @@ def describe(
     config = options.config_of_one_thing(context, server, timeout, watch=watch)
     with Client.from_config(config) as client:
 
-        def look() -> tuple[ConsumerGroup, list[CursorDescription]]:
-            return client.describe_group(group), client.describe_cursors(group)
+        def look() -> _Found:
+            found, cursors = client.describe_group(group), client.describe_cursors(group)
+            begun = {each.stream_id for each in cursors}
+            unread = []
+            if not begun.issuperset(found.streams):
+                streams = client.describe_streams(internal=True)
+                unread = [s for s in streams if s.id in found.streams and s.id not in begun]
+            return _Found(found, cursors, unread)
 
         show(look, _draw_json if as_json else _draw, watch=watch, lines=as_json)
+
+
+class _Found(NamedTuple):
+    """unread: the group's streams of which it has no cursor yet."""
+
+    group: ConsumerGroup
+    cursors: list[CursorDescription]
+    unread: list[StreamDescription]
 
 
 def _draw_json_lines(groups: Sequence[ConsumerGroup]) -> None:
@@ -89,15 +103,13 @@ def _state(group: ConsumerGroup) -> str:
     return "stable" if group.is_settled else "rebalancing"
 
 
-def _draw_json(found: tuple[ConsumerGroup, list[CursorDescription]]) -> None:
-    group, cursors = found
-    emit_json(
-        {**dataclasses.asdict(group), "cursors": [dataclasses.asdict(each) for each in cursors]}
-    )
+def _draw_json(found: _Found) -> None:
+    cursors = [dataclasses.asdict(each) for each in found.cursors]
+    emit_json({**dataclasses.asdict(found.group), "cursors": cursors})
 
 
-def _draw(found: tuple[ConsumerGroup, list[CursorDescription]]) -> None:
-    group, cursors = found
+def _draw(found: _Found) -> None:
+    group = found.group
     print_fields(
         {
             "group": group.name,
@@ -107,17 +119,29 @@ def _draw(found: tuple[ConsumerGroup, list[CursorDescription]]) -> None:
         }
     )
     print()
-    positions = {each.stream_id: each for each in cursors}
+    positions = {each.stream_id: each for each in found.cursors}
+    unread = {each.id: each for each in found.unread}
     readers = {n: m.instance or m.id for m in group.members for n in m.streams}
-    rows = [_row(number, positions.get(number), readers) for number in group.streams]
-    print_table(("STREAM", "MEMBER", "OFFSET", "LAG", "BEHIND"), rows)
+    rows = [
+        _begun(positions[n]) if n in positions else _not_begun(n, unread.get(n))
+        for n in group.streams
+    ]
+    members = [readers.get(n, "-") for n in group.streams]
+    print_table(
+        ("STREAM", "MEMBER", "OFFSET", "LAG", "BEHIND"),
+        [(row[0], member, *row[1:]) for row, member in zip(rows, members, strict=True)],
+    )
 
 
-def _row(
-    number: int, cursor: CursorDescription | None, readers: dict[int, str]
-) -> tuple[object, ...]:
-    member = readers.get(number, "-")
-    if cursor is None:
-        return number, member, "-", "-", "-"
+def _begun(cursor: CursorDescription) -> tuple[object, ...]:
     lag = "-" if cursor.lag is None else cursor.lag
-    return cursor.stream, member, cursor.offset, lag, behind(cursor.lag_seconds)
+    return cursor.stream, cursor.offset, lag, behind(cursor.lag_seconds)
+
+
+def _not_begun(number: int, stream: StreamDescription | None) -> tuple[object, ...]:
+    """The lag is that of a member that begins at the earliest record."""
+    if stream is None:  # Deleted, or not for the caller to see.
+        return number, "-", "-", "-"
+    start, end = stream.log_start_offset, stream.high_watermark
+    lag = "-" if start is None or end is None else end - start
+    return stream.full_name, "-", lag, "-"
