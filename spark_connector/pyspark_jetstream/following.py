@@ -67,7 +67,8 @@ class Follower:
 
     async def targets(self) -> dict[int, int]:
         """The current end of every stream."""
-        return {number: held.latest for number, held in (await self._held()).items()}
+        await self._seen()
+        return self.latest
 
     async def next_offsets(
         self, start: Offsets | None, limits: Limits, targets: Mapping[int, int] | None
@@ -87,9 +88,7 @@ class Follower:
     async def _look(
         self, start: Offsets | None, limits: Limits, targets: Mapping[int, int] | None
     ) -> Offsets:
-        known = await self._held()
-        self.latest = {number: held.latest for number, held in known.items()}
-        self.names = {number: self._streams[number].full_name for number in known}
+        known = await self._seen()
         latest = self.latest
         if targets is not None:
             latest = {n: min(latest[n], end) for n, end in targets.items() if n in latest}
@@ -176,6 +175,13 @@ class Follower:
     async def earliest(self, numbers: Iterable[int]) -> dict[int, int]:
         known = await planning.held(self._client, numbers)
         return {number: held.earliest for number, held in known.items()}
+
+    async def _seen(self) -> dict[int, Held]:
+        """What the streams hold, noted for the progress report."""
+        known = await self._held()
+        self.latest = {number: held.latest for number, held in known.items()}
+        self.names = {number: self._streams[number].full_name for number in known}
+        return known
 
     async def _held(self) -> dict[int, Held]:
         await self._list(float("inf") if self._options.selection.names else LISTING_SECONDS)

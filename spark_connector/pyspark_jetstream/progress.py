@@ -12,7 +12,8 @@ from typing import Any
 
 def offsets_behind_latest(progress: Mapping[str, Any]) -> list[dict[str, float]]:
     """For each source of `query.lastProgress`: minOffsetsBehindLatest, maxOffsetsBehindLatest,
-    avgOffsetsBehindLatest over its streams. Empty for a source of another format.
+    avgOffsetsBehindLatest over its streams. Empty for a source of another format, and where
+    Spark has not asked for the latest offsets yet: it runs an unfinished batch first.
 
     These are upper bounds for the number of records: compaction leaves gaps between offsets.
     """
@@ -21,9 +22,9 @@ def offsets_behind_latest(progress: Mapping[str, Any]) -> list[dict[str, float]]
 
 def _behind(source: Mapping[str, Any]) -> dict[str, float]:
     ends, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-    behind = [max(0, latest.get(number, end) - end) for number, end in ends.items()]
-    if not behind:
+    if not ends or not latest:
         return {}
+    behind = [max(0, latest.get(number, end) - end) for number, end in ends.items()]
     return {
         "minOffsetsBehindLatest": min(behind),
         "maxOffsetsBehindLatest": max(behind),

@@ -108,3 +108,20 @@ def test_a_compacted_stream_is_warned_about_once(
         f"stream {log.name}@{log.name}.> is compacted: a batch that is run again may have fewer "
         "records"
     ]
+
+
+def test_the_ends_at_which_a_trigger_stops_are_known_to_the_progress_report(log: Log) -> None:
+    """A query that is started again runs its unfinished batch before it asks for the next one."""
+    log.publish(range(3))
+
+    async def go() -> tuple[dict[int, int], dict[int, int], set[str]]:
+        follower = Follower(read_options(log.options, "stream"))
+        try:
+            targets = await follower.targets()
+            return targets, follower.latest, set(follower.names.values())
+        finally:
+            await follower.close()
+
+    targets, latest, names = asyncio.run(go())
+    assert list(latest.values()) == [3]
+    assert (targets, names) == (latest, {f"{log.name}@{log.name}.>"})

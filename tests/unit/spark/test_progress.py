@@ -24,3 +24,11 @@ def test_what_is_behind_is_told_over_the_streams(given: Callable[[object], objec
 def test_a_source_of_another_format_has_none() -> None:
     source = {"endOffset": "17", "latestOffset": None}
     assert offsets_behind_latest({"sources": [source, {"endOffset": None}]}) == [{}, {}]
+
+
+@pytest.mark.parametrize("latest", [None, "null"])
+def test_nothing_is_said_to_be_read_while_the_latest_offsets_are_not_known(
+    latest: str | None,
+) -> None:
+    source = {"endOffset": json.dumps(END), "latestOffset": latest}
+    assert offsets_behind_latest({"sources": [source]}) == [{}]
