@@ -18,7 +18,8 @@ from typing import Any
 import nats as nats_py
 import pytest
 
-from jetstream_client import Client
+from jetstream_client import Client, NatsOptions
+from jetstream_client.migration import nats_stream
 from jetstream_client.migration.kafka import header_block
 from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_protocol.errors import InvalidRequestError
@@ -103,6 +104,62 @@ def test_a_stream_of_jetstream_is_imported_with_its_sequences_times_and_headers(
     assert "exists with another configuration" in jetstream(server, *arguments, code=1)
     missing = ("import", "none", "--from-jetstream", "NONE", "--nats", peer.url)
     assert "no stream 'NONE'" in jetstream(server, *missing, code=3)
+
+
+async def _filled_with_many(url: str, name: str, count: int) -> None:
+    """A stream of so many messages, the last of which is deleted."""
+    client = await nats_py.connect(url)
+    try:
+        js = client.jetstream()
+        await js.add_stream(name=name, subjects=[f"{name}.>"])
+        for number in range(count - 1):
+            await client.publish(f"{name}.a", b"%d" % number)
+        await js.publish(f"{name}.a", b"deleted")
+        await js.delete_msg(name, count)
+    finally:
+        await client.close()
+
+
+def test_all_of_a_stream_is_imported_that_takes_several_requests(
+    server: ServerProcess, client: Client, peer: NatsServer
+) -> None:
+    count = 2 * nats_stream.BATCH + 500
+    asyncio.run(_filled_with_many(peer.url, "MANY", count))
+    arguments = ("import", "many", "--from-jetstream", "MANY", "--nats", peer.url)
+    assert json.loads(jetstream(server, *arguments, "--json"))["records"] == count - 1
+    assert [int(each.value) for each in read(client, "many")] == list(range(count - 1))
+    assert client.publish("MANY.a", b"next").offset == count
+
+
+def test_messages_are_read_on_after_jetstream_was_started_again(peer: NatsServer) -> None:
+    asyncio.run(_filled_with_many(peer.url, "AGAIN", nats_stream.BATCH + 10))
+    with nats_stream.NatsStream([peer.url], NatsOptions(), "AGAIN") as source:
+        reading = source.records(0, None, wait=0.2)
+        found = list(next(reading).offsets)
+        peer.stop()
+        peer.start()
+        for records in reading:
+            found += records.offsets
+            if len(found) > nats_stream.BATCH:
+                break
+        asyncio.run(_publish(peer.url, "AGAIN.a", [b"more"]))
+        found += next(each for each in reading if len(each)).offsets
+    assert found == [*range(nats_stream.BATCH + 9), nats_stream.BATCH + 10]
+
+
+def test_a_message_that_no_stream_can_hold_ends_an_import(
+    server: ServerProcess, client: Client
+) -> None:
+    with NatsServer() as peer:
+        peer.reconfigure(
+            f"max_payload: 16MB\nmax_pending: 64MB\njetstream {{ store_dir: {peer.folder}/store }}"
+        )
+        peer.stop()
+        peer.start()
+        asyncio.run(_filled_with_many(peer.url, "LARGE", 10))
+        asyncio.run(_publish(peer.url, "LARGE.a", [bytes(nats_stream.BATCH_BYTES)]))
+        arguments = ("import", "large", "--from-jetstream", "LARGE", "--nats", peer.url)
+        assert "message after sequence 9 has more than" in jetstream(server, *arguments, code=2)
 
 
 def test_a_mirror_follows_until_it_is_cut_over(

@@ -2,7 +2,9 @@
 
 It reads with an ephemeral pull consumer without acknowledgements, which JetStream removes itself.
 That consumer numbers its deliveries. So a lost message is noticed, and another consumer fetches it
-again. A sequence is an offset + 1, as in every ack.
+again. **safety** Reading ends only when the consumer says that nothing is left: an answer without
+messages alone does not say so, because JetStream ends requests for many reasons. A sequence is an
+offset + 1, as in every ack.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from jetstream_protocol.errors import (
     InternalError,
     InvalidRequestError,
     JetstreamError,
+    MessageTooLargeError,
     NotFoundError,
     UnavailableError,
 )
@@ -33,11 +36,13 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 BATCH = 2_000
-BATCH_BYTES = 4 * 1024 * 1024
+BATCH_BYTES = 8 * 1024 * 1024
+"""More than the largest record that a stream can take."""
 REQUEST_SECONDS = 10.0
 _IDLE_NS = 300 * 10**9
 _ATTEMPTS = 5
 _NO_STREAM = 10059
+_NO_CONSUMER = 10014
 _NS = 10**9
 
 
@@ -65,6 +70,14 @@ class _Delivered:
     message: Any
 
 
+@dataclass(frozen=True, slots=True)
+class _ConsumerState:
+    """delivered: the number of its last delivery. pending: messages that are left."""
+
+    delivered: int
+    pending: int
+
+
 class NatsStream:
     """`with NatsStream(…) as source`: `info` and `records`. Blocks.
 
@@ -79,6 +92,7 @@ class NatsStream:
         self._client: NatsClient | None = None
         self._queue: asyncio.Queue[Msg] = asyncio.Queue()
         self._inbox = ""
+        self._requests = 0
         self._consumer = ""
 
     def __enter__(self) -> NatsStream:
@@ -95,26 +109,35 @@ class NatsStream:
     def records(self, start: int, stop: int | None, *, wait: float = 0.0) -> Iterator[Records]:
         """Yields messages with offsets from `start` on, before the offset `stop`. With None it does
         not end: if nothing comes for `wait` seconds, it yields columns without records."""
-        offset, has_consumer, sequence = start, False, 0
+        offset, has_consumer, sequence, fruitless = start, False, 0, 0
         while stop is None or offset < stop:
+            if fruitless == _ATTEMPTS:
+                raise self._is_silent()
             if not has_consumer:
                 self._thread.run(self._make_consumer(offset + 1))
                 has_consumer, sequence = True, 0
-            delivered = self._thread.run(self._next(wait))
+            delivered = self._thread.run(self._next(offset, wait))
             whole = _without_loss(delivered, sequence)
             if len(whole) < len(delivered):
                 has_consumer = False
+            fruitless = 0 if whole else fruitless + 1
             if whole:
                 sequence = whole[-1].consumer_sequence
                 wanted = [each for each in whole if stop is None or each.sequence <= stop]
                 if wanted:
                     yield _records(wanted)
                 offset = whole[-1].sequence
-            is_at_end = not delivered or (whole and not whole[-1].pending)
+            is_at_end = has_consumer and bool(whole) and not whole[-1].pending
+            if not delivered:
+                state = self._thread.run(self._state())
+                has_consumer = state is not None and state.delivered == sequence
+                is_at_end = has_consumer and state is not None and not state.pending
+            if is_at_end:
+                fruitless = 0
+                if stop is not None:
+                    return
             if stop is None and not whole:
                 yield _records([])
-            if stop is not None and has_consumer and is_at_end:
-                return
 
     async def _connect(self) -> None:
         from nats import errors
@@ -149,7 +172,7 @@ class NatsStream:
         self._client = client
         self._inbox = client.new_inbox()
         await client.subscribe(
-            self._inbox, cb=self._queue.put, pending_msgs_limit=-1, pending_bytes_limit=-1
+            f"{self._inbox}.*", cb=self._queue.put, pending_msgs_limit=-1, pending_bytes_limit=-1
         )
 
     async def _close(self) -> None:
@@ -178,6 +201,8 @@ class NatsStream:
         text = f"JetStream refuses: {failure.get('description', failure)}"
         if failure.get("err_code") == _NO_STREAM:
             raise NotFoundError(f"JetStream has no stream {self.name!r}")
+        if failure.get("err_code") == _NO_CONSUMER:
+            raise NotFoundError(f"JetStream has no consumer {self._consumer!r}")
         raise (UnavailableError if failure.get("code") == 503 else InvalidRequestError)(text)
 
     async def _info(self) -> StreamInfo:
@@ -214,36 +239,62 @@ class NatsStream:
     async def _drop_consumer(self) -> None:
         name, self._consumer = self._consumer, ""
         if name:
-            with suppress(UnavailableError, InvalidRequestError):
+            with suppress(UnavailableError, InvalidRequestError, NotFoundError):
                 await self._api(f"CONSUMER.DELETE.{self.name}.{name}", {})
 
-    async def _next(self, wait: float) -> list[_Delivered]:
-        """What one request brings, in the order of delivery; nothing: there is nothing more."""
+    async def _state(self) -> _ConsumerState | None:
+        """None: JetStream has lost the consumer, as it does when it starts again."""
+        try:
+            found = await self._api(f"CONSUMER.INFO.{self.name}.{self._consumer}", {})
+        except NotFoundError:
+            return None
+        return _ConsumerState(found["delivered"]["consumer_seq"], found["num_pending"])
+
+    def _is_silent(self) -> UnavailableError:
+        return UnavailableError(
+            f"JetStream does not send the messages of stream {self.name!r}: try again"
+        )
+
+    async def _next(self, after: int, wait: float) -> list[_Delivered]:
+        """What one request brings, in the order of delivery. after: the sequence that was read
+        last, for an error. Earlier requests may end only now, so each has an inbox of its own."""
+        from nats import errors
+
         assert self._client is not None
+        self._requests += 1
+        inbox = f"{self._inbox}.{self._requests}"
         request: dict[str, Any] = {"batch": BATCH, "max_bytes": BATCH_BYTES}
         if wait:
             request["expires"] = round(wait * _NS)
         else:
             request["no_wait"] = True
-        await self._client.publish(
-            f"$JS.API.CONSUMER.MSG.NEXT.{self.name}.{self._consumer}",
-            json.dumps(request).encode(),
-            self._inbox,
-        )
+        try:
+            await self._client.publish(
+                f"$JS.API.CONSUMER.MSG.NEXT.{self.name}.{self._consumer}",
+                json.dumps(request).encode(),
+                inbox,
+            )
+        except errors.Error as error:
+            raise UnavailableError(f"the connection to NATS is lost: {error}") from error
         delivered: list[_Delivered] = []
         try:
             async with asyncio.timeout(wait + REQUEST_SECONDS):
                 while len(delivered) < BATCH:
                     message = await self._queue.get()
                     if _is_status(message):
+                        if message.subject != inbox:
+                            continue  # The end of an earlier request.
+                        if not delivered and _is_too_large(message):
+                            raise MessageTooLargeError(
+                                f"the next message after sequence {after} has more than "
+                                f"{BATCH_BYTES} bytes"
+                            )
                         break
                     delivered.append(_delivered(message))
                     if wait and self._queue.empty() and not delivered[-1].pending:
                         break  # What comes next comes with the same request, or the next one.
         except TimeoutError as error:
-            raise UnavailableError(
-                f"JetStream does not send the messages of stream {self.name!r}: try again"
-            ) from error
+            raise self._is_silent() from error
         return delivered
 
 
@@ -273,6 +324,10 @@ class RawHeaders(dict[str, str]):
 def _is_status(message: Msg) -> bool:
     """Whether it ends a request: nothing there, expired, or too many bytes for this one."""
     return bool(message.headers and "Status" in message.headers) and not message.reply
+
+
+def _is_too_large(status: Msg) -> bool:
+    return "exceeds maxbytes" in (status.headers or {}).get("Status", "").lower()
 
 
 def _block(message: Msg) -> bytes:
