@@ -11,6 +11,7 @@ import trustme
 
 from jetstream_client import (
     Client,
+    ClientConfig,
     InvalidRequestError,
     NatsOptions,
     PermissionDeniedError,
@@ -183,6 +184,23 @@ async def test_tls_is_checked_against_the_authority_given(tmp_path: Path) -> Non
         await echo(nats.url, NatsOptions(tls_ca=str(tmp_path / "ca.pem")))
         with pytest.raises(UnavailableError, match="certificate"):
             await echo_soon(nats.url, NatsOptions(tls_ca=str(tmp_path / "strangers.pem")))
+
+
+def test_a_publisher_is_told_why_it_cannot_connect(guarded: ServerProcess, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1", "localhost")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    files = f'cert_file: "{tmp_path}/cert.pem", key_file: "{tmp_path}/key.pem"'
+    with NatsServer(f"tls {{ {files} }}") as nats:
+        config = ClientConfig(
+            servers=(guarded.grpc,), nats=(nats.url,), nats_options=NatsOptions(tls=True), timeout=2
+        )
+        with (
+            Client.from_config(config) as client,
+            pytest.raises(UnavailableError, match=r"certificate.*; nothing was published"),
+        ):
+            client.publish("open.x", b"1")
 
 
 async def echo_soon(url: str, options: NatsOptions) -> None:

@@ -28,7 +28,7 @@ from jetstream_client.publishing.ack import Pending, PublishResult
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
 from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.control import next_step
-from jetstream_client.transport.nats import NatsInbox, without_secrets
+from jetstream_client.transport.nats import NatsInbox
 from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.headers import HeadersLike, check_value, outgoing
 from jetstream_client.values.positions import check_offset
@@ -141,7 +141,7 @@ class PlainPublisher:
         self._routes = routes
         self._nats_urls = nats_urls
         self._inbox: NatsInbox | None = None
-        self._at_servers = ""  # " at …", for errors
+        self._connecting_inbox: NatsInbox | None = None  # Also after a failed attempt.
         self._connecting: asyncio.Task[NatsInbox] | None = None
         self._pending: dict[str, Pending] = {}
         self._token = 0
@@ -382,7 +382,11 @@ class PlainPublisher:
             async with asyncio.timeout_at(deadline):
                 return await self._one_connection()
         except TimeoutError:
-            why = self._trouble() or f"cannot connect to NATS{self._at_servers} in time"
+            connecting = self._connecting_inbox
+            reason = (
+                connecting.why_not_connected if connecting else "cannot connect to NATS in time"
+            )
+            why = self._trouble() or reason
             raise UnavailableError(f"{why}; nothing was published") from None
 
     async def _one_connection(self) -> NatsInbox:
@@ -400,8 +404,7 @@ class PlainPublisher:
         urls = self._config.nats or await self._nats_urls()
         if not urls:
             raise UnavailableError("the cluster names no NATS server: give one as `nats`")
-        self._at_servers = f" at {', '.join(map(without_secrets, urls))}"
-        inbox = NatsInbox(self._on_answer, self._on_refusal, self.events)
+        inbox = self._connecting_inbox = NatsInbox(self._on_answer, self._on_refusal, self.events)
         given = bool(self._config.nats) and not self._config.retry_on_failed_connect
         await inbox.connect(
             urls, self._config.nats_options, self._config.timeout, patient=not given

@@ -148,8 +148,14 @@ class NatsInbox:
             if error is None:
                 return
             self._last_error = str(error)
-        why = f": {self._last_error}" if self._last_error else ""
-        raise UnavailableError(f"cannot connect to NATS at {', '.join(self._servers)}{why}")
+        raise UnavailableError(self.why_not_connected)
+
+    @property
+    def why_not_connected(self) -> str:
+        """While it connects: where to, and what went wrong at the last attempt."""
+        where = f" at {', '.join(self._servers)}" if self._servers else ""
+        why = f": {self._last_error}" if self._last_error else " in time"
+        return f"cannot connect to NATS{where}{why}"
 
     async def _connect(
         self,
