@@ -31,20 +31,27 @@ class Disks:
         self.refused = 0
         self.happened: list[str] = []
         self._copies = copies
+        # Nodes whose data folder says that they belong to the group.
+        self._members: set[NodeId] = set()
+        # Whether the disk was damaged while the voters might still found the group together.
+        self._is_founding = False
 
     def start(self, node_id: NodeId) -> None:
         """Start a node; if it refuses its folder, as its message says: without that folder."""
         try:
-            self.fabric.start(node_id)
+            self.fabric.start(node_id, expected=self._expected(node_id))
         except StorageError as error:
             if node_id != self.damaged or "move the metadata folder away" not in error.message:
                 raise AssertionError("refused a sound disk, or says not what to do") from error
             self.refused += 1
             self.lose(node_id)
-            self.fabric.start(node_id)
+            self.fabric.start(node_id, expected=self._expected(node_id))
 
     def lose(self, node_id: NodeId) -> None:
+        """The metadata folder, or the whole data folder: then nothing says that there was one."""
         self._damage(node_id, "lost")
+        if self.fabric.dice.random() < 0.5:
+            self._members.discard(node_id)
         shutil.rmtree(self.fabric.directory(node_id), ignore_errors=True)
 
     def copy(self, node_id: NodeId) -> None:
@@ -61,6 +68,18 @@ class Disks:
         self._damage(node_id, "older copy")
         shutil.rmtree(self.fabric.directory(node_id), ignore_errors=True)
         shutil.copytree(copy, self.fabric.directory(node_id))
+
+    def bring_back_one_file(self, node_id: NodeId) -> None:
+        """An older copy takes the place of one file, beside the newer others."""
+        copy = self._copies / str(node_id)
+        files = sorted(copy.iterdir()) if copy.exists() else []
+        directory = self.fabric.directory(node_id)
+        if not files or not directory.exists():
+            return
+        file = self.fabric.dice.choice(files)
+        self._damage(node_id, f"older {file.name}")
+        (directory / file.name).unlink(missing_ok=True)  # A copy is another file.
+        shutil.copy(file, directory)
 
     def rot(self, node_id: NodeId) -> None:
         """A bit flips, a file is cut short, or one of the files is gone."""
@@ -87,12 +106,18 @@ class Disks:
         victims = [node_id for node_id in down if self.damaged in (None, node_id)]
         if victims:
             victim = fabric.dice.choice(victims)
-            fabric.dice.choice((self.lose, self.bring_back, self.rot))(victim)
+            strikes = (self.lose, self.bring_back, self.bring_back_one_file, self.rot)
+            fabric.dice.choice(strikes)(victim)
 
     def look(self) -> None:
-        """Whether the damaged one has been taken back."""
+        """Whether the damaged one has been taken back. None that knows of its loss votes before."""
+        self._members.update(n.node_id for n in self.fabric.nodes.values() if n.is_registered)
         node = self.fabric.nodes.get(NodeId(-1) if self.damaged is None else self.damaged)
-        if node is not None and node.is_registered and node.core.votes():
+        if node is None or not node.core.votes():
+            return
+        knows_of_loss = bool(node.journal.lost) and not self._is_founding
+        assert node.is_registered or not knows_of_loss, "votes before the others took it back"
+        if node.is_registered:
             self.damaged = None
 
     def live_through(self, steps: int) -> None:
@@ -136,7 +161,11 @@ class Disks:
             node.machine.refuses_snapshots = False
         self.fabric.recover()
 
+    def _expected(self, node_id: NodeId) -> str:
+        return "the data folder belongs to the group" if node_id in self._members else ""
+
     def _damage(self, node_id: NodeId, what: str) -> None:
+        self._is_founding = not self.fabric.committed
         self.damaged = node_id
         self.fabric.disks[node_id] = self.fabric.disks.get(node_id, 0) + 1
         self.happened.append(f"{self.fabric.now:.2f} {node_id} {what}")

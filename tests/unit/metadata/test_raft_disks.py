@@ -149,6 +149,32 @@ def test_an_older_copy_of_a_stopped_voter_s_folder_is_told_by_the_log(
         fabric.recover()
 
 
+def test_an_older_journal_beside_a_newer_snapshot_gives_no_vote_back(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """The snapshot names the run that wrote the older journal, too."""
+    with Fabric.running(monkeypatch, tmp_path / "nodes", seed=1) as fabric:
+        leader = settled(fabric)
+        old, _ = (node_id for node_id in fabric.ids if node_id != leader)
+        shutil.copy(fabric.directory(old) / "journal", tmp_path / "journal")
+        text = committed(fabric, leader)
+        settled(fabric)
+        fabric.compact(old)
+        fabric.step()
+        fabric.crash(old)
+        fabric.crash(leader)
+        shutil.copy(tmp_path / "journal", fabric.directory(old))
+        fabric.disks[old] = 1
+        node = fabric.start(old, expected="it was here")
+        fabric.run(5)
+        assert node.journal.lost
+        assert node.journal.standing.state == VoterState.LEARNER
+        assert fabric.leader() is None, "its vote counted"
+        fabric.start(leader)
+        fabric.recover()
+        assert text in fabric.committed
+
+
 def test_voters_that_lose_power_together_go_on_by_themselves(
     tmp_path: Path, monkeypatch: Patch
 ) -> None:

@@ -135,6 +135,15 @@ def records_no_run(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(VoterStatus, "begun", lambda standing, session: standing)
 
 
+def keeps_the_runs_of_a_lost_journal(patch: pytest.MonkeyPatch) -> None:
+    """So a newer snapshot beside an older journal names one of them, and restores the vote."""
+
+    def lost(standing: VoterStatus) -> VoterStatus:
+        return replace(standing, state=VoterState.LEARNER, runs=standing.runs[-1:])
+
+    patch.setattr(VoterStatus, "lost", lost)
+
+
 def restores_the_vote_without_the_others(patch: pytest.MonkeyPatch) -> None:
     """A learner takes its vote back when it has begun another run, not when that is committed."""
 
@@ -156,6 +165,7 @@ def restores_the_vote_without_the_others(patch: pytest.MonkeyPatch) -> None:
         takes_what_was_synced_for_a_torn_write,
         takes_copies_for_the_journal,
         records_no_run,
+        keeps_the_runs_of_a_lost_journal,
         restores_the_vote_without_the_others,
     ],
 )

@@ -59,8 +59,12 @@ class VoterStatus:
         return VoterStatus(VoterState.VOTER, (UNKNOWN_RUN, *self.runs[-1:]), self.confirmed)
 
     def lost(self) -> VoterStatus:
-        """The status of a journal that may lack something it has promised."""
-        return VoterStatus(VoterState.LEARNER, self.runs[-1:], self.confirmed)
+        """The status of a journal that may lack something it has promised.
+
+        **safety** It keeps none of its runs: a newer snapshot beside it may name one of them as
+        registered, and that must not restore the vote. Only a run that began with the loss may.
+        """
+        return VoterStatus(VoterState.LEARNER, (), self.confirmed)
 
     def registered(self, session: str, index: int) -> VoterStatus:
         """The status after the committed entry `index` has registered this session for the node."""
