@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jetstream_client.cli.context_file import CONTEXT_VARIABLE, ContextFile
-from jetstream_client.values.config import SERVERS_VARIABLE, ClientConfig
+from jetstream_client.values.config import SERVERS_VARIABLE, ClientConfig, NatsOptions
 from jetstream_client.values.tls import TlsConfig
 
 
@@ -27,13 +27,18 @@ def tls_of(tls: bool, ca: str | None, cert: str | None, key: str | None) -> TlsC
 
 
 def reached(
-    server: str | None, before: Common, timeout: float, nats: str | None = None
+    server: str | None,
+    before: Common,
+    timeout: float,
+    nats: str | None = None,
+    nats_options: NatsOptions | None = None,
 ) -> ClientConfig:
     """How to reach the cluster: by the options, else the environment, else a context.
 
-    A context that the user did not name gives its certificate and its token to its own servers
-    only.
+    A context that the user did not name gives its certificates, its credentials and its token to
+    its own servers only. nats_options: those of the command; the files for TLS go together.
     """
+    said = NatsOptions() if nats_options is None else nats_options
     name = before.context or os.environ.get(CONTEXT_VARIABLE)
     found = None
     if name:
@@ -42,11 +47,20 @@ def reached(
         file = ContextFile()
         found = file.contexts.get(file.current)
     if found is None:
-        return ClientConfig.of(server, nats, timeout=timeout, tls=before.tls)
+        login = _either(said, NatsOptions.of_environment())
+        return ClientConfig.of(server, nats, login, timeout=timeout, tls=before.tls)
+    own = found.nats_options if name or not nats else NatsOptions()
     return ClientConfig.of(
         server or found.servers,
         nats or found.nats or None,
+        _either(_either(said, own), NatsOptions.of_environment()),
         timeout=timeout,
         token=found.token or None,
         tls=before.tls or found.tls_config,
     )
+
+
+def _either(first: NatsOptions, other: NatsOptions) -> NatsOptions:
+    """What `first` says, else `other`: about TLS, and about credentials."""
+    credentials = first.credentials or other.credentials
+    return replace(first if first.wants_tls else other, credentials=credentials)

@@ -4,7 +4,8 @@ The file is $XDG_CONFIG_HOME/jetstream/contexts.json, else below ~/.config. It m
 its owner can read it, and it is replaced as a whole.
 
     {"current": "NAME" or "", "contexts": {NAME: {"servers": …, "nats": …, "tls": true, "ca": …,
-    "cert": …, "key": …, "token": …}}}
+    "cert": …, "key": …, "nats_ca": …, "nats_cert": …, "nats_key": …, "nats_creds": …,
+    "token": …}}}
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from jetstream_client.values.config import NatsOptions
 from jetstream_client.values.tls import TlsConfig
 from jetstream_protocol.errors import InvalidRequestError
 
@@ -27,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 @dataclass(frozen=True, slots=True)
 class Context:
     """servers, nats: as `--server` and `--nats`. tls: whether to speak it; ca, cert, key: as in
-    TlsConfig."""
+    TlsConfig. nats_…: the files for TLS to NATS, and the `.creds` file."""
 
     servers: str
     nats: str = ""
@@ -35,6 +37,10 @@ class Context:
     ca: str = ""
     cert: str = ""
     key: str = ""
+    nats_ca: str = ""
+    nats_cert: str = ""
+    nats_key: str = ""
+    nats_creds: str = ""
     token: str = field(default="", repr=False)
 
     @property
@@ -42,6 +48,15 @@ class Context:
         if not self.tls:
             return False
         return TlsConfig(self.ca or None, self.cert or None, self.key or None)
+
+    @property
+    def nats_options(self) -> NatsOptions:
+        return NatsOptions(
+            credentials=self.nats_creds or None,
+            tls_ca=self.nats_ca or None,
+            tls_certificate=self.nats_cert or None,
+            tls_key=self.nats_key or None,
+        )
 
 
 class ContextFile:

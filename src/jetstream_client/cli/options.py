@@ -17,9 +17,14 @@ from jetstream_client.cli.output import emit_json
 from jetstream_client.cli.suggestions import Commands
 from jetstream_client.values.config import (
     DEFAULT_SERVERS,
+    NATS_CA_VARIABLE,
+    NATS_CERT_VARIABLE,
+    NATS_CREDS_VARIABLE,
+    NATS_KEY_VARIABLE,
     RACK_VARIABLE,
     SERVERS_VARIABLE,
     ClientConfig,
+    NatsOptions,
 )
 from jetstream_client.values.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 
@@ -39,6 +44,43 @@ Nats = Annotated[
     typer.Option(
         metavar="URL,…",
         help="NATS servers to publish to. Default: those the cluster names.",
+        show_default=False,
+    ),
+]
+NatsCa = Annotated[
+    str | None,
+    typer.Option(
+        "--nats-ca",
+        metavar="FILE",
+        help=f"Speak TLS to NATS and trust these authorities. Default: ${NATS_CA_VARIABLE}; tls:// "
+        "in front of a URL trusts the system's.",
+        show_default=False,
+    ),
+]
+NatsCert = Annotated[
+    str | None,
+    typer.Option(
+        "--nats-cert",
+        metavar="FILE",
+        help=f"The certificate to show to NATS. Default: ${NATS_CERT_VARIABLE}.",
+        show_default=False,
+    ),
+]
+NatsKey = Annotated[
+    str | None,
+    typer.Option(
+        "--nats-key",
+        metavar="FILE",
+        help=f"Its key. Default: ${NATS_KEY_VARIABLE}.",
+        show_default=False,
+    ),
+]
+Creds = Annotated[
+    str | None,
+    typer.Option(
+        "--creds",
+        metavar="FILE",
+        help=f"A .creds file to sign in to NATS with. Default: ${NATS_CREDS_VARIABLE}.",
         show_default=False,
     ),
 ]
@@ -118,6 +160,13 @@ NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, help="A node's num
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed without a terminal.")]
 
 
+def nats_options(
+    ca: str | None, cert: str | None, key: str | None, creds: str | None
+) -> NatsOptions:
+    """What the options for NATS say. Raises InvalidRequestError for a key without certificate."""
+    return NatsOptions(credentials=creds, tls_ca=ca, tls_certificate=cert, tls_key=key)
+
+
 def confirm(question: str, *, yes: bool, dry_run: bool = False) -> None:
     """Ask on standard error, because standard output may be a pipe; unless `yes`. Without a
     terminal, raise a usage error. dry_run: the command has --dry-run."""
@@ -187,13 +236,14 @@ def config(
     server: str | None,
     timeout: float = DEFAULT_TIMEOUT,
     nats: str | None = None,
+    nats_options: NatsOptions | None = None,
 ) -> ClientConfig:
-    """The client's configuration; options behind the command win."""
+    """The client's configuration; options behind the command win. nats_options: of the command."""
     before = common(context)
     source = context.get_parameter_source("timeout")
     if before.timeout is not None and (source is None or source.name != "COMMANDLINE"):
         timeout = before.timeout
-    return reached(server or before.server, before, timeout, nats)
+    return reached(server or before.server, before, timeout, nats, nats_options)
 
 
 def config_of_one_thing(

@@ -75,7 +75,7 @@ class Client(
     token: tells the servers which principal this program is. tls: True, or a TlsConfig, to speak
     TLS. Arguments that are left out come from the environment: JETSTREAM_SERVERS (else
     localhost:9292), JETSTREAM_RACK, JETSTREAM_TOKEN, and for TLS JETSTREAM_CA, JETSTREAM_CERT and
-    JETSTREAM_KEY.
+    JETSTREAM_KEY. nats_options, too: JETSTREAM_NATS_CA, _CERT and _KEY, and JETSTREAM_NATS_CREDS.
 
     disconnected_cb, reconnected_cb: called with a ConnectionEvent when a connection is lost or
     found again. error_cb: called with the JetstreamError of a call that is tried again. closed_cb:

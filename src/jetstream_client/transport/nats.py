@@ -66,6 +66,18 @@ def login_of(urls: Sequence[str], options: NatsOptions) -> tuple[list[str], Nats
     return servers, options
 
 
+def _what_to_give(reason: str) -> str:
+    """The option for what TLS lacks, as an end of the sentence."""
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        return "; its authority belongs into tls_ca (--nats-ca, JETSTREAM_NATS_CA)"
+    if "ALERT" in reason and "CERT" in reason:
+        return (
+            "; it asks for a certificate that it trusts: tls_certificate "
+            "(--nats-cert, JETSTREAM_NATS_CERT)"
+        )
+    return ""
+
+
 class NatsInbox:
     """A connection and the subscription that gets all answers.
 
@@ -155,7 +167,7 @@ class NatsInbox:
         """While it connects: where to, and what went wrong at the last attempt."""
         where = f" at {', '.join(self._servers)}" if self._servers else ""
         why = f": {self._last_error}" if self._last_error else " in time"
-        return f"cannot connect to NATS{where}{why}"
+        return f"cannot connect to NATS{where}{why}{_what_to_give(self._last_error)}"
 
     async def _connect(
         self,

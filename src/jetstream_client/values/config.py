@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from jetstream_client.values.text import check_text
-from jetstream_client.values.tls import TlsConfig, context_of
+from jetstream_client.values.tls import SYSTEM, TlsConfig, context_of
 from jetstream_protocol.errors import InvalidRequestError
 
 DEFAULT_PORT = 9292
@@ -21,6 +21,10 @@ SERVERS_VARIABLE = "JETSTREAM_SERVERS"
 RACK_VARIABLE = "JETSTREAM_RACK"
 TOKEN_VARIABLE = "JETSTREAM_TOKEN"
 TOKEN_FILE_VARIABLE = "JETSTREAM_TOKEN_FILE"
+NATS_CA_VARIABLE = "JETSTREAM_NATS_CA"
+NATS_CERT_VARIABLE = "JETSTREAM_NATS_CERT"
+NATS_KEY_VARIABLE = "JETSTREAM_NATS_KEY"
+NATS_CREDS_VARIABLE = "JETSTREAM_NATS_CREDS"
 TOKEN_LENGTH_MAX = 4096
 
 
@@ -43,9 +47,33 @@ class NatsOptions:
     tls_certificate: str | None = None
     tls_key: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.tls_key and not self.tls_certificate:
+            raise InvalidRequestError(
+                "a key for NATS without its certificate: give the certificate, too"
+            )
+
+    @classmethod
+    def of_environment(cls) -> NatsOptions:
+        """As JETSTREAM_NATS_CA (`system`: the system's authorities), JETSTREAM_NATS_CERT,
+        JETSTREAM_NATS_KEY and JETSTREAM_NATS_CREDS say."""
+        ca = os.environ.get(NATS_CA_VARIABLE) or None
+        return cls(
+            credentials=os.environ.get(NATS_CREDS_VARIABLE) or None,
+            tls=ca == SYSTEM,
+            tls_ca=None if ca == SYSTEM else ca,
+            tls_certificate=os.environ.get(NATS_CERT_VARIABLE) or None,
+            tls_key=os.environ.get(NATS_KEY_VARIABLE) or None,
+        )
+
+    @property
+    def wants_tls(self) -> bool:
+        """Whether to speak TLS, whatever the URLs say."""
+        return bool(self.tls or self.tls_ca or self.tls_certificate)
+
     def ssl_context(self) -> ssl.SSLContext | None:
         """Raises InvalidRequestError if TLS cannot use the files."""
-        if not (self.tls or self.tls_ca or self.tls_certificate):
+        if not self.wants_tls:
             return None
         return context_of(self.tls_ca, self.tls_certificate, self.tls_key)
 
@@ -133,7 +161,8 @@ class ClientConfig:
         Arguments that are left out come from the environment: `servers` from JETSTREAM_SERVERS,
         else localhost:9292; `rack` from JETSTREAM_RACK; `token` and `token_file` from
         JETSTREAM_TOKEN or JETSTREAM_TOKEN_FILE; `tls` from JETSTREAM_CA, JETSTREAM_CERT and
-        JETSTREAM_KEY.
+        JETSTREAM_KEY; `nats_options` from JETSTREAM_NATS_CA, JETSTREAM_NATS_CERT,
+        JETSTREAM_NATS_KEY and JETSTREAM_NATS_CREDS.
         """
         if token is None and token_file is None:
             token = os.environ.get(TOKEN_VARIABLE, "")
@@ -149,7 +178,7 @@ class ClientConfig:
         return cls(
             addresses,
             urls,
-            nats_options or NatsOptions(),
+            NatsOptions.of_environment() if nats_options is None else nats_options,
             timeout,
             in_flight_max,
             rack,

@@ -322,7 +322,7 @@ def _overrides(
     if port_base is not None:
         overrides["nodes"] = [NodeConfig.on_ports(0, port_base)]
     if nats is not None:
-        overrides["nats"] = NatsConfig(servers=[nats])
+        overrides["nats"] = {"servers": [nats], "embedded": False}  # Its login and TLS stay.
     elif dev:
         listen = {} if port_base is None else {"embedded_listen": f"127.0.0.1:{port_base + 4}"}
         overrides["nats"] = NatsConfig(embedded=True, **listen)  # type: ignore[arg-type]

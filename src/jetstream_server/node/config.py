@@ -50,6 +50,10 @@ OTHER_VARIABLES = {
     "JETSTREAM_CA",
     "JETSTREAM_CERT",
     "JETSTREAM_KEY",
+    "JETSTREAM_NATS_CA",
+    "JETSTREAM_NATS_CERT",
+    "JETSTREAM_NATS_KEY",
+    "JETSTREAM_NATS_CREDS",
     "JETSTREAM_CONTEXT",
     "JETSTREAM_CLUSTER_FOLDER",
     "JETSTREAM_PURE",
@@ -393,6 +397,7 @@ def load(
     """Load the configuration from `path` (None: defaults), the environment, and `overrides`.
 
     overrides: top-level keys set by the command line, of the right types; they take precedence.
+    For `nats` also a mapping with some keys of that section.
     Raises ConfigurationError.
     """
     values = {} if path is None else read(path)
@@ -413,7 +418,11 @@ def check(
         raise ConfigurationError(one_line(error, Config, path, environment)) from error
     except ValueError as error:  # pydantic-settings: an environment variable that is not JSON
         raise ConfigurationError(str(error).splitlines()[0]) from error
-    return config.model_copy(update=dict(overrides or {}))
+    changes = dict(overrides or {})
+    nats = changes.get("nats")
+    if isinstance(nats, Mapping):
+        changes["nats"] = config.nats.model_copy(update=nats)
+    return config.model_copy(update=changes)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from jetstream_client import InvalidRequestError, TlsConfig
+from jetstream_client import InvalidRequestError, NatsOptions, TlsConfig
 from jetstream_client.cli.connecting import Common, reached
 from jetstream_client.cli.context_file import Context, ContextFile, default_path
 
 PROD = Context("prod:1", tls=True, ca="/ca", token="secret-of-prod")
 TRY = Context("try:1")
+NATS = ("NATS_CA", "NATS_CERT", "NATS_KEY", "NATS_CREDS")
 
 
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContextFile:
-    for variable in ("SERVERS", "TOKEN", "CONTEXT", "CA", "CERT", "KEY"):
+    for variable in ("SERVERS", "TOKEN", "CONTEXT", "CA", "CERT", "KEY", *NATS):
         monkeypatch.delenv(f"JETSTREAM_{variable}", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     file = ContextFile()
@@ -93,3 +94,28 @@ def test_the_environment_turns_tls_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JETSTREAM_CERT", "/c")
     assert TlsConfig.of(None) == TlsConfig(None, "/c")
     assert TlsConfig.of(True) == TlsConfig()
+
+
+def test_files_for_nats_come_from_options_a_context_or_the_environment(
+    file: ContextFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CA", "CERT", "KEY"):
+        monkeypatch.setenv(f"JETSTREAM_NATS_{name}", f"/env/{name}")
+    monkeypatch.setenv("JETSTREAM_NATS_CREDS", "/env/creds")
+    of_env = NatsOptions(
+        credentials="/env/creds", tls_ca="/env/CA", tls_certificate="/env/CERT", tls_key="/env/KEY"
+    )
+    assert reached(None, Common(), 1.0).nats_options == of_env
+    said = NatsOptions(tls_ca="/said")
+    assert reached(None, Common(), 1.0, None, said).nats_options == NatsOptions(
+        credentials="/env/creds", tls_ca="/said"
+    ), "the files for TLS go together"
+    file.add("own", Context("own:1", nats_ca="/own", nats_creds="/own/creds"))
+    file.use("own")
+    of_context = NatsOptions(credentials="/own/creds", tls_ca="/own")
+    assert reached(None, Common(), 1.0).nats_options == of_context
+    assert reached(None, Common(), 1.0, "nats://other:1").nats_options == of_env
+    assert reached(None, Common(context="own"), 1.0, "x:1").nats_options == of_context
+    monkeypatch.setenv("JETSTREAM_NATS_CA", "system")
+    assert NatsOptions.of_environment().tls
+    assert NatsOptions.of_environment().tls_ca is None

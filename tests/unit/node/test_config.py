@@ -104,6 +104,15 @@ def test_the_command_line_overrides_the_variable(
     assert load(None).data == Path("/from/variable")
 
 
+def test_a_nats_server_of_the_command_line_keeps_login_and_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JETSTREAM_NATS__TOKEN", "s3cr3t")
+    monkeypatch.setenv("JETSTREAM_NATS__EMBEDDED", "true")
+    found = load(None, {"nats": {"servers": ["nats://h:1"], "embedded": False}}).nats
+    assert (found.servers, found.embedded, found.token) == (["nats://h:1"], False, "s3cr3t")
+
+
 def test_an_unknown_variable_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JETSTREAM_FLUSH", "1")
     with pytest.raises(ConfigurationError, match=r"^JETSTREAM_FLUSH: unknown variable"):

@@ -92,6 +92,10 @@ def publish(
     ] = None,
     server: options.Server = None,
     nats: options.Nats = None,
+    nats_ca: options.NatsCa = None,
+    nats_cert: options.NatsCert = None,
+    nats_key: options.NatsKey = None,
+    creds: options.Creds = None,
     timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
@@ -101,7 +105,8 @@ def publish(
     """
     value = os.urandom(size)
     kind: Compression | None = None if compression is None else compression.value
-    config = options.config(context, server, timeout, nats)
+    login = options.nats_options(nats_ca, nats_cert, nats_key, creds)
+    config = options.config(context, server, timeout, nats, login)
     with (
         Client.from_config(config) as client,
         client.publisher(subject, compression=kind, delivery_timeout=config.timeout) as publisher,
@@ -127,6 +132,10 @@ def latency(
     size: Size = 128,
     server: options.Server = None,
     nats: options.Nats = None,
+    nats_ca: options.NatsCa = None,
+    nats_cert: options.NatsCert = None,
+    nats_key: options.NatsKey = None,
+    creds: options.Creds = None,
     timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
@@ -136,7 +145,8 @@ def latency(
     """
     value = os.urandom(size)
     latencies: list[float] = []
-    with Client.from_config(options.config(context, server, timeout, nats)) as client:
+    login = options.nats_options(nats_ca, nats_cert, nats_key, creds)
+    with Client.from_config(options.config(context, server, timeout, nats, login)) as client:
         client.publish(subject, value)
         with progress_bar(messages) as advance, _Clock() as clock:
             for _ in range(messages):

@@ -27,6 +27,10 @@ def add(
     name: Name,
     server: options.Server = None,
     nats: options.Nats = None,
+    nats_ca: options.NatsCa = None,
+    nats_cert: options.NatsCert = None,
+    nats_key: options.NatsKey = None,
+    creds: options.Creds = None,
     tls: options.Tls = False,
     ca: options.Ca = None,
     cert: options.Cert = None,
@@ -56,11 +60,16 @@ def add(
         ca=_absolute(secured.ca if secured else None),
         cert=_absolute(secured.cert if secured else None),
         key=_absolute(secured.key if secured else None),
+        nats_ca=_absolute(nats_ca),
+        nats_cert=_absolute(nats_cert),
+        nats_key=_absolute(nats_key),
+        nats_creds=_absolute(creds),
         token=_token(token_file),
     )
     ClientConfig.of(made.servers, tls=made.tls_config, token=made.token)  # Refuses what is wrong.
     if isinstance(made.tls_config, TlsConfig):
         made.tls_config.check_files()
+    made.nats_options.check_files()
     file = ContextFile()
     file.add(name, made)
     print(f"{name} is {'the current context' if file.current == name else 'added'}")
@@ -140,6 +149,10 @@ def _row(name: str, context: Context, file: ContextFile) -> dict[str, object]:
         "ca": context.ca,
         "cert": context.cert,
         "key": context.key,
+        "nats_ca": context.nats_ca,
+        "nats_cert": context.nats_cert,
+        "nats_key": context.nats_key,
+        "nats_creds": context.nats_creds,
         "has_token": bool(context.token),
     }
 

@@ -34,9 +34,6 @@ NatsUrl = Annotated[
         metavar="URL,…", help="Where JetStream is. Default: the NATS servers of the cluster."
     ),
 ]
-Creds = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="A .creds file to sign in to NATS with.")
-]
 Subject = Annotated[
     str | None,
     typer.Option(metavar="SUBJECT", help="The new stream's subject. Default: the source's."),
@@ -63,7 +60,10 @@ def import_(
         ),
     ] = None,
     nats: NatsUrl = None,
-    creds: Creds = None,
+    nats_ca: options.NatsCa = None,
+    nats_cert: options.NatsCert = None,
+    nats_key: options.NatsKey = None,
+    creds: options.Creds = None,
     kafka_servers: Annotated[
         str, typer.Option("--kafka", metavar="HOST:PORT,…", help="Where Kafka is.")
     ] = "localhost:9092",
@@ -91,10 +91,12 @@ def import_(
     if [from_jetstream, from_kafka, from_].count(None) != 2:
         raise InvalidRequestError("use one of --from-jetstream, --from-kafka, --from")
     settings: dict[str, Any] = {"replicas": replicas}
-    config = options.config(context, server, timeout)
+    said = options.nats_options(nats_ca, nats_cert, nats_key, creds)
+    config = options.config(context, server, timeout, nats, said)
+    login = config.nats_options
     with interrupts.interrupted_once(), Client.from_config(config) as client:
         if from_jetstream:
-            done = [_from_jetstream(client, name, from_jetstream, nats, creds, subject, settings)]
+            done = [_from_jetstream(client, name, from_jetstream, nats, login, subject, settings)]
         elif from_kafka:
             if subject is None:
                 raise InvalidRequestError("name the subject of the new streams: --subject")
@@ -116,7 +118,10 @@ def mirror(
         typer.Option("--cut-over", help="Copy the rest, compare, and listen to the subject."),
     ] = False,
     nats: NatsUrl = None,
-    creds: Creds = None,
+    nats_ca: options.NatsCa = None,
+    nats_cert: options.NatsCert = None,
+    nats_key: options.NatsKey = None,
+    creds: options.Creds = None,
     subject: Subject = None,
     replicas: Replicas = None,
     server: options.Server = None,
@@ -139,21 +144,23 @@ def mirror(
         raise InvalidRequestError("name the stream to mirror: --from-jetstream STREAM")
     settings: dict[str, Any] = {"replicas": replicas}
     as_json = options.wants_json(context, json)
-    config = options.config(context, server, timeout)
+    said = options.nats_options(nats_ca, nats_cert, nats_key, creds)
+    config = options.config(context, server, timeout, nats, said)
+    login = config.nats_options
     with interrupts.interrupted_once(), Client.from_config(config) as client:
         if not cut_over:
             end_with_the_reader()
-            _follow(client, name, from_jetstream, nats, creds, subject, settings, as_json)
-        row = _from_jetstream(client, name, from_jetstream, nats, creds, subject, settings)
+            _follow(client, name, from_jetstream, nats, login, subject, settings, as_json)
+        row = _from_jetstream(client, name, from_jetstream, nats, login, subject, settings)
     if as_json:
         emit_json(row)
     else:
         print(f"cut over to {row['stream']}: {row['records']} records, digest {row['digest']}")
 
 
-def _source(client: Client, name: str, nats: str | None, creds: Path | None) -> NatsStream:
+def _source(client: Client, name: str, nats: str | None, login: NatsOptions) -> NatsStream:
     urls = nats.split(",") if nats else list(client.describe_cluster().nats)
-    return NatsStream(urls, NatsOptions(credentials=None if creds is None else str(creds)), name)
+    return NatsStream(urls, login, name)
 
 
 def _settings_of(
@@ -176,10 +183,10 @@ def _settings_of(
 
 
 def _from_jetstream(
-    client: Client, name: str, stream: str, nats: str | None, creds: Path | None,
+    client: Client, name: str, stream: str, nats: str | None, login: NatsOptions,
     subject: str | None, settings: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    with _source(client, stream, nats, creds) as source:
+    with _source(client, stream, nats, login) as source:
         info = source.info()
         subject, settings = _settings_of(info, subject, settings)
         start, end = max(0, info.first_sequence - 1), info.last_sequence
@@ -199,10 +206,10 @@ def _from_jetstream(
 
 
 def _follow(
-    client: Client, name: str, stream: str, nats: str | None, creds: Path | None,
+    client: Client, name: str, stream: str, nats: str | None, login: NatsOptions,
     subject: str | None, settings: dict[str, Any], as_json: bool,
 ) -> None:  # fmt: skip
-    with _source(client, stream, nats, creds) as source:
+    with _source(client, stream, nats, login) as source:
         info = source.info()
         subject, settings = _settings_of(info, subject, settings)
         copying = importing.Import(client, name, subject, settings)

@@ -80,6 +80,10 @@ def publish(
     acks: AcksOption = "all",
     server: options.Server = None,
     nats: options.Nats = None,
+    nats_ca: options.NatsCa = None,
+    nats_cert: options.NatsCert = None,
+    nats_key: options.NatsKey = None,
+    creds: options.Creds = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
@@ -93,8 +97,9 @@ def publish(
 
       jetstream publish files.report < report.pdf
     """
+    login = options.nats_options(nats_ca, nats_cert, nats_key, creds)
     job = _Job(
-        options.config(context, server, timeout, nats),
+        options.config(context, server, timeout, nats, login),
         subject,
         None if key is None else os.fsencode(key),
         _headers(header or []),
