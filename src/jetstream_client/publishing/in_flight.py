@@ -262,7 +262,8 @@ class InFlightBatches:
         now: float,
         chance: float,
     ) -> list[Done]:
-        self._last_refusal = error
+        if self._last_refusal is None or not isinstance(error, OutOfSequenceError):
+            self._last_refusal = error  # Else a consequence: a batch before this one was refused.
         batch.unanswered = tuple(each for each in batch.unanswered if each is not expectation)
         if self._one_is_enough and batch.unanswered:
             return []  # Another one may take it.

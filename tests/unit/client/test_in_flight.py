@@ -10,6 +10,7 @@ from jetstream_client import (
     InvalidRequestError,
     JetstreamError,
     OutOfSequenceError,
+    StorageFullError,
     StreamPausedError,
     UnavailableError,
     UnknownOutcomeError,
@@ -91,6 +92,18 @@ def test_a_refusal_that_may_pass_sends_all_in_flight_again_in_order() -> None:
     again = made.due(1.0)
     assert [(each.sequence, each.producer_id) for each in again] == [(0, 7), (1, 7), (2, 7)]
     assert [each.batch for each in again] == [each.batch for each in sent]
+
+
+def test_what_is_told_at_the_end_is_the_cause_and_not_that_later_batches_were_refused_too() -> None:
+    made = in_flight()
+    sent = added(made, 3, deadline=5.0)
+    answered(made, sent[0], nack(StorageFullError("the disk is full")))
+    answered(made, sent[1], nack(OutOfSequenceError("not the next")))
+    answered(made, sent[2], nack(OutOfSequenceError("not the next")))
+    assert made.trouble == "the disk is full"
+    for _, error in made.expire(5.0):
+        assert isinstance(error, StorageFullError)
+        assert "the disk is full" in error.message
 
 
 def test_a_refusal_of_an_earlier_attempt_is_old_news_and_its_acknowledgement_is_not() -> None:
