@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import re
 import tomllib
 from collections.abc import Iterator
@@ -115,6 +116,24 @@ def test_every_public_class_and_function_has_a_docstring_of_its_own() -> None:
         if not vars(value).get("__doc__") and getattr(value, "__module__", "") != "typing"
     ]
     assert silent == []
+
+
+def test_every_public_member_of_the_client_has_a_docstring() -> None:
+    missing = []
+    for name in jetstream_client.__all__:
+        cls = getattr(jetstream_client, name)
+        if not inspect.isclass(cls):
+            continue
+        for base in cls.__mro__:
+            if not base.__module__.startswith("jetstream_"):
+                continue
+            for member, value in vars(base).items():
+                function = getattr(value, "fget", None) or getattr(value, "__func__", value)
+                if member.startswith("_") or not inspect.isfunction(function):
+                    continue
+                if not inspect.getdoc(getattr(cls, member)):
+                    missing.append(f"{name}.{member}")
+    assert missing == []
 
 
 def test_the_table_of_errors_is_the_one_of_the_code() -> None:

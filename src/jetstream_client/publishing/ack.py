@@ -48,11 +48,13 @@ class PublishResult:
 
     @classmethod
     def of(cls, subject: str, acks: tuple[Ack, ...]) -> PublishResult:
+        """The result that consists of these answers, at least one."""
         first = acks[0]
         return cls(subject, first.stream, first.offset, first.duplicate, acks[1:])
 
     @property
     def acks(self) -> tuple[Ack, ...]:
+        """All answers in order of arrival."""
         if not self.stream:
             return ()
         return (Ack(self.stream, self.offset, self.duplicate), *self._others)

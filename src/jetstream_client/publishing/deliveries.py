@@ -41,6 +41,7 @@ class BatchResult:
 
     @property
     def offsets(self) -> range:
+        """The offset of each record, in order."""
         return range(self.offset, self.offset + self.count)
 
     @property
@@ -62,6 +63,7 @@ class ManyResult:
 
     @property
     def count(self) -> int:
+        """How many records were stored."""
         return sum(part.count for part in self.parts)
 
     @property
@@ -105,6 +107,7 @@ class _Delivery(ABC, Generic[_T]):
         """The result of its own records, from the acknowledgements of the whole batch."""
 
     def done(self) -> bool:
+        """Whether the outcome is known. Does not wait."""
         return self._batch.future.done()
 
     def hurry(self) -> None:
@@ -202,6 +205,7 @@ class ManyDelivery(Sequence[BatchDelivery]):
         return self._parts[index]
 
     def done(self) -> bool:
+        """Whether the outcome of every batch is known. Does not wait."""
         return all(part.done() for part in self._parts)
 
     def result(self, timeout: float | None = None) -> ManyResult:

@@ -42,6 +42,7 @@ class Consumer(Closing):
 
     @property
     def position(self) -> int | None:
+        """The offset to be read next; None: it was not entered, nor asked for a record yet."""
         return self._position
 
     @property
@@ -116,6 +117,7 @@ class Consumer(Closing):
 
     @property
     def paused(self) -> bool:
+        """Whether `pause` was called, and `resume` not since."""
         return self._consumer.paused
 
     async def _set_paused(self, paused: bool) -> None:

@@ -180,6 +180,7 @@ class AsyncConsumer(AsyncClosing):
 
     @property
     def paused(self) -> bool:
+        """Whether `pause` was called, and `resume` not since."""
         return not self._going.is_set()
 
     async def wait_resumed(self) -> None:

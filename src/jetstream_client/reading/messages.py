@@ -249,12 +249,15 @@ class Messages(Sequence[Message]):
         return list(chain.from_iterable(chunk.values() for chunk in self.chunks))
 
     def keys(self) -> list[bytes | None]:
+        """Every key, in order; None: the record has none."""
         return list(chain.from_iterable(chunk.keys() for chunk in self.chunks))
 
     def offsets(self) -> list[int]:
+        """Every offset, in order."""
         return [offset for chunk in self.chunks for offset in chunk.offsets()]
 
     def subjects(self) -> list[str]:
+        """Every subject, in order."""
         return [subject for chunk in self.chunks for subject in chunk.subjects()]
 
     def split(self, count: int, *, newest_first: bool = False) -> tuple[Messages, Messages | None]:

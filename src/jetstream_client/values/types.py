@@ -235,6 +235,7 @@ class ClusterInfo:
     answering_node: int
 
     def node(self, node_id: int) -> Node | None:
+        """The node of this number; None: there is none."""
         return next((node for node in self.nodes if node.id == node_id), None)
 
 
