@@ -167,6 +167,7 @@ def test_a_table_says_when_no_server_answers_any_more(own_server: ServerProcess)
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             assert (table["k"], table.lag) == (b"1", 0)
+            assert "no server has answered since 20" in repr(table)
             with pytest.raises(UnavailableError, match="no server has answered since"):
                 watched_for(strict, seconds=10)
             with pytest.raises(UnavailableError):

@@ -144,6 +144,8 @@ class Rows(Mapping[Any, Any]):
 
     def __repr__(self) -> str:
         state = "current" if self.is_current else f"lag {self.lag}"
+        if self.heard_at is not None and (self.trouble or self._silence() >= _SILENCE_SECONDS):
+            state += f", no server has answered since {self.heard_at:%Y-%m-%dT%H:%M:%SZ}"
         if self.failure is not None:
             state = f"ended: {self.failure.message}"
         return f"<Table of {len(self._rows)} keys at offset {self.position}, {state}>"
