@@ -1,6 +1,7 @@
 """Base classes of objects that `with` or `async with` closes.
 
-If the block fails and closing fails too, the block's error is raised: it came first.
+If the block fails and closing fails too, the block's error is raised: it came first. The other one
+is logged.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from jetstream_client._log import logger
 from jetstream_protocol.errors import JetstreamError
 
 if TYPE_CHECKING:
@@ -39,9 +41,10 @@ class Closing(ABC):
             self._ended_well()
         try:
             self.close()
-        except JetstreamError:
+        except JetstreamError as failure:
             if error is None:
                 raise
+            not_raised(failure)
 
 
 class AsyncClosing(ABC):
@@ -73,6 +76,12 @@ class AsyncClosing(ABC):
             self._ended_well()
         try:
             await self.aclose()
-        except JetstreamError:
+        except JetstreamError as failure:
             if error is None:
                 raise
+            not_raised(failure)
+
+
+def not_raised(failure: JetstreamError) -> None:
+    """Closing failed behind a block that had failed already."""
+    logger.warning("not closed in good order: %s", failure.message)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from jetstream_client._closing import not_raised
 from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client.clients.async_cluster import AsyncClusterMethods
 from jetstream_client.clients.async_keyed_groups import AsyncKeyedGroupMethods
@@ -51,7 +54,7 @@ from jetstream_client.values.types import (
     ReadFrom,
     StreamLike,
 )
-from jetstream_protocol.errors import InvalidRequestError, UnavailableError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
@@ -473,23 +476,37 @@ class AsyncClient(
         )
 
     async def aclose(self) -> None:
-        """Send what was published, then close every connection. Idempotent."""
+        """Send what was published, commit what consumers are done with, then close every
+        connection. Idempotent. Raises what a consumer's `aclose` does."""
         self._closed = True
-        for member in list(self._group_consumers):
-            await member.aclose()
-        for consumer in list(self._consumers):
-            await consumer.aclose()
-        for publisher in list(self._publishers):
-            await publisher.abort(UnavailableError("the client is closed"))
-        await self._publisher.close()
-        await self._routes.close()
-        await self._reader.close()
-        await self._cursors.close()
-        await self._control.close()
-        await self._events.close()
+        async with AsyncExitStack() as closing:  # Closes all, whatever fails.
+            for part in (
+                self._events,
+                self._control,
+                self._cursors,
+                self._reader,
+                self._routes,
+                self._publisher,
+            ):
+                closing.push_async_callback(part.close)
+            for publisher in list(self._publishers):
+                error = UnavailableError("the client is closed")
+                closing.push_async_callback(publisher.abort, error)
+            for consumer in [*self._consumers, *self._group_consumers]:
+                closing.push_async_callback(consumer.aclose)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self.aclose()
+        except JetstreamError as failure:
+            if error is None:
+                raise
+            not_raised(failure)

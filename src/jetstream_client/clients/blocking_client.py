@@ -451,8 +451,10 @@ class Client(
         return Table(self._thread, self._thread.run(begin()))
 
     def close(self) -> None:
-        """Send what was published, close every connection, and end the client's thread.
-        Idempotent."""
-        if self._thread.is_running:
-            self._thread.run(self._client.aclose())
-        self._thread.close()
+        """Send what was published, commit what consumers are done with, close every connection, and
+        end the client's thread. Idempotent. Raises what a consumer's `close` does."""
+        try:
+            if self._thread.is_running:
+                self._thread.run(self._client.aclose())
+        finally:
+            self._thread.close()

@@ -28,6 +28,7 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
     MessageTooLargeError,
+    PreconditionFailedError,
     UnsupportedHeaderError,
 )
 
@@ -468,7 +469,9 @@ class Processor:
             try:
                 await self._commit(consumer)
             except JetstreamError as error:
-                if not is_passing(error) and not self._source.is_shared:
+                # A group's stream may be another member's already.
+                is_taken = self._source.is_shared and isinstance(error, PreconditionFailedError)
+                if not is_passing(error) and not is_taken:
                     self._fail(error)
                     continue
                 # The next reader repeats the records since the last commit.

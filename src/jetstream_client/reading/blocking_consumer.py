@@ -35,6 +35,7 @@ class Consumer(Closing):
         self._position = consumer.position
         self._reset_count = consumer.reset_count
         consumer.position_told_by(self._where)
+        consumer.failures_told_to(self._drop)
 
     def __repr__(self) -> str:
         stop = "" if self.stop is None else f", stops at {self.stop}"
@@ -52,6 +53,12 @@ class Consumer(Closing):
 
     def _where(self) -> int | None:
         return self._position
+
+    def _drop(self) -> None:
+        """In the client's thread: it has failed, so the next record raises."""
+        with self._lock:
+            self._rows = iter(())
+            self._kept = None
 
     def __iter__(self) -> Self:
         return self
@@ -166,7 +173,11 @@ class Consumer(Closing):
         self._consumer.finish()
 
     def close(self) -> None:
-        """Stop, and commit the progress; a running fetch is cancelled. Idempotent."""
+        """Stop, and commit the records that are done; a running fetch is cancelled. Idempotent.
+
+        Raises the error of that commit if a later one would fail, too. If no server answers, that
+        is only logged: the next consumer of the cursor repeats the records.
+        """
         self._rows = iter(())
         if self._thread.is_running:
             self._thread.run(self._consumer.aclose())

@@ -71,7 +71,9 @@ class GroupConsumer(Closing):
             yield found[1]
 
     def commit(self) -> None:
-        """Commit all records returned so far as done. Returns once that is committed.
+        """Commit all records returned so far as done. Returns once that is committed. In
+        `on_revoked` it commits those that are done: after an error in the block, all but the one
+        that was being handled.
 
         Raises PreconditionFailedError for a stream that belongs to another member by now.
         """
@@ -81,7 +83,11 @@ class GroupConsumer(Closing):
         self._consumer.finish()
 
     def close(self) -> None:
-        """Commit what is done, and leave the group. Idempotent."""
+        """Commit what is done, and leave the group. Idempotent.
+
+        Raises the error of that commit if a later one would fail, too. If no server answers, or the
+        streams are others' already, that is only logged: the next reader repeats the records.
+        """
         self._rows, self._part = iter(()), None
         if self._thread.is_running:
             self._thread.run(self._consumer.aclose())

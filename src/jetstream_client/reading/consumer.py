@@ -108,8 +108,10 @@ class AsyncConsumer(AsyncClosing):
         self._progress = Progress()
         self._checkpoints: asyncio.Task[None] | None = None
         self._failure: JetstreamError | None = None
+        self._failure_is_told = False
         self.position: int | None = None
         self._tell: weakref.WeakMethod[Callable[[], int | None]] | None = None
+        self._told_of_failure: weakref.WeakMethod[Callable[[], None]] | None = None
         self.reset_count = 0
         """How often it went on elsewhere because the stream did not hold its position any more."""
         self.wait_max = WAIT_SECONDS
@@ -246,8 +248,7 @@ class AsyncConsumer(AsyncClosing):
         """The records fetched ahead, possibly none; None at the end. Starts the next fetch."""
         await self.begin()
         await self._going.wait()
-        if self._failure is not None:
-            raise self._failure
+        self.check()
         if self._rest is not None:
             rest, self._rest = self._rest, None
             return rest
@@ -311,6 +312,11 @@ class AsyncConsumer(AsyncClosing):
         another thread."""
         self._tell = weakref.WeakMethod(tell)
 
+    def failures_told_to(self, told: Callable[[], None]) -> None:
+        """`told`, a method, is called when it fails: records that it handed out, and that the
+        caller has not seen, are not to be handled any more. `check` says why."""
+        self._told_of_failure = weakref.WeakMethod(told)
+
     def _where(self) -> int | None:
         if self._tell is None:
             return self.position
@@ -362,16 +368,24 @@ class AsyncConsumer(AsyncClosing):
         if done != self._cursor.committed:
             await self._cursor.commit(done, self._progress.epoch_before(done))
 
-    async def _end_checkpoints(self) -> None:
-        if self._checkpoints is None:
-            return
-        self._checkpoints.cancel()
-        await asyncio.gather(self._checkpoints, return_exceptions=True)
+    async def _end_checkpoints(self) -> JetstreamError | None:
+        """The last commit. Returns an error that the caller must hear of: nothing more of this
+        consumer can be committed, and the caller does not know."""
+        checkpoints, self._checkpoints = self._checkpoints, None
+        if checkpoints is None:
+            return None
+        checkpoints.cancel()
+        await asyncio.gather(checkpoints, return_exceptions=True)
+        if self._failure is not None:
+            return None if self._failure_is_told else self._failure
         try:
             await self.checkpoint()
         except JetstreamError as error:
+            if not is_passing(error):
+                return error
             # The next consumer of the cursor repeats the records since the last commit.
             logger.warning("cursor not committed at the end: %s", error.message)
+        return None
 
     @property
     def stream_name(self) -> str:
@@ -396,7 +410,18 @@ class AsyncConsumer(AsyncClosing):
     async def fail(self, error: JetstreamError) -> None:
         """Raise the error in the task that reads, now or at the next record."""
         self._failure = error
+        self._batch = []
+        self._kept = []
+        told = None if self._told_of_failure is None else self._told_of_failure()
+        if told is not None:
+            told()
         await self._give_up()
+
+    def check(self) -> None:
+        """Raise the error by which it has failed, if it has."""
+        if self._failure is not None:
+            self._failure_is_told = True
+            raise self._failure
 
     def _check_patience(self, messages: Messages) -> None:
         # Offsets without a record after compaction are progress, too.
@@ -438,15 +463,20 @@ class AsyncConsumer(AsyncClosing):
             self._progress.asks(position, exhausted=False)
 
     async def aclose(self) -> None:
-        """Stop, and commit the records that are done; a running fetch is cancelled. Idempotent."""
-        if not self._closed:
-            await self._end_checkpoints()
+        """Stop, and commit the records that are done; a running fetch is cancelled. Idempotent.
+
+        Raises the error of that commit if a later one would fail, too. If no server answers, that
+        is only logged: the next consumer of the cursor repeats the records.
+        """
+        error = None if self._closed else await self._end_checkpoints()
         self._closed = True
         self._batch = []
         self._kept = []
         self._rest = None
         self.resume()
         await self._give_up()
+        if error is not None:
+            raise error
 
     async def _give_up(self) -> None:
         ahead, self._ahead = self._ahead, None

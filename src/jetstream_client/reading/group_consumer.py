@@ -18,7 +18,7 @@ from jetstream_client._log import logger
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.membership import Membership
 from jetstream_client.reading.messages import Message, Messages, check_rows
-from jetstream_protocol.errors import PreconditionFailedError
+from jetstream_protocol.errors import JetstreamError, PreconditionFailedError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -77,6 +77,8 @@ class AsyncGroupConsumer(AsyncClosing):
         self._rows: list[Message] = []  # of it, in reverse
         self._began = False
         self._closed = False
+        self._is_letting_go = False
+        self._has_failed = False
 
     def __repr__(self) -> str:
         names = ", ".join(sorted(self.streams)) or "no streams"
@@ -105,7 +107,7 @@ class AsyncGroupConsumer(AsyncClosing):
     @property
     def must_adjust(self) -> bool:
         """Whether its streams are to change before the next record."""
-        return self._membership.must_adjust
+        return self._membership.must_adjust or self._has_failed
 
     async def begin(self) -> None:
         """Join the group. Idempotent."""
@@ -172,7 +174,7 @@ class AsyncGroupConsumer(AsyncClosing):
         while not self._closed:
             if self._membership.failure is not None:
                 raise self._membership.failure
-            if self._membership.must_adjust:
+            if self.must_adjust:
                 await self._adjust()
             found = await self._next()
             if found is None:
@@ -216,19 +218,15 @@ class AsyncGroupConsumer(AsyncClosing):
     ) -> tuple[Part, Messages] | None:
         if fetch.cancelled():
             return None
-        error = fetch.exception()
-        if isinstance(error, PreconditionFailedError):
-            # Its commit was refused: the stream is another's.
-            logger.warning("consumer group %r: %s", self._membership.group, error.message)
-            self._membership.lost()
-            return None
+        if self._has_failed:
+            return None  # Which `_adjust` sees to.
         messages = fetch.result()
         return None if messages is None else (part, messages)
 
     async def adjust(self) -> None:
         """Release streams and begin others, if the coordinator said so: for a caller that delays
         its next call."""
-        if self._membership.must_adjust:
+        if self.must_adjust:
             await self._adjust()
 
     async def wait_for_news(self) -> None:
@@ -243,6 +241,7 @@ class AsyncGroupConsumer(AsyncClosing):
     async def _adjust(self) -> None:
         """Bring what is read in line with what this member was told."""
         membership = self._membership
+        self._check_parts()
         if membership.is_lost:
             await self._let_go(list(self._parts.values()), commit=False)
             membership.is_lost = False
@@ -258,28 +257,81 @@ class AsyncGroupConsumer(AsyncClosing):
             except BaseException:
                 await part.close(commit=False)
                 raise
+            part.consumer.failures_told_to(self._part_has_failed)
             self._parts[number] = part
             begun.append(part.name)
         membership.adjusted()
         if begun:
             await tell(self._on_assigned, begun)
 
+    def _part_has_failed(self) -> None:
+        self._has_failed = True
+        self._membership.news.set()
+
+    def _check_parts(self) -> None:
+        """Raise what the commits of a stream failed with. A refusal says that the stream is
+        another's: then this member is none any more."""
+        if not self._has_failed:
+            return
+        for part in self._parts.values():
+            try:
+                part.consumer.check()
+            except PreconditionFailedError as error:
+                logger.warning("consumer group %r: %s", self._membership.group, error.message)
+                self._membership.lost()
+        self._has_failed = False
+
     async def _let_go(self, parts: Sequence[Part], *, commit: bool) -> None:
+        """Raises an error of the listener, before anything is committed, or of the commits, in the
+        end."""
         if not parts:
             return
-        await tell(self._on_revoked, [part.name for part in parts])
+        try:
+            await self._tell_revoked([part.name for part in parts], commit=commit)
+        except Exception:
+            await self._close(parts, commit=False)
+            raise
+        await self._close(parts, commit=commit)
+
+    async def _tell_revoked(self, names: Sequence[str], *, commit: bool) -> None:
+        self._is_letting_go = True
+        try:
+            await tell(self._on_revoked, names)
+        except PreconditionFailedError as error:
+            if commit:
+                raise
+            # The listener has tried to commit, which a member that was removed cannot.
+            logger.warning("consumer group %r: %s", self._membership.group, error.message)
+        finally:
+            self._is_letting_go = False
+
+    async def _close(self, parts: Sequence[Part], *, commit: bool) -> None:
+        failure: JetstreamError | None = None
         for part in parts:
-            await part.close(commit=commit)
+            try:
+                await part.close(commit=commit)
+            except PreconditionFailedError as error:
+                # The stream is another's already, who repeats the records.
+                logger.warning("consumer group %r: %s", self._membership.group, error.message)
+            except JetstreamError as error:
+                failure = failure or error
             self._parts.pop(part.stream_id, None)
+        if failure is not None:
+            raise failure
 
     async def commit(self) -> None:
-        """Commit all records returned so far as done. Returns once that is committed.
+        """Commit all records returned so far as done. Returns once that is committed. In
+        `on_revoked` it commits those that are done: after an error in the block, all but the one
+        that was being handled.
 
         Raises PreconditionFailedError for a stream that belongs to another member by now.
         """
         for part in list(self._parts.values()):
-            if part.consumer.position is not None:
-                await part.consumer.commit()
+            position = part.consumer.position
+            if position is not None and self._is_letting_go:
+                position = part.consumer.progress.done(position)
+            if position is not None:
+                await part.consumer.commit(position)
 
     def _ended_well(self) -> None:
         self.finish()
@@ -291,7 +343,11 @@ class AsyncGroupConsumer(AsyncClosing):
             self._current.asks(exhausted=False)
 
     async def aclose(self) -> None:
-        """Commit what is done, and leave the group. Idempotent."""
+        """Commit what is done, and leave the group. Idempotent.
+
+        Raises the error of that commit if a later one would fail, too. If no server answers, or the
+        streams are others' already, that is only logged: the next reader repeats the records.
+        """
         if self._closed:
             return
         self._closed = True
