@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jetstream_client.cli.commands.drain import can_move
-from jetstream_client.cli.commands.health import problems_of
+from jetstream_client.cli.commands.health import lines_of, problems_of
 from jetstream_client.transport import wire
 from jetstream_client.values.types import ClusterInfo, DamagedRange, Node, StreamDescription
 from jetstream_protocol.generated import api_pb2 as pb
@@ -66,6 +66,19 @@ def test_the_worst_comes_first() -> None:
         "out_of_sync",
     ]
     assert kinds(with_node(not_ready=("not connected to NATS",))) == ["node_not_ready"]
+
+
+def test_ten_thousand_streams_in_trouble_are_a_few_lines_for_each_reason() -> None:
+    bad = [stream(isr=(0, 1)) for _ in range(10_000)]
+    found = problems_of(with_node(fenced=True), [*bad, stream(leader=-1)])
+    lines = lines_of(found)
+    assert len(lines) == 7
+    assert lines[:2] == ["not healthy:", "* node 0 is not heard: is it down?"]
+    assert lines[2].startswith("* stream o@o.> has no leader")
+    assert lines[3] == lines[5] == "* stream o@o.> has node 2 out of sync"
+    assert lines[6] == "* and 9,997 more: streams with nodes out of sync; --all shows them"
+    assert len(lines_of(found, everything=True)) == 1 + len(found)
+    assert lines_of([]) == ["healthy"]
 
 
 def test_a_drained_node_keeps_what_no_other_node_in_sync_can_lead() -> None:

@@ -55,6 +55,14 @@ async def number(replicas: Replicas, name: str, **labels: str) -> float:
     return series(await page(replicas).text())[name, tuple(sorted(labels.items()))]
 
 
+def test_no_series_says_when_it_was_created() -> None:
+    histograms = Histograms()
+    histograms.flush_seconds.observe(0.01)
+    names = {sample.name for family in histograms.collect() for sample in family.samples}
+    assert "jetstream_flush_seconds_bucket" in names
+    assert [name for name in names if name.endswith("_created")] == []
+
+
 class Many:
     """One replica, so many times."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import groupby
+from typing import Annotated, Any
 
 import typer
 
@@ -19,8 +20,8 @@ from jetstream_client.cli.watching import Watch, show
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ClusterInfo, Node, StreamDescription
 
-SHOWN_MAX = 20
-"""Problems that people are shown; JSON has all."""
+NAMES_MAX = 3
+"""Problems of one kind that people are shown, unless they ask for more; JSON has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +40,19 @@ def problems_of(cluster: ClusterInfo, streams: Sequence[StreamDescription]) -> l
     return sorted(found, key=lambda problem: _KINDS.index(problem.kind))
 
 
-_KINDS = (
-    "no_controller",
-    "node_fenced",
-    "node_not_ready",
-    "no_leader",
-    "leader_silent",
-    "log_offline",
-    "too_few_in_sync",
-    "records_damaged",
-    "out_of_sync",
-)
+_SAYS = {
+    "no_controller": "no controller",
+    "node_fenced": "nodes that are not heard",
+    "node_not_ready": "nodes that are not ready",
+    "no_leader": "streams without a leader",
+    "leader_silent": "streams whose leader does not answer",
+    "log_offline": "streams whose log is offline",
+    "too_few_in_sync": "streams that refuse publishers that ask for acks",
+    "records_damaged": "streams with lost records on a disk",
+    "out_of_sync": "streams with nodes out of sync",
+}
+"""The kinds, the worst first, and what each means for several nodes or streams."""
+_KINDS = tuple(_SAYS)
 
 
 def _of_nodes(cluster: ClusterInfo) -> Iterator[Problem]:
@@ -100,6 +103,9 @@ def _of_stream(stream: StreamDescription) -> Iterator[Problem]:
 def health(
     context: typer.Context,
     watch: Watch = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show every problem, not the first three of each kind.")
+    ] = False,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
@@ -109,6 +115,8 @@ def health(
     Examples:
 
       jetstream cluster health && echo restart the next node
+
+      jetstream cluster health --all
 
       jetstream cluster health --json | jq -r '.problems[].reason'
     """
@@ -120,7 +128,7 @@ def health(
         if as_json:
             emit_json(_row(problems))
         else:
-            _print(problems)
+            print("\n".join(lines_of(problems, everything=everything)))
 
     config = options.config_of_one_thing(context, server, timeout, watch=watch)
     with Client.from_config(config) as client:
@@ -137,12 +145,17 @@ def _row(problems: list[Problem]) -> dict[str, Any]:
     return {"healthy": not problems, "problems": [asdict(problem) for problem in problems]}
 
 
-def _print(problems: list[Problem]) -> None:
+def lines_of(problems: Sequence[Problem], *, everything: bool = False) -> list[str]:
+    """What people read. problems: the worst first, as `problems_of` returns them. everything: all
+    of them; otherwise the first NAMES_MAX of each kind, and how many more there are."""
     if not problems:
-        print("healthy")
-        return
-    print("not healthy:")
-    for problem in problems[:SHOWN_MAX]:
-        print(f"* {printable(problem.reason)}")
-    if len(problems) > SHOWN_MAX:
-        print(f"* and {len(problems) - SHOWN_MAX} more: --json has all of them")
+        return ["healthy"]
+    lines = ["not healthy:"]
+    for kind, group in groupby(problems, key=lambda problem: problem.kind):
+        same = list(group)
+        shown = same if everything else same[:NAMES_MAX]
+        lines += [f"* {printable(problem.reason)}" for problem in shown]
+        if len(same) > len(shown):
+            left_out = len(same) - len(shown)
+            lines.append(f"* and {left_out:,} more: {_SAYS[kind]}; --all shows them")
+    return lines

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
-from prometheus_client import Histogram
+from prometheus_client import Histogram, disable_created_metrics
 from prometheus_client.metrics_core import Metric
+
+# Without this, each histogram has a gauge `*_created` beside it, which nobody expects.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 LOOP_CHECK_SECONDS = 0.1
 _FLUSH_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
