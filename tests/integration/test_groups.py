@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -178,6 +181,135 @@ def test_a_client_without_asyncio_alike(client: Client) -> None:
     assert sorted(values) == [b"%d" % number for number in range(10)]
     assert told == [("plain-0@plain.>", "plain-1@plain.>")]
     assert [group.name for group in client.list_groups()].count("plain-workers") == 1
+
+
+@pytest.fixture
+def moving(client: Client, name: str) -> str:
+    """Two streams with records, to be shared out."""
+    name = name[:40]
+    for number in range(2):
+        client.create_stream(f"{name}-{number}", f"{name}.>", group=name)
+        while client.offset_at(f"{name}-{number}", "latest") < 3:
+            client.publish(f"{name}.x", b"", acks="any")
+    return name
+
+
+def committed(client: Client, group: str) -> int:
+    return sum(each.offset for each in client.list_cursors(group))
+
+
+def test_a_listener_commits_what_goes_to_another_member(client: Client, moving: str) -> None:
+    told: list[tuple[str, ...]] = []
+
+    def revoked(names: Sequence[str]) -> None:
+        told.append(tuple(names))
+        member.commit()
+
+    options = {"session_timeout": SESSION, "auto_commit": False}
+    member = client.consume_group(moving, moving, on_revoked=revoked, **options)  # type: ignore[arg-type]
+    read = 0
+    with member, client.consume_group(moving, moving, **options) as other:  # type: ignore[arg-type]
+        while len(told) < 1:
+            next(member)
+            read += 1
+            assert committed(client, moving) in (0, read - 1)
+            client.publish(f"{moving}.x", b"", acks="any")
+        before = committed(client, moving)
+        assert before == read - 1  # All but the one that was handed out after it.
+        next(other)
+        assert committed(client, moving) == before
+    assert len(told) == 2
+    assert committed(client, moving) == read
+
+
+def test_after_an_error_a_listener_does_not_commit_what_was_being_handled(
+    client: Client, moving: str
+) -> None:
+    def handle_some() -> None:
+        with client.consume_group(
+            moving, moving, auto_commit=False, on_revoked=lambda _: member.commit()
+        ) as member:
+            for number, _ in enumerate(member):
+                _ = 1 // (2 - number)
+
+    with pytest.raises(ZeroDivisionError):
+        handle_some()
+    assert committed(client, moving) == 2
+
+
+def test_a_listener_of_a_member_that_was_removed_cannot_commit_and_it_reads_on(
+    client: Client, moving: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[int] = []
+
+    def revoked(names: Sequence[str]) -> None:
+        told.append(len(names))
+        member.commit()
+
+    with client.consume_group(
+        moving, moving, session_timeout=SESSION, auto_commit=False, on_revoked=revoked
+    ) as member:
+        next(member)
+        membership = member._consumer._membership
+        client._thread.run(membership._groups.leave(moving, moving, membership.id))
+        while not told:
+            next(member)
+            client.publish(f"{moving}.x", b"", acks="any")
+        assert committed(client, moving) == 0
+        next(member)
+    assert told == [2, 2]
+    assert any("join" in each or "own" in each for each in caplog.messages)
+
+
+def test_listeners_of_a_processing_use_the_client_for_longer_than_the_session(
+    client: Client, moving: str
+) -> None:
+    stop, told = threading.Event(), []
+
+    def assigned(names: Sequence[str]) -> None:
+        time.sleep(SESSION * 1.5)  # Its heartbeats go on.
+        told.append(len(client.describe_group(moving).members))
+
+    client.process(
+        moving,
+        lambda _: stop.set(),
+        group=moving,
+        session_timeout=SESSION,
+        stop_event=stop,
+        on_assigned=assigned,
+        on_revoked=lambda names: told.append(len(client.list_streams(moving))),
+    )
+    assert told == [1, 0]
+
+
+def test_an_error_of_a_listener_is_raised_and_nothing_is_committed(
+    client: Client, moving: str
+) -> None:
+    def read() -> None:
+        with client.consume_group(moving, moving, on_revoked=lambda _: 1 // 0) as member:  # type: ignore[arg-type, return-value]
+            next(member), next(member), next(member)
+
+    with pytest.raises(ZeroDivisionError):
+        read()
+    assert committed(client, moving) == 0
+
+
+@on_loop
+async def test_a_listener_of_an_asynchronous_client_commits(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await prepare(client, "listening")
+
+        async def revoked(names: Sequence[str]) -> None:
+            await member.commit()
+
+        member = client.consume_group(
+            "listening", "listening-workers", auto_commit=False, on_revoked=revoked
+        )
+        async with member:
+            for _ in range(5):
+                await anext(member)
+        cursors = await client.list_cursors("listening-workers")
+        assert sum(each.offset for each in cursors) == 5
 
 
 def test_the_command_line_shows_who_reads_what(

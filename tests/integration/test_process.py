@@ -245,6 +245,38 @@ async def test_it_stops_when_it_is_told_and_goes_on_there(server: ServerProcess)
 
 
 @on_loop
+async def test_a_good_end_repeats_what_had_ended_behind_a_record_that_had_not_begun(
+    server: ServerProcess,
+) -> None:
+    handled: list[int] = []
+    stop, others = asyncio.Event(), asyncio.Event()
+
+    async def handler(message: Message) -> Output:
+        if message.offset == 0 and not handled:
+            await others.wait()
+            stop.set()
+            await asyncio.sleep(0.1)  # It is told, and waits for this record.
+        handled.append(message.offset)
+        if len(handled) == 6:
+            others.set()
+        return Output("out.behind", b"%d" % message.offset, key=message.key)
+
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        await prepare(client, "behind", 0)
+        for key in (b"a", b"a", *[b"b"] * 6):
+            await client.publish("behind.x", b"", key=key)
+        await client.process("behind", handler, cursor="p", stop_event=stop, concurrency=2)
+        assert handled == [2, 3, 4, 5, 6, 7, 0]
+        assert (await client.describe_cursor("p", "behind")).offset == 1
+        handled.clear()
+        await client.process("behind", handler, cursor="p", stop="latest")
+        assert [offset for offset in handled if offset > 1] == [2, 3, 4, 5, 6, 7]
+        assert sorted(handled) == [1, 2, 3, 4, 5, 6, 7]
+        stored = await values(client, "behind-out")
+        assert sorted(stored) == [b"%d" % number for number in range(8)]  # type: ignore[type-var]
+
+
+@on_loop
 async def test_a_second_process_on_one_cursor_ends_with_an_error(server: ServerProcess) -> None:
     async with AsyncClient(server.grpc, timeout=60) as client:
         await prepare(client, "alone", 5)

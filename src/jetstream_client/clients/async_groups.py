@@ -52,7 +52,8 @@ class AsyncGroupMethods(AsyncCursorMethods):
         auto_commit, on_reset: as in `consume`, for each stream. session_timeout: seconds after
         which a member that sends nothing is removed. on_assigned, on_revoked: called between two
         records with the names of streams that come and go; the streams that go are committed
-        afterwards.
+        afterwards. Coroutine functions may use the client and `commit()`, but not read. They have
+        60 seconds.
 
             async with client.consume_group("orders", "billing") as member:
                 async for message in member:

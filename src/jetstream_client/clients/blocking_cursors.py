@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.clients.async_client import AsyncClient
+from jetstream_client.processing.listeners import in_thread
 from jetstream_client.reading.blocking_group_consumer import GroupConsumer
 from jetstream_client.reading.deserializers import Deserializer
 from jetstream_client.reading.group_consumer import SESSION_SECONDS, AsyncGroupConsumer, Listener
@@ -103,7 +104,8 @@ class CursorMethods:
         auto_commit, on_reset: as in `consume`, for each stream. session_timeout: seconds after
         which a member that sends nothing is removed. on_assigned, on_revoked: called between two
         records with the names of streams that come and go; the streams that go are committed
-        afterwards. They run in the client's own thread and must not call the client.
+        afterwards. They run in another thread while the one that reads waits, and may use the
+        client and `commit()`, but not read. They have 60 seconds.
 
             with client.consume_group("orders", "billing") as member:
                 for message in member:
@@ -124,8 +126,8 @@ class CursorMethods:
                 session_timeout=session_timeout,
                 auto_commit=auto_commit,
                 on_reset=on_reset,
-                on_assigned=on_assigned,
-                on_revoked=on_revoked,
+                on_assigned=in_thread(on_assigned),
+                on_revoked=in_thread(on_revoked),
                 key_deserializer=key_deserializer,
                 value_deserializer=value_deserializer,
             )

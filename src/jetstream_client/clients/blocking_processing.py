@@ -6,11 +6,13 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.clients.async_client import AsyncClient
 from jetstream_client.clients.async_processing import run_until
+from jetstream_client.processing.listeners import in_thread
 from jetstream_client.processing.options import ProcessOptions, ProcessSettings
 from jetstream_client.processing.outputs import Output, outputs_of
 from jetstream_client.processing.processor import Processed, Processor
@@ -51,7 +53,7 @@ class ProcessingMethods:
 
         source: a stream, or a group of streams. handler: takes a Message and returns None, an
         Output or a list of Outputs, which are published before the record counts as done. It runs
-        in threads, and may use this client; `on_assigned` and `on_revoked` may not. cursor: the
+        in threads, and may use this client, as `on_assigned` and `on_revoked` may. cursor: the
         name of the cursor under which progress is kept. group: instead of cursor, the consumer
         group that it joins as a member. settings: see ProcessSettings, for example `concurrency=8,
         retries=3, dead_letter="dead.orders"`. handle_signals: False leaves signals alone, as in any
@@ -74,6 +76,11 @@ class ProcessingMethods:
         if inspect.iscoroutinefunction(handler):
             raise InvalidRequestError("a coroutine function is a handler for AsyncClient.process")
         options = ProcessOptions.of(cursor, group, settings)
+        options = replace(
+            options,
+            on_assigned=in_thread(options.on_assigned),
+            on_revoked=in_thread(options.on_revoked),
+        )
         deserializers = options.deserializers
         stopper = _Stopper()
 
