@@ -99,6 +99,21 @@ def test_a_server_that_ends_under_a_publisher_is_an_error_of_ours_and_no_more(
         assert line.startswith("jetstream_protocol.errors ")
 
 
+def test_who_waits_for_an_answer_is_told_that_nats_is_lost(own_server: ServerProcess) -> None:
+    own_server.start()
+    with Client(own_server.grpc, timeout=5) as client:
+        client.create_stream("told", "told.>")
+        with client.publisher("told.x", delivery_timeout=1.0) as publisher:
+            publisher.send(b"1").result()
+            client.publish("told.x", b"1")
+            own_server.kill()
+            lost = r"the connection to NATS at nats://127.0.0.1:\d+ is lost: "
+            with pytest.raises(JetstreamError, match=lost):
+                publisher.send(b"2").result()
+            with pytest.raises(JetstreamError, match=lost):
+                client.publish("told.x", b"2", timeout=1.0)
+
+
 def test_a_client_that_is_closed_while_nats_is_away_leaves_no_task(
     own_server: ServerProcess,
 ) -> None:

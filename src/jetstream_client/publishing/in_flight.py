@@ -308,23 +308,25 @@ class InFlightBatches:
 
     # Endings.
 
-    def expire(self, now: float) -> list[Done]:
+    def expire(self, now: float, lost: str = "") -> list[Done]:
         """Give up what has not been acknowledged by its deadline, and after a failure what is not
-        answered in time."""
+        answered in time. lost: why no answer can come now; "": one can."""
         if self.failure is not None and now >= self._answer_by:
             return self.end(self.failure)
         done: list[Done] = []
         while self._flight and self._flight[0].deadline <= now:
             batch = self._flight[0]
             certain = not _is_perhaps_stored(batch)
-            done += self._give_up(batch, self._too_late(certain), certain=certain)
+            done += self._give_up(batch, self._too_late(certain, lost), certain=certain)
         return done + self._fail_answered()
 
-    def _too_late(self, certain: bool) -> JetstreamError:
+    def _too_late(self, certain: bool, lost: str) -> JetstreamError:
         """The error has the class of its cause, for example StorageFullError."""
         why = ""
         cls: type[JetstreamError] = UnavailableError
-        if self._last_refusal is not None:
+        if lost:
+            why = f": {lost}"
+        elif self._last_refusal is not None:
             why, cls = f": {self._last_refusal.message}", type(self._last_refusal)
         if not certain:
             return unknown(f"not acknowledged in time{why}")

@@ -328,10 +328,16 @@ class PlainPublisher:
                 # Perhaps a stream that the publish waits for is gone: ask the registry next time.
                 self._routes.forget(pending.subject)
                 got = f", {len(pending.acks)} acknowledged in time" if pending.acks else ""
+                got += f": {self.why_lost}" if self.why_lost else ""
                 pending.fail(self._unknown(pending.subject, f"no acknowledgement in time{got}"))
         self._sweep_timer = None
         if self._pending:
             self._sweep_timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    @property
+    def why_lost(self) -> str:
+        """Why NATS cannot bring answers now; "": it can, or there was no connection yet."""
+        return "" if self._inbox is None else self._inbox.why_lost
 
     @staticmethod
     def _unknown(subject: str, why: str) -> UnknownOutcomeError:

@@ -205,7 +205,7 @@ class Sender:
     async def _run(self) -> None:
         while True:
             now = self._loop.time()
-            self._settle(self._in_flight.expire(now))
+            self._settle(self._in_flight.expire(now, self._plain.why_lost))
             self._settle([Done(batch, _never_sent()) for batch in self.buffer.expired(now)])
             while self._in_flight.has_room and (batch := self.buffer.take(now)) is not None:
                 self._in_flight.add(batch)

@@ -169,6 +169,14 @@ class NatsInbox:
         why = f": {self._last_error}" if self._last_error else " in time"
         return f"cannot connect to NATS{where}{why}{_what_to_give(self._last_error)}"
 
+    @property
+    def why_lost(self) -> str:
+        """After it was connected: why no answer can come now; "": it is connected."""
+        if self._client is None or self._client.is_connected:
+            return ""
+        why = f": {self._last_error}" if self._last_error else ""
+        return f"the connection to NATS at {', '.join(self._servers)} is lost{why}"
+
     async def _connect(
         self,
         client: NatsClient,

@@ -106,6 +106,15 @@ def test_what_is_told_at_the_end_is_the_cause_and_not_that_later_batches_were_re
         assert "the disk is full" in error.message
 
 
+def test_a_lost_connection_is_told_and_not_what_was_heard_before() -> None:
+    made = in_flight()
+    (sent,) = added(made, 1, deadline=5.0)
+    answered(made, sent, nack(StorageFullError("the disk is full")))
+    ((_, error),) = made.expire(5.0, "the connection is lost")
+    assert type(error) is UnavailableError
+    assert error.message == "the batch was not stored in time: the connection is lost"
+
+
 def test_a_refusal_of_an_earlier_attempt_is_old_news_and_its_acknowledgement_is_not() -> None:
     made = in_flight()
     (first,) = added(made, 1)
