@@ -304,6 +304,26 @@ class TestLooking:
         assert second.lag_seconds is not None
         assert 0.0 < second.lag_seconds < 60.0
 
+    def test_what_is_moved_and_deleted_by_hand_is_in_the_audit_log(
+        self, client: Client, server: ServerProcess, stream: str
+    ) -> None:
+        with client.consume(stream, cursor="reader") as consumer:
+            offsets(consumer, 3)
+        client.seek_cursor("by-hand", stream, 4)
+        client.seek_cursor("by-hand", stream, 5)
+        client.delete_cursor("by-hand", stream)
+        lines = [json.loads(line) for line in server.log_text.splitlines() if line[:1] == "{"]
+        noted = [
+            line for line in lines if line["event"] == "audit" and "Cursor" in line["operation"]
+        ]
+        noted = [line for line in noted if stream in line["resource"]]
+        assert [line["operation"].rpartition("/")[2] for line in noted] == [
+            "CommitCursors",  # The second within half a minute is left out.
+            "DeleteCursor",
+        ]
+        assert noted[0]["resource"] == f"by-hand in {stream}@{stream}"
+        assert (noted[0]["principal"], noted[0]["offset"]) == ("anonymous", 4)
+
     def test_a_deleted_cursor_begins_anew(self, client: Client, stream: str) -> None:
         client.seek_cursor("billing", stream, 4)
         client.delete_cursor("billing", stream)

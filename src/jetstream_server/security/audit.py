@@ -4,6 +4,7 @@
 
 Contains no secrets: neither tokens nor payloads are passed in. Refusals of unknown callers are
 throttled by address, so that they cannot fill the disk: `repeated` says how many were left out.
+So are positions of cursors that are committed by hand. What consumers commit is not noted.
 """
 
 from __future__ import annotations
@@ -39,6 +40,23 @@ class Audit:
             peer=identity.peer,
         )
 
+    def moved(self, identity: Identity, operation: str, resource: str, offset: int) -> None:
+        """Log a cursor that was moved by hand, at most one line per interval for each principal and
+        resource: a program may commit its positions so, each second."""
+        key = f"moved/{identity.principal}/{resource}"
+        if not (repeated := self._due("moved", key)):
+            return
+        logger.info(
+            "audit",
+            outcome="done",
+            principal=identity.principal,
+            operation=operation,
+            resource=resource,
+            peer=identity.peer,
+            offset=offset,
+            repeated=repeated - 1,
+        )
+
     def refused(self, identity: Identity, operation: str, resource: str, reason: str) -> None:
         """Log a refusal to a principal."""
         self.authorization_failures += 1
@@ -66,11 +84,7 @@ class Audit:
         """Log at most one line per interval for each principal at each address. `repeated`: how
         many were left out."""
         key = f"{what}/{principal}/{peer.rpartition(':')[0] or peer}"
-        left_out = self._left_out.pop(key, 0)
-        if not self._throttle.is_due(what, key):
-            self._left_out[key] = left_out + 1
-            if len(self._left_out) > COUNTED_MAX:
-                del self._left_out[next(iter(self._left_out))]
+        if not (repeated := self._due(what, key)):
             return
         logger.warning(
             "audit",
@@ -79,5 +93,16 @@ class Audit:
             operation=operation,
             peer=peer,
             reason=reason,
-            repeated=left_out,
+            repeated=repeated - 1,
         )
+
+    def _due(self, what: str, key: str) -> int:
+        """How many lines this one stands for: itself and those left out before it. 0: leave this
+        one out, too."""
+        left_out = self._left_out.pop(key, 0)
+        if self._throttle.is_due(what, key):
+            return left_out + 1
+        self._left_out[key] = left_out + 1
+        if len(self._left_out) > COUNTED_MAX:
+            del self._left_out[next(iter(self._left_out))]
+        return 0

@@ -98,7 +98,9 @@ RPCS: dict[str, Requirement] = {
     "/jetstream.v1.Cluster/CancelStandBy": BETWEEN_NODES,
     "/jetstream.v1.Cursors/CommitCursors": Requirement(Scope.EACH, Operation.READ, nodes=True),
     "/jetstream.v1.Cursors/ListCursors": Requirement(Scope.AUTHENTICATED, nodes=True),
-    "/jetstream.v1.Cursors/DeleteCursor": Requirement(Scope.EACH, Operation.READ, nodes=True),
+    "/jetstream.v1.Cursors/DeleteCursor": Requirement(
+        Scope.EACH, Operation.READ, nodes=True, changes=True
+    ),
     "/jetstream.v1.Groups/GroupHeartbeat": Requirement(Scope.EACH, Operation.READ, nodes=True),
     "/jetstream.v1.Groups/LeaveGroup": Requirement(Scope.EACH, Operation.READ, nodes=True),
     "/jetstream.v1.Groups/ListGroups": Requirement(Scope.AUTHENTICATED, nodes=True),

@@ -32,6 +32,7 @@ from jetstream_server.serving.stream_access import StreamAccess
 COMMITS_MAX = 10_000
 PAGE = 2_000
 METADATA_BYTES_MAX = 1024
+_COMMIT = "/jetstream.v1.Cursors/CommitCursors"
 OWNER_LENGTH_MAX = 64
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
@@ -67,6 +68,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         if allowed.commits:
             results = (await self._commit(allowed, call)).results
             self._note_quota([each.error for each in results], call.identity)
+            self._note_moved(allowed.commits, results, call.identity)
             found = iter(results)
         return pb.CommitCursorsResponse(
             results=[refused.get(at) or next(found) for at in range(len(request.commits))]
@@ -114,6 +116,21 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         if used_up and not identity.is_node:
             error = QuotaExceededError(used_up[0].message)
             self._access.control.over_quota(identity, "CommitCursors", error)
+
+    def _note_moved(
+        self,
+        commits: Sequence[pb.CommitCursorsRequest.Commit],
+        results: Sequence[pb.CommitCursorsResponse.Result],
+        identity: Identity,
+    ) -> None:
+        """Note cursors that were moved by hand in the audit log, on the node that the client has
+        asked. Commits of consumers, which come each second, name their owner."""
+        if identity.is_node:
+            return
+        for commit, result in zip(commits, results, strict=True):
+            if not commit.owner and not result.HasField("error"):
+                resource = f"{commit.name} in {self._access.name_of(commit.stream)}"
+                self._access.control.audit.moved(identity, _COMMIT, resource, commit.offset)
 
     async def ListCursors(
         self, request: pb.ListCursorsRequest, call: Call
