@@ -18,7 +18,8 @@ TREE = Path(__file__).resolve().parents[2]
 BASE = "docker.io/library/python:3.11-slim"
 NATS = "docker.io/library/nats:2-alpine"
 IMAGE = "localhost/jetstream-log"
-PROGRAMS = ("buildah", "podman", "runc", "debootstrap")
+PROGRAMS = ("buildah", "podman", "runc", "debootstrap", "catatonit")
+"""The last is the init process of `podman run --init`: podman only recommends it."""
 SUITE = "bookworm"
 _LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info")
 """What images of Debian's "slim" kind leave out, too."""
