@@ -7,6 +7,7 @@ standard error, and that is empty.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 import os
@@ -565,6 +566,15 @@ async def test_coroutine_functions_are_awaited_and_what_they_raise_is_logged(
 def test_the_logger_is_silent_by_default() -> None:
     handlers = logging.getLogger("jetstream_client").handlers
     assert [type(handler) for handler in handlers] == [logging.NullHandler]
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_a_wrong_argument_is_one_of_the_client_s(client: type) -> None:
+    for name, method in inspect.getmembers(client, inspect.isfunction):
+        if name.startswith("_") or name in ("close", "aclose"):
+            continue
+        with pytest.raises(TypeError, match=rf"^{client.__name__}\.{name}\(\) "):
+            method(None, wrong=1)
 
 
 def test_private_classes_stay_inside(server: ServerProcess, tmp_path: Path) -> None:

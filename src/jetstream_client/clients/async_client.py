@@ -14,6 +14,7 @@ from jetstream_client.clients.async_cluster import AsyncClusterMethods
 from jetstream_client.clients.async_keyed_groups import AsyncKeyedGroupMethods
 from jetstream_client.clients.async_processing import AsyncProcessingMethods
 from jetstream_client.clients.async_security import AsyncSecurityMethods
+from jetstream_client.clients.one_name import with_one_name
 from jetstream_client.publishing.ack import PublishResult
 from jetstream_client.publishing.batched_publisher import AsyncPublisher
 from jetstream_client.publishing.plain_publisher import PlainPublisher, PublishOptions
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
 
+@with_one_name
 class AsyncClient(
     AsyncClusterMethods,
     AsyncKeyedGroupMethods,

@@ -18,6 +18,7 @@ from jetstream_client.clients.blocking_keyed_groups import KeyedGroupMethods
 from jetstream_client.clients.blocking_processing import ProcessingMethods
 from jetstream_client.clients.blocking_security import SecurityMethods
 from jetstream_client.clients.blocking_streams import StreamMethods
+from jetstream_client.clients.one_name import with_one_name
 from jetstream_client.publishing.ack import PublishResult
 from jetstream_client.publishing.batched_publisher import AsyncPublisher
 from jetstream_client.publishing.blocking_publisher import Publisher
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
 
+@with_one_name
 class Client(
     ClusterMethods,
     CursorMethods,

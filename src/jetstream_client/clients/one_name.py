@@ -1,0 +1,19 @@
+"""The parts of a client are written as classes of their own; errors and tools name the client."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TypeVar
+
+_Class = TypeVar("_Class", bound=type)
+
+
+def with_one_name(cls: _Class) -> _Class:
+    """Let the methods that the class has from this package's classes bear its name, as in
+    `Client.purge_stream() got an unexpected keyword argument`. No other class may have them."""
+    for base in cls.__mro__[1:]:
+        if base.__module__.startswith(__package__ or ""):
+            for name, method in vars(base).items():
+                if inspect.isfunction(method):
+                    method.__qualname__ = f"{cls.__name__}.{name}"
+    return cls
