@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import socket
 from collections.abc import Hashable, Mapping
 from pathlib import Path
@@ -417,12 +418,21 @@ def check(
     except ValidationError as error:
         raise ConfigurationError(one_line(error, Config, path, environment)) from error
     except ValueError as error:  # pydantic-settings: an environment variable that is not JSON
-        raise ConfigurationError(str(error).splitlines()[0]) from error
+        raise ConfigurationError(_not_json(str(error))) from error
     changes = dict(overrides or {})
     nats = changes.get("nats")
     if isinstance(nats, Mapping):
         changes["nats"] = config.nats.model_copy(update=nats)
     return config.model_copy(update=changes)
+
+
+def _not_json(message: str) -> str:
+    """What pydantic-settings says of a section that an environment variable sets, for people."""
+    section = re.search(r'field "(\w+)"', message)
+    if section is None:
+        return message.splitlines()[0]
+    variable = f"{ENVIRONMENT_PREFIX}{section[1].upper()}"
+    return f"environment variable {variable}: expected JSON; {variable}__KEY sets a single key"
 
 
 def read(path: Path) -> dict[str, Any]:

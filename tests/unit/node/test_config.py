@@ -225,3 +225,11 @@ def test_the_file_may_say_which_nodes_are_voters() -> None:
 def test_voters_that_are_no_nodes_or_given_twice_are_refused(voters: list[int]) -> None:
     with pytest.raises(ValueError, match="voters: "):
         four_nodes(voters=voters)
+
+
+def test_a_section_that_the_environment_gives_as_a_word_is_refused_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JETSTREAM_NATS", "nats://somewhere:4222")
+    with pytest.raises(ConfigurationError, match=r"^environment variable JETSTREAM_NATS: "):
+        load(None)
