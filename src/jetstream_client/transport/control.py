@@ -175,12 +175,13 @@ class ControlPlane:
         done_already: type[JetstreamError] | None = None,
         address: str | None = None,
         timeout: float | None = None,
+        share_min: float = 0.001,
     ) -> _Answer:
         """Ask until a server answers or `timeout` (by default the configured one) has passed.
 
         what: the call in words, for errors. changes: see `outcome`. done_already: the error which
         means that an earlier attempt, whose answer was lost, has done it. address: the server to
-        ask first.
+        ask first. share_min: seconds; what one server may take even if less is left for the others.
         """
         loop = asyncio.get_running_loop()
         deadline = self._deadline(loop.time(), self.timeout if timeout is None else timeout)
@@ -192,7 +193,8 @@ class ControlPlane:
         while True:
             attempt += 1
             try:
-                found = await self._attempt(rpc, request, address, deadline - loop.time())
+                left = deadline - loop.time()
+                found = await self._attempt(rpc, request, address, left, share_min)
                 assert isinstance(found, answer)
             except JetstreamError as error:
                 if lost and done_already is not None and isinstance(error, done_already):
@@ -262,12 +264,15 @@ class ControlPlane:
                 what="learning the nodes",
             )
 
-    async def _attempt(self, rpc: Rpc, request: Message, address: str, timeout: float) -> Message:
+    async def _attempt(
+        self, rpc: Rpc, request: Message, address: str, timeout: float, share_min: float
+    ) -> Message:
         stubs = self._stubs.get(address)
         if stubs is None:
             stubs = self._connect(address)
         # One silent server of several must not use up the time of the others.
-        share = max(timeout / 2 if len(self._servers) > 1 else timeout, 0.001)
+        share = timeout / 2 if len(self._servers) > 1 else timeout
+        share = max(share, min(share_min, timeout), 0.001)
         failed, deadline = asyncio.Event(), asyncio.get_running_loop().time() + share
         looking = asyncio.create_task(self._look(address, failed, share))
         try:

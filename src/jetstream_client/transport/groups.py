@@ -11,6 +11,10 @@ from jetstream_protocol.generated import groups_pb2 as pb
 _GRACE_SECONDS = 2.0
 """So much longer than it waits may a coordinator take to answer."""
 
+_GRACE_SHARE = 0.5
+"""Of the time that it waits: what it may take longer, if that is less. Else a member that asks a
+frozen server would be given up before another one has its heartbeat."""
+
 
 class Groups:
     """One call each."""
@@ -19,15 +23,20 @@ class Groups:
         self._control = control
 
     async def heartbeat(self, request: pb.GroupHeartbeatRequest) -> pb.GroupHeartbeatResponse:
-        """Send a heartbeat. One server may take half of the timeout, so that a coordinator that
-        hangs is not waited for long. Without a wait the client's timeout holds as well."""
-        timeout = 2 * (request.wait_ms / 1000 + _GRACE_SECONDS)
+        """Send a heartbeat, to one server or two: each may take as long as it is to wait, and a
+        little more. Without a wait the client's timeout holds as well."""
+        wait = request.wait_ms / 1000
+        grace = _GRACE_SECONDS
+        if wait:
+            grace = min(_GRACE_SECONDS, max(_GRACE_SHARE * wait, 0.5))
+        timeout = 2 * (wait + grace)
         return await self._control.call(
             lambda stubs: stubs.groups.GroupHeartbeat,
             request,
             pb.GroupHeartbeatResponse,
             what=f"heartbeat of a member of consumer group {request.group!r}",
-            timeout=timeout if request.wait_ms else min(timeout, self._control.timeout),
+            timeout=timeout if wait else min(timeout, self._control.timeout),
+            share_min=timeout / 2 if wait else 0.001,
         )
 
     async def leave(self, group: str, source: str, member_id: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 
 from jetstream_client import (
     InternalError,
@@ -28,6 +29,7 @@ from jetstream_client.transport.control import (
     outcome,
     reason,
 )
+from jetstream_client.transport.groups import Groups
 from jetstream_client.transport.grpc_calls import (
     LostCallError,
     RefusedError,
@@ -36,7 +38,7 @@ from jetstream_client.transport.grpc_calls import (
 )
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.config import ClientConfig
-from jetstream_protocol.generated import api_pb2, common_pb2
+from jetstream_protocol.generated import api_pb2, common_pb2, groups_pb2
 from tests.support.loops import on_loop
 
 
@@ -220,3 +222,44 @@ async def test_calls_of_a_client_that_does_one_thing_share_its_timeout(
         await streams.find()
     assert loop.time() - begun < 0.6
     await plane.close()
+
+
+@on_loop
+async def test_a_second_server_has_as_long_as_an_answer_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[tuple[str, float]] = []
+
+    async def first_is_frozen(
+        rpc: Any, request: Any, timeout: float, address: str, token: str
+    ) -> Message:
+        if isinstance(request, api_pb2.DescribeClusterRequest):
+            return api_pb2.DescribeClusterResponse()
+        given.append((address, timeout))
+        if address == "a:1":
+            await asyncio.sleep(min(timeout, 0.4))
+            raise LostCallError("did not answer in time")
+        return groups_pb2.GroupHeartbeatResponse(generation=1)
+
+    monkeypatch.setattr(control, "ask", first_is_frozen)
+    plane = ControlPlane(ClientConfig(["a:1", "b:1"], retry_on_failed_connect=True))
+    await plane.call(
+        lambda stubs: stubs.groups.GroupHeartbeat,
+        groups_pb2.GroupHeartbeatRequest(),
+        groups_pb2.GroupHeartbeatResponse,
+        what="a call",
+        timeout=0.8,
+        share_min=0.4,
+    )
+    assert [address for address, _ in given] == ["a:1", "b:1"]
+    assert given[1][1] > 0.2  # Not the half of what is left.
+    given.clear()
+    # The last heartbeat that arrived was answered after the wait; this one arrives at the second
+    # server before the session has ended.
+    session, wait = 6.0, 2.0
+    plane._servers.first = "a:1"
+    request = groups_pb2.GroupHeartbeatRequest(group="g", source="s", wait_ms=int(wait * 1000))
+    await Groups(plane).heartbeat(request)
+    await plane.close()
+    assert wait < given[0][1] < session - wait
+    assert given[1][1] > wait
