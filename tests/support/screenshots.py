@@ -1,0 +1,126 @@
+"""The pictures of docs/console.md: `scripts/screenshots`. Nothing is asserted; somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from examples.cluster.local import free_port_base, running
+from jetstream_client import Client
+from tests.support.browser import CHROMIUM, browser
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+SECONDS = 40
+"""How long something goes on before the pictures, so that the charts have a shape."""
+
+
+def main() -> None:
+    if CHROMIUM is None:
+        sys.exit("Chromium is not installed (Debian: chromium)")
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else DOCS
+    target.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="jetstream-screenshots-") as folder,
+        ExitStack() as stack,
+    ):
+        cluster = stack.enter_context(running(Path(folder, "nodes"), 3, free_port_base(3)))
+        clients = [stack.enter_context(Client(cluster.grpc_addresses)) for _ in range(3)]
+        _create(clients[0])
+        works = []
+        for work, client in zip((_read, _serve, _publish), clients, strict=True):
+            done = threading.Event()
+            works.append((threading.Thread(target=work, args=(client, done)), done))
+        for thread, _ in works:
+            thread.start()
+        try:
+            time.sleep(2)
+            url = f"http://{cluster.config['nodes'][0]['http']}"
+            asyncio.run(_take(url, Path(folder, "browser"), target))
+        finally:
+            for thread, done in works:  # The publisher last: readers wait for its records.
+                done.set()
+                thread.join()
+
+
+def _create(client: Client) -> None:
+    client.create_stream("orders", "orders.>", replicas=3)
+    client.create_stream("prices", "prices", replicas=3)
+    client.create_stream("audit-log", "audit.>", replicas=1)
+    for number in range(3):
+        client.create_stream(f"jobs-{number}", "jobs.>", group="jobs", replicas=3)
+
+
+def _publish(client: Client, done: threading.Event) -> None:
+    number = 0
+    while not done.wait(0.03):
+        number += 1
+        value = '{"order": %d, "price": %.2f, "items": [{"sku": "a-10%d", "count": 3}]}'
+        client.publish(
+            "orders.eu",
+            value % (number, random.uniform(1, 99), number % 3),
+            key=str(number % 50),
+            headers={"Trace": f"t-{number}"},
+        )
+        if random.random() < 0.1:
+            client.publish("prices", b"12.5")
+        if random.random() < 0.15:
+            client.publish(f"jobs.{number % 9}", b"{}")
+
+
+def _read(client: Client, done: threading.Event) -> None:
+    with client.consume("orders", cursor="billing", patience=5.0) as consumer:
+        client.commit_cursor("audit", "orders", 12)
+        for _ in consumer:
+            if done.is_set():
+                return
+
+
+def _serve(client: Client, done: threading.Event) -> None:
+    with client.consume_group("jobs", group="workers") as consumer:
+        for _ in consumer:
+            if done.is_set():
+                return
+
+
+async def _take(url: str, profile: Path, target: Path) -> None:
+    async with browser(profile) as page:
+
+        async def shot(name: str, path: str, height: int, ready: str, then: str = "0") -> None:
+            await page.look(1200, height)
+            await page.value(f"location.hash = '{path}'")
+            await page.until(ready)
+            await page.value(then)
+            await asyncio.sleep(1)
+            await page.screenshot(target / f"console-{name}.png")
+
+        rows = "document.querySelectorAll('table[aria-label=Streams] tr').length > 5"
+        await page.look(1200, 520)
+        await page.open(f"{url}/#/streams")
+        await page.until(rows)
+        await asyncio.sleep(SECONDS)
+        await shot("streams", "#/streams", 520, rows)
+        await page.look(390, 780, dark=True, phone=True)
+        await asyncio.sleep(1)
+        await page.screenshot(target / "console-phone.png")
+        opened = (
+            "document.querySelectorAll('#messages details')[1].open = true,"
+            "document.getElementById('messages').closest('section').scrollIntoView(),"
+            "window.scrollBy(0, -70)"
+        )
+        many = "document.querySelectorAll('#messages details').length > 5"
+        await shot("messages", "#/streams/orders", 640, many, opened)
+        await page.value("scrollTo(0, 0), document.getElementById('changes').click()")
+        five = "document.querySelectorAll('main table')[1]?.rows.length > 4"
+        await shot("consumers", "#/consumers", 640, five)
+        if page.problems:
+            sys.exit(f"the browser complained: {page.problems}")
+
+
+if __name__ == "__main__":
+    main()
