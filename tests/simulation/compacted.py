@@ -299,7 +299,9 @@ class CompactingChecker(Checker):
         held, key, now = self._held[node_id], record.key, self._world.now
         known = self._committed_of.get(key, [])
         later = [at for at, _ in known if offset < at < replica.high_watermark]
-        if later or key in self._uncertain:
+        # Never committed, and in front of where the winner of an election begins: given up.
+        was_given_up = not known and offset < self._begun_at
+        if later or was_given_up or key in self._uncertain:
             held.superseded_at.setdefault(key, {})[offset] = now
             return
         if record.number not in self._tombstones:
