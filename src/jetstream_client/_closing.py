@@ -7,6 +7,7 @@ is logged.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ class Closing(ABC):
         except JetstreamError as failure:
             if error is None:
                 raise
-            not_raised(failure)
+            _not_raised(failure)
 
 
 class AsyncClosing(ABC):
@@ -74,14 +75,19 @@ class AsyncClosing(ABC):
     ) -> None:
         if error is None:
             self._ended_well()
-        try:
-            await self.aclose()
-        except JetstreamError as failure:
-            if error is None:
-                raise
-            not_raised(failure)
+        await close_behind(error, self.aclose())
 
 
-def not_raised(failure: JetstreamError) -> None:
+async def close_behind(error: BaseException | None, closing: Awaitable[None]) -> None:
+    """Await `closing` behind a block that has ended with `error`; None: without one."""
+    try:
+        await closing
+    except JetstreamError as failure:
+        if error is None:
+            raise
+        _not_raised(failure)
+
+
+def _not_raised(failure: JetstreamError) -> None:
     """Closing failed behind a block that had failed already."""
     logger.warning("not closed in good order: %s", failure.message)

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jetstream_client._closing import not_raised
+from jetstream_client._closing import close_behind
 from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client.clients.async_cluster import AsyncClusterMethods
 from jetstream_client.clients.async_keyed_groups import AsyncKeyedGroupMethods
@@ -55,7 +55,7 @@ from jetstream_client.values.types import (
     ReadFrom,
     StreamLike,
 )
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
+from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
@@ -506,9 +506,4 @@ class AsyncClient(
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            await self.aclose()
-        except JetstreamError as failure:
-            if error is None:
-                raise
-            not_raised(failure)
+        await close_behind(error, self.aclose())

@@ -30,7 +30,8 @@ class Audit:
         self.quota_refusals = 0
         """Refusals since the server started, including those left out of the log."""
 
-    def done(self, identity: Identity, operation: str, resource: str) -> None:
+    def done(self, identity: Identity, operation: str, resource: str, **details: int) -> None:
+        """Log a change. details: further fields of the line."""
         logger.info(
             "audit",
             outcome="done",
@@ -38,6 +39,7 @@ class Audit:
             operation=operation,
             resource=resource,
             peer=identity.peer,
+            **details,
         )
 
     def moved(self, identity: Identity, operation: str, resource: str, offset: int) -> None:
@@ -46,16 +48,7 @@ class Audit:
         key = f"moved/{identity.principal}/{resource}"
         if not (repeated := self._due("moved", key)):
             return
-        logger.info(
-            "audit",
-            outcome="done",
-            principal=identity.principal,
-            operation=operation,
-            resource=resource,
-            peer=identity.peer,
-            offset=offset,
-            repeated=repeated - 1,
-        )
+        self.done(identity, operation, resource, offset=offset, repeated=repeated - 1)
 
     def refused(self, identity: Identity, operation: str, resource: str, reason: str) -> None:
         """Log a refusal to a principal."""
