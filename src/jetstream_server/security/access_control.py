@@ -14,6 +14,7 @@ A client's token or certificate never permits those.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -36,7 +37,7 @@ from jetstream_server.security.acl import (
 from jetstream_server.security.audit import Audit
 from jetstream_server.security.authenticator import Authenticator
 from jetstream_server.security.identity import ANONYMOUS, Identity
-from jetstream_server.security.limits import Limits, Quotas
+from jetstream_server.security.limits import Limits, OpenRequests, Quotas
 from jetstream_server.security.state import SecurityState
 from jetstream_server.security.waits import Waits
 
@@ -201,18 +202,12 @@ class AccessControl:
         if self._is_limited(identity):
             self._limits.disconnected(identity.principal)
 
-    def began(self, identity: Identity, port: str) -> None:
-        """Count a request until `ended`. If its principal has too many on that port, raises
-        TooManyRequestsError without counting it."""
+    def requests_of(self, identity: Identity, port: str) -> OpenRequests:
+        """The open requests that the caller's quota counts on that port. Those of nodes and of
+        `anonymous` have no limit."""
         if self._is_limited(identity):
-            try:
-                self._limits.began(identity.principal, port)
-            except TooManyRequestsError as error:
-                raise self.over_quota(identity, f"request on the port {port}", error) from None
-
-    def ended(self, identity: Identity, port: str) -> None:
-        if self._is_limited(identity):
-            self._limits.ended(identity.principal, port)
+            return self._limits.requests_of(identity.principal, port)
+        return OpenRequests(identity.principal, sys.maxsize)
 
     def over_quota(self, identity: Identity, what: str, error: JetstreamError) -> JetstreamError:
         """Note the error in the audit log, and return it. A node's calls are not noted: the node

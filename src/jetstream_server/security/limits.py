@@ -11,8 +11,9 @@ Pure: callers pass the time.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from jetstream_protocol.errors import TooManyRequestsError
 from jetstream_protocol.types import MonotonicUs
@@ -36,14 +37,38 @@ class Quotas:
     bytes_per_second: int = 0
 
 
+class OpenRequests:
+    """The open requests of one principal on one port of a node."""
+
+    __slots__ = ("__weakref__", "_count", "_max", "_principal")
+
+    def __init__(self, principal: str, requests_max: int) -> None:
+        self._principal = principal
+        self._max = requests_max
+        self._count = 0
+
+    def begin(self) -> None:
+        """Count a request until `end`. Above the limit, raises TooManyRequestsError without
+        counting it."""
+        if self._count >= self._max:
+            raise TooManyRequestsError(
+                f"{self._principal} has {self._max} requests open to this node, as many as it may: "
+                "wait for answers, and try again"
+            )
+        self._count += 1
+
+    def end(self) -> None:
+        """Note that a counted request was answered or abandoned."""
+        self._count -= 1
+
+
 class Limits:
     """What the principals use of one node."""
 
     def __init__(self, quotas: Quotas) -> None:
         self.quotas = quotas
         self._connections: Counter[str] = Counter()
-        self._requests: defaultdict[str, dict[str, int]] = defaultdict(dict)
-        """By port, how many requests of each principal are open."""
+        self._requests: WeakValueDictionary[tuple[str, str], OpenRequests] = WeakValueDictionary()
         self._paid_at: dict[str, int] = {}
 
     def connected(self, principal: str) -> None:
@@ -61,25 +86,13 @@ class Limits:
         if not self._connections[principal]:
             del self._connections[principal]
 
-    def began(self, principal: str, port: str) -> None:
-        """Count a request. Above the limit, raises TooManyRequestsError without counting it."""
-        of_port = self._requests[port]
-        count = of_port.get(principal, 0)
-        if count >= self.quotas.requests:
-            raise TooManyRequestsError(
-                f"{principal} has {self.quotas.requests} requests open to this node, as many as it "
-                "may: wait for answers, and try again"
-            )
-        of_port[principal] = count + 1
-
-    def ended(self, principal: str, port: str) -> None:
-        """Note that a counted request was answered or abandoned."""
-        of_port = self._requests[port]
-        count = of_port[principal] - 1
-        if count:
-            of_port[principal] = count
-        else:
-            del of_port[principal]
+    def requests_of(self, principal: str, port: str) -> OpenRequests:
+        """The requests of the principal on that port. All its connections share them."""
+        found = self._requests.get((principal, port))
+        if found is None:
+            found = OpenRequests(principal, self.quotas.requests)
+            self._requests[principal, port] = found
+        return found
 
     def delay_us(self, principal: str, length: int, now_us: MonotonicUs) -> int:
         """Charge an answer of `length` bytes. Returns how long it must wait for earlier ones, in

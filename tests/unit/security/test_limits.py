@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,27 +62,35 @@ def test_a_connection_beyond_the_limit_is_refused_until_another_ends() -> None:
 
 def test_a_request_beyond_the_limit_is_refused_until_another_ends_on_that_port() -> None:
     found = Limits(Quotas(requests=2))
-    found.began("user:x", "data")
-    found.began("user:x", "data")
+    requests = found.requests_of("user:x", "data")
+    requests.begin()
+    found.requests_of("user:x", "data").begin()
     with pytest.raises(TooManyRequestsError, match="2 requests"):
-        found.began("user:x", "data")
-    found.began("user:x", "grpc")
-    found.began("user:y", "data")
-    found.ended("user:x", "data")
-    found.began("user:x", "data")
+        requests.begin()
+    found.requests_of("user:x", "grpc").begin()
+    found.requests_of("user:y", "data").begin()
+    requests.end()
+    found.requests_of("user:x", "data").begin()
+
+
+def test_nothing_is_kept_of_a_principal_without_connections() -> None:
+    found = Limits(Quotas(requests=2))
+    kept = weakref.ref(found.requests_of("user:x", "data"))
+    gc.collect()
+    assert kept() is None
 
 
 @given(st.lists(st.sampled_from(["begin", "end"]), max_size=60), st.integers(1, 5))
 def test_whoever_ends_what_began_is_never_refused_for_long(steps: list[str], most: int) -> None:
-    found, running = Limits(Quotas(requests=most)), 0
+    requests, running = Limits(Quotas(requests=most)).requests_of("user:x", "data"), 0
     for step in steps:
         if step == "end" and running:
-            found.ended("user:x", "data")
+            requests.end()
             running -= 1
         elif step == "begin":
             if running == most:
                 with pytest.raises(TooManyRequestsError):
-                    found.began("user:x", "data")
+                    requests.begin()
             else:
-                found.began("user:x", "data")
+                requests.begin()
                 running += 1

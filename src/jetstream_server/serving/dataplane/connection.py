@@ -16,7 +16,12 @@ from dataclasses import dataclass
 import structlog
 
 from jetstream_protocol import frames
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    TooManyRequestsError,
+    UnavailableError,
+)
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import MonotonicUs
@@ -33,6 +38,8 @@ from jetstream_server.serving.dataplane.guard import admit, rule_of
 from jetstream_server.serving.long_poll import FetchTimes
 
 PENDING_MAX = 64
+PORT = "data"
+"""The port for which requests are counted."""
 HELLO_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 """How soon the server notices that a client with all its long polls open has left."""
@@ -79,6 +86,7 @@ class Connection:
         self._clock = monotonic_clock
         self._access = access
         self._identity = self._counted = ANONYMOUS
+        self._requests = access.requests_of(ANONYMOUS, PORT)
         self._throttle = throttle
         self._socket = socket
         self._nonce = secrets.token_bytes(NONCE_BYTES)
@@ -140,6 +148,7 @@ class Connection:
             await self._socket.send(Kind.HELLO_REPLY, correlation, reply)
             raise EOFError from error
         self._identity = self._counted = identity
+        self._requests = self._access.requests_of(identity, PORT)
         await self._socket.send(Kind.HELLO_REPLY, correlation, self._hello)
 
     async def _serve_requests(self, patience: asyncio.Timeout) -> None:
@@ -156,6 +165,7 @@ class Connection:
                 if node is None:
                     return
                 self._identity = node
+                self._requests = self._access.requests_of(node, PORT)
                 self._slots.release()
                 continue
             request = decode_head(frame, pb.DataFetchRequest)
@@ -195,11 +205,12 @@ class Connection:
         self, correlation: int, request: pb.DataFetchRequest, asked_us: MonotonicUs
     ) -> None:
         queue_us = self._clock() - asked_us
-        identity = self._identity
+        requests = self._requests
         try:
-            self._access.began(identity, "data")
-        except JetstreamError as error:
-            await self._refuse(correlation, error)
+            requests.begin()
+        except TooManyRequestsError as error:
+            what = f"request on the port {PORT}"
+            await self._refuse(correlation, self._access.over_quota(self._identity, what, error))
             return
         try:
             try:
@@ -215,7 +226,7 @@ class Connection:
         except JetstreamError as error:
             await self._refuse(correlation, error)
         finally:
-            self._access.ended(identity, "data")
+            requests.end()
 
     async def _refuse(self, correlation: int, error: JetstreamError) -> None:
         refusal = pb.DataFetchResponse(error=bounded(error))

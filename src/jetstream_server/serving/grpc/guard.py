@@ -18,9 +18,11 @@ from jetstream_protocol.errors import (
     PermissionDeniedError,
     QuotaExceededError,
     StreamExistsError,
+    TooManyRequestsError,
 )
 from jetstream_protocol.generated import common_pb2
 from jetstream_server.security.identity import ANONYMOUS, Identity
+from jetstream_server.security.limits import OpenRequests
 from jetstream_server.security.requirements import RPCS, Requirement, Scope
 from jetstream_server.serving.certificates import contradicts, shown_by
 from jetstream_server.serving.grpc.grpc_loop import Call
@@ -54,11 +56,11 @@ class Guarded:
     def _one(self, method: Any, name: str) -> Callable[[Any, Call], Any]:
         async def answer(request: Any, call: Call) -> Any:
             requirement = await self._admit(request, call, name)
-            self._access.began(call.identity, PORT)
+            requests = self._begun(call.identity)
             try:
                 found = await self._done(method, request, call, name, requirement)
             finally:
-                self._access.ended(call.identity, PORT)
+                requests.end()
             self._check_again(request, call, requirement)
             return found
 
@@ -84,15 +86,24 @@ class Guarded:
     def _many(self, method: Any, name: str) -> Callable[[Any, Call], AsyncIterator[Any]]:
         async def answers(request: Any, call: Call) -> AsyncIterator[Any]:
             requirement = await self._admit(request, call, name)
-            self._access.began(call.identity, PORT)
+            requests = self._begun(call.identity)
             try:
                 async for found in method(request, call):
                     self._check_again(request, call, requirement)
                     yield found
             finally:
-                self._access.ended(call.identity, PORT)
+                requests.end()
 
         return answers
+
+    def _begun(self, identity: Identity) -> OpenRequests:
+        """The caller's requests, of which another one begins. Raises TooManyRequestsError."""
+        requests = self._access.requests_of(identity, PORT)
+        try:
+            requests.begin()
+        except TooManyRequestsError as error:
+            raise self._access.over_quota(identity, f"request on the port {PORT}", error) from None
+        return requests
 
     async def _admit(self, request: Any, call: Call, name: str) -> Requirement | None:
         """Identify the caller. Raises UnauthenticatedError, PermissionDeniedError, or the errors of
