@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jetstream_client._closing import close_behind
+from jetstream_client._memory import keep_freed_memory
 from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client.clients.async_cluster import AsyncClusterMethods
 from jetstream_client.clients.async_keyed_groups import AsyncKeyedGroupMethods
@@ -131,6 +132,7 @@ class AsyncClient(
         return f"<AsyncClient of {', '.join(self.config.servers)}>"
 
     def _set_up(self, config: ClientConfig, callbacks: Callbacks) -> None:
+        keep_freed_memory()
         self.config = config
         self._closed = False
         self._events = ConnectionEvents(callbacks)

@@ -1,0 +1,35 @@
+"""What the allocator keeps for a client's next batch."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+BUFFERS = """
+import resource, sys
+if sys.argv[1] == "client":
+    from jetstream_client._memory import keep_freed_memory
+    keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def use():
+    buffers = [b"x" * 300_000 for _ in range(8)]
+use()
+before = faults()
+for _ in range(20):
+    use()
+print(faults() - before)
+"""
+
+
+def page_faults(which: str) -> int:
+    command = [sys.executable, "-c", BUFFERS, which]
+    return int(subprocess.run(command, check=True, timeout=60, capture_output=True).stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other rules")
+def test_large_buffers_that_are_made_again_cost_no_page_faults() -> None:
+    assert page_faults("client") * 10 < page_faults("as usual")
