@@ -38,7 +38,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
     with secured_server(data, **limits) as running:
         with running.client() as admin:
             admin.create_stream("orders", "orders")
-            with admin.publisher("orders") as publisher:
+            # A fetch returns whole batches: it takes several to read all of it.
+            with admin.publisher("orders", max_bytes=64 * 1024) as publisher:
                 publisher.publish_many([RECORD] * 60)
         yield running
 
