@@ -111,3 +111,6 @@ def test_an_emptied_node_is_removed_and_one_that_is_not_is_kept(
     cluster.wait_for("it is gone", lambda: client.describe_cluster().nodes[3].fenced)
     cluster.jetstream("node", "remove", "3")
     assert [node.id for node in client.describe_cluster().nodes] == [0, 1, 2]
+    refused = cluster.jetstream("node", "decommission", "2", "--yes", code=1)
+    assert "has no other node to go to: start another node, or lower its" in refused
+    assert not client.describe_cluster().nodes[2].draining

@@ -91,8 +91,8 @@ class AsyncClusterMethods(AsyncMethods):
     async def plan_reassignment(self, *, drain: int | None = None) -> list[ReplicaMove]:
         """Plan which streams to move where, so that all nodes hold as many replicas. Moves nothing.
 
-        drain: plan instead to move every replica away from this node. Raises UnavailableError if a
-        stream has no other node to go to.
+        drain: plan instead to move every replica away from this node. Raises
+        PreconditionFailedError if a stream has no other node to go to.
         """
         self._check_open()
         return await self._cluster.plan_reassignment(drain)

@@ -85,8 +85,8 @@ class ClusterMethods:
     def plan_reassignment(self, *, drain: int | None = None) -> list[ReplicaMove]:
         """Plan which streams to move where, so that all nodes hold as many replicas. Moves nothing.
 
-        drain: plan instead to move every replica away from this node. Raises UnavailableError if a
-        stream has no other node to go to.
+        drain: plan instead to move every replica away from this node. Raises
+        PreconditionFailedError if a stream has no other node to go to.
         """
         return self._thread.run(self._client.plan_reassignment(drain=drain))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jetstream_protocol.errors import NotFoundError, UnavailableError
+from jetstream_protocol.errors import NotFoundError, PreconditionFailedError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.state.commands import DrainNode, FenceNode
 from jetstream_server.metadata.state.reassignment_plans import balancing, moves_off
@@ -40,7 +40,9 @@ def test_nodes_that_are_away_or_drained_get_nothing() -> None:
     cluster.do(DrainNode(node_id=NodeId(3), until_undone=True))
     assert moves_off(cluster.registry, NodeId(0)) == {stream.id: (1, 4)}
     cluster.do(FenceNode(node_id=NodeId(4)))
-    with pytest.raises(UnavailableError, match=r"orders@orders.> has no other node to go to"):
+    with pytest.raises(
+        PreconditionFailedError, match=r"orders@orders.> has no other node to go to"
+    ):
         moves_off(cluster.registry, NodeId(0))
     with pytest.raises(NotFoundError):
         moves_off(cluster.registry, NodeId(9))

@@ -7,7 +7,7 @@ applied metadata, and ties are broken by id.
 
 from __future__ import annotations
 
-from jetstream_protocol.errors import NotFoundError, UnavailableError
+from jetstream_protocol.errors import NotFoundError, PreconditionFailedError
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
@@ -17,8 +17,8 @@ Moves = dict[StreamId, tuple[NodeId, ...]]
 
 
 def moves_off(tables: Tables, leaving: NodeId) -> Moves:
-    """Move every replica of that node to another node. Raises NotFoundError, and UnavailableError
-    if a stream has no other node to go to."""
+    """Move every replica of that node to another node. Raises NotFoundError, and
+    PreconditionFailedError if a stream has no other node to go to."""
     if leaving not in tables.nodes:
         raise NotFoundError(f"node {leaving} is not part of this cluster")
     spread = _Spread(tables)
@@ -28,7 +28,7 @@ def moves_off(tables: Tables, leaving: NodeId) -> Moves:
             continue  # It is already being moved away.
         target = spread.best_target(stream, leaving)
         if target is None:
-            raise UnavailableError(
+            raise PreconditionFailedError(
                 f"{stream.full_name} has no other node to go to: start another node, or lower its "
                 "number of replicas first (jetstream stream reassign --replicas)"
             )
