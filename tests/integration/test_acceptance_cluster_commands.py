@@ -129,7 +129,9 @@ def test_health_says_what_is_wrong_and_the_exit_code_says_it_too(
         done = command.jetstream("--server", cluster.servers, "cluster", "health", "--json")
         return done.returncode, json.loads(done.stdout)
 
-    cluster.wait_for("all is well", lambda: health() == (0, {"healthy": True, "problems": []}))
+    cluster.wait_for(
+        "all is well", lambda: health() == (0, {"healthy": True, "problems": [], "notes": []})
+    )
     away = next(n for n in cluster.nodes if n != client.describe_stream("healthy").leader)
     cluster.freeze(away)
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jetstream_client.cli.commands.drain import can_move
-from jetstream_client.cli.commands.health import lines_of, problems_of
+from jetstream_client.cli.commands.health import lines_of, lines_of_notes, notes_of, problems_of
 from jetstream_client.transport import wire
 from jetstream_client.values.types import ClusterInfo, DamagedRange, Node, StreamDescription
 from jetstream_protocol.generated import api_pb2 as pb
@@ -86,3 +86,17 @@ def test_a_drained_node_keeps_what_no_other_node_in_sync_can_lead() -> None:
     assert can_move(cluster, [stream(isr=(0, 1))], 0) == []
     assert can_move(cluster, [stream(isr=(0,))], 0) == []
     assert can_move(cluster, [stream(isr=(0, 2))], 0) == [stream(isr=(0, 2))]
+
+
+def test_where_an_election_may_have_lost_records_is_noted_and_is_no_problem() -> None:
+    lossy = stream(lossy_elections=2)
+    assert kinds(WELL, lossy) == []
+    assert notes_of([stream()]) == []
+    notes = notes_of([stream(), *[lossy] * 5])
+    lines = lines_of_notes(notes)
+    assert lines[0] == (
+        "note: stream o@o.>: committed records may have been lost in 2 elections: compare with "
+        "what publishers know"
+    )
+    assert lines[3:] == ["note: and 2 more such streams; --all shows them"]
+    assert lines_of_notes(notes, everything=True) == [lines[0]] * 5

@@ -100,6 +100,17 @@ def _of_stream(stream: StreamDescription) -> Iterator[Problem]:
         )
 
 
+def notes_of(streams: Sequence[StreamDescription]) -> list[str]:
+    """What an operator should know although all may be well now: where records may be missing."""
+    return [
+        f"stream {each.full_name}: committed records may have been lost in "
+        f"{each.lossy_elections} election{'s' if each.lossy_elections > 1 else ''}: compare with "
+        "what publishers know"
+        for each in streams
+        if each.lossy_elections
+    ]
+
+
 def health(
     context: typer.Context,
     watch: Watch = False,
@@ -123,17 +134,23 @@ def health(
     as_json = options.wants_json(context, json)
     found: list[Problem] = []
 
-    def draw(problems: list[Problem]) -> None:
+    def draw(seen: tuple[list[Problem], list[str]]) -> None:
+        problems, notes = seen
         found[:] = problems
         if as_json:
-            emit_json(_row(problems))
+            emit_json(_row(problems, notes))
         else:
-            print("\n".join(lines_of(problems, everything=everything)))
+            lines = lines_of(problems, everything=everything)
+            print("\n".join(lines + lines_of_notes(notes, everything=everything)))
+
+    def look(client: Client) -> tuple[list[Problem], list[str]]:
+        streams = client.describe_streams()
+        return problems_of(client.describe_cluster(), streams), notes_of(streams)
 
     config = options.config_of_one_thing(context, server, timeout, watch=watch)
     with Client.from_config(config) as client:
         show(
-            lambda: problems_of(client.describe_cluster(), client.describe_streams()),
+            lambda: look(client),
             draw,
             watch=watch,
             lines=as_json,
@@ -141,8 +158,9 @@ def health(
     return Exit.UNHEALTHY if found else Exit.OK
 
 
-def _row(problems: list[Problem]) -> dict[str, Any]:
-    return {"healthy": not problems, "problems": [asdict(problem) for problem in problems]}
+def _row(problems: list[Problem], notes: list[str]) -> dict[str, Any]:
+    found = [asdict(problem) for problem in problems]
+    return {"healthy": not problems, "problems": found, "notes": notes}
 
 
 def lines_of(problems: Sequence[Problem], *, everything: bool = False) -> list[str]:
@@ -158,4 +176,13 @@ def lines_of(problems: Sequence[Problem], *, everything: bool = False) -> list[s
         if len(same) > len(shown):
             left_out = len(same) - len(shown)
             lines.append(f"* and {left_out:,} more: {_SAYS[kind]}; --all shows them")
+    return lines
+
+
+def lines_of_notes(notes: Sequence[str], *, everything: bool = False) -> list[str]:
+    """The same for what `notes_of` returns."""
+    shown = notes if everything else notes[:NAMES_MAX]
+    lines = [f"note: {printable(note)}" for note in shown]
+    if len(notes) > len(shown):
+        lines.append(f"note: and {len(notes) - len(shown):,} more such streams; --all shows them")
     return lines
