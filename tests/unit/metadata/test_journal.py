@@ -8,6 +8,7 @@ from jetstream_protocol.errors import StorageError
 from jetstream_protocol.logfiles.metadata_records import (
     HEADER_BYTES,
     JOURNAL_HEADER,
+    STANDING,
     VOTE,
     Entry,
     Snapshot,
@@ -347,6 +348,23 @@ class TestEarlierRelease:
 def test_a_foreign_file_refuses_to_open(tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes(b"something else entirely")
     with pytest.raises(StorageError, match="not a metadata journal"):
+        Journal.open(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (encode_entry(entry(7)), "entry 7 follows 3"),
+        (encode_record(STANDING, 99, 0, b"no status"), "an invalid standing record"),
+    ],
+)
+def test_a_record_that_cannot_follow_is_refused_with_what_to_do(
+    tmp_path: Path, record: bytes, reason: str
+) -> None:
+    """As when an older copy of the file takes its place under the node, which writes on."""
+    path = written(tmp_path, 1, 2, 3)
+    path.write_bytes(path.read_bytes() + record)
+    with pytest.raises(StorageError, match=f"{reason}; .*move "):
         Journal.open(str(tmp_path))
 
 

@@ -146,7 +146,8 @@ def _replay(path: str, found: Recovered, record: Record) -> None:
     if kind == ENTRY:
         if found.held and index != found.held[-1].index + 1:
             raise StorageError(
-                f"{path} before byte {end}: entry {index} follows {found.held[-1].index}"
+                f"{path} before byte {end}: entry {index} follows {found.held[-1].index}; "
+                f"{WHAT_TO_DO}"
             )
         found.held.append(Entry(payload, index, term))
     elif kind == TRUNCATE:
@@ -160,6 +161,8 @@ def _replay(path: str, found: Recovered, record: Record) -> None:
         try:
             found.standing = VoterStatus.decode(payload, index)
         except (ValueError, KeyError, TypeError) as error:
-            raise StorageError(f"{path} before byte {end}: an invalid standing record") from error
+            raise StorageError(
+                f"{path} before byte {end}: an invalid standing record; {WHAT_TO_DO}"
+            ) from error
     else:
         raise StorageError(f"{path} before byte {end}: unknown record kind {kind}")
