@@ -209,6 +209,12 @@ class AccessControl:
             return self._limits.requests_of(identity.principal, port)
         return OpenRequests(identity.principal, sys.maxsize)
 
+    def too_many_requests(
+        self, identity: Identity, port: str, error: TooManyRequestsError
+    ) -> JetstreamError:
+        """`over_quota` for a request that `requests_of` has refused to count."""
+        return self.over_quota(identity, f"request on the port {port}", error)
+
     def over_quota(self, identity: Identity, what: str, error: JetstreamError) -> JetstreamError:
         """Note the error in the audit log, and return it. A node's calls are not noted: the node
         does that."""

@@ -209,8 +209,8 @@ class Connection:
         try:
             requests.begin()
         except TooManyRequestsError as error:
-            what = f"request on the port {PORT}"
-            await self._refuse(correlation, self._access.over_quota(self._identity, what, error))
+            refusal = self._access.too_many_requests(self._identity, PORT, error)
+            await self._refuse(correlation, refusal)
             return
         try:
             try:

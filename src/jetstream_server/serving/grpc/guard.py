@@ -102,7 +102,7 @@ class Guarded:
         try:
             requests.begin()
         except TooManyRequestsError as error:
-            raise self._access.over_quota(identity, f"request on the port {PORT}", error) from None
+            raise self._access.too_many_requests(identity, PORT, error) from None
         return requests
 
     async def _admit(self, request: Any, call: Call, name: str) -> Requirement | None:
