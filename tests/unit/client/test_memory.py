@@ -33,3 +33,21 @@ def page_faults(which: str) -> int:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other rules")
 def test_large_buffers_that_are_made_again_cost_no_page_faults() -> None:
     assert page_faults("client") * 10 < page_faults("as usual")
+
+
+CLIENTS = """
+import resource
+from jetstream_client._memory import keep_freed_memory
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    keep_freed_memory()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other rules")
+def test_further_clients_clear_no_memory() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENTS], check=True, timeout=60, capture_output=True
+    )
+    assert int(done.stdout) < 500
