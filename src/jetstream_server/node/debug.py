@@ -1,17 +1,17 @@
 """The facts about a node that support needs, without secrets.
 
-A setting is secret if its name says so (SECRET_WORDS), and so is the part of a URL before the @.
-Such values are removed wherever else they appear too.
+A setting is secret if its name says so (SECRET_WORDS), and so is what a URL has in front of its
+last @. Such values are removed wherever else they appear too.
 """
 
 from __future__ import annotations
 
 import json
 import platform
-import re
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import unquote
 
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.node.config import Config
@@ -20,7 +20,8 @@ HIDDEN = "***"
 SECRET_WORDS = ("credential", "password", "token", "secret", "seed", "keys")
 _FILE_WORDS = ("_file", "_files")
 """A file's name is not secret, its content is."""
-_USER_INFO = re.compile(r"(?<=://)[^@/\s]*(?=@)")
+_URLS = ("servers", "advertise")
+"""URLs of NATS servers, which may lack nats:// in front."""
 _SHORT = 4
 """Shorter values would blot out half of every page, and are too short to be good secrets."""
 
@@ -37,7 +38,17 @@ def _without_secrets(value: Any, name: str = "") -> Any:
         return [_without_secrets(each, name) for each in value]
     if not isinstance(value, str) or not value:
         return value
-    return HIDDEN if _is_secret(name) else _USER_INFO.sub(HIDDEN, value)
+    if _is_secret(name):
+        return HIDDEN
+    login = _login(value, name)
+    return value.replace(f"{login}@", f"{HIDDEN}@") if login else value
+
+
+def _login(value: str, name: str) -> str:
+    """What a URL says in front of its last @; a password may have others in it."""
+    if "://" not in value and name not in _URLS:
+        return ""
+    return value.partition("://")[2 if "://" in value else 0].rpartition("@")[0]
 
 
 def _is_secret(name: str) -> bool:
@@ -61,14 +72,16 @@ def _secrets(value: Any, name: str = "") -> Iterator[str]:
         if _is_secret(name):
             yield value
             yield from value.split()
-        for user_info in _USER_INFO.findall(value):
-            yield user_info
-            yield user_info.partition(":")[2]
+        login = _login(value, name)
+        for each in (login, login.partition(":")[2]):
+            yield each
+            yield unquote(each)
 
 
 def blotted(text: str, secrets: Iterable[str]) -> str:
+    """The text without the secrets, also where it is JSON, which may spell them otherwise."""
     for secret in secrets:
-        text = text.replace(secret, HIDDEN)
+        text = text.replace(secret, HIDDEN).replace(json.dumps(secret)[1:-1], HIDDEN)
     return text
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from jetstream_server.node.config import Config
 from jetstream_server.node.debug import HIDDEN, debug_node, public, secrets_of
 
@@ -38,6 +40,33 @@ def test_a_secret_that_has_found_its_way_into_a_log_line_is_blotted_out() -> Non
     assert PLANTED not in str(told)
     assert told.log == [f"login as {HIDDEN} failed"]
     assert told.metrics == f"x {HIDDEN}"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"me:{PLANTED}@127.0.0.1:4222",
+        f"{PLANTED}@127.0.0.1:4222",
+        f"nats://me:p@{PLANTED}@127.0.0.1:4222",
+        f"nats://me:{PLANTED}:p@127.0.0.1:4222",
+        f"tls://me:%40{PLANTED}@127.0.0.1:4222",
+    ],
+)
+def test_a_login_is_hidden_however_a_server_s_url_is_written(url: str) -> None:
+    named = Config.model_validate({"nats": {"servers": [url], "advertise": [url]}})
+    told = debug_node(named, "", [])
+    assert PLANTED not in str(told)
+    scheme = url.partition("://")[0] + "://" if "://" in url else ""
+    assert json.loads(told.config)["nats"]["servers"] == [f"{scheme}{HIDDEN}@127.0.0.1:4222"]
+
+
+def test_a_login_is_blotted_out_as_url_as_text_and_as_json() -> None:
+    named = Config.model_validate(
+        {"nats": {"servers": ["nats://me:p%C3%A4ss%40w@127.0.0.1:4222"]}, "credential": 'a"b\\c"'}
+    )
+    lines = ["p%C3%A4ss%40w", "päss@w", json.dumps("päss@w"), json.dumps('a"b\\c"')]
+    told = debug_node(named, "", lines)
+    assert list(told.log) == [HIDDEN, HIDDEN, f'"{HIDDEN}"', f'"{HIDDEN}"']
 
 
 def test_a_file_is_named_and_not_hidden() -> None:
