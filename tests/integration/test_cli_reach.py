@@ -98,7 +98,7 @@ def test_a_list_shows_replicas_messages_bytes_and_age(jetstream: Run) -> None:
     assert row["last_append"].endswith("Z")
 
 
-def test_a_list_says_which_streams_are_readonly_or_paused(
+def test_a_list_says_which_streams_take_no_messages_and_why(
     jetstream: Run, server: ServerProcess
 ) -> None:
     with Client(server.grpc) as client:
@@ -108,6 +108,9 @@ def test_a_list_says_which_streams_are_readonly_or_paused(
         assert jetstream(*last).splitlines()[-1].endswith(" read-only")
         client.pause_stream("marked")
         assert jetstream(*last).splitlines()[-1].endswith(" read-only, paused")
+        client.delete_stream("marked")
+        client.create_stream("marked", "marked", restoring=True)
+        assert re.search(r"^marked .* restoring$", jetstream("stream", "list"), re.MULTILINE)
         client.delete_stream("marked")
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ import pytest
 
 from jetstream_client import Client
 from tests.support.browser import Page, browser, needs_chromium
+from tests.support.command import jetstream
 from tests.support.server import ServerProcess
 
 PAGE_BYTES_MAX = 150 * 1024
@@ -238,18 +241,72 @@ async def _follows(page: Page, client: Client, stream: str) -> None:
 
 
 @needs_chromium
-def test_a_compacted_stream_is_not_said_to_hold_a_record_for_each_offset(
+def test_the_command_beside_messages_prints_these_messages(
+    server: ServerProcess, client: Client, stream: str, tmp_path: Path
+) -> None:
+    for number in range(9):
+        time.sleep(0.01 * (number == 6))  # A browser knows milliseconds.
+        client.publish(f"{stream}.a", b"%d" % number)
+    sixth = client.fetch(stream, 6)[0].timestamp.isoformat()
+
+    async def walk() -> None:
+        async with browser(tmp_path) as page:
+            await page.open(f"{server.http}/#/streams/{stream}")
+            await page.until("document.querySelectorAll('#messages details').length == 9")
+            await page.value("document.getElementById('limit').value = 2")
+            for click, offsets in [
+                (_show("last"), [8, 7]),
+                (_show("offset", "3"), [3, 4]),
+                (
+                    "[...document.querySelectorAll('button')].find(b => b.innerText == 'Older')",
+                    [1, 2],
+                ),
+                (
+                    "[...document.querySelectorAll('button')].find(b => b.innerText == 'Newer')",
+                    [3, 4],
+                ),
+                (_show("earliest"), [0, 1]),
+                (_show("time", sixth), [6, 7]),
+            ]:
+                await page.value(f"({click}).click()")
+                shown = (
+                    "[...document.querySelectorAll('#messages details')].map(d => d.dataset.offset)"
+                )
+                await page.until(f"{shown}.join() == {json.dumps(','.join(map(str, offsets)))}")
+                command = shlex.split(await page.value(_COMMAND))
+                done = await asyncio.to_thread(jetstream, *command[1:], "--format", "%o ")
+                assert sorted(map(int, done.stdout.split())) == sorted(offsets), command
+
+    asyncio.run(walk())
+
+
+_COMMAND = "document.querySelector('section[aria-label=Messages] .head code').textContent"
+
+
+def _show(place: str, at: str = "") -> str:
+    """The button, once the fields say where."""
+    return (
+        f"document.getElementById('from').value = {json.dumps(place)},"
+        f"document.getElementById('at').value = {json.dumps(at)},"
+        "document.getElementById('show')"
+    )
+
+
+@needs_chromium
+def test_a_stream_s_page_counts_no_compacted_records_and_says_why_it_takes_none(
     server: ServerProcess, client: Client, name: str, tmp_path: Path
 ) -> None:
     client.create_stream(name, subject=name, compact=True)
     for value in (b"1", b"2"):
         client.publish(name, value, key="same")
+    client.set_stream_readonly(name)
 
     async def walk() -> None:
         async with browser(tmp_path) as page:
             await page.open(f"{server.http}/#/streams/{name}")
             cards = "document.querySelector('.cards')"
             await page.until(f"{cards} && {cards}.textContent.includes('Records≤ 2Offsets0 – 1')")
+            assert await page.value("document.querySelector('h1').innerText") == f"{name} read-only"
             assert page.problems == []
 
     asyncio.run(walk())

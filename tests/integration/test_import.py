@@ -19,10 +19,10 @@ import nats as nats_py
 import pytest
 
 from jetstream_client import Client, NatsOptions
-from jetstream_client.migration import nats_stream
+from jetstream_client.migration import importing, nats_stream
 from jetstream_client.migration.kafka import header_block
 from jetstream_client.migration.records import RecordDigest, Records
-from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 from tests.support import command
 from tests.support.kafka import running_kafka
 from tests.support.nats_server import NatsServer
@@ -131,6 +131,41 @@ def test_all_of_a_stream_is_imported_that_takes_several_requests(
     assert client.publish("MANY.a", b"next").offset == count
 
 
+async def _add(url: str, subject: str, **settings: Any) -> None:
+    """A stream, which holds two messages for a moment, or for longer."""
+    client = await nats_py.connect(url)
+    try:
+        js = client.jetstream()
+        await js.add_stream(name=subject, subjects=[subject], **settings)
+        for value in (b"0", b"1"):
+            await js.publish(subject, value)
+        if not settings:
+            await js.purge_stream(subject)
+    finally:
+        await client.close()
+
+
+def test_a_purged_stream_goes_on_with_its_next_sequence(
+    server: ServerProcess, client: Client, peer: NatsServer
+) -> None:
+    asyncio.run(_add(peer.url, "PURGED"))
+    assert "0 records" in jetstream(
+        server, "import", "purged", "--from-jetstream", "PURGED", "--nats", peer.url
+    )
+    assert client.describe_stream("purged").last_append is None, "nothing was ever appended"
+    assert client.publish("PURGED", b"next").offset == 2
+
+
+def test_a_work_queue_is_refused_before_anything_is_made(
+    server: ServerProcess, client: Client, peer: NatsServer
+) -> None:
+    asyncio.run(_add(peer.url, "WORK", retention="workqueue"))
+    for command_ in ("import", "mirror"):
+        arguments = (command_, "work", "--from-jetstream", "WORK", "--nats", peer.url)
+        assert "is a work queue" in jetstream(server, *arguments, code=2)
+    assert "work" not in [each.name for each in client.list_streams()]
+
+
 def test_messages_are_read_on_after_jetstream_was_started_again(peer: NatsServer) -> None:
     asyncio.run(_filled_with_many(peer.url, "AGAIN", nats_stream.BATCH + 10))
     with nats_stream.NatsStream([peer.url], NatsOptions(), "AGAIN") as source:
@@ -188,6 +223,61 @@ def test_a_mirror_follows_until_it_is_cut_over(
     assert said["records"] == 50
     assert [each.value for each in read(client, "live")][-3:] == [b"one", b"two", b"three"]
     assert client.publish("LIVE.more", b"four").offset == 54
+
+
+async def _bucket(url: str, keys: int, value: bytes) -> None:
+    """Gives a bucket's keys a value; of each, JetStream keeps the last one."""
+    client = await nats_py.connect(url)
+    try:
+        bucket = await client.jetstream().create_key_value(bucket="prices")
+        for key in range(keys):
+            await bucket.put(f"k{key}", value)
+    finally:
+        await client.close()
+
+
+def test_what_jetstream_removes_between_two_runs_is_no_obstacle(
+    server: ServerProcess, client: Client, peer: NatsServer
+) -> None:
+    asyncio.run(_bucket(peer.url, 5, b"1"))
+    with nats_stream.NatsStream([peer.url], NatsOptions(), "KV_prices") as source:
+        before = importing.Import(client, "bucket", "$KV.prices.>", {}, may_shrink=True)
+        before.add(source.records(0, 5), lambda _: None)
+    asyncio.run(_bucket(peer.url, 3, b"2"))
+    arguments = ("mirror", "bucket", "--from-jetstream", "KV_prices", "--nats", peer.url)
+    done = command.jetstream("--server", server.grpc, *arguments, "--cut-over", "--json")
+    assert (done.returncode, json.loads(done.stdout)["records"]) == (0, 8)
+    assert "also holds 3 records" in done.stderr
+    assert [each.value for each in read(client, "bucket")] == [b"1"] * 5 + [b"2"] * 3
+    assert not client.describe_stream("bucket").restoring
+
+
+def _numbers(*offsets: int, value: bytes = b"v") -> Records:
+    count = len(offsets)
+    return Records(
+        offsets, [1] * count, [b"s"] * count, [None] * count, [value] * count, [b""] * count
+    )
+
+
+@pytest.mark.parametrize(
+    ("may_shrink", "now"),
+    [
+        pytest.param(False, _numbers(0, 2, 3, 4), id="a source that does not shrink"),
+        pytest.param(True, _numbers(0, 1, 2, 3, value=b"w"), id="other records"),
+        pytest.param(True, _numbers(0, 1), id="a source that begins anew"),
+    ],
+)
+def test_a_stream_that_holds_something_else_than_its_source_never_listens(
+    client: Client, name: str, may_shrink: bool, now: Records
+) -> None:
+    before = importing.Import(client, name, name, {}, may_shrink=may_shrink)
+    before.add([_numbers(0, 1, 2)], lambda _: None)
+    with pytest.raises(CorruptBatchError):
+        importing.run(
+            client, name, name, {}, [now], (0, now.offsets[-1] + 1), lambda _: None,
+            may_shrink=may_shrink,
+        )  # fmt: skip
+    assert client.describe_stream(name).restoring
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])

@@ -3,30 +3,53 @@
 The records are digested while they are read. At the end the new stream is read back, and count and
 digest are compared. An import that was interrupted reads the source again from its
 beginning, and writes only what the stream lacks.
+
+Meanwhile the source may have removed records that were copied before: a bucket of JetStream keeps
+the last value of each key only. The new stream keeps them. **safety** Only such records may be in
+it beside those of the source: copied before this run began, from where the source has a hole now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from jetstream_client.clients.blocking_client import Client
-from jetstream_client.migration.backup import Advance, kept
-from jetstream_client.migration.records import RecordDigest, Records
+from jetstream_client.migration.backup import Advance
+from jetstream_client.migration.records import OffsetRanges, RecordDigest, Records
 from jetstream_client.migration.restore import begin_restoring, differs, listen, records_of
 from jetstream_client.migration.restore_writer import RestoreWriter
 from jetstream_client.values.types import Stream
 
 
-class Import:
-    """A new stream that is filled from a source: `begin`, `add`, then `finish`."""
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What the new stream holds. removed: records of which the source has removed since they were
+    copied."""
 
-    def __init__(self, client: Client, name: str, subject: str, settings: dict[str, Any]) -> None:
+    stream: Stream
+    count: int
+    digest: str
+    removed: int
+
+
+class Import:
+    """A new stream that is filled from a source: `begin`, `add`, `verify`, `listen`.
+
+    may_shrink: the source may remove records at any place while it is copied.
+    """
+
+    def __init__(
+        self, client: Client, name: str, subject: str, settings: dict[str, Any],
+        *, may_shrink: bool,
+    ) -> None:  # fmt: skip
         self._client = client
         self.stream, self._limits = begin_restoring(client, name, subject, dict(settings))
         self._writer = RestoreWriter(client, self.stream)
         self._digest = RecordDigest()
-        self._start = 0
+        self._copied_before = self._writer.next_offset if may_shrink else 0
+        self._source = OffsetRanges()
 
     @property
     def next_offset(self) -> int:
@@ -35,7 +58,6 @@ class Import:
 
     def begin(self, start_offset: int) -> None:
         """The source has nothing before that offset."""
-        self._start = start_offset
         if not self._writer.next_offset and start_offset:
             self._writer.cover(start_offset)
             self._writer.flush()
@@ -46,21 +68,30 @@ class Import:
         for records in source:
             before = self._writer.next_offset
             self._digest.add(records)
+            if records.offsets and records.offsets[0] < self._copied_before:
+                self._source.add(records.offsets)
             self._writer.put(records)
             advance(max(0, self._writer.next_offset - before))
         self._writer.flush()
 
-    def verify(self, end_offset: int) -> RecordDigest:
+    def verify(self, end_offset: int) -> Imported:
         """Compare the records that were read with what the stream holds; its log must end at
         `end_offset`. Raises CorruptBatchError."""
         self._writer.cover(end_offset)
         self._writer.flush()
-        found = RecordDigest()
+        of_source, whole = RecordDigest(), RecordDigest()
         for records in records_of(self._client, self.stream):
-            found.add(kept(records, self._start))
-        if (found.count, found.hexdigest()) != (self._digest.count, self._digest.hexdigest()):
-            raise differs(self.stream.name, self._digest.count, found.count)
-        return found
+            whole.add(records)
+            of_source.add(records.where(lambda offset: not self._is_removed(offset, end_offset)))
+        wanted = self._digest
+        if (of_source.count, of_source.hexdigest()) != (wanted.count, wanted.hexdigest()):
+            raise differs(self.stream.name, wanted.count, of_source.count)
+        removed = whole.count - of_source.count
+        return Imported(self.stream, whole.count, whole.hexdigest(), removed)
+
+    def _is_removed(self, offset: int, end_offset: int) -> bool:
+        """Whether a record that was copied before has no place in the source any more."""
+        return offset < min(self._copied_before, end_offset) and offset not in self._source
 
     def listen(self) -> Stream:
         """The stream has its limits, and listens to its subject when this returns."""
@@ -69,11 +100,12 @@ class Import:
 
 def run(
     client: Client, name: str, subject: str, settings: dict[str, Any], source: Iterable[Records],
-    bounds: tuple[int, int], advance: Advance,
-) -> tuple[Stream, RecordDigest]:  # fmt: skip
+    bounds: tuple[int, int], advance: Advance, *, may_shrink: bool,
+) -> Imported:  # fmt: skip
     """All of an import. bounds: the source's first offset, and the one after its last."""
-    importing = Import(client, name, subject, settings)
+    importing = Import(client, name, subject, settings, may_shrink=may_shrink)
     importing.begin(bounds[0])
     importing.add(source, advance)
-    digest = importing.verify(bounds[1])
-    return importing.listen(), digest
+    done = importing.verify(bounds[1])
+    importing.listen()
+    return done

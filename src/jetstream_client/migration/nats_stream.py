@@ -48,7 +48,8 @@ _NS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What JetStream says of a stream. Settings in seconds and bytes; 0: unlimited."""
+    """What JetStream says of a stream. Settings in seconds and bytes; 0: unlimited. retention:
+    limits, interest or workqueue."""
 
     name: str
     subjects: tuple[str, ...]
@@ -59,6 +60,7 @@ class StreamInfo:
     max_bytes: int
     max_messages: int
     duplicate_window: float
+    retention: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,7 @@ class NatsStream:
             max_bytes=max(0, config.get("max_bytes", 0)),
             max_messages=max(0, config.get("max_msgs", 0)),
             duplicate_window=config.get("duplicate_window", 0) / _NS,
+            retention=config.get("retention", "limits"),
         )
 
     async def _make_consumer(self, sequence: int) -> None:

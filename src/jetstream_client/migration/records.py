@@ -8,9 +8,11 @@ epochs. Two streams with the same count and digest are the same to every reader.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 from jetstream_protocol.batch import Batch
 
@@ -52,6 +54,16 @@ class Records:
             self.header_blocks[start:stop],
         )
 
+    def where(self, wanted: Callable[[int], bool]) -> Records:
+        """The rows whose offset is wanted."""
+        at = [row for row, offset in enumerate(self.offsets) if wanted(offset)]
+        if len(at) == len(self):
+            return self
+        columns: list[Sequence[Any]] = [
+            self.offsets, self.timestamps, self.subjects, self.keys, self.values, self.header_blocks
+        ]  # fmt: skip
+        return Records(*([column[row] for row in at] for column in columns))
+
     def sizes(self) -> list[int]:
         """About how many bytes each record takes."""
         return [
@@ -88,3 +100,22 @@ class RecordDigest:
         for column in self._columns:
             whole.update(column.digest())
         return whole.hexdigest()
+
+
+class OffsetRanges:
+    """Which offsets there are: 16 bytes for each range without a hole. `add` them in order."""
+
+    def __init__(self) -> None:
+        self._starts, self._ends = array("q"), array("q")
+
+    def add(self, offsets: Sequence[int]) -> None:
+        for offset in offsets:
+            if self._ends and self._ends[-1] == offset:
+                self._ends[-1] = offset + 1
+            else:
+                self._starts.append(offset)
+                self._ends.append(offset + 1)
+
+    def __contains__(self, offset: int) -> bool:
+        at = bisect_right(self._starts, offset) - 1
+        return at >= 0 and offset < self._ends[at]

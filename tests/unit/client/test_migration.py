@@ -8,7 +8,7 @@ import pytest
 
 from jetstream_client import Client
 from jetstream_client.migration.manifest import Manifest
-from jetstream_client.migration.records import RecordDigest, Records
+from jetstream_client.migration.records import OffsetRanges, RecordDigest, Records
 from jetstream_client.migration.restore_writer import RestoreWriter
 from jetstream_protocol.batch import RECORDS_MAX, Batch, iterate
 from jetstream_protocol.errors import InvalidRequestError, MessageTooLargeError, UnknownOutcomeError
@@ -137,3 +137,16 @@ def test_a_manifest_says_what_is_wrong_with_it() -> None:
     ):
         with pytest.raises(InvalidRequestError, match=says):
             Manifest.from_json(text, "here")
+
+
+def test_ranges_know_which_offsets_there_are() -> None:
+    ranges = OffsetRanges()
+    ranges.add([3, 4, 5, 8])
+    ranges.add([9, 20])
+    assert [each for each in range(25) if each in ranges] == [3, 4, 5, 8, 9, 20]
+
+
+def test_rows_are_chosen_by_their_offset() -> None:
+    whole = records(3, 4, 9)
+    assert list(whole.where(lambda offset: offset != 4).offsets) == [3, 9]
+    assert whole.where(lambda _: True) is whole

@@ -166,7 +166,13 @@ def _source(client: Client, name: str, nats: str | None, login: NatsOptions) -> 
 def _settings_of(
     info: StreamInfo, subject: str | None, settings: dict[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """The new stream's subject and settings."""
+    """The new stream's subject and settings. Raises InvalidRequestError for a stream that cannot be
+    imported."""
+    if info.retention == "workqueue":
+        raise InvalidRequestError(
+            f"stream {info.name} is a work queue, of which JetStream lets only its workers read: "
+            "let them finish what is in it, and create the new stream yourself"
+        )
     if subject is None and len(info.subjects) != 1:
         listed = ", ".join(info.subjects) or "none of its own"
         raise InvalidRequestError(
@@ -191,18 +197,18 @@ def _from_jetstream(
         subject, settings = _settings_of(info, subject, settings)
         start, end = max(0, info.first_sequence - 1), info.last_sequence
         with progress_bar(end - start) as advance:
-            made, digest = importing.run(
-                client, name, subject, settings, source.records(start, end), (start, end), advance
-            )
+            made = importing.run(
+                client, name, subject, settings, source.records(start, end), (start, end), advance,
+                may_shrink=True,
+            )  # fmt: skip
         missed = source.info().last_sequence - end
     if missed:
         print(
             f"note: {missed} messages came to JetStream while its stream was copied: those before "
-            f"{made.name} listened are not in it. Publishers have to rest while a stream is cut "
-            "over",
+            f"{name} listened are not in it. Publishers have to rest while a stream is cut over",
             file=sys.stderr,
         )
-    return _row(made.name, digest.count, digest.hexdigest())
+    return _row(made)
 
 
 def _follow(
@@ -212,7 +218,7 @@ def _follow(
     with _source(client, stream, nats, login) as source:
         info = source.info()
         subject, settings = _settings_of(info, subject, settings)
-        copying = importing.Import(client, name, subject, settings)
+        copying = importing.Import(client, name, subject, settings, may_shrink=True)
         copying.begin(max(0, info.first_sequence - 1))
         before = -1
         for records in source.records(copying.next_offset, None, wait=FOLLOW_SECONDS):
@@ -248,12 +254,13 @@ def _from_file(
                 end = part.offsets[-1] + 1
                 yield part
 
-    copying = importing.Import(client, name, subject, settings)
+    copying = importing.Import(client, name, subject, settings, may_shrink=False)
     copying.begin(start)
     with progress_bar(None) as advance:
         copying.add(noted(chain([first], source)), advance)
-    digest = copying.verify(end)
-    return _row(copying.listen().name, digest.count, digest.hexdigest())
+    done = copying.verify(end)
+    copying.listen()
+    return _row(done)
 
 
 def _from_kafka(
@@ -267,14 +274,20 @@ def _from_kafka(
             grouped = {
                 **settings, "group": name, "partition": partition, "partitions": len(bounds)
             }  # fmt: skip
-            made_name = f"{name}-{partition}"
             with progress_bar(end - start) as advance:
-                made, digest = importing.run(
-                    client, made_name, subject, grouped, records, (start, end), advance
-                )
-            done.append(_row(made.name, digest.count, digest.hexdigest()))
+                made = importing.run(
+                    client, f"{name}-{partition}", subject, grouped, records, (start, end), advance,
+                    may_shrink=True,
+                )  # fmt: skip
+            done.append(_row(made))
     return done
 
 
-def _row(name: str, records: int, digest: str) -> dict[str, Any]:
-    return {"stream": name, "records": records, "digest": digest}
+def _row(made: importing.Imported) -> dict[str, Any]:
+    if made.removed:
+        print(
+            f"note: {made.stream.name} also holds {made.removed} records that were copied before, "
+            "and that the source has removed since",
+            file=sys.stderr,
+        )
+    return {"stream": made.stream.name, "records": made.count, "digest": made.digest}

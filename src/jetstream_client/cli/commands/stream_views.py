@@ -46,7 +46,8 @@ def list_(
 
     REPLICAS: how many are in sync, of how many. LAST: the age of the last record. "-": no leader
     answers. MESSAGES of a compacted stream counts offsets, so it is an upper bound. STATE:
-    read-only, paused, encrypted (by its own setting), or "-".
+    read-only, paused, restoring (being restored or imported), encrypted (by its own setting), or
+    "-".
 
     Examples:
 
@@ -112,6 +113,8 @@ def _marks(stream: Stream) -> Iterator[str]:
         yield "read-only"
     if stream.paused:
         yield "paused"
+    if stream.restoring:
+        yield "restoring"
     if stream.encryption != "node":
         yield "encrypted"
 

@@ -266,7 +266,7 @@ def _description(replica: Replica) -> pb.StreamDescription:
         progress=_progress(replica),
         damaged=_damaged(replica),
         compaction=_compaction(replica) if replica.stream.was_compacted else None,
-        last_append_us=log.last_append_timestamp if log.log_end_offset else None,
+        last_append_us=(log.last_append_timestamp if log.log_end_offset else 0) or None,
         key_id=active_key_id(replica.stream.config, log),
     )
 

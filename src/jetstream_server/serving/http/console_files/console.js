@@ -266,7 +266,7 @@ const streamsPage = (query) => ({
     const go = (more) => { location.hash = `#/streams?${new URLSearchParams({ ...Object.fromEntries(query), ...more })}`; };
     const search = searchField("Name or subject", query, go);
     const columns = [
-      ["Name", (s) => h("a", { id: `to-${s.stream.id}`, href: `#/${path(fullName(s.stream))}` }, s.stream.name)],
+      ["Name", (s) => [h("a", { id: `to-${s.stream.id}`, href: `#/${path(fullName(s.stream))}` }, s.stream.name), marks(s.stream)]],
       ["Subject", (s) => h("span", { class: "mono" }, s.stream.subject || "–")],
       ["Leader", (s) => s.stream.leader < 0 ? h("span", { class: "bad" }, "none") : String(s.stream.leader), true],
       ["In sync", (s) => sync(s.stream), true],
@@ -291,6 +291,10 @@ const sync = (stream) => {
   const all = stream.replicas.length, now = stream.isr.length;
   return h("span", { class: now < (stream.config.min_insync_replicas || 1) ? "bad" : now < all ? "warn" : "" }, `${now} of ${all}`);
 };
+
+/** Why it takes no messages, if it takes none. */
+const marks = (stream) => [[stream.readonly, "read-only"], [stream.paused, "paused"], [(stream.config || {}).restoring, "restoring"]]
+  .map(([holds, mark]) => holds && h("span", { class: "warn" }, ` ${mark}`));
 
 /** Compaction leaves offsets without a record: nobody counts those. */
 const records = (found) => `${(found.stream.config || {}).compact ? "≤ " : ""}${count(found.high_watermark - found.log_start_offset)}`;
@@ -384,7 +388,7 @@ function streamOverview(name, found) {
     ["Suspected gaps", count(found.suspected_gaps)], ["Created", moment(stream.created_at_us)],
   ];
   return [
-    h("h1", {}, stream.name),
+    h("h1", {}, stream.name, marks(stream)),
     online ? null : h("div", { class: "error", role: "alert" }, found.state),
     h("div", { class: "cards" },
       card("Records", records(found)), card("Offsets", offsets(found)),
@@ -433,20 +437,23 @@ function messageBrowser(name) {
     }
   }
 
+  const most = () => ["--max", limit.value];
+  const fromOffset = (offset) => show({ offset }, ["--from", String(offset), ...most()]);
+
   function begin() {
     const value = at.value.trim();
-    if (from.value === "offset") return show({ offset: value || 0 }, ["--from", value || "0"]);
-    if (from.value === "earliest") return show({ timestamp_us: 0 }, ["--from", "earliest"]);
+    if (from.value === "offset") return fromOffset(value || 0);
+    if (from.value === "earliest") return show({ timestamp_us: 0 }, ["--from", "earliest", ...most()]);
     if (from.value === "time") {
       const time = Date.parse(/[zZ]|[+-]\d\d:?\d\d$/.test(value) ? value : `${value}Z`);
       if (Number.isNaN(time) || time < 0) { note.textContent = "a time is written so: 2026-01-31T12:00:00 (UTC)"; return undefined; }
-      return show({ timestamp_us: time * 1000 }, ["--from", new Date(time).toISOString()]);
+      return show({ timestamp_us: time * 1000 }, ["--from", new Date(time).toISOString(), ...most()]);
     }
     return show({ last: limit.value }, ["--from", `last:${limit.value}`]);
   }
 
-  const older = () => page && show({ offset: Math.max(Number(page.log_start_offset), (page.messages.length ? page.messages[0].offset : page.next_offset) - Number(limit.value)) }, ["--from", "earliest"]);
-  const newer = () => page && show({ offset: page.next_offset }, ["--from", String(page.next_offset)]);
+  const older = () => page && fromOffset(Math.max(Number(page.log_start_offset), (page.messages.length ? page.messages[0].offset : page.next_offset) - Number(limit.value)));
+  const newer = () => page && fromOffset(page.next_offset);
 
   async function follow() {
     const controller = running = new AbortController();
