@@ -32,13 +32,18 @@ def read(path: Path) -> Iterator[Records]:
     last = -1
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
             try:
                 row = _row(json.loads(line))
                 if row.offset <= last:
                     raise ValueError(f"offset {row.offset} after {last}")
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+            except (
+                ValueError, TypeError, KeyError, AttributeError, InvalidRequestError
+            ) as error:  # fmt: skip
+                why = f"it lacks the field {error}" if isinstance(error, KeyError) else error
                 raise InvalidRequestError(
-                    f"{path}, line {number} is no record as `jetstream export` writes them: {error}"
+                    f"{path}, line {number} is no record as `jetstream export` writes them: {why}"
                 ) from error
             last = row.offset
             rows.append(row)
