@@ -223,8 +223,9 @@ RENAMED: dict[type, dict[str, Rename]] = {
     },
     StreamMetadata: {
         "elr": _members, "isr": _members, "last_known": _members, "leader": _node,
-        "leader_epoch": _epoch, "lossy_elections": _unread, "replicas": _members,
-        "stream_epoch": _stream_epoch, "target_replicas": _members, "unflushed": _members,
+        "leader_epoch": _epoch, "lossy_elections": _unread, "observers": _members,
+        "replicas": _members, "stream_epoch": _stream_epoch, "target_replicas": _members,
+        "unflushed": _members,
     },
     FetchRequest: {
         "follower": _node, "incarnation": _incarnation, "last_epoch": _epoch,
@@ -243,8 +244,8 @@ _KEPT: dict[type, str] = {
     LeaderEpochCache: "",
     LeaderState: "_lag_max_us _ticked_at_us epoch_start_offset high_watermark",
     ModelLog: "flushed_offset",
-    Replica: "_flush_target _lag_max_us _rebuild _recorded_failure _waiters closed counters"
-    " failures high_watermark is_deleted on_commit leader_log_start_offset on_unreadable"
+    Replica: "_flush_target _lag_max_us _rebuild _recorded_failure _waiters closed closeness"
+    " counters failures high_watermark is_deleted on_commit leader_log_start_offset on_unreadable"
     " unreadable_reason",
     # Nothing is purged in the model: `purged_epoch` is no epoch there.
     StreamMetadata: "config created_at_us creator group id name partition partitions paused"

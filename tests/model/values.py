@@ -28,7 +28,7 @@ FOUND_ELSEWHERE = {FollowerState: ("_log",), LeaderState: ("_log", "_nodes")}
 """Slots that are looked at in another way: the log is the replica's."""
 INSIGNIFICANT = (
     "_asks_flush_since", "_confirmable", "_mark_at_us", "_mark_offset", "_waiters",
-    "caught_up_at_us", "counters", "leader_log_start_offset", "on_commit",
+    "caught_up_at_us", "closeness", "counters", "leader_log_start_offset", "on_commit",
 )  # fmt: skip
 """Slots that no decision depends on while time stands still and no setting changes."""
 

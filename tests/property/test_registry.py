@@ -44,6 +44,7 @@ commands = st.lists(
                     "name": st.sampled_from(["x", "y"]),
                     "subject": st.sampled_from(SUBJECTS),
                     "replicas": st.lists(NODES, max_size=4),
+                    "observers": st.lists(NODES, max_size=1),
                     "config": settings_of_streams,
                     "created_at_us": st.just(1),
                 }
@@ -92,6 +93,7 @@ commands = st.lists(
                     "stream": STREAM_INDEX,
                     "node": NODES,
                     "isr": st.lists(NODES, unique=True, max_size=4),
+                    "observers": st.none() | st.lists(NODES, unique=True, max_size=2),
                     "stale": st.sampled_from([0, 0, 0, 0, 1, -1]),
                     "config": settings_of_streams,
                 }
@@ -133,7 +135,11 @@ def resolved(registry: Registry, op: str, fields: dict[str, Any]) -> Command:
             "node_id": node,
             "node_incarnation": registry.nodes[node].incarnation if node in registry.nodes else 0,
         },
-        "reassign_stream": {"replicas": fields["isr"], "stream_epoch": stream_epoch},
+        "reassign_stream": {
+            "replicas": fields["isr"],
+            "observers": fields["observers"],
+            "stream_epoch": stream_epoch,
+        },
         "finish_reassignment": {"stream_epoch": stream_epoch},
         "purge_stream": {"leader_epoch": leader_epoch, "offset": 7 + stale},
         "set_stream_access": {"readonly": stale == 0, "paused": stale == 1},
@@ -166,6 +172,10 @@ def check_invariants(registry: Registry) -> None:
         assert set(stream.target_replicas) <= set(stream.replicas)
         assert (stream.id in registry.reassigned) == bool(stream.target_replicas)
         assert stream.config.replicas == len(stream.target_replicas or stream.replicas)
+        assert stream.config.observers == len(stream.observers)
+        assert not set(stream.observers) & set(stream.target_replicas or stream.replicas)
+        counted = {*stream.isr, *stream.elr, *stream.last_known, *stream.unflushed}
+        assert counted <= set(stream.replicas), "an observer counts"
         assert registry.find(stream.name, stream.subject) is stream
     check_indexes(registry)
 
@@ -176,7 +186,7 @@ def check_indexes(registry: Registry) -> None:
         feeding = [stream for stream in streams if matches(stream.subject, literal)]
         assert registry.feeding(literal) == feeding
     for node_id in range(4):
-        holding = [stream for stream in streams if node_id in stream.replicas]
+        holding = [stream for stream in streams if node_id in stream.copies]
         assert registry.streams_of(node_id) == holding
         leading = sum(stream.leader == node_id for stream in streams)
         assert registry.leaderships.get(node_id, 0) == leading

@@ -132,10 +132,19 @@ class Cluster:
         metadata.apply(SetCluster(cluster_id=CLUSTER_ID))
         for node_id in range(profile.nodes):
             self.members[node_id] = None
-            metadata.apply(_registration(node_id))
+            metadata.apply(self.registration_of(node_id))
         self.create_streams()
         metadata.show(self.stream_id)
         metadata.apply(Barrier())
+
+    def registration_of(self, node_id: int, **fields: Any) -> RegisterNode:
+        """Before any process runs."""
+        return RegisterNode(
+            node_id=NodeId(node_id),
+            session=f"installer.{node_id}",
+            addresses=Addresses(*[f"node-{node_id}:2"] * 4),
+            **fields,
+        )
 
     def create_streams(self) -> None:
         profile = self.profile
@@ -341,7 +350,7 @@ class Cluster:
 
     def _logs(self, stream: WatchedStream) -> dict[int, Replica]:
         replicas: dict[int, Replica] = {}
-        for node_id in stream.stream.replicas:
+        for node_id in stream.stream.copies:
             process = self.machines[node_id].process
             replica = None if process is None else process.replica_of(stream.stream_id)
             if replica is None:
@@ -350,7 +359,7 @@ class Cluster:
         return replicas
 
     def _difference(self) -> str:
-        """How the replicas differ, in what they hold or know; "" when they do not."""
+        """How the copies differ, in what they hold or know; "" when they do not."""
         for stream in self.streams:
             ends = {
                 node_id: (replica.log.log_end_offset, replica.high_watermark)
@@ -380,11 +389,3 @@ class DamagedCluster(Cluster):
         super().__init__(seed, tracing=tracing)
         for machine in self.machines:
             self.faults.set_clock(machine)
-
-
-def _registration(node_id: int) -> RegisterNode:
-    return RegisterNode(
-        node_id=NodeId(node_id),
-        session=f"installer.{node_id}",
-        addresses=Addresses(*[f"node-{node_id}:2"] * 4),
-    )

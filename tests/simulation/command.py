@@ -12,6 +12,7 @@ from tests.simulation.mutants import MUTANTS
 from tests.simulation.runner import (
     COMPACTED,
     DAMAGED,
+    OBSERVED,
     PLAIN,
     REASSIGNED,
     SEVERAL,
@@ -44,6 +45,10 @@ def main() -> None:
     kinds.add_argument(
         "--reassigned", dest="kind", action="store_const", const=REASSIGNED,
         help="with a stream that moves to other nodes all the time",
+    )  # fmt: skip
+    kinds.add_argument(
+        "--observed", dest="kind", action="store_const", const=OBSERVED,
+        help="with observers that come and go, and are promoted",
     )  # fmt: skip
     kinds.add_argument(
         "--streams", dest="kind", action="store_const", const=SEVERAL,

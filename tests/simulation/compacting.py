@@ -117,8 +117,10 @@ class CompactedStream(WatchedStream):
         super().__init__(cluster, name, index, CompactingChecker(cluster.world, nodes, grace_us))
         self._grace_us = grace_us
 
-    def create(self, config: dict[str, object], replicas: Sequence[int]) -> None:
-        super().create(config, replicas)
+    def create(
+        self, config: dict[str, object], replicas: Sequence[int], observers: Sequence[int] = ()
+    ) -> None:
+        super().create(config, replicas, observers)
         compaction = {"compact": True, "tombstone_grace_us": self._grace_us}
         self.cluster.metadata.apply(
             AlterStream(stream_id=self.stream_id, stream_epoch=0, config=compaction)

@@ -58,8 +58,7 @@ class ReassignedCluster(Cluster):
         self._move_later()
 
     def stream_changed(self, before: StreamMetadata, after: StreamMetadata) -> None:
-        gone = set(before.replicas) - set(after.replicas)
-        if gone:
+        if set(before.replicas) - set(after.replicas):
             self.world.count("stream moved")
             self.world.note(f"moved from {before.replicas} to {after.replicas}")
 

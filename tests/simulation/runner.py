@@ -12,18 +12,20 @@ from pathlib import Path
 
 from tests.simulation.cluster import Cluster, DamagedCluster
 from tests.simulation.compacting import CompactedCluster
+from tests.simulation.observers import ObservedCluster
 from tests.simulation.reassigning import ReassignedCluster
 from tests.simulation.several import SeveralCluster
 from tests.simulation.world import Violation
 
 PLAIN, COMPACTED, DAMAGED, REASSIGNED = "plain", "compacted", "damaged", "reassigned"
-SEVERAL = "streams"
+SEVERAL, OBSERVED = "streams", "observed"
 KINDS: dict[str, type[Cluster]] = {
     PLAIN: Cluster,
     COMPACTED: CompactedCluster,
     DAMAGED: DamagedCluster,
     REASSIGNED: ReassignedCluster,
     SEVERAL: SeveralCluster,
+    OBSERVED: ObservedCluster,
 }
 """What a seed is run with: the same seed is another story with each."""
 

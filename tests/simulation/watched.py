@@ -37,7 +37,9 @@ class WatchedStream:
         self.stream: StreamMetadata
         """As it truly is."""
 
-    def create(self, config: dict[str, object], replicas: Sequence[int]) -> None:
+    def create(
+        self, config: dict[str, object], replicas: Sequence[int], observers: Sequence[int] = ()
+    ) -> None:
         """It exists; nobody leads it."""
         metadata = self.cluster.metadata
         result = metadata.apply(
@@ -46,6 +48,7 @@ class WatchedStream:
                 subject=self.name,
                 config=config,
                 replicas=tuple(map(NodeId, replicas)),
+                observers=tuple(map(NodeId, observers)),
                 created_at_us=WallUs(0),
             )
         )

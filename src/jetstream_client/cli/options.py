@@ -195,8 +195,9 @@ ReadFromOption = Annotated[
     ReadFromName,
     typer.Option(
         "--read-from",
-        help=f"Which replica to read: the leader, the nearest in sync (in ${RACK_VARIABLE}, else "
-        "the quickest), or any in sync. Followers have a record a moment later.",
+        help=f"Which copy to read: the leader's, the nearest in sync or observer's (in "
+        f"${RACK_VARIABLE}, else the quickest), or any in sync. Followers have a record a moment "
+        "later.",
     ),
 ]
 DEFAULT_TIMEOUT = 10.0

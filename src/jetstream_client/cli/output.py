@@ -43,6 +43,13 @@ def stream_row(stream: Stream) -> dict[str, Any]:
     return dataclasses.asdict(stream)
 
 
+def replicas_text(stream: Stream) -> str:
+    """How many replicas are in sync, of how many; and the observers, if there are any."""
+    replicas = f"{len(stream.isr)}/{len(stream.replicas)}"
+    observers = [node for node in stream.observers if node not in stream.replicas]
+    return f"{replicas}+{len(observers)}" if observers else replicas
+
+
 def node_text(node: int) -> str:
     """The number of a leader or controller, or "none"."""
     return "-" if node < 0 else str(node)

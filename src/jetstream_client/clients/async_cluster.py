@@ -14,6 +14,7 @@ from jetstream_client.values.types import (
     StreamLike,
     UncleanElection,
 )
+from jetstream_protocol.errors import InvalidRequestError
 
 
 class AsyncClusterMethods(AsyncMethods):
@@ -77,16 +78,26 @@ class AsyncClusterMethods(AsyncMethods):
         self._check_open()
         return await self._cluster.record_activity()
 
-    async def reassign_stream(self, stream: StreamLike, replicas: Sequence[int]) -> Stream:
+    async def reassign_stream(
+        self,
+        stream: StreamLike,
+        replicas: Sequence[int] | None = None,
+        *,
+        observers: Sequence[int] | None = None,
+    ) -> Stream:
         """Move a stream to these nodes. It then has one replica on each of them.
 
         Returns at once. The stream stays on its old nodes too until the new ones are in sync; until
         then its `target_replicas` are not empty. Repeated with the old nodes, the call cancels the
-        move. Raises InvalidRequestError for an unknown node, or for fewer nodes than the stream's
-        `min_insync_replicas`.
+        move. replicas: None: they stay. observers: the nodes of its observers, which change at
+        once; None: they stay, but those that are named as replicas are promoted. Raises
+        InvalidRequestError for an unknown node, one that is named as both, or fewer nodes than the
+        stream's `min_insync_replicas`.
         """
         self._check_open()
-        return await self._cluster.reassign(stream, replicas)
+        if replicas is None and observers is None:
+            raise InvalidRequestError("name the nodes of the replicas, the observers, or both")
+        return await self._cluster.reassign(stream, replicas or (), observers)
 
     async def plan_reassignment(self, *, drain: int | None = None) -> list[ReplicaMove]:
         """Plan which streams to move where, so that all nodes hold as many replicas. Moves nothing.

@@ -72,15 +72,23 @@ class ClusterMethods:
         """
         return self._thread.run(self._client.record_activity())
 
-    def reassign_stream(self, stream: StreamLike, replicas: Sequence[int]) -> Stream:
+    def reassign_stream(
+        self,
+        stream: StreamLike,
+        replicas: Sequence[int] | None = None,
+        *,
+        observers: Sequence[int] | None = None,
+    ) -> Stream:
         """Move a stream to these nodes. It then has one replica on each of them.
 
         Returns at once. The stream stays on its old nodes too until the new ones are in sync; until
         then its `target_replicas` are not empty. Repeated with the old nodes, the call cancels the
-        move. Raises InvalidRequestError for an unknown node, or for fewer nodes than the stream's
-        `min_insync_replicas`.
+        move. replicas: None: they stay. observers: the nodes of its observers, which change at
+        once; None: they stay, but those that are named as replicas are promoted. Raises
+        InvalidRequestError for an unknown node, one that is named as both, or fewer nodes than the
+        stream's `min_insync_replicas`.
         """
-        return self._thread.run(self._client.reassign_stream(stream, replicas))
+        return self._thread.run(self._client.reassign_stream(stream, replicas, observers=observers))
 
     def plan_reassignment(self, *, drain: int | None = None) -> list[ReplicaMove]:
         """Plan which streams to move where, so that all nodes hold as many replicas. Moves nothing.

@@ -32,18 +32,13 @@ def read(path: Path) -> Iterator[Records]:
     last = -1
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
             try:
                 row = _row(json.loads(line))
                 if row.offset <= last:
                     raise ValueError(f"offset {row.offset} after {last}")
-            except (
-                ValueError, TypeError, KeyError, AttributeError, InvalidRequestError
-            ) as error:  # fmt: skip
-                why = f"it lacks the field {error}" if isinstance(error, KeyError) else error
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise InvalidRequestError(
-                    f"{path}, line {number} is no record as `jetstream export` writes them: {why}"
+                    f"{path}, line {number} is no record as `jetstream export` writes them: {error}"
                 ) from error
             last = row.offset
             rows.append(row)

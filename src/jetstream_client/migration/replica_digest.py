@@ -70,8 +70,8 @@ class Comparison:
 
 
 async def compare(config: ClientConfig, name: str, progress: Progress) -> Comparison:
-    """Compare all replicas of a stream. Raises StreamNotFoundError, UnavailableError when no
-    replica answers."""
+    """Compare all replicas and observers of a stream. Raises StreamNotFoundError, UnavailableError
+    when none answers."""
     control = ControlPlane(config)
     try:
         stream = await Streams(control).registered(to_ref(name), config.timeout)
@@ -91,7 +91,8 @@ class _Comparing:
     async def run(self, progress: Progress) -> Comparison:
         found: Comparison | None = None
         for _ in range(_ATTEMPTS):
-            self._replicas = {node: ReplicaDigest(node) for node in self._stream.replicas}
+            nodes = dict.fromkeys((*self._stream.replicas, *self._stream.observers))
+            self._replicas = {node: ReplicaDigest(node) for node in nodes}
             start, bytes_from, end = await self._bounds()
             if found is not None and found.bytes_from == bytes_from:
                 break  # No compaction began meanwhile: they do differ.

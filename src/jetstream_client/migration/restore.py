@@ -13,11 +13,7 @@ from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_client.migration.restore_writer import RestoreWriter
 from jetstream_client.values.types import Stream
 from jetstream_protocol.batch import BatchHeader, iterate
-from jetstream_protocol.errors import (
-    CorruptBatchError,
-    PreconditionFailedError,
-    StreamExistsError,
-)
+from jetstream_protocol.errors import CorruptBatchError, PreconditionFailedError
 
 _FETCH_BYTES = 4 * 1024 * 1024
 _LIMITS = ("max_age", "max_bytes", "max_messages", "compact")
@@ -86,20 +82,10 @@ def begin_restoring(
     client: Client, name: str, subject: str, settings: dict[str, Any]
 ) -> tuple[Stream, dict[str, Any]]:
     """The new stream, or the one of a restore that was interrupted; and the settings that it gets
-    in the end: nothing is to be removed before everything was compared. Raises StreamExistsError
-    for a stream that holds something else."""
+    in the end: nothing is to be removed before everything was compared."""
     limits = {each: settings.pop(each) for each in _LIMITS if settings.get(each)}
     settings = {each: value for each, value in settings.items() if each not in _LIMITS}
-    try:
-        return client.create_stream(name, subject, restoring=True, **settings), limits
-    except StreamExistsError as error:
-        for each in client.list_streams():
-            if (each.name, each.subject, each.restoring) == (name, subject, False):
-                raise StreamExistsError(
-                    f"stream {name!r} exists, and is not being restored or imported: choose "
-                    "another name, or delete it first"
-                ) from error
-        raise
+    return client.create_stream(name, subject, restoring=True, **settings), limits
 
 
 def finish(

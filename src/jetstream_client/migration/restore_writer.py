@@ -43,8 +43,6 @@ BATCH_BYTES = 1024 * 1024
 BATCH_RECORDS = 16_384
 _GAP_MAX = RECORDS_MAX // 2
 """A longer gap is covered by batches of its own: a batch covers RECORDS_MAX offsets at most."""
-_COVERED_MAX = 2**40
-"""More offsets than any source has had. Covering them takes a million batches without records."""
 _SETTLE_SECONDS = 0.2
 
 
@@ -138,11 +136,7 @@ class RestoreWriter:
         self._enqueue(_Sent(base, last + 1, encoded.to_bytes()))
 
     def _cover(self, offset: int, timestamp: int) -> None:
-        """Batches without records up to `offset`. Raises InvalidRequestError."""
-        if offset - self.next_offset > _COVERED_MAX:
-            raise InvalidRequestError(
-                f"offset {offset} is too far behind {self.next_offset}, the next one"
-            )
+        """Batches without records up to `offset`."""
         self._timestamp = max(self._timestamp, timestamp, 0)
         for data in filler(self.next_offset, offset, WallUs(self._timestamp)):
             header = decode_header(data)

@@ -87,11 +87,16 @@ class Cluster:
             versions=json.loads(answer.versions),
         )
 
-    async def reassign(self, stream: StreamLike, replicas: Sequence[int]) -> Stream:
+    async def reassign(
+        self, stream: StreamLike, replicas: Sequence[int], observers: Sequence[int] | None
+    ) -> Stream:
         """Repeated, it finds the stream on its way, or there."""
+        request = pb.ReassignStreamRequest(stream=wire.to_ref(stream), replicas=replicas)
+        if observers is not None:
+            request.observers.CopyFrom(pb.Nodes(nodes=observers))
         answer = await self._control.call(
             lambda stubs: stubs.cluster.ReassignStream,
-            pb.ReassignStreamRequest(stream=wire.to_ref(stream), replicas=replicas),
+            request,
             pb.ReassignStreamResponse,
             what="reassigning a stream",
             changes=True,
@@ -110,7 +115,8 @@ class Cluster:
             what="planning a reassignment",
         )
         return [
-            ReplicaMove(wire.stream_of(move.stream), tuple(move.replicas)) for move in answer.moves
+            ReplicaMove(wire.stream_of(move.stream), tuple(move.replicas), _observers_of(move))
+            for move in answer.moves
         ]
 
     async def remove_node(self, node: int) -> None:
@@ -132,3 +138,8 @@ class Cluster:
             changes=True,
         )
         return wire.stream_of(answer.stream)
+
+
+def _observers_of(move: pb.PlanReassignmentResponse.Move) -> tuple[int, ...] | None:
+    """None: the stream has none, or the server is older and does not know of them."""
+    return tuple(move.observers) or None

@@ -2,13 +2,14 @@
 
     leader    the leader. If nobody leads, or it cannot be reached, another replica, if possible
               one in sync; the leader is looked for again every AVOID_SECONDS
-    nearest   a replica in sync in the client's `rack`; if there is none, or no rack is given, the
-              one whose data plane greets most quickly
+    nearest   a replica in sync, or an observer, in the client's `rack`; if there is none, or no
+              rack is given, the one whose data plane greets most quickly
     any       a replica in sync, chosen at random: readers spread over the cluster
 
-A reader stays with its replica while that serves it. A replica that failed, is out of sync, or is
-behind what the reader has read is avoided for AVOID_SECONDS. If all are avoided, the one that was
-avoided first is asked. Any node knows which replicas are in sync: reading needs no leader.
+A reader stays with its copy while that serves it. A copy that failed, is out of sync, or is behind
+what the reader has read is avoided for AVOID_SECONDS. If all are avoided, other replicas are asked,
+then observers, then the one that was avoided first. Any node knows which replicas are in sync:
+reading needs no leader.
 """
 
 from __future__ import annotations
@@ -171,7 +172,8 @@ class Routes:
     async def _replicas(
         self, stream: common_pb2.StreamRef, nodes: Mapping[int, Node], read_from: ReadFrom
     ) -> Sequence[Node]:
-        """Those in sync that are not avoided; else other replicas; else anybody."""
+        """Those in sync that are not avoided, for "nearest" also observers; else other replicas;
+        else observers; else anybody."""
         key = _key(stream)
         wanted: list[Sequence[int]] = []
         try:
@@ -180,7 +182,8 @@ class Routes:
             if not error.retriable:
                 raise
         else:
-            wanted = [known.isr, known.replicas]
+            first = (*known.isr, *known.observers) if read_from == "nearest" else known.isr
+            wanted = [first, known.replicas, (*known.replicas, *known.observers)]
             leader = nodes.get(known.leader) if read_from == "leader" else None
             if leader is not None and not self._avoided_until(key, leader.data):
                 self._avoid(key, leader.data)  # It was looked for in vain.

@@ -138,6 +138,7 @@ def _stream_fields(stream: api_pb2.Stream) -> dict[str, Any]:
         "readonly": stream.readonly,
         "paused": stream.paused,
         "target_replicas": tuple(stream.target_replicas),
+        "observers": tuple(stream.observers),
     }
 
 

@@ -24,7 +24,8 @@ class AlterableSettings(TypedDict, total=False):
     from then on, for good. duplicate_window: seconds for which message ids are remembered; 0 is
     off. segment_bytes, segment_age (seconds): when a segment is sealed; 0 leaves it to the server.
     encryption: "aes-256-gcm": what is stored from now on is encrypted on disk, and needs nodes with
-    keys; "node", the default: as the nodes are configured.
+    keys; "node", the default: as the nodes are configured. observers: how many further nodes hold a
+    copy that serves readers and never counts; which ones, the cluster chooses.
     """
 
     min_insync_replicas: int | None
@@ -40,6 +41,7 @@ class AlterableSettings(TypedDict, total=False):
     segment_age: Seconds | None
     restoring: bool | None
     encryption: EncryptionOption | None
+    observers: int | None
 
 
 class GroupSettings(AlterableSettings, total=False):

@@ -51,8 +51,10 @@ class Stream:
     were elected although committed records may have been lost. readonly: every record is refused.
     paused: the stream does not listen to its subject. target_replicas: while the stream is
     reassigned, the nodes that it will be on; until then `replicas` also has the nodes that will go.
-    Empty: it is not reassigned. partition: its number in a keyed group, from 0; None: it is in
-    none. partitions: how many streams the group was to have when this one was created.
+    Empty: it is not reassigned. observers: the nodes whose copies serve readers and never count; a
+    replica that becomes an observer is in both lists while the stream is reassigned. partition: its
+    number in a keyed group, from 0; None: it is in none. partitions: how many streams the group was
+    to have when this one was created.
     """
 
     id: int
@@ -86,6 +88,7 @@ class Stream:
     target_replicas: tuple[int, ...] = ()
     partition: int | None = None
     partitions: int = 0
+    observers: tuple[int, ...] = ()
 
     @property
     def full_name(self) -> str:
@@ -95,17 +98,19 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMove:
-    """A stream that a plan would move, as it is now, and the nodes that it would be on."""
+    """A stream that a plan would move, as it is now, and the nodes that it would be on. observers:
+    None: they stay as they are."""
 
     stream: Stream
     replicas: tuple[int, ...]
+    observers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaProgress:
-    """A follower's position, as the leader knows it. offset: its log end, or with flush "group" its
-    flushed offset; -1: the leader has not heard of it since it leads. lag: the records between that
-    and the leader's log end; None: unknown."""
+    """The position of a follower, replica or observer, as the leader knows it. offset: its log end,
+    or with flush "group" its flushed offset; -1: the leader has not heard of it since it leads.
+    lag: the records between that and the leader's log end; None: unknown."""
 
     node: int
     offset: int

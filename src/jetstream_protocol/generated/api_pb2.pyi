@@ -40,7 +40,7 @@ ENCRYPTION_NODE: Encryption
 ENCRYPTION_AES_256_GCM: Encryption
 
 class StreamConfig(_message.Message):
-    __slots__ = ("replicas", "min_insync_replicas", "flush", "acks", "group", "max_age_us", "max_bytes", "max_messages", "compact", "tombstone_grace_us", "duplicate_window_us", "segment_bytes", "segment_age_us", "restoring", "partition", "partitions", "encryption")
+    __slots__ = ("replicas", "min_insync_replicas", "flush", "acks", "group", "max_age_us", "max_bytes", "max_messages", "compact", "tombstone_grace_us", "duplicate_window_us", "segment_bytes", "segment_age_us", "restoring", "partition", "partitions", "encryption", "observers")
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     MIN_INSYNC_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class StreamConfig(_message.Message):
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     ENCRYPTION_FIELD_NUMBER: _ClassVar[int]
+    OBSERVERS_FIELD_NUMBER: _ClassVar[int]
     replicas: int
     min_insync_replicas: int
     flush: Flush
@@ -75,10 +76,11 @@ class StreamConfig(_message.Message):
     partition: int
     partitions: int
     encryption: Encryption
-    def __init__(self, replicas: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., acks: _Optional[_Union[Acks, str]] = ..., group: _Optional[str] = ..., max_age_us: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_messages: _Optional[int] = ..., compact: _Optional[bool] = ..., tombstone_grace_us: _Optional[int] = ..., duplicate_window_us: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., segment_age_us: _Optional[int] = ..., restoring: _Optional[bool] = ..., partition: _Optional[int] = ..., partitions: _Optional[int] = ..., encryption: _Optional[_Union[Encryption, str]] = ...) -> None: ...
+    observers: int
+    def __init__(self, replicas: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., acks: _Optional[_Union[Acks, str]] = ..., group: _Optional[str] = ..., max_age_us: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_messages: _Optional[int] = ..., compact: _Optional[bool] = ..., tombstone_grace_us: _Optional[int] = ..., duplicate_window_us: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., segment_age_us: _Optional[int] = ..., restoring: _Optional[bool] = ..., partition: _Optional[int] = ..., partitions: _Optional[int] = ..., encryption: _Optional[_Union[Encryption, str]] = ..., observers: _Optional[int] = ...) -> None: ...
 
 class Stream(_message.Message):
-    __slots__ = ("id", "name", "subject", "config", "replicas", "leader", "leader_epoch", "stream_epoch", "isr", "elr", "created_at_us", "lossy_elections", "readonly", "paused", "target_replicas")
+    __slots__ = ("id", "name", "subject", "config", "replicas", "leader", "leader_epoch", "stream_epoch", "isr", "elr", "created_at_us", "lossy_elections", "readonly", "paused", "target_replicas", "observers")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +96,7 @@ class Stream(_message.Message):
     READONLY_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     TARGET_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    OBSERVERS_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     subject: str
@@ -109,7 +112,8 @@ class Stream(_message.Message):
     readonly: bool
     paused: bool
     target_replicas: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., subject: _Optional[str] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., created_at_us: _Optional[int] = ..., lossy_elections: _Optional[int] = ..., readonly: _Optional[bool] = ..., paused: _Optional[bool] = ..., target_replicas: _Optional[_Iterable[int]] = ...) -> None: ...
+    observers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., subject: _Optional[str] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., created_at_us: _Optional[int] = ..., lossy_elections: _Optional[int] = ..., readonly: _Optional[bool] = ..., paused: _Optional[bool] = ..., target_replicas: _Optional[_Iterable[int]] = ..., observers: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StreamDescription(_message.Message):
     __slots__ = ("stream", "log_start_offset", "high_watermark", "log_end_offset", "flushed_offset", "size_bytes", "segments", "state", "records_appended", "acks_sent", "nacks_sent", "acks_suppressed", "suspected_gaps", "progress", "hand_overs", "hand_over_gap_us", "compaction", "damaged", "last_append_us", "key_id")
@@ -654,13 +658,21 @@ class DebugNodeResponse(_message.Message):
     versions: str
     def __init__(self, config: _Optional[str] = ..., metrics: _Optional[str] = ..., log: _Optional[_Iterable[str]] = ..., versions: _Optional[str] = ...) -> None: ...
 
+class Nodes(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, nodes: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class ReassignStreamRequest(_message.Message):
-    __slots__ = ("stream", "replicas")
+    __slots__ = ("stream", "replicas", "observers")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    OBSERVERS_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     replicas: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ...) -> None: ...
+    observers: Nodes
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., observers: _Optional[_Union[Nodes, _Mapping]] = ...) -> None: ...
 
 class ReassignStreamResponse(_message.Message):
     __slots__ = ("stream",)
@@ -679,12 +691,14 @@ class PlanReassignmentRequest(_message.Message):
 class PlanReassignmentResponse(_message.Message):
     __slots__ = ("moves",)
     class Move(_message.Message):
-        __slots__ = ("stream", "replicas")
+        __slots__ = ("stream", "replicas", "observers")
         STREAM_FIELD_NUMBER: _ClassVar[int]
         REPLICAS_FIELD_NUMBER: _ClassVar[int]
+        OBSERVERS_FIELD_NUMBER: _ClassVar[int]
         stream: Stream
         replicas: _containers.RepeatedScalarFieldContainer[int]
-        def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ...) -> None: ...
+        observers: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., observers: _Optional[_Iterable[int]] = ...) -> None: ...
     MOVES_FIELD_NUMBER: _ClassVar[int]
     moves: _containers.RepeatedCompositeFieldContainer[PlanReassignmentResponse.Move]
     def __init__(self, moves: _Optional[_Iterable[_Union[PlanReassignmentResponse.Move, _Mapping]]] = ...) -> None: ...

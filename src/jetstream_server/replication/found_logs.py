@@ -30,6 +30,7 @@ def open_log(
     record: RunRecord,
     *,
     clean: bool,
+    is_only_replica: bool,
 ) -> tuple[CommitLog, str]:
     """Open a stream's log. Returns it, and why nothing of it could be read ("" if it could). A
     problem takes the log offline; this never raises."""
@@ -47,7 +48,7 @@ def open_log(
         log = CommitLog(disk, directory, config, Recovered())
         log.health.end(unreadable_reason)
     latest_epoch = log.epochs.latest_epoch
-    is_newer = latest_epoch > stream.leader_epoch and len(stream.replicas) == 1
+    is_newer = latest_epoch > stream.leader_epoch and is_only_replica
     if is_newer and not log.offline_reason:
         log.health.end(
             f"{directory} knows leader epoch {latest_epoch} and the metadata only "

@@ -158,7 +158,8 @@ class ReplicaManager:
         return self.replica_of(self.stream_of(ref))
 
     def replica_of(self, stream: StreamMetadata) -> Replica:
-        """The replica here. Raises NotReplicaError, which names a node that has one."""
+        """The replica here, or the observer's copy. Raises NotReplicaError, which names a node that
+        has one."""
         replica = self._replicas.get(stream.id)
         if replica is None:
             reader = self._any_reader_of(stream)
@@ -172,7 +173,7 @@ class ReplicaManager:
     def _any_reader_of(self, stream: StreamMetadata) -> NodeId:
         """A node to read from: the leader, otherwise another replica, a live one if possible."""
         nodes = self._registry.nodes
-        known = (stream.leader, *stream.isr, *stream.replicas)
+        known = (stream.leader, *stream.isr, *stream.copies)
         alive = (each for each in known if each in nodes and not nodes[each].fenced)
         return next(alive, stream.replicas[0])
 
@@ -221,7 +222,7 @@ class ReplicaManager:
             for replica in self._replicas.values()
             if replica.log.offline_reason
             # The only replica is all there is, whatever its disk has lost.
-            or (replica.log.lost_range is not None and len(replica.stream.replicas) > 1)
+            or (replica.log.lost_range is not None and not replica.stream.is_alone(self._node_id))
         ]
 
     def begin(self, incarnation: int, listeners: Listeners) -> None:
@@ -252,7 +253,7 @@ class ReplicaManager:
     def apply(self, change: Change) -> None:
         """Apply one change of the metadata."""
         match change:
-            case StreamCreated(stream) if self._node_id in stream.replicas:
+            case StreamCreated(stream) if self._node_id in stream.copies:
                 self._update(self._open(stream, clean=True), stream)
             case StreamDeleted(stream):
                 self._drop(stream, delete=True, is_deleted=True)
@@ -264,7 +265,7 @@ class ReplicaManager:
                 self._update_leaderships(after.node_id)
 
     def _stream_changed(self, stream: StreamMetadata) -> None:
-        replica, is_here = self._replicas.get(stream.id), self._node_id in stream.replicas
+        replica, is_here = self._replicas.get(stream.id), self._node_id in stream.copies
         if replica is not None and is_here:
             self._update(replica, stream)
         elif replica is not None:
@@ -275,14 +276,15 @@ class ReplicaManager:
     def _update_leaderships(self, node_id: NodeId) -> None:
         """Update the leaders: a node came, went or began a new incarnation."""
         for replica in self._replicas.values():
-            if len(replica.stream.replicas) > 1 and node_id in replica.stream.replicas:
+            copies = replica.stream.copies
+            if len(copies) > 1 and node_id in copies:
                 self._follow_metadata(replica)
 
     def _follow_metadata(self, replica: Replica) -> None:
         """Give the replica its current role in the stream, unless a change that ends it is about to
         be applied."""
         stream = self._registry.streams.get(replica.stream.id, replica.stream)
-        if self._node_id in stream.replicas:
+        if self._node_id in stream.copies:
             self._update(replica, stream)
 
     def _open(self, stream: StreamMetadata, *, clean: bool) -> Replica:
@@ -296,13 +298,14 @@ class ReplicaManager:
             log_config_for(self.log_config, stream.config),
             record,
             clean=clean and not is_suspect,
+            is_only_replica=stream.is_alone(self._node_id),
         )
         replica = Replica(
             stream,
             log,
             node_id=self._node_id,
             incarnation=self._incarnation,
-            rebuild=is_suspect and len(stream.replicas) > 1,
+            rebuild=is_suspect and not stream.is_alone(self._node_id),
             unreadable_reason=unreadable_reason,
         )
         replica.on_commit = self._committed
@@ -332,7 +335,7 @@ class ReplicaManager:
             self._altered(replica)
         # A follower sends its position again: the earlier one may not count any more.
         is_told = replica.following is not None and stream.stream_epoch != known.stream_epoch
-        is_moved = stream.replicas != known.replicas
+        is_moved = (stream.replicas, stream.observers) != (known.replicas, known.observers)
         if changes or is_altered or is_told or is_moved or stream.purge != known.purge:
             self._listeners.role_changed(replica)
         self._progressed(replica)
@@ -416,7 +419,8 @@ class ReplicaManager:
     def fetch(self, replica: Replica, request: FetchRequest, now_us: MonotonicUs) -> Answer:
         """Note a follower's position, and answer it. Raises the errors of `Replica.fetch`."""
         answer = replica.fetch(request, now_us)
-        if request.follower not in replica.stream.isr:
+        stream = replica.stream
+        if request.follower in stream.replicas and request.follower not in stream.isr:
             self._progressed(replica)
         return answer
 
@@ -538,7 +542,7 @@ class ReplicaManager:
 
     def _progressed(self, replica: Replica) -> None:
         """Call the followers' connections and the ISR driver: there may be something to do."""
-        if len(replica.stream.replicas) > 1:
+        if len(replica.stream.copies) > 1:
             for listener in self._progress:
                 listener.progressed(replica)
 
@@ -591,5 +595,5 @@ class ReplicaManager:
 
 
 def _must_flush_to_serve(replica: Replica) -> bool:
-    is_alone = len(replica.stream.replicas) == 1 and replica.leadership is not None
+    is_alone = replica.stream.is_alone(replica.node_id) and replica.leadership is not None
     return is_alone and replica.flush_wanted

@@ -58,7 +58,7 @@ class UnknownStreams:
     def apply(self, change: Change) -> None:
         """Take back a stream that appears while the node runs. Called before its log is opened."""
         match change:
-            case StreamCreated(stream) if self._folder.node_id in stream.replicas:
+            case StreamCreated(stream) if self._folder.node_id in stream.copies:
                 try:
                     self._take_back(stream)
                 except (OSError, StorageError) as error:
@@ -66,7 +66,7 @@ class UnknownStreams:
 
     def _is_elsewhere(self, stream: StreamMetadata) -> bool:
         """Whether the stream was moved to other nodes."""
-        return self._folder.node_id not in stream.replicas
+        return self._folder.node_id not in stream.copies
 
     def _set_aside(self, stream_id: int, journal_loss: str) -> None:
         if journal_loss:

@@ -107,7 +107,8 @@ class LongPoll:
 
     def is_out_of_sync(self, replica: Replica) -> bool:
         """Whether committed records may exist that this replica does not get at present."""
-        return not (replica.is_in_sync and self._lease_held())
+        is_current = replica.is_in_sync or replica.observes_closely(self._clock())
+        return not (is_current and self._lease_held())
 
     async def fetch(
         self, replica: Replica, position: FetchPosition, caller: Identity

@@ -25,13 +25,14 @@ def test_a_measurement_is_told_in_rates_and_microseconds() -> None:
 def described(stream_id: int, high_watermark: int, lags: tuple[int, ...] = ()) -> object:
     return description_of(
         pb.StreamDescription(
-            stream=pb.Stream(id=stream_id, name=f"s{stream_id}"),
+            stream=pb.Stream(id=stream_id, name=f"s{stream_id}", observers=[9]),
             high_watermark=high_watermark,
             log_end_offset=high_watermark,
             progress=[
                 pb.ReplicaProgress(node_id=at, offset=high_watermark - lag)
                 for at, lag in enumerate(lags)
-            ],
+            ]
+            + [pb.ReplicaProgress(node_id=9, offset=high_watermark - 90)],
         )
     )
 

@@ -10,7 +10,13 @@ import pytest
 from jetstream_client.cli.commands.drain import can_move
 from jetstream_client.cli.commands.health import lines_of, lines_of_notes, notes_of, problems_of
 from jetstream_client.transport import wire
-from jetstream_client.values.types import ClusterInfo, DamagedRange, Node, StreamDescription
+from jetstream_client.values.types import (
+    ClusterInfo,
+    DamagedRange,
+    Node,
+    ReplicaProgress,
+    StreamDescription,
+)
 from jetstream_protocol.generated import api_pb2 as pb
 
 NODES = tuple(Node(n, f"h{n}:1", f"h{n}:2", f"h{n}:4", "", 1, False, False) for n in range(3))
@@ -91,8 +97,8 @@ def test_a_drained_node_keeps_what_no_other_node_in_sync_can_lead() -> None:
 def test_where_an_election_may_have_lost_records_is_noted_and_is_no_problem() -> None:
     lossy = stream(lossy_elections=2)
     assert kinds(WELL, lossy) == []
-    assert notes_of([stream()]) == []
-    notes = notes_of([stream(), *[lossy] * 5])
+    assert notes_of(WELL, [stream()]) == []
+    notes = notes_of(WELL, [stream(), *[lossy] * 5])
     lines = lines_of_notes(notes)
     assert lines[0] == (
         "note: stream o@o.>: committed records may have been lost in 2 elections: compare with "
@@ -100,3 +106,15 @@ def test_where_an_election_may_have_lost_records_is_noted_and_is_no_problem() ->
     )
     assert lines[3:] == ["note: and 2 more such streams; --all shows them"]
     assert lines_of_notes(notes, everything=True) == [lines[0]] * 5
+
+
+def test_an_observer_that_does_not_follow_is_noted_and_is_no_problem() -> None:
+    followed = (ReplicaProgress(2, 5, 0),)
+    observed = stream(replicas=(0, 1), isr=(0, 1), observers=(2,), progress=followed)
+    assert kinds(WELL, observed) == []
+    assert notes_of(WELL, [observed]) == []
+    said = "stream o@o.>: its observer on node 2 does not follow; readers use other copies"
+    unheard = replace(observed, progress=(ReplicaProgress(2, -1, None),))
+    assert notes_of(WELL, [unheard]) == [said]
+    fenced = replace(WELL, nodes=(*NODES[:2], replace(NODES[2], fenced=True)))
+    assert notes_of(fenced, [observed]) == [said]

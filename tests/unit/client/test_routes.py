@@ -43,6 +43,7 @@ class Registered:
 
     isr: tuple[int, ...] = (0, 1, 2)
     replicas: tuple[int, ...] = (0, 1, 2)
+    observers: tuple[int, ...] = ()
     leader = 0
 
 
@@ -258,3 +259,23 @@ async def test_a_cluster_of_one_is_asked_nothing_further() -> None:
     cluster = Cluster("east")
     cluster.error = StreamNotFoundError("not asked")
     assert await cluster.routes().address(REF, "nearest") == "d0:1"
+
+
+@on_loop
+async def test_the_nearest_may_be_an_observer_and_others_are_asked_only_as_a_last_resort() -> None:
+    cluster = Cluster("east", "east", "west", "west")
+    cluster.stream.isr = cluster.stream.replicas = (0, 1)
+    cluster.stream.observers = (3,)
+    routes = cluster.routes("west")
+    assert await routes.address(REF, "nearest") == "d3:1"
+    assert {await cluster.routes("west").address(REF, "any") for _ in range(30)} == {
+        "d0:1",
+        "d1:1",
+    }
+    routes.is_behind(REF, "nearest")
+    assert await routes.address(REF, "nearest") in ("d0:1", "d1:1"), "it was behind"
+    others = cluster.routes()
+    for _ in range(2):
+        assert await others.address(REF, "any") in ("d0:1", "d1:1")
+        others.failed(REF, "any")
+    assert await others.address(REF, "any") == "d3:1"

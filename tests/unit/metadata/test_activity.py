@@ -21,6 +21,7 @@ from jetstream_server.metadata.state.commands import (
     TransferLeader,
     TrimActivity,
 )
+from jetstream_server.metadata.state.model import FeatureLevel
 from jetstream_server.metadata.state.outbox import Outbox
 from jetstream_server.metadata.state.registry import Registry
 from tests.unit.metadata.cluster import Cluster
@@ -81,6 +82,23 @@ def test_every_change_is_an_event_with_the_next_number_and_its_revision() -> Non
         "stream": "orders@orders.>",
         "stream_id": stream.id,
     }
+
+
+def test_an_event_has_the_fields_of_the_cluster_s_feature_level() -> None:
+    """Older software writes the same events."""
+    cluster, nodes = Cluster(), tuple(map(NodeId, range(3)))
+    for node_id in nodes:
+        cluster.register(node_id, feature_level_max=FEATURE_LEVEL_MAX)
+    cluster.do(SetCluster(feature_level=FeatureLevel(2)))
+    activity = CreateStream(
+        name=ACTIVITY, subject="", replicas=nodes, created_at_us=WallUs(1), internal=True
+    )
+    cluster.do(activity)
+    assert "observers" not in cluster.registry.activity.after(0)[0]
+    cluster.do(SetCluster(feature_level=FeatureLevel(3)))
+    cluster.create("orders", "orders.>", (0, 1), observers=nodes[2:])
+    created = events(cluster.registry)[-1]
+    assert created["observers"] == [2]
 
 
 def test_tokens_and_rules_are_told_without_a_hash() -> None:

@@ -1,13 +1,16 @@
 import pytest
 
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError
+from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.state.commands import (
+    FEATURE_LEVEL_MAX,
     DrainNode,
     FenceNode,
+    SetCluster,
     TransferLeader,
     UnfenceNode,
 )
-from jetstream_server.metadata.state.placement import Placer, balancing_moves
+from jetstream_server.metadata.state.placement import Placement, Placer, balancing_moves
 
 from .cluster import Cluster
 
@@ -31,24 +34,26 @@ class TestPlacement:
     def test_the_least_loaded_nodes_get_the_next_stream(self) -> None:
         cluster = Cluster(4)
         cluster.create("a", "a", (0, 1))
-        assert Placer(cluster.registry, len(cluster.registry.nodes)).place(2) == (2, 3)
+        assert Placer(cluster.registry, len(cluster.registry.nodes)).place(2) == Placement((2, 3))
 
     def test_placements_under_way_count(self) -> None:
         cluster = Cluster(4)
         placer = Placer(cluster.registry, len(cluster.registry.nodes))
-        assert [placer.place(2) for _ in range(2)] == [(0, 1), (2, 3)]
-        placer.settle((0, 1))
-        assert placer.place(2) == (0, 1)
+        assert [placer.place(2) for _ in range(2)] == [Placement((0, 1)), Placement((2, 3))]
+        placer.settle(Placement((0, 1)))
+        assert placer.place(2) == Placement((0, 1))
 
     def test_replicas_go_to_different_racks_before_they_go_to_idle_nodes(self) -> None:
         cluster = Cluster(5, racks=("a", "a", "a", "b", "c"))
         for number in range(3):
             cluster.create(f"s{number}", f"s{number}", (3, 4))
-        assert Placer(cluster.registry, len(cluster.registry.nodes)).place(3) == (0, 3, 4)
+        assert Placer(cluster.registry, len(cluster.registry.nodes)).place(3) == Placement(
+            (0, 3, 4)
+        )
 
     def test_the_default_is_three_replicas_or_as_many_as_there_are_nodes(self) -> None:
-        assert len(Placer(Cluster(2).registry, 2).place()) == 2
-        assert len(Placer(Cluster(5).registry, 5).place()) == 3
+        assert len(Placer(Cluster(2).registry, 2).place().replicas) == 2
+        assert len(Placer(Cluster(5).registry, 5).place().replicas) == 3
 
     @pytest.mark.parametrize("until_undone", [True, False])
     def test_draining_and_fenced_nodes_hold_replicas_only_when_needed(
@@ -58,9 +63,9 @@ class TestPlacement:
         cluster.do(DrainNode(node_id=0, until_undone=until_undone))
         cluster.do(FenceNode(node_id=1))
         placer = Placer(cluster.registry, 4)
-        assert placer.place(2) == (2, 3)
-        assert placer.place(3) == (1, 2, 3)
-        assert placer.place(4) == (0, 1, 2, 3)
+        assert placer.place(2) == Placement((2, 3))
+        assert placer.place(3) == Placement((1, 2, 3))
+        assert placer.place(4) == Placement((0, 1, 2, 3))
 
     @pytest.mark.parametrize("replicas", [None, 3])
     def test_a_draining_node_does_not_make_streams_smaller_and_leads_none(
@@ -69,7 +74,7 @@ class TestPlacement:
         cluster = Cluster(3)
         cluster.do(DrainNode(node_id=0, until_undone=True))
         placement = Placer(cluster.registry, 3).place(replicas)
-        stream = cluster.create(replicas=placement)
+        stream = cluster.create(replicas=placement.replicas)
         assert stream.isr == (0, 1, 2)
         assert stream.config.min_insync_replicas == 2
         assert stream.leader == 1
@@ -86,15 +91,50 @@ class TestPlacement:
         for replicas in (None, 3):
             with pytest.raises(UnavailableError, match="only 2 of 3 have joined"):
                 placer.place(replicas)
-        assert placer.place(2) == (0, 1)
-        placer.settle((0, 1))
+        assert placer.place(2) == Placement((0, 1))
+        placer.settle(Placement((0, 1)))
         with pytest.raises(InvalidRequestError, match="the cluster has 3 nodes"):
             placer.place(4)
         cluster.register(2)
-        assert placer.place() == (0, 1, 2)
+        assert placer.place() == Placement((0, 1, 2))
 
     def test_nodes_that_are_not_configured_any_more_count_while_they_are_registered(self) -> None:
-        assert Placer(Cluster(3).registry, 1).place() == (0, 1, 2)
+        assert Placer(Cluster(3).registry, 1).place() == Placement((0, 1, 2))
+
+
+class TestObservers:
+    def test_they_are_on_other_nodes_in_racks_that_hold_nothing(self) -> None:
+        cluster = Cluster(5, racks=("a", "b", "a", "b", "c"))
+        placer = Placer(cluster.registry, 5)
+        assert placer.place(2, 1) == Placement((0, 1), (4,))
+        assert placer.place(2, 3) == Placement((2, 3), (0, 1, 4))
+
+    def test_placements_under_way_count_them(self) -> None:
+        placer = Placer(Cluster(4).registry, 4)
+        placed = placer.place(1, 1)
+        assert placed == Placement((0,), (1,))
+        assert placer.place(1, 1) == Placement((2,), (3,))
+        placer.settle(placed)
+        assert placer.place(1, 1) == Placement((0,), (1,))
+
+    def test_too_many_are_refused(self) -> None:
+        with pytest.raises(InvalidRequestError, match="3 replicas and 1 observers need as many"):
+            Placer(Cluster(3).registry, 3).place(observers=1)
+        with pytest.raises(UnavailableError, match="only 3 of 4 have joined"):
+            Placer(Cluster(3).registry, 4).place(3, 1)
+
+    def test_a_stream_keeps_those_that_it_has(self) -> None:
+        cluster = Cluster(5)
+        for node_id in range(5):
+            cluster.register(node_id, feature_level_max=FEATURE_LEVEL_MAX)
+        cluster.do(SetCluster(feature_level=FEATURE_LEVEL_MAX))
+        stream = cluster.create(replicas=(0, 1), observers=(NodeId(3),))
+        placer = Placer(cluster.registry, 5)
+        assert placer.observers_of(stream, 2) == (2, 3)
+        assert placer.observers_of(stream, 1) == (3,)
+        assert placer.observers_of(stream, 0) == ()
+        with pytest.raises(InvalidRequestError, match="2 replicas and 4 observers"):
+            placer.observers_of(stream, 4)
 
 
 class TestBalance:

@@ -51,7 +51,7 @@ def test_the_new_replicas_are_added_out_of_sync_and_the_old_ones_stay(cluster: C
     assert moved.stream_epoch == stream.stream_epoch + 1
     assert moved.config.replicas == 2
     assert list(cluster.registry.reassigned) == [stream.id]
-    assert cluster.registry.replica_count(NodeId(3)) == 1
+    assert cluster.registry.copy_count(NodeId(3)) == 1
 
 
 def test_the_old_replicas_go_once_all_new_ones_are_in_sync_and_one_of_them_leads(
@@ -72,7 +72,7 @@ def test_the_old_replicas_go_once_all_new_ones_are_in_sync_and_one_of_them_leads
     assert moved.target_replicas == ()
     assert (moved.leader, moved.leader_epoch) == (3, led.leader_epoch)
     assert not cluster.registry.reassigned
-    assert cluster.registry.replica_count(NodeId(0)) == 0
+    assert cluster.registry.copy_count(NodeId(0)) == 0
 
 
 def test_a_member_that_leaves_the_isr_meanwhile_keeps_the_old_replicas(cluster: Cluster) -> None:

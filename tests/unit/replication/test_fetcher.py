@@ -19,6 +19,7 @@ from jetstream_protocol.types import StreamId
 from jetstream_server.clocks import monotonic_clock
 from jetstream_server.net import peer_auth
 from jetstream_server.net.frame_socket import FrameSocket, dial
+from jetstream_server.replication.core.closeness import Closeness
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import fetcher
 from jetstream_server.replication.drivers.fetcher import Fetcher, NodeIdentity
@@ -146,10 +147,37 @@ async def test_an_idle_follower_says_that_it_is_there_and_again_where_it_stands_
         assert leader.greeted == 1
 
 
-def follower_of(isr: tuple[int, ...], stream_id: int = 1) -> Replica:
+@on_loop
+async def test_an_observer_says_once_where_it_stands_and_knows_when_its_leader_is_gone() -> None:
+    """Nobody waits for it to join."""
+    heard: list[tuple[int, ...]] = []
+
+    async def listen(connection: FrameSocket) -> None:
+        for _ in range(4):
+            _, positions = await connection.read_frame(Kind.POSITIONS, pb.Positions)
+            heard.append(tuple(position.stream_id for position in positions.positions))
+            await connection.send(Kind.RECORDS, 0, pb.Records())
+
+    leader = Leader(listen)
+    async with followed(leader) as following:
+        await eventually(lambda: leader.greeted == 1)
+        observer = follower_of(isr=(0, 2), replicas=(0, 2), observers=(1,))
+        observer.closeness.told(5, 5, 0)
+        observer.closeness.reached(5)
+        following.follow(observer)
+        await eventually(lambda: leader.greeted == 2)
+        assert sum(1 in streams for streams in heard[:4]) == 1
+        assert not observer.closeness.holds(0, 0)
+
+
+def follower_of(isr: tuple[int, ...], stream_id: int = 1, **fields: tuple[int, ...]) -> Replica:
     """Node 1's replica of a stream that node 0 leads."""
-    metadata = replace(stream(isr), id=StreamId(stream_id))
+    metadata = replace(stream(isr), id=StreamId(stream_id), **fields)
     return cast(
         Replica,
-        SimpleNamespace(stream=metadata, position=lambda: request(1, 5, stream_id=stream_id)),
+        SimpleNamespace(
+            stream=metadata,
+            position=lambda: request(1, 5, stream_id=stream_id),
+            closeness=Closeness(),
+        ),
     )

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from jetstream_protocol.errors import FencedEpochError, NotEnoughReplicasError, UnknownEpochError
 from jetstream_protocol.types import NodeId
 from jetstream_server.log.epochs import LeaderEpochCache
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
 from jetstream_server.replication.core.isr import RETRY_US, Outcome
 from jetstream_server.replication.core.leader import REPLICA_LAG_MAX_US, LeaderState
 from jetstream_server.replication.core.messages import Diverging, OutOfRange
-from tests.unit.replication.cores import LEADER, Log, nodes, request, stream
+from tests.unit.replication.cores import LEADER, Log, node, nodes, request, stream
 
 LAG_US = REPLICA_LAG_MAX_US + 1
 
@@ -94,6 +95,53 @@ class TestFetch:
         log.epochs.truncate_from_start(24)
         answer = leading(stream(), log).fetch(request(1, 24, last_epoch=last_epoch), 1)
         assert answer is None if agrees else isinstance(answer, OutOfRange)
+
+
+class TestObservers:
+    def observed(self, *, minimum: int = 2, **fields: Any) -> StreamMetadata:
+        return replace(stream((0, 1), minimum=minimum), observers=(NodeId(3),), **fields)
+
+    def with_observer(self) -> dict[NodeId, NodeMetadata]:
+        return {**nodes(), NodeId(3): node(3)}
+
+    def test_neither_commits_nor_the_isr_wait_for_them(self) -> None:
+        log = log_of(10)
+        state = leading(self.observed(), log)
+        state.update(state.stream, self.with_observer())
+        state.fetch(request(1, 10), 1)
+        assert state.high_watermark == 10, "the observer has said nothing"
+        log.log_end_offset = 20
+        assert state.fetch(request(3, 20), 2) is None, "its log agrees"
+        assert state.position_of(NodeId(3)) == 20
+        assert state.high_watermark == 10, "it has 20, and commits nothing"
+        state.fetch(request(1, 20), 2)
+        state.fetch(request(2, 20), 2)
+        change = state.propose(3)
+        assert change is not None
+        assert change.isr == (0, 1, 2)
+
+    def test_its_lag_is_known(self) -> None:
+        log = log_of(10)
+        state = leading(self.observed(), log)
+        state.update(state.stream, self.with_observer())
+        state.fetch(request(3, 4), 1_000)
+        assert state.lag_of(NodeId(3), 1_500) == (6, 500)
+        state.fetch(request(1, 10), 1_000)
+        assert state.is_settled(1_500), "nothing waits for it"
+
+    def test_promoted_it_joins_by_what_it_says_from_then_on(self) -> None:
+        state = leading(self.observed(), log_of(10))
+        state.update(state.stream, self.with_observer())
+        state.fetch(request(1, 10), 1)
+        state.fetch(request(3, 10), 1)
+        replicas = (*state.stream.replicas, NodeId(3))
+        promoted = replace(state.stream, replicas=replicas, observers=(), stream_epoch=8)
+        state.update(promoted, self.with_observer())
+        assert state.propose(2) is None, "what it said as an observer does not count"
+        state.fetch(request(3, 10, stream_epoch=8), 3)
+        change = state.propose(4)
+        assert change is not None
+        assert change.isr == (0, 1, 3)
 
 
 class TestIsr:

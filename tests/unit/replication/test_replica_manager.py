@@ -24,7 +24,13 @@ from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import NodeId
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.state.changes import Change, NodeChanged, StreamChanged
-from jetstream_server.metadata.state.commands import TransferLeader
+from jetstream_server.metadata.state.commands import (
+    FEATURE_LEVEL_MAX,
+    FinishReassignment,
+    ReassignStream,
+    SetCluster,
+    TransferLeader,
+)
 from jetstream_server.replication import replica_manager as replicas_module
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import ReplicaListener
@@ -377,3 +383,46 @@ async def test_message_ids_are_let_go_of_in_idle_streams_too(
     node.clocks.advance(replica.stream.config.duplicate_window_us + 1)
     await eventually(lambda: not replica.log.producers.holds_message_ids)
     replicas.close()
+
+
+@on_loop
+async def test_an_observer_s_copy_is_opened_promoted_with_its_files_and_deleted(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path / "streams")
+    cluster = node.cluster
+    for node_id in range(3):
+        cluster.register(node_id, feature_level_max=FEATURE_LEVEL_MAX)
+    cluster.do(SetCluster(feature_level=FEATURE_LEVEL_MAX))
+    node.start()
+
+    def reassign(*replicas: int, observers: tuple[int, ...]) -> None:
+        cluster.do(
+            ReassignStream(
+                stream_id=stream.id,
+                replicas=tuple(map(NodeId, replicas)),
+                observers=tuple(map(NodeId, observers)),
+            )
+        )
+        node.apply()
+
+    replica = node.create(replicas=(1, 2), observers=(NodeId(0),))
+    stream, folder = replica.stream, tmp_path / "streams" / str(replica.stream.id)
+    assert replica.following is not None
+    assert replica.leadership is None
+    assert not replica.is_in_sync
+    reassign(0, 1, 2, observers=())
+    assert node.replica(stream) is replica
+    assert replica.stream.replicas == (0, 1, 2)
+    reassign(1, 2, observers=(0,))
+    cluster.do(FinishReassignment(stream_id=stream.id, stream_epoch=replica.stream.stream_epoch))
+    node.apply()
+    assert node.replica(stream) is replica
+    assert replica.stream.copies == (1, 2, 0)
+    node.replicas.close()
+    cluster.register(0, feature_level_max=FEATURE_LEVEL_MAX)
+    node.start(clean=True)
+    assert node.replica(stream).following is not None
+    reassign(1, 2, observers=())
+    assert node.replicas.get(stream.id) is None
+    assert not folder.exists()

@@ -28,6 +28,7 @@ STREAM = StreamMetadata(
     readonly=True,
     paused=True,
     target_replicas=(1, 2),  # type: ignore[arg-type]
+    observers=(3,),  # type: ignore[arg-type]
 )
 
 

@@ -100,8 +100,13 @@ def _of_stream(stream: StreamDescription) -> Iterator[Problem]:
         )
 
 
-def notes_of(streams: Sequence[StreamDescription]) -> list[str]:
-    """What an operator should know although all may be well now: where records may be missing."""
+def notes_of(cluster: ClusterInfo, streams: Sequence[StreamDescription]) -> list[str]:
+    """What an operator should know although all may be well now: where records may be missing, and
+    which observers do not follow."""
+    return [*_lossy(streams), *_lost_observers(cluster, streams)]
+
+
+def _lossy(streams: Sequence[StreamDescription]) -> list[str]:
     return [
         f"stream {each.full_name}: committed records may have been lost in "
         f"{each.lossy_elections} election{'s' if each.lossy_elections > 1 else ''}: compare with "
@@ -109,6 +114,18 @@ def notes_of(streams: Sequence[StreamDescription]) -> list[str]:
         for each in streams
         if each.lossy_elections
     ]
+
+
+def _lost_observers(cluster: ClusterInfo, streams: Sequence[StreamDescription]) -> Iterator[str]:
+    fenced = {node.id for node in cluster.nodes if node.fenced}
+    for stream in streams:
+        unheard = {each.node for each in stream.progress if each.lag is None}
+        for node in stream.observers:
+            if node not in stream.replicas and node in fenced | unheard:
+                yield (
+                    f"stream {stream.full_name}: its observer on node {node} does not follow; "
+                    "readers use other copies"
+                )
 
 
 def health(
@@ -145,7 +162,8 @@ def health(
 
     def look(client: Client) -> tuple[list[Problem], list[str]]:
         streams = client.describe_streams()
-        return problems_of(client.describe_cluster(), streams), notes_of(streams)
+        cluster = client.describe_cluster()
+        return problems_of(cluster, streams), notes_of(cluster, streams)
 
     config = options.config_of_one_thing(context, server, timeout, watch=watch)
     with Client.from_config(config) as client:

@@ -26,10 +26,16 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be
 
 def reassign(
     context: typer.Context,
-    stream: Annotated[str | None, typer.Argument(help="With --replicas: the stream.")] = None,
+    stream: Annotated[
+        str | None, typer.Argument(help="With --replicas or --observers: the stream.")
+    ] = None,
     replicas: Annotated[
         str | None,
         typer.Option(metavar="NODES", help="The nodes of its replicas: 0,1,2."),
+    ] = None,
+    observers: Annotated[
+        str | None,
+        typer.Option(metavar="NODES", help="The nodes of its observers: 3,4; none: it has none."),
     ] = None,
     drain: Annotated[
         int | None, typer.Option(metavar="NODE", min=0, help="Move every replica off this node.")
@@ -48,22 +54,27 @@ def reassign(
 
     The command shows the plan and asks. A stream stays on its old nodes until the new ones have all
     of it. If the command is interrupted, moves that have begun go on; to undo one, name the old
-    nodes.
+    nodes. An observer that is named in --replicas becomes a replica. Observers change at once.
 
     Examples:
 
       jetstream stream reassign orders --replicas 0,1,2
+
+      jetstream stream reassign orders --observers 3
 
       jetstream stream reassign --drain 3 --dry-run
 
       jetstream stream reassign --balance
     """
     chosen = [stream is not None, drain is not None, balance]
-    if chosen.count(True) != 1 or (stream is None) == (replicas is not None):
-        raise typer.BadParameter("give a stream and --replicas, or --drain NODE, or --balance")
+    names_nodes = replicas is not None or observers is not None
+    if chosen.count(True) != 1 or (stream is not None) != names_nodes:
+        raise typer.BadParameter(
+            "give a stream with --replicas or --observers, or --drain NODE, or --balance"
+        )
     with Client.from_config(options.config(context, server, timeout)) as client:
         if stream is not None:
-            moves = [_move_of(client, stream, _nodes(replicas or ""))]
+            moves = [_move_of(client, stream, replicas, observers)]
         else:
             moves = client.plan_reassignment(drain=drain)
         as_json = options.wants_json(context, json)
@@ -90,7 +101,7 @@ def decommission(
         moves = client.plan_reassignment(drain=node)
         as_json = options.wants_json(context, json)
         if not dry_run:
-            options.confirm(f"Empty node {node} ({len(moves)} replicas)?", yes=yes, dry_run=True)
+            options.confirm(f"Empty node {node} ({len(moves)} streams)?", yes=yes, dry_run=True)
             client.drain_node(node)
         move_all(client, moves, at_a_time=at_a_time, yes=True, dry_run=dry_run, as_json=as_json)
     if not (as_json or dry_run):
@@ -143,7 +154,7 @@ def _carry_out(
     while waiting or under_way:
         while waiting and len(under_way) < at_a_time:
             move = waiting.pop()
-            client.reassign_stream(move.stream, move.replicas)
+            client.reassign_stream(move.stream, move.replicas, observers=move.observers)
             under_way[move.stream.id] = None
         time.sleep(LOOK_SECONDS)
         moving = {each.id for each in client.list_streams() if each.target_replicas}
@@ -152,18 +163,28 @@ def _carry_out(
             advance(1)
 
 
-def _move_of(client: Client, name: str, replicas: tuple[int, ...]) -> ReplicaMove:
+def _move_of(client: Client, name: str, replicas: str | None, observers: str | None) -> ReplicaMove:
     found: Stream = client.describe_stream(name)
-    return ReplicaMove(found, replicas)
+    return ReplicaMove(
+        found,
+        (found.target_replicas or found.replicas)
+        if replicas is None
+        else _nodes("--replicas", replicas),
+        None if observers is None else _observers(observers),
+    )
 
 
-def _nodes(text: str) -> tuple[int, ...]:
+def _observers(text: str) -> tuple[int, ...]:
+    return () if text == "none" else _nodes("--observers", text)
+
+
+def _nodes(option: str, text: str) -> tuple[int, ...]:
     try:
         nodes = tuple(int(each) for each in text.split(","))
     except ValueError:
-        raise InvalidRequestError(f"--replicas is a list of nodes as 0,1,2, not {text!r}") from None
+        raise InvalidRequestError(f"{option} is a list of nodes as 0,1,2, not {text!r}") from None
     if len(set(nodes)) != len(nodes) or min(nodes) < 0:
-        raise InvalidRequestError(f"--replicas names different nodes, not {text!r}")
+        raise InvalidRequestError(f"{option} names different nodes, not {text!r}")
     return nodes
 
 
@@ -172,12 +193,26 @@ def _row(move: ReplicaMove) -> dict[str, Any]:
         "stream": move.stream.full_name,
         "from": list(move.stream.replicas),
         "to": list(move.replicas),
+        "observers_from": list(move.stream.observers),
+        "observers_to": list(_observers_after(move)),
     }
 
 
 def _cells(move: ReplicaMove) -> tuple[str, str, str]:
-    return move.stream.full_name, _text(move.stream.replicas), _text(move.replicas)
+    return (
+        move.stream.full_name,
+        _text(move.stream.replicas, move.stream.observers),
+        _text(move.replicas, _observers_after(move)),
+    )
 
 
-def _text(nodes: Sequence[int]) -> str:
-    return ",".join(map(str, nodes))
+def _observers_after(move: ReplicaMove) -> Sequence[int]:
+    if move.observers is not None:
+        return move.observers
+    return [node for node in move.stream.observers if node not in move.replicas]
+
+
+def _text(replicas: Sequence[int], observers: Sequence[int]) -> str:
+    """0,1,2+3: three replicas, and an observer."""
+    said = ",".join(map(str, replicas))
+    return f"{said}+{','.join(map(str, observers))}" if observers else said

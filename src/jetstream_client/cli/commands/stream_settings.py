@@ -37,6 +37,13 @@ Replicas = Annotated[
     int | None,
     typer.Option(min=1, help="Number of replicas. Default: 3, or as many as there are nodes."),
 ]
+Observers = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Number of further copies that serve readers (read from nearest) and never count.",
+    ),
+]
 MinInsyncReplicas = Annotated[
     int | None, typer.Option(min=1, help="Replicas that must be in sync for an acknowledgement.")
 ]
@@ -113,6 +120,7 @@ def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new stream's name.")],
     subject: Subject,
     replicas: Replicas = None,
+    observers: Observers = None,
     min_insync_replicas: MinInsyncReplicas = None,
     group: Annotated[
         str, typer.Option(help="Share the subject's messages with the streams of this group.")
@@ -147,6 +155,7 @@ def create(
             name,
             subject,
             replicas=replicas,
+            observers=observers,
             min_insync_replicas=min_insync_replicas,
             flush=None if flush is None else flush.value,
             acks=None if acks is None else acks.value,
@@ -175,6 +184,7 @@ def create_group(
     subject: Subject,
     streams: Annotated[int, typer.Option(min=1, help="How many streams the group has afterwards.")],
     replicas: Replicas = None,
+    observers: Observers = None,
     min_insync_replicas: MinInsyncReplicas = None,
     flush: FlushOption = None,
     max_age: MaxAge = None,
@@ -201,6 +211,7 @@ def create_group(
             subject,
             streams=streams,
             replicas=replicas,
+            observers=observers,
             min_insync_replicas=min_insync_replicas,
             flush=None if flush is None else flush.value,
             max_age=max_age,
@@ -220,6 +231,7 @@ def create_group(
 def alter(
     context: typer.Context,
     stream: options.StreamName,
+    observers: Observers = None,
     min_insync_replicas: MinInsyncReplicas = None,
     flush: FlushOption = None,
     acks: AcksOption = None,
@@ -248,6 +260,7 @@ def alter(
         after = client.alter_stream(
             stream,
             stream_epoch=stream_epoch,
+            observers=observers,
             min_insync_replicas=min_insync_replicas,
             flush=None if flush is None else flush.value,
             acks=None if acks is None else acks.value,

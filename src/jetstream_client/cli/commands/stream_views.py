@@ -9,7 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client.cli import options
-from jetstream_client.cli.output import emit_json, node_text, print_fields, print_table, stream_row
+from jetstream_client.cli.output import (
+    emit_json,
+    node_text,
+    print_fields,
+    print_table,
+    replicas_text,
+    stream_row,
+)
 from jetstream_client.cli.units import age_text, duration_text, size_text
 from jetstream_client.cli.watching import Watch, show
 from jetstream_client.clients.blocking_client import Client
@@ -44,10 +51,10 @@ def list_(
 ) -> None:
     """List the streams.
 
-    REPLICAS: how many are in sync, of how many. LAST: the age of the last record. "-": no leader
-    answers. MESSAGES of a compacted stream counts offsets, so it is an upper bound. STATE:
-    read-only, paused, restoring (being restored or imported), encrypted (by its own setting), or
-    "-".
+    REPLICAS: how many are in sync, of how many; after "+": how many observers. LAST: the age of the
+    last record. "-": no leader answers. MESSAGES of a compacted stream counts offsets, so it is an
+    upper bound. STATE: read-only, paused, restoring (being restored or imported), encrypted (by its
+    own setting), or "-".
 
     Examples:
 
@@ -100,7 +107,7 @@ def _list_cells(stream: StreamDescription, now: datetime) -> tuple[object, ...]:
         stream.subject or "-",
         stream.group or "-",
         node_text(stream.leader),
-        f"{len(stream.isr)}/{len(stream.replicas)}",
+        replicas_text(stream),
         messages,
         "-" if stream.size_bytes is None else size_text(stream.size_bytes),
         "-" if stream.last_append is None else age_text(now - stream.last_append),

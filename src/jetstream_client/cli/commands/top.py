@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from jetstream_client.cli import options
-from jetstream_client.cli.output import emit_json, node_text, print_table
+from jetstream_client.cli.output import emit_json, node_text, print_table, replicas_text
 from jetstream_client.cli.units import size_text
 from jetstream_client.cli.watching import show
 from jetstream_client.clients.blocking_client import Client
@@ -28,8 +28,8 @@ class Look(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """rate: records that became readable, a second; None: not known yet. lag: of the follower that
-    is furthest behind, records."""
+    """rate: records that became readable, a second; None: not known yet. lag: of the replica that
+    is furthest behind, records; observers are left out."""
 
     stream: StreamDescription
     rate: float | None
@@ -48,7 +48,9 @@ def _rate(stream: StreamDescription, before: int | None, seconds: float) -> Rate
     rate = None
     if before is not None and stream.high_watermark is not None and seconds > 0:
         rate = max(0, stream.high_watermark - before) / seconds
-    lags = [follower.lag for follower in stream.progress if follower.lag is not None]
+    observing = {node for node in stream.observers if node not in stream.replicas}
+    replicas = [each for each in stream.progress if each.node not in observing]
+    lags = [replica.lag for replica in replicas if replica.lag is not None]
     return Rate(stream, rate, max(lags) if lags else None)
 
 
@@ -64,7 +66,7 @@ def top(
 ) -> None:
     """Show the busiest streams, every 2 seconds, until Ctrl-C.
 
-    RATE is how many records became readable in a second. LAG is how many records the follower that
+    RATE is how many records became readable in a second. LAG is how many records the replica that
     is furthest behind lacks. On a terminal it shows as many streams as fit.
 
     Example: jetstream top
@@ -119,7 +121,7 @@ def _cells(each: Rate) -> tuple[Any, ...]:
         "-" if each.rate is None else f"{each.rate:,.0f}/s",
         "-" if each.lag is None else each.lag,
         node_text(stream.leader),
-        f"{len(stream.isr)}/{len(stream.replicas)}",
+        replicas_text(stream),
         "-" if stream.high_watermark is None else stream.high_watermark,
         "-" if stream.size_bytes is None else size_text(stream.size_bytes),
     )

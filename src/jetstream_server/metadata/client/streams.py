@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from jetstream_protocol.errors import (
@@ -10,12 +12,12 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
     UnavailableError,
 )
-from jetstream_protocol.types import NodeId
 from jetstream_server.clocks import WallClock
 from jetstream_server.metadata.client.metadata_log import MetadataLog
-from jetstream_server.metadata.state.commands import AlterStream, CreateStream
+from jetstream_server.metadata.state.command_json import Command
+from jetstream_server.metadata.state.commands import AlterStream, CreateStream, ReassignStream
 from jetstream_server.metadata.state.model import RequestedSettings, StreamMetadata
-from jetstream_server.metadata.state.placement import Placer
+from jetstream_server.metadata.state.placement import Placement, Placer
 
 CREATOR_LEVEL = 2
 """The feature level from which streams have a creator."""
@@ -59,9 +61,9 @@ class Streams:
         settings = {key: value for key, value in config.items() if value is not None}
         group = settings.pop("group")
         partition, partitions = settings.pop("partition"), settings.pop("partitions")
-        placement: tuple[NodeId, ...] = ()
+        placement = Placement(())
         try:
-            placement = self._placer.place(settings.get("replicas"))
+            placement = self._placer.place(settings.get("replicas"), settings.get("observers", 0))
         except UnavailableError:
             if self._metadata.registry.find(name, subject) is None:
                 raise
@@ -73,7 +75,8 @@ class Streams:
                     subject=subject,
                     group=group,
                     config=settings,
-                    replicas=placement,
+                    replicas=placement.replicas,
+                    observers=placement.observers,
                     created_at_us=self._wall_clock(),
                     allow_same_name=allow_same_name,
                     creator=creator,
@@ -101,7 +104,7 @@ class Streams:
                     name=name,
                     subject="",
                     config=config,
-                    replicas=placement,
+                    replicas=placement.replicas,
                     created_at_us=self._wall_clock(),
                     internal=True,
                 )
@@ -116,9 +119,10 @@ class Streams:
     ) -> StreamMetadata:
         """Change the settings that are not None in `config`, and return the stream.
 
-        stream_epoch: change it only if the stream is still at that epoch; None: at any epoch.
-        Idempotent. Raises InvalidRequestError, PreconditionFailedError, StreamNotFoundError,
-        UnavailableError, UnknownOutcomeError.
+        stream_epoch: change it only if the stream is still at that epoch; None: at any epoch. With
+        another number of observers, observers come and go (ReassignStream) before other settings
+        change. Idempotent. Raises InvalidRequestError, PreconditionFailedError,
+        StreamNotFoundError, UnavailableError, UnknownOutcomeError.
         """
         settings = {key: value for key, value in config.items() if value is not None}
         if settings.pop("group"):
@@ -127,17 +131,47 @@ class Streams:
             raise InvalidRequestError("which partition a stream is cannot be altered")
         if not settings:
             raise InvalidRequestError("say which settings to alter")
-        before = stream
+        observers = settings.pop("observers", None)
+        if observers is not None:
+            stream = await self._at_its_epoch(
+                stream, stream_epoch, lambda now: self._with_observers(now, observers)
+            )
+            stream_epoch = None if stream_epoch is None else stream.stream_epoch
+        if not settings:
+            return stream
+        return await self._at_its_epoch(
+            stream,
+            stream_epoch,
+            lambda now: AlterStream(
+                stream_id=now.id, stream_epoch=now.stream_epoch, config=settings
+            ),
+        )
+
+    def _with_observers(self, stream: StreamMetadata, count: int) -> ReassignStream:
+        return ReassignStream(
+            stream_id=stream.id,
+            replicas=stream.target_replicas or stream.replicas,
+            observers=self._placer.observers_of(stream, count),
+            stream_epoch=stream.stream_epoch,
+        )
+
+    async def _at_its_epoch(
+        self,
+        stream: StreamMetadata,
+        stream_epoch: int | None,
+        make: Callable[[StreamMetadata], Command],
+    ) -> StreamMetadata:
+        """Propose what `make` returns for the stream as it is, and return the stream afterwards.
+        stream_epoch: raise PreconditionFailedError if the stream is at another epoch."""
         for attempt in range(1, ATTEMPTS_MAX + 1):
-            epoch = before.stream_epoch if stream_epoch is None else stream_epoch
+            if stream_epoch is not None:
+                stream = replace(stream, stream_epoch=stream_epoch)
             try:
-                await self._metadata.propose(
-                    AlterStream(stream_id=stream.id, stream_epoch=epoch, config=settings)
-                )
+                await self._metadata.propose(make(stream))
             except PreconditionFailedError:
                 if stream_epoch is not None or attempt == ATTEMPTS_MAX:
                     raise
-                before = self._current(stream)
+                stream = self._current(stream)
             else:
                 return self._current(stream)
         raise AssertionError("the last attempt raises")

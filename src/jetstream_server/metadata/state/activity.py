@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, fields
 from typing import Any
 
 from jetstream_server.metadata.state.changes import (
@@ -26,7 +25,13 @@ from jetstream_server.metadata.state.changes import (
 )
 from jetstream_server.metadata.state.commands import TrimActivity
 from jetstream_server.metadata.state.decision import Decision
-from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.model import (
+    FeatureLevel,
+    NodeMetadata,
+    StreamMetadata,
+    settings_fields,
+    stream_fields,
+)
 from jetstream_server.metadata.state.outbox import Outbox
 from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.security.state import SecurityState
@@ -39,8 +44,9 @@ def noted(tables: Tables, changes: Iterable[Change]) -> Outbox:
     outbox = tables.activity
     if tables.find(ACTIVITY, "") is None:
         return outbox
+    level = tables.settings.feature_level
     for change in changes:
-        for event in _events(change):
+        for event in _events(change, level):
             numbered = {"sequence": outbox.next_sequence, "revision": tables.revision, **event}
             outbox = outbox.with_event(json.dumps(numbered, separators=(",", ":")))
     return outbox
@@ -53,12 +59,12 @@ def trim_activity(tables: Tables, command: TrimActivity) -> Decision:
     return Decision(changes=() if after is before else (ActivityChanged(before, after),))
 
 
-def _events(change: Change) -> Iterator[dict[str, Any]]:
+def _events(change: Change, level: FeatureLevel) -> Iterator[dict[str, Any]]:
     match change:
         case StreamCreated(stream):
-            yield {"type": "stream_created", **_name(stream), **_stream(stream)}
+            yield {"type": "stream_created", **_name(stream), **_stream(stream, level)}
         case StreamChanged(before, after):
-            found = _differences(_stream(before), _stream(after))
+            found = _differences(_stream(before, level), _stream(after, level))
             if found:
                 yield {"type": "stream_changed", **_name(after), "changes": found}
         case StreamDeleted(stream):
@@ -87,11 +93,17 @@ def _name(stream: StreamMetadata) -> dict[str, Any]:
 
 _INNER = ("id", "name", "subject", "config", "stream_epoch", "created_at_us")
 """Fields of a stream that never change, mean nothing to users, or are reported one by one."""
-_STREAM = tuple(each.name for each in fields(StreamMetadata) if each.name not in _INNER)
 
 
-def _stream(stream: StreamMetadata) -> dict[str, Any]:
-    return {**{name: getattr(stream, name) for name in _STREAM}, **asdict(stream.config)}
+def _stream(stream: StreamMetadata, level: FeatureLevel) -> dict[str, Any]:
+    """The fields and settings that the feature level has. **safety** Older software writes the same
+    events."""
+    config = stream.config
+    return {
+        **{name: getattr(stream, name) for name in stream_fields(level) if name not in _INNER},
+        # Which nodes observe says how many do.
+        **{name: getattr(config, name) for name in settings_fields(level) if name != "observers"},
+    }
 
 
 def _node(node: NodeMetadata) -> dict[str, Any]:

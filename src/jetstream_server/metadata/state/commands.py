@@ -21,7 +21,7 @@ from jetstream_protocol.types import BootUs, LeaderEpoch, NodeId, StreamId, Wall
 from jetstream_server.metadata.state.command_json import ALWAYS_WRITTEN, Command, since
 from jetstream_server.metadata.state.model import Addresses, FeatureLevel, RequestedSettings
 
-FEATURE_LEVEL_MAX = FeatureLevel(2)
+FEATURE_LEVEL_MAX = FeatureLevel(3)
 """The newest feature level this software understands (docs/replication.md, "Feature levels")."""
 
 # Which streams exist (stream_commands.py).
@@ -29,7 +29,7 @@ FEATURE_LEVEL_MAX = FeatureLevel(2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateStream(Command):
-    """Create a stream on the nodes `replicas`.
+    """Create a stream on the nodes `replicas`, and copies of it on the nodes `observers`.
 
     config: only the settings that the user gave. They must fit a stream that exists already
     (nothing is created then); a new one gets the defaults for the rest. allow_same_name: create it
@@ -54,6 +54,7 @@ class CreateStream(Command):
     streams_max: int = field(default=0, metadata=since(2))
     partition: int = field(default=0, metadata=since(2))
     partitions: int = field(default=0, metadata=since(2))
+    observers: tuple[NodeId, ...] = field(default=(), metadata=since(3))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class DeleteStream(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterStream(Command):
-    """Change any settings of a stream but the number of replicas.
+    """Change any settings of a stream but the numbers of replicas and observers.
 
     A new minimum clears the ELR: its members were eligible under the old one only. After `flush`
     becomes "group", restart trust holds once every replica has confirmed a full flush
@@ -124,13 +125,17 @@ class SetStreamAccess(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignStream(Command):
-    """Move a stream to the nodes `replicas`.
+    """Move a stream to the nodes `replicas`, and its observers to the nodes `observers`.
 
     The stream is on the old and the new nodes until the new ones are in sync (FinishReassignment).
     Another command replaces one that is under way; naming the old replicas cancels it.
 
-    Errors: invalid_request for a node that is not part of the cluster, or fewer replicas than the
-    stream's min_insync_replicas.
+    observers: None: they stay, except those that are named as replicas, which are promoted. A
+    change of observers takes effect at once, except that a replica that becomes an observer is a
+    replica until the stream has moved.
+
+    Errors: invalid_request for a node that is not part of the cluster or is named as both, or fewer
+    replicas than the stream's min_insync_replicas.
     """
 
     op: ClassVar[str] = "reassign_stream"
@@ -138,6 +143,7 @@ class ReassignStream(Command):
     stream_id: StreamId
     replicas: tuple[NodeId, ...]
     stream_epoch: int | None = None
+    observers: tuple[NodeId, ...] | None = field(default=None, metadata=since(3))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +302,8 @@ class DrainNode(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveNode(Command):
-    """Forget a node. Errors: precondition_failed unless it is fenced and holds no replicas."""
+    """Forget a node. Errors: precondition_failed unless it is fenced and holds no replicas, nor
+    copies as an observer."""
 
     op: ClassVar[str] = "remove_node"
     node_id: NodeId

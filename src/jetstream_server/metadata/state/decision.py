@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jetstream_protocol.errors import PreconditionFailedError, StreamNotFoundError
-from jetstream_protocol.types import StreamId
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    PreconditionFailedError,
+    StreamNotFoundError,
+)
+from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.state.changes import Change, LeaderReported, StreamChanged
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
@@ -49,6 +54,23 @@ def changed(tables: Tables, before: StreamMetadata, after: StreamMetadata) -> De
         return Decision(epochs(before))
     void = reports_void(tables, before) if before.leader_epoch != after.leader_epoch else ()
     return Decision(epochs(after), (*void, StreamChanged(before, after)))
+
+
+def check_known(tables: Tables, nodes: Iterable[NodeId]) -> None:
+    """Raise InvalidRequestError unless all these nodes are part of the cluster."""
+    unknown = [node_id for node_id in nodes if node_id not in tables.nodes]
+    if unknown:
+        raise InvalidRequestError(f"nodes {unknown} are not part of this cluster")
+
+
+def check_observers(
+    tables: Tables, replicas: Sequence[NodeId], observers: Sequence[NodeId]
+) -> None:
+    """Raise InvalidRequestError for observers that are unknown, or replicas too."""
+    check_known(tables, observers)
+    both = [node_id for node_id in observers if node_id in replicas]
+    if both:
+        raise InvalidRequestError(f"nodes {both} cannot be both replicas and observers")
 
 
 def epochs(stream: StreamMetadata) -> dict[str, Any]:

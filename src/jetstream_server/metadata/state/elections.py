@@ -68,8 +68,11 @@ def without_node(
     """The stream after a node's session ended; the same object if that changes nothing.
 
     trusted: the node's log is still trusted, so it may stay eligible. The election knows whether
-    the node is alive again in a new incarnation and may be elected.
+    the node is alive again in a new incarnation and may be elected. **safety** An observer's node
+    changes nothing.
     """
+    if node_id not in stream.replicas:
+        return stream
     isr = tuple(member for member in stream.isr if member != node_id)
     elr = next_elr(stream, isr, () if trusted else (node_id,))
     last_known = _last_known(stream, isr, elr)

@@ -113,7 +113,7 @@ def distrust_replica(tables: Tables, command: DistrustReplica) -> Decision:
         )
     election = Election(tables.nodes, tables.leaderships)
     after = without_node(stream, node_id, election, trusted=False)
-    if after is stream and node_id in stream.replicas:
+    if after is stream and node_id in stream.copies:
         after = replace(stream, stream_epoch=stream.stream_epoch + 1)
     return changed(tables, stream, after)
 

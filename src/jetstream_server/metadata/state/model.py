@@ -3,6 +3,7 @@
 Invariants that the registry keeps (docs/replication.md, "Metadata"):
 
 * `isr` and `elr` are disjoint subsets of `replicas`, in the order of `replicas`.
+* **safety** An observer is in neither: only `replicas` count, and only they are elected.
 * Every member of `isr` is registered and not fenced.
 * `leader` is a member of `isr`, or NO_NODE.
 * `leader_epoch` grows when a leadership ends or begins, `stream_epoch` with every change.
@@ -35,6 +36,7 @@ ENCRYPTION_POLICIES: tuple[EncryptionPolicy, ...] = get_args(EncryptionPolicy)
 SETTING_LEVELS: Mapping[str, FeatureLevel] = {
     "restoring": FeatureLevel(2),
     "encryption": FeatureLevel(2),
+    "observers": FeatureLevel(3),
 }
 """The feature level from which a setting may be given. Settings not listed here: the first."""
 
@@ -48,7 +50,7 @@ class StreamSettings:
     segment_age_us: 0: derived from the other settings (docs/operations/settings.md).
     restoring: the stream is filled by a restore, and does not listen to its subject.
     encryption: "node": new batches are encrypted if the leader's configuration says so; otherwise
-    always.
+    always. observers: how many nodes hold a copy that does not count.
     """
 
     replicas: int
@@ -65,6 +67,7 @@ class StreamSettings:
     segment_age_us: int = 0
     restoring: bool = False
     encryption: EncryptionPolicy = "node"
+    observers: int = 0
 
     @property
     def is_encrypted(self) -> bool:
@@ -131,6 +134,9 @@ class StreamMetadata:
     creator: the principal that created it, whose quota it counts against; "": nobody's.
     partition: its number among the group's `partitions`, from 0. partitions: as of its creation,
     so that a growing group has streams with different ones; 0: the stream is not a partition.
+    observers: nodes that follow like replicas and never count: not in sync, not elected, not waited
+    for. A replica that is to become an observer is in both lists while the stream is reassigned,
+    and a replica until then.
     """
 
     id: StreamId
@@ -157,6 +163,20 @@ class StreamMetadata:
     creator: str = ""
     partition: int = 0
     partitions: int = 0
+    observers: tuple[NodeId, ...] = ()
+
+    @property
+    def copies(self) -> tuple[NodeId, ...]:
+        """Every node that holds the stream: its replicas, then its observers. **safety** What
+        counts, or may lead, is decided by `replicas`."""
+        observers = self.observers
+        if not observers:
+            return self.replicas
+        return self.replicas + tuple(each for each in observers if each not in self.replicas)
+
+    def is_alone(self, node_id: int) -> bool:
+        """Whether that node holds the only replica, so that no other one can replace it."""
+        return self.replicas == (node_id,)
 
     @property
     def full_name(self) -> str:
@@ -191,12 +211,14 @@ class StreamMetadata:
     def to_row(self) -> list[Any]:
         """The fields in their order, as JSON can hold them, in a compact form.
 
-        **safety** Fields of feature levels above 1 come last, and are left out as long as all of
-        them have their defaults: older software refuses a row with fields that it does not know.
+        **safety** Fields of feature levels above 1 come last, level by level. Those of a level, and
+        of the levels above it, are left out as long as all of them have their defaults: older
+        software refuses a row with fields that it does not know.
         """
         row = [getattr(self, name) for name in _STREAM_FIELDS]
-        if row[_LEVEL_1_FIELDS:] == _LATER_DEFAULTS:
-            del row[_LEVEL_1_FIELDS:]
+        for first, defaults in _LATER_LEVELS:
+            if row[first:] == defaults:
+                del row[first:]
         row[_CONFIG_AT] = list(self.config.to_row())
         return row
 
@@ -308,6 +330,28 @@ _LATER_SETTINGS = {
 _STREAM_FIELDS = tuple(field.name for field in fields(StreamMetadata))
 _NODE_FIELDS = tuple(field.name for field in fields(NodeMetadata))
 _CONFIG_AT = _STREAM_FIELDS.index("config")
-_LEVEL_1_FIELDS = _STREAM_FIELDS.index("readonly")
-_LATER_DEFAULTS = [field.default for field in fields(StreamMetadata)[_LEVEL_1_FIELDS:]]
-"""How many fields feature level 1 has."""
+_FIRST_OF_LEVEL = {FeatureLevel(2): "readonly", FeatureLevel(3): "observers"}
+"""The first of the fields of a stream that each feature level has added: they come last."""
+
+
+def stream_fields(level: FeatureLevel) -> tuple[str, ...]:
+    """The fields of a stream that a feature level has, in their order."""
+    later = [name for added, name in _FIRST_OF_LEVEL.items() if added > level]
+    return _STREAM_FIELDS[: _STREAM_FIELDS.index(later[0])] if later else _STREAM_FIELDS
+
+
+def settings_fields(level: FeatureLevel) -> tuple[str, ...]:
+    """The settings of a stream that a feature level has, in their order."""
+    return tuple(name for name in _SETTINGS_FIELDS if SETTING_LEVELS.get(name, 1) <= level)
+
+
+def _later_levels() -> tuple[tuple[int, list[Any]], ...]:
+    """Where the fields of each level above 1 begin, and their defaults; the newest level first."""
+    defaults = [field.default for field in fields(StreamMetadata)]
+    starts = [_STREAM_FIELDS.index(name) for name in _FIRST_OF_LEVEL.values()]
+    ends = [*starts[1:], len(_STREAM_FIELDS)]
+    found = [(start, defaults[start:end]) for start, end in zip(starts, ends, strict=True)]
+    return tuple(reversed(found))
+
+
+_LATER_LEVELS = _later_levels()

@@ -101,7 +101,7 @@ def unfence_node(tables: Tables, command: UnfenceNode) -> Decision:
     election = Election({**tables.nodes, node.node_id: alive}, tables.leaderships)
     changes: list[Change] = [NodeChanged(node, alive)]
     for stream in tables.streams_of(node.node_id):
-        after = with_node(stream, election)
+        after = with_node(stream, election) if node.node_id in stream.replicas else stream
         if after is not stream:
             changes.append(StreamChanged(stream, after))
     return Decision({}, tuple(changes))
@@ -121,10 +121,9 @@ def drain_node(tables: Tables, command: DrainNode) -> Decision:
 
 def remove_node(tables: Tables, command: RemoveNode) -> Decision:
     node = _node(tables, command)
-    if not node.fenced or tables.replica_count(node.node_id):
-        raise PreconditionFailedError(
-            f"node {node.node_id} is alive or holds {tables.replica_count(node.node_id)} replicas"
-        )
+    copies = tables.copy_count(node.node_id)
+    if not node.fenced or copies:
+        raise PreconditionFailedError(f"node {node.node_id} is alive or holds {copies} replicas")
     return Decision({}, (NodeChanged(node, None),))
 
 

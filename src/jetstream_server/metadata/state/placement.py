@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
-from jetstream_server.metadata.state.model import NodeMetadata
+from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
 
 DEFAULT_REPLICAS = 3
@@ -71,19 +72,33 @@ class Election:
         return self._leaderships.get(node_id, 0), self._rack_leaderships.get(rack, 0), node_id
 
 
-def place(
-    nodes: Sequence[NodeMetadata], load: Mapping[NodeId, int], replicas: int
-) -> tuple[NodeId, ...]:
-    """Choose `replicas` of the nodes: as many racks as possible, then the least loaded.
+class Placement(NamedTuple):
+    """The nodes of a stream, ascending ids each."""
 
-    Returns ascending ids. A node that yields leaderships gets a replica only if there are too few
-    others. load: how many replicas each node holds already.
+    replicas: tuple[NodeId, ...]
+    observers: tuple[NodeId, ...] = ()
+
+
+def place(
+    nodes: Sequence[NodeMetadata],
+    load: Mapping[NodeId, int],
+    count: int,
+    holding: Sequence[NodeId] = (),
+) -> tuple[NodeId, ...]:
+    """Choose `count` of the nodes: as many racks as possible, then the least loaded.
+
+    Returns ascending ids. A node that yields leaderships is chosen only if there are too few
+    others. load: how many copies each node holds already. holding: nodes that hold the stream, so
+    that others are chosen, in other racks if possible.
     """
-    assert replicas <= len(nodes), "the caller has counted"
+    remaining = [node for node in nodes if node.node_id not in holding]
+    assert count <= len(remaining), "the caller has counted"
     chosen: list[NodeId] = []
     rack_used: dict[str, int] = {}
-    remaining = list(nodes)
-    for _ in range(replicas):
+    for node in nodes:
+        if node.node_id in holding:
+            rack_used[node.rack] = rack_used.get(node.rack, 0) + 1
+    for _ in range(count):
         best = min(
             remaining,
             key=lambda node: (
@@ -114,40 +129,59 @@ class Placer:
         self._configured = configured
         self._pending: dict[NodeId, int] = {}
 
-    def place(self, replicas: int | None = None) -> tuple[NodeId, ...]:
+    def place(self, replicas: int | None = None, observers: int = 0) -> Placement:
         """Nodes for a new stream; None: the default number. `settle` must follow.
 
-        Raises InvalidRequestError for more replicas than the cluster has nodes, UnavailableError
-        while too few of them have joined: the number of replicas cannot change later.
+        Raises InvalidRequestError for more copies than the cluster has nodes, UnavailableError
+        while too few of them have joined.
         """
         nodes = list(self._tables.nodes.values())
         cluster_size = max(self._configured, len(nodes))
         if replicas is None:
             replicas = min(DEFAULT_REPLICAS, cluster_size)
-        if replicas > cluster_size:
+        wanted = f"{replicas} replicas"
+        if observers:
+            wanted += f" and {observers} observers"
+        if replicas + observers > cluster_size:
             has = "1 node" if cluster_size == 1 else f"{cluster_size} nodes"
-            raise InvalidRequestError(
-                f"{replicas} replicas need as many nodes; the cluster has {has}"
-            )
-        if replicas > len(nodes):
+            raise InvalidRequestError(f"{wanted} need as many nodes; the cluster has {has}")
+        if replicas + observers > len(nodes):
             raise UnavailableError(
-                f"{replicas} replicas need as many nodes; only {len(nodes)} of {cluster_size} "
+                f"{wanted} need as many nodes; only {len(nodes)} of {cluster_size} "
                 "have joined: start the others, or ask for fewer replicas"
             )
-        load = {
-            node.node_id: self._tables.replica_count(node.node_id)
-            + self._pending.get(node.node_id, 0)
-            for node in nodes
-        }
+        load = self._load()
         chosen = place(nodes, load, replicas)
-        for node_id in chosen:
+        placement = Placement(chosen, place(nodes, load, observers, chosen))
+        for node_id in (*placement.replicas, *placement.observers):
             self._pending[node_id] = self._pending.get(node_id, 0) + 1
-        return chosen
+        return placement
 
-    def settle(self, placement: Iterable[NodeId]) -> None:
+    def settle(self, placement: Placement) -> None:
         """Note that the command with this placement was applied or given up."""
-        for node_id in placement:
+        for node_id in (*placement.replicas, *placement.observers):
             self._pending[node_id] -= 1
+
+    def observers_of(self, stream: StreamMetadata, count: int) -> tuple[NodeId, ...]:
+        """The nodes of `count` observers of that stream: those that it has, as far as they suffice,
+        and others. Raises InvalidRequestError if there are too few nodes."""
+        replicas, kept = stream.target_replicas or stream.replicas, stream.observers[:count]
+        holding = (*replicas, *kept)
+        nodes = list(self._tables.nodes.values())
+        free = sum(node.node_id not in holding for node in nodes)
+        if count - len(kept) > free:
+            raise InvalidRequestError(
+                f"{len(replicas)} replicas and {count} observers need as many nodes; the cluster "
+                f"has {len(nodes)}"
+            )
+        added = place(nodes, self._load(), count - len(kept), holding)
+        return tuple(sorted((*kept, *added)))
+
+    def _load(self) -> dict[NodeId, int]:
+        return {
+            node_id: self._tables.copy_count(node_id) + self._pending.get(node_id, 0)
+            for node_id in self._tables.nodes
+        }
 
 
 def balancing_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeId]]:

@@ -4,6 +4,10 @@
                                                    the new ones copy, and join the ISR
                        ── FinishReassignment ────> replicas {2, 3}
 
+Observers come and go at once: nothing relies on them. One that is named as a replica is promoted:
+it keeps its log, and joins as any follower does. A replica that is named as an observer is in both
+lists until the reassignment ends, and counts until then.
+
 **safety** A replica is removed only when every replica of the target is in sync: each then holds
 everything committed. A new replica is in neither ISR nor ELR, and joins as any follower does.
 
@@ -21,6 +25,8 @@ from jetstream_server.metadata.state.commands import FinishReassignment, Reassig
 from jetstream_server.metadata.state.decision import (
     Decision,
     changed,
+    check_known,
+    check_observers,
     epochs,
     stream_at_epoch,
 )
@@ -32,14 +38,22 @@ def reassign_stream(tables: Tables, command: ReassignStream) -> Decision:
     stream = stream_at_epoch(tables, command.stream_id, command.stream_epoch)
     target = tuple(sorted(command.replicas))
     _check_target(tables, stream, target)
-    if target == (stream.target_replicas or stream.replicas):
+    if command.observers is None:
+        observers = tuple(node_id for node_id in stream.observers if node_id not in target)
+    else:
+        observers = tuple(sorted(command.observers))
+        check_observers(tables, target, observers)
+    is_target = target == (stream.target_replicas or stream.replicas)
+    if is_target and observers == stream.observers:
         return Decision(epochs(stream))
     leaving = tuple(node_id for node_id in stream.replicas if node_id not in target)
+    config = replace(stream.config, replicas=len(target), observers=len(observers))
     after = replace(
         stream,
         replicas=tuple(sorted((*target, *leaving))),
-        target_replicas=target,
-        config=StreamSettings.shared(replace(stream.config, replicas=len(target)).to_row()),
+        target_replicas=stream.target_replicas if is_target else target,
+        observers=observers,
+        config=StreamSettings.shared(config.to_row()),
         stream_epoch=stream.stream_epoch + 1,
     )
     return changed(tables, stream, _in_order(after))
@@ -70,9 +84,7 @@ def may_finish(stream: StreamMetadata) -> bool:
 
 
 def _check_target(tables: Tables, stream: StreamMetadata, target: tuple[NodeId, ...]) -> None:
-    unknown = [node_id for node_id in target if node_id not in tables.nodes]
-    if unknown:
-        raise InvalidRequestError(f"nodes {unknown} are not part of this cluster")
+    check_known(tables, target)
     if len(target) < stream.config.min_insync_replicas:
         raise InvalidRequestError(
             f"{stream.full_name} needs {stream.config.min_insync_replicas} replicas in sync "

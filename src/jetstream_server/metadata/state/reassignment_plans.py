@@ -10,14 +10,15 @@ from __future__ import annotations
 from jetstream_protocol.errors import NotFoundError, PreconditionFailedError
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.placement import Placement
 from jetstream_server.metadata.state.tables import Tables
 
-Moves = dict[StreamId, tuple[NodeId, ...]]
-"""The replicas that each stream of the plan will have, ascending."""
+Moves = dict[StreamId, Placement]
+"""The nodes that each stream of the plan will have."""
 
 
 def moves_off(tables: Tables, leaving: NodeId) -> Moves:
-    """Move every replica of that node to another node. Raises NotFoundError, and
+    """Move every replica and every observer of that node to another node. Raises NotFoundError, and
     PreconditionFailedError if a stream has no other node to go to."""
     if leaving not in tables.nodes:
         raise NotFoundError(f"node {leaving} is not part of this cluster")
@@ -30,7 +31,7 @@ def moves_off(tables: Tables, leaving: NodeId) -> Moves:
         if target is None:
             raise PreconditionFailedError(
                 f"{stream.full_name} has no other node to go to: start another node, or lower its "
-                "number of replicas first (jetstream stream reassign --replicas)"
+                "number of replicas or observers first (jetstream stream reassign)"
             )
         moves[stream.id] = spread.move(stream, leaving, target)
     return moves
@@ -61,7 +62,8 @@ class _Spread:
                 self._still.setdefault(node_id, {})[stream.id] = stream
 
     def of(self, stream: StreamMetadata) -> tuple[NodeId, ...]:
-        return stream.target_replicas or stream.replicas
+        """The nodes that will hold it."""
+        return (stream.target_replicas or stream.replicas) + stream.observers
 
     def best_target(self, stream: StreamMetadata, leaving: NodeId) -> NodeId | None:
         """The live node for this replica: in a rack that holds none if possible, then the one that
@@ -102,14 +104,18 @@ class _Spread:
         node = self._nodes.get(node_id)
         return node.rack if node is not None else ""
 
-    def move(self, stream: StreamMetadata, source: NodeId, target: NodeId) -> tuple[NodeId, ...]:
-        """The replicas after the move, which is counted from now on."""
+    def move(self, stream: StreamMetadata, source: NodeId, target: NodeId) -> Placement:
+        """The nodes after the move, which is counted from now on."""
         for node_id in self.of(stream):
             self._still[node_id].pop(stream.id, None)
         self._load[source] -= 1
         self._load[target] += 1
-        kept = (node_id for node_id in self.of(stream) if node_id != source)
-        return tuple(sorted((*kept, target)))
+        replicas = stream.target_replicas or stream.replicas
+        return Placement(_moved(replicas, source, target), _moved(stream.observers, source, target))
+
+
+def _moved(nodes: tuple[NodeId, ...], source: NodeId, target: NodeId) -> tuple[NodeId, ...]:
+    return tuple(sorted(target if node_id == source else node_id for node_id in nodes))
 
 
 def _takes_replicas(node: NodeMetadata, holding: tuple[NodeId, ...]) -> bool:

@@ -38,6 +38,8 @@ from jetstream_server.metadata.state.commands import (
 from jetstream_server.metadata.state.decision import (
     Decision,
     changed,
+    check_known,
+    check_observers,
     epochs,
     reports_void,
     stream_at_epoch,
@@ -82,8 +84,9 @@ def create_stream(tables: Tables, command: CreateStream) -> Decision:
         raise InvalidRequestError(
             f"subject {subject!r} overlaps {INGEST_SUBJECTS!r}, where keyed groups listen as well"
         )
-    config = effective_settings(requested, len(command.replicas))
+    config = effective_settings(requested, len(command.replicas), len(command.observers))
     _check_acks(subject, config, tables.settings)
+    check_observers(tables, command.replicas, command.observers)
     isr = _initial_isr(tables, command.replicas, config)
     stream = StreamMetadata(
         id=StreamId(tables.revision),
@@ -102,6 +105,7 @@ def create_stream(tables: Tables, command: CreateStream) -> Decision:
         creator=command.creator,
         partition=command.partition,
         partitions=command.partitions,
+        observers=command.observers,
     )
     return Decision({"stream_id": stream.id, "created": True}, (StreamCreated(stream),))
 
@@ -145,6 +149,8 @@ def alter_stream(tables: Tables, command: AlterStream) -> Decision:
     requested = requested_settings(command.config, command.op, tables.settings.feature_level)
     if requested.get("replicas", stream.config.replicas) != stream.config.replicas:
         raise InvalidRequestError("the number of replicas of a stream cannot be altered")
+    if requested.get("observers", stream.config.observers) != stream.config.observers:
+        raise InvalidRequestError("observers are added and removed by reassign_stream")
     if requested.get("restoring") and not stream.config.restoring:
         raise InvalidRequestError(
             f"{stream.full_name} takes its records from its subject: only a new stream is restored"
@@ -259,9 +265,7 @@ def _initial_isr(
     tables: Tables, placement: tuple[NodeId, ...], config: StreamSettings
 ) -> tuple[NodeId, ...]:
     """The live nodes of the placement: their empty logs are in sync."""
-    unknown = [node_id for node_id in placement if node_id not in tables.nodes]
-    if unknown:
-        raise InvalidRequestError(f"nodes {unknown} are not part of this cluster")
+    check_known(tables, placement)
     isr = tuple(node_id for node_id in placement if tables.is_alive(node_id))
     if len(isr) < config.min_insync_replicas:
         raise UnavailableError(

@@ -58,6 +58,8 @@ def requested_settings(config: RequestedSettings, op: str, level: FeatureLevel) 
         wished["restoring"] = fields.flag("restoring")
     if level >= SETTING_LEVELS["encryption"] and fields.has("encryption"):
         wished["encryption"] = fields.choice("encryption", ENCRYPTION_POLICIES)
+    if level >= SETTING_LEVELS["observers"] and fields.has("observers"):
+        wished["observers"] = fields.integer("observers")
     for name, (least, most) in _RANGES.items():
         if fields.has(name):
             wished[name] = _within(name, fields.integer(name), least, most)
@@ -80,13 +82,20 @@ def in_words(name: str, value: Any) -> tuple[str, str]:
     return name, repr(value)
 
 
-def effective_settings(wished: RequestedSettings, replicas: int) -> StreamSettings:
-    """The settings of a new stream on that many nodes. Raises InvalidRequestError."""
+def effective_settings(
+    wished: RequestedSettings, replicas: int, observers: int = 0
+) -> StreamSettings:
+    """The settings of a new stream on so many nodes. Raises InvalidRequestError."""
     if wished.get("replicas", replicas) != replicas or replicas == 0:
         raise InvalidRequestError(
             f"the stream was placed on {replicas} nodes, not {wished.get('replicas', 'at least 1')}"
         )
-    return checked(StreamSettings.with_defaults(**{**wished, "replicas": replicas}))
+    if wished.get("observers", observers) != observers:
+        raise InvalidRequestError(
+            f"the stream was given {observers} observers, not {wished['observers']}"
+        )
+    placed = {"replicas": replicas, "observers": observers}
+    return checked(StreamSettings.with_defaults(**{**wished, **placed}))
 
 
 def checked(config: StreamSettings) -> StreamSettings:

@@ -141,10 +141,11 @@ class Tables:
             return []
 
     def streams_of(self, node_id: NodeId) -> list[StreamMetadata]:
-        """The streams that have a replica on the node, by id."""
+        """The streams that have a copy on the node, as a replica or an observer, by id."""
         return [self.streams[stream_id] for stream_id in sorted(self._by_node.get(node_id, ()))]
 
-    def replica_count(self, node_id: NodeId) -> int:
+    def copy_count(self, node_id: NodeId) -> int:
+        """How many streams have a copy on the node."""
         return len(self._by_node.get(node_id, ()))
 
     def is_alive(self, node_id: NodeId) -> bool:
@@ -159,7 +160,7 @@ class Tables:
                     self._add_stream(stream)
                 case StreamChanged(before, after):
                     self.streams[after.id] = after
-                    self._move_replicas(before, after)
+                    self._move_copies(before, after)
                     self._count_leadership(before.leader, -1)
                     self._count_leadership(after.leader, 1)
                 case StreamDeleted(stream):
@@ -196,7 +197,7 @@ class Tables:
         self._by_name.setdefault(stream.name, {})[stream.subject] = stream.id
         if not stream.is_internal:
             self._subjects.add(stream.subject, stream.id)
-        for node_id in stream.replicas:
+        for node_id in stream.copies:
             self._by_node.setdefault(node_id, {})[stream.id] = None
         self._note_reassignment(stream)
         self._count_leadership(stream.leader, 1)
@@ -210,17 +211,17 @@ class Tables:
             del self._by_name[stream.name]
         if not stream.is_internal:
             self._subjects.remove(stream.subject, stream.id)
-        for node_id in stream.replicas:
+        for node_id in stream.copies:
             del self._by_node[node_id][stream.id]
         self.reassigned.pop(stream.id, None)
         self._count_leadership(stream.leader, -1)
         self._count_created(stream.creator, -1)
 
-    def _move_replicas(self, before: StreamMetadata, after: StreamMetadata) -> None:
-        if after.replicas != before.replicas:
-            for node_id in before.replicas:
+    def _move_copies(self, before: StreamMetadata, after: StreamMetadata) -> None:
+        if (after.replicas, after.observers) != (before.replicas, before.observers):
+            for node_id in before.copies:
                 del self._by_node[node_id][before.id]
-            for node_id in after.replicas:
+            for node_id in after.copies:
                 self._by_node.setdefault(node_id, {})[after.id] = None
         self._note_reassignment(after)
 

@@ -51,7 +51,7 @@ def next_step(replica: Replica) -> Step:
         return Step.DISTRUST
     if not replica.has_failed:
         return Step.TRUSTED if replica.is_counted_on() else Step.ONLINE
-    if len(replica.stream.replicas) == 1:
+    if replica.stream.is_alone(replica.node_id):
         return Step.WAIT
     if replica.is_counted_on() or not replica.is_failure_recorded:
         return Step.DISTRUST

@@ -12,6 +12,8 @@ Invariants.
 * With flush `group` a position is the *flushed* offset, the leader's own included; otherwise it is
   the log end.
 * **safety** A log that is offline has no position, the leader's own included.
+* **safety** Observers are followed, and never counted: neither the high watermark nor the ISR
+  depends on them.
 * A member joins only from a position at or beyond both the high watermark and the start of this
   epoch: then it holds everything that any earlier leader committed.
 """
@@ -90,7 +92,7 @@ class LeaderState:
         self._ticked_at_us = now_us
         self._in_sync = InSyncReplicas(stream)
         self._followers: dict[NodeId, FollowerProgress] = {}
-        self._follow_replicas()
+        self._track_followers()
 
     # State.
 
@@ -201,7 +203,7 @@ class LeaderState:
             )
         progress = self._followers.get(request.follower)
         if progress is None:
-            raise InvalidRequestError(f"node {request.follower} holds no replica of this stream")
+            raise InvalidRequestError(f"node {request.follower} holds no copy of this stream")
         known = max(progress.incarnation, self._incarnation_of(request.follower))
         if request.incarnation < known:
             raise FencedEpochError(
@@ -221,7 +223,7 @@ class LeaderState:
         has_changed = stream.stream_epoch != self.stream.stream_epoch
         self.stream = stream
         self._nodes = nodes
-        self._follow_replicas()
+        self._track_followers()
         for follower, progress in self._followers.items():
             if has_changed and follower not in stream.isr:
                 progress.left(stream.stream_epoch)
@@ -229,8 +231,8 @@ class LeaderState:
         self._in_sync.commit(stream)
         return self._advance()
 
-    def _follow_replicas(self) -> None:
-        """Track the stream's other replicas as followers. A reassignment changes them."""
+    def _track_followers(self) -> None:
+        """Track all other copies as followers. A reassignment changes them."""
         stream, known = self.stream, self._followers
         self._followers = {
             replica: known.get(replica)
@@ -239,7 +241,7 @@ class LeaderState:
                 self._ticked_at_us,
                 counts_from=ANY_EPOCH if replica in stream.isr else stream.stream_epoch,
             )
-            for replica in stream.replicas
+            for replica in stream.copies
             if replica != self._node_id
         }
 

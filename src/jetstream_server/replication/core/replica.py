@@ -2,7 +2,7 @@
 
     metadata ──> update ──> leads (LeaderState) · follows (FollowerState) · neither
     as leader:   append, moved, fetch, propose, settle
-    as follower: position, accept
+    as follower: position, accept (also as an observer, which follows and does not count)
 
 The cores decide, this class changes the log, the driver does the rest, always in this order:
 persist (here), flush, send. One thread owns it. It has no I/O except the log's; callers pass times
@@ -34,6 +34,7 @@ from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId, WallUs
 from jetstream_server.log.commit_log import CommitLog, LogSlice
 from jetstream_server.metadata.state.commands import ChangeIsr, ConfirmFlush
 from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.replication.core.closeness import Closeness
 from jetstream_server.replication.core.counters import Counters
 from jetstream_server.replication.core.follower import (
     Append,
@@ -76,7 +77,8 @@ class Replica:
 
     __slots__ = (
         "_flush_target", "_lag_max_us", "_rebuild", "_recorded_failure", "_waiters", "closed",
-        "counters", "failures", "following", "high_watermark", "incarnation", "is_deleted",
+        "closeness", "counters", "failures", "following", "high_watermark", "incarnation",
+        "is_deleted",
         "leader_log_start_offset", "leadership", "log", "node_id", "on_commit", "on_unreadable",
         "stream", "unreadable_reason",
     )  # fmt: skip
@@ -94,7 +96,7 @@ class Replica:
     ) -> None:
         """rebuild: the log's bytes are not trusted; a follower fetches everything again."""
         if log.lacks_beginning or log.is_start_unknown:
-            rebuild = rebuild or len(stream.replicas) > 1
+            rebuild = rebuild or not stream.is_alone(node_id)
         self.stream = stream
         self.log = log
         self.node_id = NodeId(node_id)
@@ -102,6 +104,8 @@ class Replica:
         self.leadership: LeaderState | None = None
         self.following: FollowerState | None = None
         self.counters = Counters()
+        self.closeness = Closeness()
+        """How closely this replica follows its leader."""
         self.closed = self.is_deleted = False
         self.high_watermark = log.log_start_offset
         if not rebuild:
@@ -197,7 +201,7 @@ class Replica:
 
     @property
     def _is_only_one(self) -> bool:
-        return len(self.stream.replicas) == 1
+        return self.stream.is_alone(self.node_id)
 
     def _can_lead(self, *, is_new: bool) -> bool:
         """Whether this replica may lead. **safety** A log that has failed or could not be opened
@@ -262,6 +266,7 @@ class Replica:
         changes = [] if self.leadership is None else [RoleChange.STOPPED_LEADING]
         was_idle = self.leadership is None and self.following is None
         self.leadership = self.following = self._flush_target = None
+        self.closeness.lost()
         if leader == self.node_id:
             self._lead(nodes, now_us)
             changes.append(RoleChange.LEADS)
@@ -433,6 +438,8 @@ class Replica:
         if following is None or self.closed or self._must_not_be_emptied:
             return None
         step = following.decide(answer)
+        if not isinstance(step, Ignore):
+            self.closeness.told(answer.snapshot.high_watermark, self.log.log_end_offset, now_us)
         if self.log.is_damaged and not isinstance(step, Ignore | Reset):
             self.log.salvage()  # The leader has the records. Fetch them again.
         match step:
@@ -460,6 +467,8 @@ class Replica:
         else:
             self.high_watermark = following.high_watermark
         self.leader_log_start_offset = answer.snapshot.log_start_offset
+        if isinstance(step, Append):
+            self.closeness.reached(self.log.log_end_offset)
         return step
 
     # In either role.
@@ -501,6 +510,15 @@ class Replica:
     def is_in_sync(self) -> bool:
         """Whether this replica leads or is in the ISR, as far as this node knows."""
         return self.leadership is not None or self.node_id in self.stream.isr
+
+    def observes_closely(self, now_us: MonotonicUs) -> bool:
+        """Whether this is an observer that gets what is committed without a long delay."""
+        return (
+            self.node_id in self.stream.observers
+            and self.following is not None
+            and not self.log.offline_reason
+            and self.closeness.holds(now_us, self._lag_max_us)
+        )
 
     def read(
         self, offset: int, bytes_max: int, last_epoch: int = -1, *, is_leader: bool = True

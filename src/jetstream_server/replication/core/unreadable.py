@@ -14,7 +14,7 @@ from jetstream_server.metadata.state.model import StreamMetadata
 def lost(stream: StreamMetadata, node_id: int, error: RecordsDamagedError) -> RecordsDamagedError:
     """The error for known damage: what the disk has lost, and where reading can continue."""
     start, end = error.start_offset, error.end_offset
-    alone = len(stream.replicas) == 1
+    alone = stream.is_alone(node_id)
     advice = (
         f"there is no other replica; reading can continue from offset {end}"
         if alone

@@ -80,7 +80,7 @@ class Fetcher:
         self._failed = failed
         self._silent = silent
         self._following: dict[int, Replica] = {}
-        self._out_of_sync: dict[int, None] = {}  # of the streams that it follows
+        self._out_of_sync: dict[int, None] = {}  # streams with a replica here that is to join
         self._dirty: dict[int, None] = {}
         self._frames_sent = 0
         self._dropped: list[int] = []
@@ -102,10 +102,11 @@ class Fetcher:
         """Follow a stream. Call it again when the stream's metadata has changed."""
         stream = replica.stream
         self._following[stream.id] = replica
-        if self._identity.node_id in stream.isr:
-            self._out_of_sync.pop(stream.id, None)
-        else:
+        node_id = self._identity.node_id
+        if node_id in stream.replicas and node_id not in stream.isr:
             self._out_of_sync[stream.id] = None
+        else:
+            self._out_of_sync.pop(stream.id, None)
         self.touch(stream.id)
 
     def drop(self, stream_id: int) -> None:
@@ -169,6 +170,8 @@ class Fetcher:
             await connection.read_each(Kind.RECORDS, pb.Records, self._take_all)
         finally:
             self._connection = None
+            for replica in self._following.values():
+                replica.closeness.lost()
             if self._sending is not None:
                 self._sending.cancel()
                 await asyncio.gather(self._sending, return_exceptions=True)
@@ -243,6 +246,7 @@ class Fetcher:
         if replica is None:
             return
         if part.HasField("error"):
+            replica.closeness.lost()
             self._retry_later(part.stream_id, RETRY_SECONDS)
             return
         identity = self._identity

@@ -227,7 +227,7 @@ class Healing(RoleListener, Healer):
             return
         await self._inspect_again(replica)
         for base_offset in sorted({bad.base_offset for bad in damage.ranges}):
-            if len(replica.stream.replicas) == 1:
+            if replica.stream.is_alone(replica.node_id):
                 return  # No replica has it. The rest can be read.
             try:
                 repaired = await self._repair.repair(replica, base_offset)

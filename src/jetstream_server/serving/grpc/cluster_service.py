@@ -219,7 +219,13 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
     ) -> pb.ReassignStreamResponse:
         stream = self._replicas.stream_of(request.stream)
         replicas = tuple(map(NodeId, request.replicas))
-        await self._metadata.propose(ReassignStream(stream_id=stream.id, replicas=replicas))
+        observers = None
+        if request.HasField("observers"):
+            observers = tuple(map(NodeId, request.observers.nodes))
+            replicas = replicas or stream.target_replicas or stream.replicas
+        await self._metadata.propose(
+            ReassignStream(stream_id=stream.id, replicas=replicas, observers=observers)
+        )
         after = self._metadata.registry.streams.get(stream.id, stream)
         return pb.ReassignStreamResponse(stream=stream_to_proto(after))
 
@@ -235,9 +241,11 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         return pb.PlanReassignmentResponse(
             moves=(
                 pb.PlanReassignmentResponse.Move(
-                    stream=stream_to_proto(tables.streams[stream_id]), replicas=replicas
+                    stream=stream_to_proto(tables.streams[stream_id]),
+                    replicas=placement.replicas,
+                    observers=placement.observers,
                 )
-                for stream_id, replicas in moves.items()
+                for stream_id, placement in moves.items()
             )
         )
 

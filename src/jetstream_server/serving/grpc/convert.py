@@ -18,7 +18,7 @@ _ACKS = {"reply": pb.ACKS_REPLY, "envelope": pb.ACKS_ENVELOPE, "off": pb.ACKS_OF
 _PLAIN: tuple[Any, ...] = (
     "max_age_us", "max_bytes", "max_messages", "compact", "tombstone_grace_us",
     "duplicate_window_us", "segment_bytes", "segment_age_us",
-    "restoring",
+    "restoring", "observers",
 )  # fmt: skip
 
 
@@ -49,6 +49,7 @@ def stream_to_proto(stream: StreamMetadata) -> pb.Stream:
         readonly=stream.readonly,
         paused=stream.paused,
         target_replicas=stream.target_replicas,
+        observers=stream.observers,
     )
 
 

@@ -296,7 +296,7 @@ def _damaged(replica: Replica) -> list[pb.DamagedRange]:
         for bad in replica.log.damage.ranges[:DAMAGED_MAX]
     ]
     leadership = replica.leadership
-    for node_id in replica.stream.replicas:
+    for node_id in replica.stream.copies:
         if leadership is not None and node_id != replica.node_id:
             first = leadership.damaged_of(node_id)
             if first is not None:
@@ -307,12 +307,12 @@ def _damaged(replica: Replica) -> list[pb.DamagedRange]:
 
 
 def _progress(replica: Replica) -> list[pb.ReplicaProgress]:
-    """The progress of each follower."""
+    """The progress of each follower, observers included."""
     leadership = replica.leadership
     if leadership is None:
         return []
     return [
         pb.ReplicaProgress(node_id=node_id, offset=leadership.position_of(node_id))
-        for node_id in replica.stream.replicas
+        for node_id in replica.stream.copies
         if node_id != replica.node_id
     ]

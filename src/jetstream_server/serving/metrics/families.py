@@ -246,18 +246,23 @@ def _fetch_seconds(snapshot: Snapshot) -> Metric:
 
 
 def _lags(snapshot: Snapshot) -> Iterator[Metric]:
-    records = GaugeMetricFamily(
-        "jetstream_replication_lag_records",
-        "The most by which a follower is behind in a stream led here",
-        labels=["follower"],
-    )
-    seconds = GaugeMetricFamily(
-        "jetstream_replication_lag_seconds",
-        "The longest time for which it has been behind in one",
-        labels=["follower"],
-    )
-    for node_id, (behind, us) in sorted(snapshot.streams.lags.items()):
-        records.add_metric([str(node_id)], behind)
-        seconds.add_metric([str(node_id)], us / 1e6)
-    yield records
-    yield seconds
+    streams = snapshot.streams
+    for prefix, what, lags in (
+        ("replication", "a replica's node", streams.lags),
+        ("observer", "an observer's node", streams.observer_lags),
+    ):
+        records = GaugeMetricFamily(
+            f"jetstream_{prefix}_lag_records",
+            f"The most by which {what} is behind in a stream led here",
+            labels=["follower"],
+        )
+        seconds = GaugeMetricFamily(
+            f"jetstream_{prefix}_lag_seconds",
+            "The longest time for which it has been behind in one",
+            labels=["follower"],
+        )
+        for node_id, (behind, us) in sorted(lags.items()):
+            records.add_metric([str(node_id)], behind)
+            seconds.add_metric([str(node_id)], us / 1e6)
+        yield records
+        yield seconds

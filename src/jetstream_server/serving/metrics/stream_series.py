@@ -30,6 +30,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[Replica], float]], ...] = (
     ("leader_epoch", "Grows with every leadership", lambda r: r.stream.leader_epoch),
     ("isr", "Replicas in sync", lambda r: len(r.stream.isr)),
     ("replicas", "All its replicas", lambda r: len(r.stream.replicas)),
+    ("observers", "Its observers, which do not count", lambda r: len(r.stream.observers)),
     (
         "offline",
         "Whether the replica takes no appends",
@@ -87,7 +88,7 @@ def _lags(replicas: list[Replica], now_us: MonotonicUs) -> Iterator[Metric]:
     )
     for replica in replicas:
         leadership, stream = replica.leadership, replica.stream
-        for node_id in stream.replicas if leadership is not None else ():
+        for node_id in stream.copies if leadership is not None else ():
             if leadership is not None and node_id != replica.node_id:
                 behind, us = leadership.lag_of(node_id, now_us)
                 label = (stream.name, stream.subject, str(node_id))

@@ -15,8 +15,8 @@ from jetstream_server.replication.core.replica import Replica
 @dataclass(slots=True)
 class StreamSums:
     """replicas: on this node. led: those of them that this node leads; all fields after `segments`
-    are about them. lags: the most by which a follower is behind in any stream, in records and
-    µs."""
+    are about them. lags: the most by which a follower is behind in any stream, in records and µs;
+    observer_lags: the same of observers."""
 
     replicas: int = 0
     offline: int = 0
@@ -27,6 +27,7 @@ class StreamSums:
     under_replicated: int = 0
     under_min_isr: int = 0
     lags: dict[NodeId, tuple[int, int]] = field(default_factory=dict)
+    observer_lags: dict[NodeId, tuple[int, int]] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
 
     def add(self, replica: Replica, now_us: MonotonicUs) -> None:
@@ -44,8 +45,10 @@ class StreamSums:
         self.led += 1
         self.under_replicated += len(leadership.isr) < len(replica.stream.replicas)
         self.under_min_isr += not leadership.can_commit
-        for node_id in replica.stream.replicas:
+        stream = replica.stream
+        for node_id in stream.copies:
             if node_id != replica.node_id:
+                lags = self.lags if node_id in stream.replicas else self.observer_lags
                 records, us = leadership.lag_of(node_id, now_us)
-                most_records, most_us = self.lags.get(node_id, (0, 0))
-                self.lags[node_id] = max(records, most_records), max(us, most_us)
+                most_records, most_us = lags.get(node_id, (0, 0))
+                lags[node_id] = max(records, most_records), max(us, most_us)

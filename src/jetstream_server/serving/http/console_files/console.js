@@ -287,9 +287,13 @@ const streamsPage = (query) => ({
   },
 });
 
+/** While a stream is reassigned, a replica that becomes an observer is in both lists, and counts. */
+const observersOf = (stream) => (stream.observers || []).filter((node) => !stream.replicas.includes(node));
+
 const sync = (stream) => {
   const all = stream.replicas.length, now = stream.isr.length;
-  return h("span", { class: now < (stream.config.min_insync_replicas || 1) ? "bad" : now < all ? "warn" : "" }, `${now} of ${all}`);
+  const observers = observersOf(stream).length;
+  return h("span", { class: now < (stream.config.min_insync_replicas || 1) ? "bad" : now < all ? "warn" : "" }, `${now} of ${all}${observers ? ` + ${observers}` : ""}`);
 };
 
 /** Why it takes no messages, if it takes none. */
@@ -301,7 +305,7 @@ const records = (found) => `${(found.stream.config || {}).compact ? "≤ " : ""}
 const offsets = (found) => Number(found.high_watermark) === Number(found.log_start_offset) ? `none below ${count(found.high_watermark)}` : `${count(found.log_start_offset)} – ${count(found.high_watermark - 1)}`;
 
 function lag(described) {
-  const lags = (described.progress || []).map((p) => p.offset < 0 ? null : described.log_end_offset - p.offset);
+  const lags = (described.progress || []).filter((p) => described.stream.replicas.includes(p.node_id)).map((p) => p.offset < 0 ? null : described.log_end_offset - p.offset);
   if (lags.includes(null)) return "unknown";
   return lags.length ? count(Math.max(0, ...lags)) : "–";
 }
@@ -372,8 +376,8 @@ function streamOverview(name, found) {
   const samples = sampled(stream.id, found.high_watermark, performance.now());
   const progress = new Map((found.progress || []).map((p) => [p.node_id, p.offset]));
   const online = found.state === "online";
-  const replicas = stream.replicas.map((node) => ({ node }));
-  const role = ({ node }) => node === stream.leader ? "leader" : stream.isr.includes(node) ? h("span", { class: "good" }, "in sync") : h("span", { class: "warn" }, "out of sync");
+  const replicas = [...stream.replicas, ...observersOf(stream)].map((node) => ({ node }));
+  const role = ({ node }) => node === stream.leader ? "leader" : !stream.replicas.includes(node) ? "observer" : stream.isr.includes(node) ? h("span", { class: "good" }, "in sync") : h("span", { class: "warn" }, "out of sync");
   const offset = ({ node }) => node === stream.leader ? count(found.log_end_offset) : progress.has(node) && progress.get(node) >= 0 ? count(progress.get(node)) : "unknown";
   const behind = ({ node }) => node === stream.leader ? "–" : progress.has(node) && progress.get(node) >= 0 ? count(found.log_end_offset - progress.get(node)) : "unknown";
   const columns = [["Node", (r) => String(r.node)], ["Role", role], ["Position", offset, true], ["Lag", behind, true]];

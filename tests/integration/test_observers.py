@@ -1,0 +1,145 @@
+"""Observers on real nodes: they serve readers nearby, nothing waits for them, they are promoted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from jetstream_client import Client, Stream
+from tests.support import command
+from tests.support.cluster import TestCluster
+
+RACKS = ("east", "east", "east", "far")
+FAR = 3
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    """Node 3 is in another rack."""
+    cluster = TestCluster(tmp_path_factory.mktemp("observed") / "nodes", 4)
+    config = cluster.cluster.config
+    for node, rack in zip(config["nodes"], RACKS, strict=True):
+        node["rack"] = rack
+    cluster.cluster.config_file.write_text(yaml.safe_dump(config))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def client(cluster: TestCluster) -> Iterator[Client]:
+    with Client(cluster.servers, timeout=20) as client:
+        yield client
+
+
+@pytest.fixture(scope="module", autouse=True)
+def level(cluster: TestCluster) -> None:
+    """Every node understands observers, and the controller has noticed that."""
+    with Client(cluster.servers, timeout=20) as client:
+        cluster.wait_for(
+            "streams can have observers",
+            lambda: bool(client.create_stream("first", "first", replicas=1, observers=1)),
+        )
+
+
+def observed(cluster: TestCluster, client: Client, name: str) -> Stream:
+    """On two nodes of the east, observed by the far one."""
+    stream = client.create_stream(name, name, replicas=2)
+    client.reassign_stream(stream, [0, 1], observers=[FAR])
+    cluster.wait_for("it is in the east", lambda: client.describe_stream(stream).replicas == (0, 1))
+    return client.describe_stream(stream)
+
+
+def follows(cluster: TestCluster, client: Client, name: str) -> None:
+    cluster.wait_for(
+        "the observer has everything",
+        lambda: any(
+            each.node == FAR and each.lag == 0 for each in client.describe_stream(name).progress
+        ),
+    )
+
+
+def test_a_reader_nearby_reads_from_the_observer(cluster: TestCluster, client: Client) -> None:
+    stream = observed(cluster, client, "near")
+    assert stream.observers == (FAR,)
+    assert FAR not in (*stream.replicas, *stream.isr)
+    client.publish("near", b"1")
+    follows(cluster, client, "near")
+    with Client(cluster.servers, timeout=20, rack="far") as reader:
+        found = reader.fetch("near", 0, read_from="nearest", max_wait=5.0)
+        assert found.values() == [b"1"]
+        routes = reader._client._reader._data._routes
+        assert (
+            routes._chosen[(stream.id, "", ""), "nearest"]
+            == (cluster.cluster.config["nodes"][FAR]["data"])
+        )
+    described = json.loads(cluster.jetstream("stream", "describe", "near", "--json"))
+    assert described["observers"] == [FAR]
+    assert "2/2+1" in cluster.jetstream("stream", "list")
+
+
+def test_nothing_waits_for_an_observer_that_is_gone(cluster: TestCluster, client: Client) -> None:
+    stream = observed(cluster, client, "alone")
+    client.publish("alone", b"before")
+    follows(cluster, client, "alone")
+    cluster.kill(FAR)
+    try:
+        for number in range(20):
+            client.publish("alone", b"%d" % number)
+        found = client.describe_stream("alone")
+        assert (found.isr, found.high_watermark) == (stream.isr, 21)
+        cluster.wait_for("the node is missed", lambda: client.describe_cluster().nodes[FAR].fenced)
+        health = command.jetstream("--server", cluster.servers, "cluster", "health", "--all")
+    finally:
+        cluster.restart(FAR)
+    assert f"stream alone@alone: its observer on node {FAR} does not follow" in health.stdout
+    follows(cluster, client, "alone")
+    assert len(cluster.api(FAR).values_upto("alone", 21)) == 21
+
+
+def test_it_is_promoted_and_takes_the_place_of_a_replica(
+    cluster: TestCluster, client: Client
+) -> None:
+    stream = observed(cluster, client, "promoted")
+    client.publish("promoted", b"1")
+    gone, kept = stream.replicas
+    if gone == stream.leader:
+        gone, kept = kept, gone
+    cluster.jetstream(
+        *("stream", "reassign", "promoted", "--replicas", f"{kept},{FAR}"),
+        *("--observers", str(gone), "--yes"),
+    )
+    found = client.describe_stream("promoted")
+    assert found.replicas == tuple(sorted((kept, FAR)))
+    assert set(found.isr) == {kept, FAR}
+    assert found.observers == (gone,)
+    client.transfer_leader("promoted", FAR)
+    assert client.publish("promoted", b"2").offset == 1
+    assert client.fetch("promoted").values() == [b"1", b"2"]
+    cluster.jetstream("stream", "reassign", "promoted", "--observers", "none", "--yes")
+    assert client.describe_stream("promoted").observers == ()
+
+
+def test_their_number_is_altered_and_a_node_that_is_emptied_gives_them_away(
+    cluster: TestCluster, client: Client
+) -> None:
+    stream = client.create_stream("counted", "counted", replicas=1)
+    altered = client.alter_stream(stream, observers=2, max_messages=1000)
+    assert len(altered.observers) == 2
+    assert altered.max_messages == 1000
+    again = client.alter_stream(stream, observers=2)
+    assert again == altered
+    given = altered.observers[0]
+    moves = client.plan_reassignment(drain=given)
+    (move,) = [each for each in moves if each.stream.id == stream.id]
+    assert move.observers is not None
+    assert given not in (*move.replicas, *move.observers)
+    assert len(move.observers) == 2
+    client.reassign_stream(stream, move.replicas, observers=move.observers)
+    assert client.describe_stream(stream).observers == move.observers
+    assert client.alter_stream(stream, observers=0).observers == ()
