@@ -185,7 +185,7 @@ class Clients:
         while self._reading:
             furthest = self._furthest.get(stream.name, 0)
             start = max(0, furthest - self._dice.randrange(BACK_OFFSETS_MAX))
-            source = self._dice.choice(("leader", "any"))
+            source = self._dice.choice(("leader", "any", "nearest"))
             session = self._history.begin_session(stream.name, source, time.monotonic())
             with suppress(TimeoutError):
                 async with (

@@ -146,8 +146,16 @@ class MixedCluster(FaultCluster):
         super().start()
         if self.security is not None:
             self.security.begin(self.cluster.node_config_file, self.servers)
+        # Refused until every node has registered, and the cluster knows that all of them can.
+        observed = {"observers": 1} if len(self.nodes) > REPLICAS else {}
         for stream in STREAMS:
-            self.api(0).create(stream.name, stream.name, **stream.config(REPLICAS))
+            config = {**stream.config(REPLICAS), **observed}
+            self.wait_for(
+                f"{stream.name} exists",
+                lambda stream=stream, config=config: bool(  # type: ignore[misc]
+                    self.api(0).create(stream.name, stream.name, **config)
+                ),
+            )
         for name in SHARED:
             self.api(0).create(name, GROUP, replicas=REPLICAS, group=GROUP)
 
@@ -336,6 +344,7 @@ class MixedCluster(FaultCluster):
         return ""
 
     def copies(self, stream: Stream) -> list[Copy]:
-        """What each replica serves. Raises JetstreamError, OSError, EOFError."""
-        replicas = sorted(self.describe(stream.name).stream.replicas)
-        return [self._reader.read(self._data[node], node, stream) for node in replicas]
+        """What each replica and each observer serves. Raises JetstreamError, OSError, EOFError."""
+        found = self.describe(stream.name).stream
+        nodes = sorted({*found.replicas, *found.observers})
+        return [self._reader.read(self._data[node], node, stream) for node in nodes]

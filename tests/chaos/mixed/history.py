@@ -18,8 +18,8 @@ from tests.chaos.damage.publishers import Books
 class Session:
     """What one reader has read of a stream without a break, in the order in which it came.
 
-    source: "leader" or "any". records: (offset, number of the message); -1 is a value that was
-    never published.
+    source: "leader", "any" or "nearest". records: (offset, number of the message); -1 is a value
+    that was never published.
     """
 
     stream: str

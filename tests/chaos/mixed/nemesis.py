@@ -290,13 +290,17 @@ def transfer(target: Target, dice: Random) -> str:
 
 
 def reassign(target: Target, dice: Random) -> str:
+    """Often, a node that is left out observes."""
     cluster, stream = target.cluster, dice.choice(STREAMS).name
-    nodes = dice.sample(cluster.nodes, 3)
+    order = dice.sample(cluster.nodes, len(cluster.nodes))
+    nodes, observers = sorted(order[:3]), sorted(order[3 : 3 + dice.choice((0, 1, 1))])
     ref = common_pb2.StreamRef(name=stream)
-    request = pb.ReassignStreamRequest(stream=ref, replicas=nodes)
+    request = pb.ReassignStreamRequest(
+        stream=ref, replicas=nodes, observers=pb.Nodes(nodes=observers)
+    )
     node = dice.choice(cluster.nodes)
     done = _try(lambda: call(cluster.api(node).cluster.ReassignStream, request))
-    return f"{stream} moves to {sorted(nodes)}: {done}"
+    return f"{stream} moves to {nodes}, observed by {observers}: {done}"
 
 
 def side_streams(target: Target, dice: Random) -> str:
