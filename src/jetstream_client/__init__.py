@@ -58,6 +58,8 @@ from jetstream_client.values.types import (
     Stream,
     StreamDescription,
     UncleanElection,
+    Voter,
+    Voters,
 )
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
@@ -192,5 +194,7 @@ __all__ = [
     "UnknownEpochError",
     "UnknownOutcomeError",
     "UnsupportedHeaderError",
+    "Voter",
+    "Voters",
     "__version__",
 ]

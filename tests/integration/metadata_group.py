@@ -25,8 +25,10 @@ SECRET = b"the cluster's credential"
 
 def register(log: RaftMetadataLog) -> RegisterNode:
     """The registration of the log's own run."""
-    addresses = Addresses(grpc="a:1", data="a:2", raft="a:3", http="a:4")
-    return RegisterNode(session=log._session, node_id=log.status().node_id, addresses=addresses)
+    node_id = log.status().node_id
+    raft = log._config.voters.get(node_id, "a:3")
+    addresses = Addresses(grpc="a:1", data="a:2", raft=raft, http="a:4")
+    return RegisterNode(session=log._session, node_id=node_id, addresses=addresses)
 
 
 def create(name: str, *replicas: int) -> CreateStream:

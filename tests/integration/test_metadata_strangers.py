@@ -136,7 +136,8 @@ def test_nonsense_from_a_peer_that_knows_the_credential_is_harmless(
         async with running(tmp_path) as (group, logs):
             leader = await agreed(logs)
             identity = handshake.Identity(NodeId(9), b"i" * 16, SECRET)
-            links = PeerLinks(identity, group.voters, _Silent(), lambda: bytes(16))
+            addresses = {voter: (address,) for voter, address in group.voters.items()}
+            links = PeerLinks(identity, addresses, _Silent(), lambda: bytes(16))
             links.start()
             await until(lambda: len(links.connected()) == 3)
             async with undisturbed(logs):

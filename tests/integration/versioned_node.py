@@ -74,7 +74,7 @@ class Node:
         await self.log.close()
 
     async def register(self) -> None:
-        port = self.config.listen
+        port = self.config.voters[self.config.node_id]  # As others reach it.
         command = RegisterNode(
             session=self.session,
             node_id=self.config.node_id,

@@ -19,6 +19,7 @@ from jetstream_server.metadata.raft.group_file import Group, GroupFile
 from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.status import MetadataStatus, Role
 from jetstream_server.metadata.raft.transport import PeerLinks
+from jetstream_server.metadata.raft.voters import Voters
 from tests.simulation.metadata import Entry
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ class ModelCore:
         kept.registry = machine.registry
         self._leader = int(NO_NODE)
         self._role: Role = "follower"
+        self.voters = Voters.of(dict.fromkeys(map(NodeId, process.cluster.members), ""))
+        self.committed_voters: Voters | None = None
+        self.has_overruled_voters = False
+        self.core_is_certain: Callable[[], bool] = lambda: True
 
     @property
     def raftCurrentTerm(self) -> int:
@@ -109,6 +114,9 @@ class ModelCore:
     def votes(self) -> bool:
         return True
 
+    def is_member(self) -> bool:
+        return True
+
     def is_learner(self) -> bool:
         return False
 
@@ -157,6 +165,9 @@ class ModelLinks:
         kind = KINDS[frame[0] - FIRST_KIND]
         network.tell(process.node_id, peer, kind, _received, process, peer, frame)
         return True
+
+    def use(self, addresses: object) -> None:
+        """There is nothing to be dialled."""
 
     def connected(self) -> tuple[NodeId, ...]:
         return ()
@@ -221,7 +232,7 @@ class SimulatedMember:
     def _begin(self) -> None:
         process, config = self._process, self._config
         cluster_id = process.cluster.metadata.registry.settings.cluster_id
-        voters = tuple(sorted(config.voters))
+        voters = tuple(sorted(config.voters.items()))
         group_file = SimpleNamespace(group=Group(config.node_id, voters, cluster_id))
 
         def make_core(*arguments: Any) -> RaftCore:

@@ -23,6 +23,7 @@ from jetstream_client.cli.commands import (
     log,
     streams,
     tokens,
+    voters,
 )
 from jetstream_client.cli.commands.export import export
 from jetstream_client.cli.commands.fetch import fetch
@@ -64,6 +65,7 @@ app.command()(top)
 app.add_typer(bench.app, name="bench")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(cluster.node_app, name="node")
+app.add_typer(voters.app, name="voters")
 app.add_typer(contexts.app, name="context")
 app.add_typer(tokens.app, name="token")
 app.add_typer(acl.app, name="acl")

@@ -13,6 +13,7 @@ from jetstream_client.values.types import (
     Stream,
     StreamLike,
     UncleanElection,
+    Voters,
 )
 from jetstream_protocol.errors import InvalidRequestError
 
@@ -113,3 +114,19 @@ class AsyncClusterMethods(AsyncMethods):
         is alive or holds replicas."""
         self._check_open()
         await self._cluster.remove_node(node)
+
+    async def list_voters(self) -> Voters:
+        """Return which nodes vote on the metadata, as the metadata leader sees it."""
+        self._check_open()
+        return await self._cluster.list_voters()
+
+    async def change_voters(self, voters: Sequence[int]) -> Voters:
+        """Let these nodes vote on the metadata: those that do, and one more or less.
+
+        Returns once they have agreed. May be repeated with the same nodes. Raises
+        InvalidRequestError for more than one change, PreconditionFailedError for an unknown node or
+        while a node runs older software, and UnavailableError with what the change waits for: for
+        example until a new voter has caught up.
+        """
+        self._check_open()
+        return await self._cluster.change_voters(voters)

@@ -13,6 +13,7 @@ from jetstream_client.values.types import (
     Stream,
     StreamLike,
     UncleanElection,
+    Voters,
 )
 
 
@@ -102,3 +103,17 @@ class ClusterMethods:
         """Remove a stopped node from the cluster's metadata. Raises PreconditionFailedError if it
         is alive or holds replicas."""
         self._thread.run(self._client.remove_node(node))
+
+    def list_voters(self) -> Voters:
+        """Return which nodes vote on the metadata, as the metadata leader sees it."""
+        return self._thread.run(self._client.list_voters())
+
+    def change_voters(self, voters: Sequence[int]) -> Voters:
+        """Let these nodes vote on the metadata: those that do, and one more or less.
+
+        Returns once they have agreed. May be repeated with the same nodes. Raises
+        InvalidRequestError for more than one change, PreconditionFailedError for an unknown node or
+        while a node runs older software, and UnavailableError with what the change waits for: for
+        example until a new voter has caught up.
+        """
+        return self._thread.run(self._client.change_voters(voters))

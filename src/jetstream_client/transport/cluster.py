@@ -14,6 +14,7 @@ from jetstream_client.values.types import (
     Stream,
     StreamLike,
     UncleanElection,
+    Voters,
 )
 from jetstream_protocol.generated import api_pb2 as pb
 
@@ -127,6 +128,26 @@ class Cluster:
             what=f"removing node {node}",
             changes=True,
         )
+
+    async def list_voters(self) -> Voters:
+        answer = await self._control.call(
+            lambda stubs: stubs.cluster.ListVoters,
+            pb.ListVotersRequest(),
+            pb.ListVotersResponse,
+            what="asking who votes",
+        )
+        return wire.voters_of(answer)
+
+    async def change_voters(self, voters: Sequence[int]) -> Voters:
+        """Repeated, it finds them as they should be."""
+        answer = await self._control.call(
+            lambda stubs: stubs.cluster.ChangeVoters,
+            pb.ChangeVotersRequest(voters=voters),
+            pb.ListVotersResponse,
+            what="changing the voters",
+            changes=True,
+        )
+        return wire.voters_of(answer)
 
     async def record_activity(self) -> Stream:
         """Repeated, it finds the stream."""

@@ -20,6 +20,8 @@ from jetstream_client.values.types import (
     StreamDescription,
     StreamLike,
     UncleanElection,
+    Voter,
+    Voters,
     to_datetime,
 )
 from jetstream_protocol.errors import InvalidRequestError
@@ -232,6 +234,16 @@ def _replica_of(state: api_pb2.ReplicaState) -> ReplicaState:
         last_epoch=told("last_epoch"),
         high_watermark=told("high_watermark"),
         problem=state.problem,
+    )
+
+
+def voters_of(answer: api_pb2.ListVotersResponse) -> Voters:
+    return Voters(
+        voters=tuple(Voter(voter.node_id, voter.address) for voter in answer.voters),
+        leader=next((voter.node_id for voter in answer.voters if voter.is_leader), -1),
+        linked=tuple(voter.node_id for voter in answer.voters if voter.is_linked),
+        is_committed=answer.is_committed,
+        answering_node=answer.answering_node,
     )
 
 

@@ -245,6 +245,32 @@ class ClusterInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Voter:
+    """A node that votes on the metadata. address: of its Raft port; "": unknown."""
+
+    node: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Voters:
+    """The nodes that vote on the metadata, as `answering_node` sees them. leader: -1 if there is
+    none. linked: those that it is linked to. is_committed: whether they have agreed on the last
+    change."""
+
+    voters: tuple[Voter, ...]
+    leader: int
+    linked: tuple[int, ...]
+    is_committed: bool
+    answering_node: int
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The ids of the voters, in their order."""
+        return tuple(voter.node for voter in self.voters)
+
+
+@dataclass(frozen=True, slots=True)
 class NodeDebug:
     """What support needs to know of a node. config: as it runs, secrets as "***". metrics: as its
     /metrics. log: its last lines, JSON, the oldest first. versions: of server, Python, system."""

@@ -713,6 +713,38 @@ class RemoveNodeResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Voter(_message.Message):
+    __slots__ = ("node_id", "address", "is_leader", "is_linked")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    IS_LEADER_FIELD_NUMBER: _ClassVar[int]
+    IS_LINKED_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    address: str
+    is_leader: bool
+    is_linked: bool
+    def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ..., is_leader: _Optional[bool] = ..., is_linked: _Optional[bool] = ...) -> None: ...
+
+class ListVotersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListVotersResponse(_message.Message):
+    __slots__ = ("voters", "is_committed", "answering_node")
+    VOTERS_FIELD_NUMBER: _ClassVar[int]
+    IS_COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    ANSWERING_NODE_FIELD_NUMBER: _ClassVar[int]
+    voters: _containers.RepeatedCompositeFieldContainer[Voter]
+    is_committed: bool
+    answering_node: int
+    def __init__(self, voters: _Optional[_Iterable[_Union[Voter, _Mapping]]] = ..., is_committed: _Optional[bool] = ..., answering_node: _Optional[int] = ...) -> None: ...
+
+class ChangeVotersRequest(_message.Message):
+    __slots__ = ("voters",)
+    VOTERS_FIELD_NUMBER: _ClassVar[int]
+    voters: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, voters: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class RecordActivityRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

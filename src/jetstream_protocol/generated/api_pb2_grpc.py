@@ -722,6 +722,16 @@ class ClusterStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.RemoveNodeRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.RemoveNodeResponse.FromString,
                 _registered_method=True)
+        self.ListVoters = channel.unary_unary(
+                '/jetstream.v1.Cluster/ListVoters',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.ListVotersRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.ListVotersResponse.FromString,
+                _registered_method=True)
+        self.ChangeVoters = channel.unary_unary(
+                '/jetstream.v1.Cluster/ChangeVoters',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.ChangeVotersRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.ListVotersResponse.FromString,
+                _registered_method=True)
         self.RecordActivity = channel.unary_unary(
                 '/jetstream.v1.Cluster/RecordActivity',
                 request_serializer=jetstream_dot_v1_dot_api__pb2.RecordActivityRequest.SerializeToString,
@@ -828,6 +838,20 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListVoters(self, request, context):
+        """Who votes on the metadata, as the metadata leader sees it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeVoters(self, request, context):
+        """One voter more or less. Returns once that is agreed on; to be repeated with the same voters.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RecordActivity(self, request, context):
         """From now on every change of the metadata is a record of the stream `__activity`. Idempotent.
         """
@@ -913,6 +937,16 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.RemoveNode,
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.RemoveNodeRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.RemoveNodeResponse.SerializeToString,
+            ),
+            'ListVoters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListVoters,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.ListVotersRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.ListVotersResponse.SerializeToString,
+            ),
+            'ChangeVoters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeVoters,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.ChangeVotersRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.ListVotersResponse.SerializeToString,
             ),
             'RecordActivity': grpc.unary_unary_rpc_method_handler(
                     servicer.RecordActivity,
@@ -1232,6 +1266,60 @@ class Cluster:
             '/jetstream.v1.Cluster/RemoveNode',
             jetstream_dot_v1_dot_api__pb2.RemoveNodeRequest.SerializeToString,
             jetstream_dot_v1_dot_api__pb2.RemoveNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListVoters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/ListVoters',
+            jetstream_dot_v1_dot_api__pb2.ListVotersRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.ListVotersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeVoters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/ChangeVoters',
+            jetstream_dot_v1_dot_api__pb2.ChangeVotersRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.ListVotersResponse.FromString,
             options,
             channel_credentials,
             insecure,

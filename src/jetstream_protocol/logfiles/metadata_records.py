@@ -15,7 +15,8 @@ payload); TRUNCATE (entries from index on are gone); VOTE (term; payload: the no
 none); BEGINNING (index: the generation of this journal file, one more than that of the file it
 replaced); STANDING (index: the last entry that was considered; JSON payload: whether the node
 votes, and its runs: metadata/raft/standing.py of the server). A snapshot has STATE (index and term
-of the last entry it includes; payload: the state), then the ENTRY records from which a log can
+of the last entry it includes; payload: the state), then VOTERS if the log has ever named a set of
+voters (index; JSON payload: the set as of that entry), then the ENTRY records from which a log can
 continue.
 """
 
@@ -42,7 +43,7 @@ _RECORD_BYTES = _RECORD.size + _CRC.size
 PAYLOAD_BYTES_MAX = 1 << 30
 """A greater length is damage: ten million streams fit."""
 
-ENTRY, TRUNCATE, VOTE, STATE, BEGINNING, STANDING = 1, 2, 3, 4, 5, 6
+ENTRY, TRUNCATE, VOTE, STATE, BEGINNING, STANDING, VOTERS = 1, 2, 3, 4, 5, 6, 7
 
 WHAT_TO_DO = (
     "restore this node's metadata folder; or, where the group has other voters, move the metadata "
@@ -64,13 +65,15 @@ class Entry(NamedTuple):
 class Snapshot:
     """The state after the entry (`index`, `term`), and entries from which a log can continue.
 
-    base: consecutive entries up to and including `index`; may be empty.
+    base: consecutive entries up to and including `index`; may be empty. voters: the set of voters
+    as of that entry, as JSON; empty if no entry has named one.
     """
 
     index: int
     term: int
     data: bytes
     base: tuple[Entry, ...] = ()
+    voters: bytes = b""
 
 
 def encode_record(kind: int, index: int, term: int, payload: bytes) -> bytes:

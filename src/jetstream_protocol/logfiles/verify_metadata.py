@@ -34,6 +34,7 @@ from jetstream_protocol.logfiles.metadata_records import (
     STATE,
     TRUNCATE,
     VOTE,
+    VOTERS,
     Damage,
     Record,
     walk,
@@ -47,7 +48,7 @@ _RUNS_KIND = "runs"
 _JOURNAL, _SNAPSHOT, _GROUP = "journal", "snapshot", "group.json"
 _META_FIELDS = ("format_version", "cluster", "cluster_id", "node_id")
 _GROUP_FIELDS = ("format", "node_id", "voters", "cluster_id", "recoveries")
-_COMMANDS, _NOTHING = b"\x00", b"\x01"
+_COMMANDS, _NOTHING, _VOTERS = b"\x00", b"\x01", b"\x04"
 """The first byte of an entry: what it is."""
 _DECODING_ERRORS = (ValueError, KeyError, TypeError, zlib.error)
 
@@ -190,9 +191,11 @@ class _RecordsVerifier(ABC):
             if kind == _COMMANDS:
                 for line in lines:
                     json.loads(line)
+            elif kind == _VOTERS:
+                _check_voters(record.payload[1:])
             elif kind != _NOTHING:
                 yield self._bad(position, f"an entry of unknown kind {kind.hex() or 'none'}")
-        except ValueError as error:
+        except _DECODING_ERRORS as error:
             yield self._bad(position, f"an entry whose commands cannot be read: {error}")
 
     def _bad(self, position: int, message: str) -> Finding:
@@ -207,6 +210,7 @@ class _SnapshotVerifier(_RecordsVerifier):
     def __init__(self, file: str, data: bytes) -> None:
         super().__init__(file, data)
         self.end: int | None = None
+        self._is_behind_the_state = False
 
     def findings(self) -> Iterator[Finding]:
         found = list(super().findings())
@@ -217,6 +221,14 @@ class _SnapshotVerifier(_RecordsVerifier):
             self.end = None
 
     def _record(self, position: int, record: Record) -> Iterator[Finding]:
+        if record.kind == VOTERS and self._is_behind_the_state:
+            self._is_behind_the_state = False
+            try:
+                _check_voters(record.payload)
+            except _DECODING_ERRORS as error:
+                yield self._bad(position, f"the voters in it cannot be read: {error}")
+            return
+        self._is_behind_the_state = record.kind == STATE
         if record.kind != (STATE if position == HEADER_BYTES else ENTRY):
             yield self._bad(position, f"a record of kind {record.kind} does not belong here")
         elif record.kind == ENTRY:
@@ -286,3 +298,10 @@ class _JournalVerifier(_RecordsVerifier):
             self.generation = record.index
         elif record.kind not in (VOTE, STANDING):
             yield self._bad(position, f"unknown record kind {record.kind}")
+
+
+def _check_voters(data: bytes) -> None:
+    """Raises one of _DECODING_ERRORS for what is no set of voters."""
+    voters = json.loads(data)["voters"]
+    if not [int(voter) for voter in voters]:
+        raise ValueError("a set of voters without any")

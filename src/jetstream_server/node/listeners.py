@@ -31,6 +31,7 @@ from jetstream_server.serving.grpc.security_service import SecurityService
 from jetstream_server.serving.grpc.server import ApiServer
 from jetstream_server.serving.grpc.streams_service import StreamsService
 from jetstream_server.serving.grpc.token_connections import TokenConnections
+from jetstream_server.serving.grpc.voters import GroupVoters
 from jetstream_server.serving.http import console
 from jetstream_server.serving.http.api import Api
 from jetstream_server.serving.http.consumers import ConsumersApi
@@ -134,6 +135,7 @@ def _cluster_service(server: Server, metrics: MetricsPage, streams: Streams) -> 
         debug_node=describe_for_support,
         node_use=server.use,
         streams=streams,
+        voters=GroupVoters(node.metadata, server.peers, node_id),
     )
 
 

@@ -93,6 +93,10 @@ RPCS: dict[str, Requirement] = {
     "/jetstream.v1.Cluster/ReassignStream": _cluster(Operation.CLUSTER_ALTER, changes=True),
     "/jetstream.v1.Cluster/PlanReassignment": _cluster(Operation.CLUSTER_ALTER),
     "/jetstream.v1.Cluster/RemoveNode": _cluster(Operation.CLUSTER_ALTER, changes=True),
+    "/jetstream.v1.Cluster/ListVoters": Requirement(Scope.AUTHENTICATED, nodes=True),
+    "/jetstream.v1.Cluster/ChangeVoters": Requirement(
+        Scope.CLUSTER, Operation.CLUSTER_ALTER, nodes=True, changes=True
+    ),
     "/jetstream.v1.Cluster/PrepareHandOver": BETWEEN_NODES,
     "/jetstream.v1.Cluster/StandBy": BETWEEN_NODES,
     "/jetstream.v1.Cluster/CancelStandBy": BETWEEN_NODES,

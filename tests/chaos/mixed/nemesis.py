@@ -47,6 +47,7 @@ WORKERS_MAX = 6
 DISK_FAULTS = ("fsync .log 1", "write .log 1", "pread .log 1", "write_atomic checkpoint 2")
 DAMAGED_FILES = ("segment_sealed", "segment_active", "index", "checkpoint", "producers")
 SIDE_STREAMS = 4
+VOTERS_MIN = 3
 FULL_SECONDS = (0.0, 5.0)
 """A node looks once a second how much room there is; then leaderships go to others."""
 
@@ -303,6 +304,26 @@ def reassign(target: Target, dice: Random) -> str:
     return f"{stream} moves to {nodes}, observed by {observers}: {done}"
 
 
+def change_voters(target: Target, dice: Random) -> str:
+    """One more or one less; at least three, so that any one may lose its disk."""
+    cluster = target.cluster
+    api = cluster.api(dice.choice(cluster.nodes))
+    wanted: list[int] = []
+
+    def change() -> None:
+        answer = call(api.cluster.ListVoters, pb.ListVotersRequest())
+        voters = {voter.node_id for voter in answer.voters}
+        others = sorted(set(cluster.nodes) - voters)
+        if others and (len(voters) <= VOTERS_MIN or dice.random() < 0.5):
+            wanted.extend(sorted(voters | {dice.choice(others)}))
+        elif len(voters) > VOTERS_MIN:
+            wanted.extend(sorted(voters - {dice.choice(sorted(voters))}))
+        call(api.cluster.ChangeVoters, pb.ChangeVotersRequest(voters=wanted))
+
+    done = _try(change)
+    return f"nodes {wanted or '?'} are to vote: {done}"
+
+
 def side_streams(target: Target, dice: Random) -> str:
     """Streams that come, are changed, purged and go."""
     name = f"side-{dice.randrange(SIDE_STREAMS)}"
@@ -361,6 +382,7 @@ FAULTS: dict[str, Fault] = {
     "folder": lose_folder,
     "transfer": transfer,
     "reassign": reassign,
+    "voters": change_voters,
     "streams": side_streams,
     "members": disturb_worker,
 }

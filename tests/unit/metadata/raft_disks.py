@@ -1,8 +1,9 @@
 """What happens to the disks of a group's voters: to one of them at a time.
 
-    python -m tests.unit.metadata.raft_disks START SEEDS [VOTERS]     a random walk for each seed
+    python -m tests.unit.metadata.raft_disks START SEEDS [VOTERS [SPARE]]     a walk for each seed
 
 A disk is damaged from its loss until its node votes again: the group has taken it back by then.
+SPARE: further nodes. Voters are added, removed and replaced then; at least three there are.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from jetstream_protocol.errors import StorageError
 from jetstream_protocol.types import NodeId
 
 from .raft_fabric import Fabric
+from .raft_voters import VoterChanges
 
 
 class Disks:
-    """refused: how many starts said that promised records do not read."""
+    """refused: how many starts said that promised records do not read. changes: of the voters,
+    while disks are damaged."""
 
-    def __init__(self, fabric: Fabric, copies: Path) -> None:
+    def __init__(self, fabric: Fabric, copies: Path, changes: VoterChanges | None = None) -> None:
         self.fabric = fabric
+        self._changes = changes
         fabric.registers = True
         self.damaged: NodeId | None = None
         self.refused = 0
@@ -151,6 +155,8 @@ class Disks:
             elif chance < 0.44 and running:
                 node = fabric.nodes[dice.choice(running)]
                 node.machine.refuses_snapshots = dice.random() < 0.5
+            elif chance < 0.60 and self._changes is not None:
+                self._changes.ask()
 
     def recover(self) -> None:
         """Everybody is back, and all snapshots can be read."""
@@ -171,12 +177,14 @@ class Disks:
         self.happened.append(f"{self.fabric.now:.2f} {node_id} {what}")
 
 
-def walk(seed: int, count: int) -> Disks:
+def walk(seed: int, count: int, spare: int = 0) -> Disks:
     """One seed's walk; raises AssertionError where something was lost or does not come to rest."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
         patch.setattr("jetstream_server.metadata.raft.snapshot_transfer.PIECE_BYTES", 200)
-        with Fabric.running(patch, Path(directory, "nodes"), seed, count) as fabric:
-            disks = Disks(fabric, Path(directory, "copies"))
+        nodes = Path(directory, "nodes")
+        with Fabric.running(patch, nodes, seed, count, spare=spare) as fabric:
+            changes = VoterChanges(fabric, 3, count + spare) if spare else None
+            disks = Disks(fabric, Path(directory, "copies"), changes)
             try:
                 disks.live_through(600)
                 disks.recover()
@@ -186,10 +194,11 @@ def walk(seed: int, count: int) -> Disks:
 
 
 def main() -> None:
-    start, seeds, count = (int(argument) for argument in [*sys.argv[1:], "3"][:3])
+    given = [int(argument) for argument in sys.argv[1:]]
+    start, seeds, count, spare = [*given, *(3, 0)[len(given) - 2 :]]
     damages = refused = 0
     for seed in range(start, start + seeds):
-        disks = walk(seed, count)
+        disks = walk(seed, count, spare)
         damages += len(disks.happened)
         refused += disks.refused
     print(f"{seeds} seeds, {damages} damages, {refused} starts refused, nothing lost")

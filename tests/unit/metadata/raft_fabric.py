@@ -24,7 +24,6 @@ from typing import Any
 import pysyncobj.syncobj
 import pytest
 
-from jetstream_protocol.logfiles.metadata_records import Snapshot
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft.core import RaftCore
 from jetstream_server.metadata.raft.corrections import CorrectedSyncObj
@@ -32,6 +31,8 @@ from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.library import RaftTimings
 from jetstream_server.metadata.raft.messages import Message, decode, encode
 from jetstream_server.metadata.raft.snapshot_file import read_snapshot
+from jetstream_server.metadata.raft.voter_change import Verdict
+from jetstream_server.metadata.raft.voters import Voters
 from jetstream_server.metadata.state.command_json import encode_command
 from jetstream_server.metadata.state.commands import RegisterNode
 from tests.unit.metadata.cluster import ADDRESSES
@@ -105,6 +106,14 @@ def tear(dice: random.Random, journal: Journal) -> None:
         file.write(data[: dice.randint(0, len(data))] if dice.random() < 0.5 else data)
 
 
+def next_set(now: set[int], wanted: set[int]) -> set[int]:
+    """The next step to the wanted voters: small sets grow first."""
+    missing, surplus = sorted(wanted - now), sorted(now - wanted)
+    if missing and (not surplus or len(now) <= 3):
+        return now | {missing[0]}
+    return now - {surplus[0]}
+
+
 class EarlierCore(RaftCore):
     """A member of the release before the pre-vote."""
 
@@ -116,10 +125,15 @@ class EarlierCore(RaftCore):
 
 
 class Fabric:
-    def __init__(self, directory: Path, seed: int, count: int = 3) -> None:
+    """See the module. count: of voters at first; spare: further nodes, which do not vote then."""
+
+    def __init__(self, directory: Path, seed: int, count: int = 3, spare: int = 0) -> None:
         self.dice = random.Random(seed)
         self.now = 1000.0
-        self.ids = tuple(NodeId(number) for number in range(count))
+        self.ids = tuple(NodeId(number) for number in range(count + spare))
+        self.initial = Voters.of({node_id: f"node-{node_id}:1" for node_id in self.ids[:count]})
+        # What became of wishes for other voters.
+        self.verdicts: list[tuple[Voters, Verdict, str]] = []
         self.nodes: dict[NodeId, SimulatedNode] = {}
         self.committed: list[str] = []
         self.leaders: dict[int, NodeId] = {}
@@ -150,8 +164,9 @@ class Fabric:
         seed: int,
         count: int = 3,
         earlier_releases: Collection[int] = (),
+        spare: int = 0,
     ) -> Iterator[Fabric]:
-        fabric = cls(directory, seed, count)
+        fabric = cls(directory, seed, count, spare)
         fabric.earlier_releases.update(map(NodeId, earlier_releases))
         with monkeypatch.context() as patch:
             patch.setattr(pysyncobj.syncobj, "monotonicTime", lambda: fabric.now)
@@ -169,7 +184,8 @@ class Fabric:
 
     def start(self, node_id: NodeId, *, expected: str = "") -> SimulatedNode:
         directory = self._directory / str(node_id)
-        journal = Journal.open(str(directory), alone=len(self.ids) == 1, expected=expected)
+        is_only_voter = self.initial.ids == (node_id,)
+        journal = Journal.open(str(directory), alone=is_only_voter, expected=expected)
         self.runs += 1
         journal.save_standing(journal.standing.begun(f"run-{self.runs}"))
         journal.sync()
@@ -178,7 +194,7 @@ class Fabric:
         if snapshot is not None:
             machine.restore(snapshot.data)
         kind = EarlierCore if node_id in self.earlier_releases else RaftCore
-        core = kind(node_id, self.ids, journal, machine, RaftTimings())
+        core = kind(node_id, self.initial, journal, machine, RaftTimings())
         node = SimulatedNode(node_id, directory, journal, machine, core, f"run-{self.runs}")
         self.nodes[node_id] = node
         return node
@@ -238,9 +254,31 @@ class Fabric:
         node = self.nodes[node_id]
         base = node.core.applied_entries()
         if len(base) == 2 and base[-1].index > node.journal.snapshot_index:
-            snapshot = Snapshot(base[1].index, base[1].term, node.machine.snapshot(), base)
+            snapshot = node.core.snapshot(node.machine.snapshot(), base)
             node.journal.install(snapshot, keep_from=base[0].index)
             node.core.compacted()
+
+    def change_voters(self, leader: NodeId, wanted: Collection[int]) -> None:
+        """As an operator does, at that leader."""
+        voters = Voters.of({NodeId(node_id): f"node-{node_id}:1" for node_id in wanted})
+
+        def done(verdict: Verdict, reason: str) -> None:
+            self.verdicts.append((voters, verdict, reason))
+
+        self.nodes[leader].core.change_voters(voters, done)
+
+    def vote_with(self, *wanted: int) -> NodeId:
+        """Change the voters, one after the other, until these are; the leader then."""
+        for _ in range(1000):
+            leader = self.run_until_led()
+            core = self.nodes[leader].core
+            now = set(core.voters.ids)
+            if now == set(wanted) and core.committed_voters in (core.voters, None):
+                return leader
+            if now != set(wanted):
+                self.change_voters(leader, next_set(now, set(wanted)))
+            self.step()
+        raise AssertionError(f"the voters do not become {wanted}: {self.verdicts[-3:]}")
 
     def leader(self) -> NodeId | None:
         """The leader in the newest term, if any node leads."""
@@ -301,12 +339,15 @@ class Fabric:
         for node in self.nodes.values():
             assert node.machine.applied == self.committed, "a node stays behind"
             assert node.is_registered or not self.registers, "a run is not registered"
-            assert node.core.votes(), "a voter does not come back"
+            assert node.core.votes() or not node.core.is_member(), "a voter does not come back"
+        assert len({node.core.voters for node in self.nodes.values()}) == 1, (
+            "they disagree who votes"
+        )
 
     def is_at_rest(self) -> bool:
         return all(
             (node.is_registered or not self.registers)
-            and node.core.votes()
+            and (node.core.votes() or not node.core.is_member())
             and node.machine.applied == self.committed
             for node in self.nodes.values()
         )

@@ -31,6 +31,7 @@ class FakeCore:
         self.leads = False
         self.failures: list[Callable[[int], None]] = []
         self._machine = machine
+        self.has_overruled_voters = False
 
     def role(self) -> str:
         return "leader" if self.leads else "follower"
@@ -72,6 +73,9 @@ class RaftThreadExtension:
     def received(self, context: ExtensionContext, peer: NodeId, frame: bytes) -> None:
         self.frames.append((peer, frame))
 
+    def is_certain(self, context: ExtensionContext) -> bool:
+        return True
+
 
 class Bench:
     def __init__(self) -> None:
@@ -86,10 +90,7 @@ class Bench:
         self, extension: RaftThreadExtension | None, recoveries: tuple[str, ...] = ()
     ) -> ControllerContext:
         core, links = cast(RaftCore, self.core), cast(PeerLinks, None)
-        voters = (NodeId(0), NodeId(1), NodeId(2))
-        return ControllerContext(
-            NodeId(0), voters, core, links, self.registry, extension, recoveries
-        )
+        return ControllerContext(NodeId(0), core, links, self.registry, extension, recoveries)
 
     def turn(self, after: float = 0.02) -> bool:
         self.now += after

@@ -7,7 +7,8 @@ from jetstream_protocol.errors import PreconditionFailedError, StorageError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft.group_file import Group, GroupFile
 
-GROUP = Group(NodeId(1), (NodeId(0), NodeId(1), NodeId(2)))
+ADDRESSES = tuple((NodeId(number), f"host-{number}:1") for number in range(3))
+GROUP = Group(NodeId(1), ADDRESSES)
 
 
 def opened(directory: Path, group: Group = GROUP, *, accept_voters: bool = False) -> Group:
@@ -27,12 +28,12 @@ def test_the_cluster_id_is_there_at_the_next_start(tmp_path: Path) -> None:
 def test_a_folder_of_another_node_is_refused(tmp_path: Path) -> None:
     opened(tmp_path)
     with pytest.raises(PreconditionFailedError, match="belongs to node 1, but this is node 2"):
-        opened(tmp_path, Group(NodeId(2), GROUP.voters), accept_voters=True)
+        opened(tmp_path, Group(NodeId(2), ADDRESSES), accept_voters=True)
 
 
 def test_other_voters_are_refused_unless_accepted_and_then_they_stay(tmp_path: Path) -> None:
     GroupFile.open(str(tmp_path), GROUP, accept_voters=False).set_cluster_id("ours")
-    alone = Group(NodeId(1), (NodeId(1),))
+    alone = Group(NodeId(1), ADDRESSES[1:2])
     with pytest.raises(PreconditionFailedError, match=r"voters \[0, 1, 2\]"):
         opened(tmp_path, alone)
     assert opened(tmp_path, alone, accept_voters=True).cluster_id == "ours"

@@ -3,15 +3,21 @@ from pathlib import Path
 
 import pytest
 
+from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.raft_log import RaftLog
+from jetstream_server.metadata.raft.voters import VoterLog, Voters
 from jetstream_server.metadata.raft.voting import Registrations
+
+
+def no_voters() -> VoterLog:
+    return VoterLog(Voters.of({NodeId(0): "host:1"}))
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[RaftLog]:
     journal = Journal.open(str(tmp_path))
-    log = RaftLog(journal, lambda index: None, Registrations())
+    log = RaftLog(journal, lambda index: None, Registrations(), no_voters())
     for index in (2, 3, 4):
         log.add(b"\x00%d" % index, index, 1)
     yield log
@@ -24,7 +30,9 @@ def held(log: RaftLog) -> list[tuple[int, int]]:
 
 def test_a_new_log_begins_with_the_same_entry_everywhere(tmp_path: Path) -> None:
     journal = Journal.open(str(tmp_path))
-    assert RaftLog(journal, lambda index: None, Registrations())[:] == [(b"\x01", 1, 0)]
+    assert RaftLog(journal, lambda index: None, Registrations(), no_voters())[:] == [
+        (b"\x01", 1, 0)
+    ]
     journal.close()
 
 
@@ -58,7 +66,7 @@ def test_entries_beyond_the_old_end_follow_the_repeated_ones(log: RaftLog) -> No
 def test_the_first_index_of_a_removal_is_checked(tmp_path: Path) -> None:
     checked: list[int] = []
     journal = Journal.open(str(tmp_path))
-    log = RaftLog(journal, checked.append, Registrations())
+    log = RaftLog(journal, checked.append, Registrations(), no_voters())
     log.add(b"\x00a", 2, 1)
     assert checked == []
     log.deleteEntriesFrom(1)

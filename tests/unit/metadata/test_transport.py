@@ -52,7 +52,7 @@ class Member:
 @asynccontextmanager
 async def pair(*members: Member) -> AsyncIterator[list[PeerLinks]]:
     """Members that are linked with each other."""
-    addresses = {NodeId(number): each for number, each in enumerate(free_addresses(2))}
+    addresses = {NodeId(number): (each,) for number, each in enumerate(free_addresses(2))}
     links = [
         PeerLinks(
             Identity(node_id, b"%016d" % node_id, b"secret"),
@@ -65,7 +65,7 @@ async def pair(*members: Member) -> AsyncIterator[list[PeerLinks]]:
     ]
     try:
         for each, address in zip(links, addresses.values(), strict=True):
-            await each.listen(address)
+            await each.listen(*address)
             each.start()
         await eventually(lambda: all(member.ups for member in members))
         yield links
@@ -98,8 +98,8 @@ async def test_who_the_group_was_recovered_without_is_told_whoever_is_to_dial(
     recovered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And before it takes part, if the recovered one is there by then."""
-    monkeypatch.setattr(transport, "SUPERSEDED_ASK_SECONDS", 0.01)
-    addresses = dict(zip((NodeId(0), NodeId(1)), free_addresses(2), strict=True))
+    monkeypatch.setattr(transport, "WAIT_SECONDS", 0.01)
+    addresses = {NodeId(number): (each,) for number, each in enumerate(free_addresses(2))}
     members = [Member(), Member()]
     former, now = cluster_digest("c"), cluster_digest("c", ["t"])
     links = [
@@ -114,7 +114,7 @@ async def test_who_the_group_was_recovered_without_is_told_whoever_is_to_dial(
     ]
     try:
         for each, address in zip(links, addresses.values(), strict=True):
-            await each.listen(address)
+            await each.listen(*address)
         lost = 1 - recovered
         with pytest.raises(PreconditionFailedError, match="recovered without this node"):
             await links[lost].check_id_is_free(0)

@@ -49,7 +49,7 @@ def of_node(authority: Authority, node_id: int) -> Certificates:
 
 async def linked(first: Certificates | None, second: Certificates | None) -> str:
     """Nodes 0 and 1, of which 1 dials; why they are not linked, "" when they are."""
-    addresses = {NodeId(number): each for number, each in enumerate(free_addresses(2))}
+    addresses = {NodeId(number): (each,) for number, each in enumerate(free_addresses(2))}
     members = [Member(), Member()]
     links = [
         PeerLinks(
@@ -63,7 +63,7 @@ async def linked(first: Certificates | None, second: Certificates | None) -> str
     ]
     try:
         for each, address in zip(links, addresses.values(), strict=True):
-            await each.listen(address)
+            await each.listen(*address)
             each.start()
         await eventually(lambda: bool(links[1].problems) or all(each.ups for each in members))
         if not links[1].problems:
@@ -106,7 +106,7 @@ def test_without_a_certificate_the_port_takes_no_one(authority: Authority) -> No
         (address,) = free_addresses(1)
         links = PeerLinks(
             Identity(NodeId(0), b"%016d" % 0, b"secret"),
-            {NodeId(0): address},
+            {NodeId(0): (address,)},
             Member(),
             lambda: UNKNOWN_CLUSTER,
             certificates=of_node(authority, 0),

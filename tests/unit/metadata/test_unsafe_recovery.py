@@ -14,6 +14,7 @@ from jetstream_server.metadata.member.unsafe_recovery import plan_recovery, read
 from jetstream_server.metadata.raft.group_file import Group, GroupFile
 from jetstream_server.metadata.raft.handshake import cluster_digest
 from jetstream_server.metadata.raft.journal import Journal
+from jetstream_server.metadata.raft.voters import Voters
 from jetstream_server.metadata.state.command_json import Command, encode_command
 from jetstream_server.metadata.state.commands import (
     CreateStream,
@@ -25,7 +26,7 @@ from jetstream_server.metadata.state.registry import REVISIONS_PER_RECOVERY
 from tests.unit.metadata.cluster import ADDRESSES, Cluster
 
 VOTERS = (NodeId(0), NodeId(1), NodeId(2))
-GROUP = Group(NodeId(2), VOTERS, "ours")
+GROUP = Group(NodeId(2), tuple((voter, "") for voter in VOTERS), "ours")
 EPOCHS = 1000
 
 
@@ -74,7 +75,7 @@ def test_the_plan_names_streams_of_which_only_the_lost_were_in_sync(tmp_path: Pa
 def test_nothing_changes_but_the_voters_and_the_token_and_all_who_stay_get_the_same_one(
     tmp_path: Path,
 ) -> None:
-    five = tuple(map(NodeId, range(5)))
+    five = tuple((NodeId(voter), "") for voter in range(5))
     left = [NodeId(4), NodeId(3)]
     tokens = set()
     for node_id in left:
@@ -84,7 +85,7 @@ def test_nothing_changes_but_the_voters_and_the_token_and_all_who_stay_get_the_s
         recover(directory, plan_recovery(directory, left))
         assert (tmp_path / str(node_id) / "journal").read_bytes() == journal
         after = GroupFile.read(directory).group
-        assert after == replace(group, voters=(3, 4), recoveries=after.recoveries)
+        assert after == replace(group, addresses=five[3:], recoveries=after.recoveries)
         tokens.add(after.recoveries)
     assert len(tokens) == 1
     with pytest.raises(PreconditionFailedError, match="`voters`"):
@@ -129,6 +130,31 @@ def test_the_metadata_is_read_from_snapshot_and_journal_without_what_was_truncat
     known = read_metadata(directory)
     assert [stream.name for stream in known.registry.streams.values()] == ["a", "c"]
     assert (known.term, known.last_index) == (4, 5)
+
+
+def test_voters_that_the_log_has_named_are_those_of_which_some_are_left(tmp_path: Path) -> None:
+    directory = written(tmp_path, *NODES)
+    journal = Journal.open(directory)
+    named = Voters.of({NodeId(voter): f"host-{voter}:1" for voter in (1, 2, 3, 4)})
+    journal.append(Entry(b"\x04" + named.encode([4]), 4, 3))
+    journal.sync()
+    journal.close()
+    with pytest.raises(PreconditionFailedError, match="none of the voters 1, 2, 3, 4"):
+        plan_recovery(directory, [NodeId(0)])
+    plan = plan_recovery(directory, [NodeId(2)])
+    assert plan.lost == (1, 3, 4)
+    recover(directory, plan)
+    after = GroupFile.read(directory).group
+    assert (after.addresses, after.is_named) == (((2, "host-2:1"),), True)
+    assert after.voter_set == Voters.of({NodeId(2): "host-2:1"}, recoveries=1)
+    # The next one begins with what is left, whatever the log says.
+    assert plan_recovery_fails(directory, [NodeId(2)])
+
+
+def plan_recovery_fails(directory: str, voters: list[NodeId]) -> bool:
+    with pytest.raises(PreconditionFailedError, match="`voters`"):
+        plan_recovery(directory, voters)
+    return True
 
 
 class TestRecovered:

@@ -85,6 +85,8 @@ class Node:
     inbox: list[tuple[int, NodeId, bytes]] = field(default_factory=list)
     applied: int = 0
     seen_due: list[tuple[int, int]] = field(default_factory=list)
+    changes: int = 0
+    """How many changes of the voters are in its log."""
 
 
 class Violation(AssertionError):
@@ -92,7 +94,9 @@ class Violation(AssertionError):
 
 
 class Fabric:
-    def __init__(self, seed: int, count: int = 3) -> None:
+    """See the module. count: of nodes; voters: how many of them vote at first."""
+
+    def __init__(self, seed: int, count: int = 3, voters: int | None = None) -> None:
         self.dice = random.Random(seed)
         self.now_us = 1_000_000_000
         self.term = 0
@@ -101,12 +105,14 @@ class Fabric:
         self.parted: set[frozenset[int]] = set()
         self.fenced_at_us: list[tuple[int, int]] = []
         self.ids = tuple(range(count))
+        # The sets of voters that were committed, one after the other.
+        self.sets = [self.ids[:voters]]
         self.nodes = {node_id: self._node(node_id) for node_id in self.ids}
 
     def _node(self, node_id: int) -> Node:
         server = FakeServer()
         driver = SessionDriver(server, SETTINGS, lambda: self.now_us, lambda: None)
-        return Node(FakeCarrier(node_id, self.ids), server, driver)
+        return Node(FakeCarrier(node_id, self.sets[0]), server, driver)
 
     def restart(self, node_id: int) -> None:
         """The process dies and another begins: it knows nothing but Raft's term and log."""
@@ -114,6 +120,7 @@ class Fabric:
         node = self.nodes[node_id] = self._node(node_id)
         node.runs = old.runs + 1
         node.context.term = old.context.term
+        self._learn(node, old.changes)
         node.majority_at_us = self.now_us
 
     def reaches(self, left: int, right: int) -> bool:
@@ -124,8 +131,13 @@ class Fabric:
 
     def elect(self, candidate: int) -> bool:
         """The candidate becomes metadata leader, if a majority can vote for it."""
-        voters = [other for other in self.ids if self.reaches(candidate, other)]
-        if len(voters) * 2 <= len(self.ids):
+        changes = self.nodes[candidate].changes
+        voters = [
+            other
+            for other in self.sets[changes]
+            if self.reaches(candidate, other) and self.nodes[other].changes <= changes
+        ]
+        if candidate not in voters or len(voters) * 2 <= len(self.sets[changes]):
             return False
         self.term += 1
         for voter in voters:
@@ -133,6 +145,31 @@ class Fabric:
             context.term, context.leader = self.term, NodeId(candidate)
         self.nodes[candidate].majority_at_us = self.now_us
         return True
+
+    def change_voters(self, leader: int, changed: int) -> bool:
+        """A leader adds or removes a voter, if it may; a majority of the new set has it at once."""
+        node = self.nodes[leader]
+        voters = tuple(sorted(set(self.sets[node.changes]) ^ {changed}))
+        there = [
+            other
+            for other in voters
+            if self.reaches(leader, other) and self.nodes[other].context.leader == leader
+        ]
+        if (
+            changed == leader
+            or len(there) * 2 <= len(voters)
+            or not self._can_commit(leader)
+            or not node.driver.is_certain(node.context)
+        ):
+            return False
+        self.sets.append(voters)
+        for other in there:
+            self._learn(self.nodes[other], len(self.sets) - 1)
+        return True
+
+    def _learn(self, node: Node, changes: int) -> None:
+        node.changes = max(node.changes, changes)
+        node.context.voters = tuple(map(NodeId, self.sets[node.changes]))
 
     def step(self) -> None:
         self.now_us += STEP_US
@@ -157,13 +194,13 @@ class Fabric:
         return next((each for each in self.ids if self._can_commit(each)), NO_NODE)
 
     def _can_commit(self, node_id: int) -> bool:
-        context = self.nodes[node_id].context
+        context, voters = self.nodes[node_id].context, self.sets[self.nodes[node_id].changes]
         followers = [
             other
-            for other in self.ids
+            for other in voters
             if self.reaches(node_id, other) and self.nodes[other].context.term == context.term
         ]
-        return context.leader == node_id and len(followers) * 2 > len(self.ids)
+        return context.leader == node_id and len(followers) * 2 > len(voters)
 
     def _wake(self, node: Node) -> None:
         """After a freeze, answers of old are in the socket still: it seems to have a majority."""
@@ -179,6 +216,7 @@ class Fabric:
             leads = leader.leader == other and leader.term >= context.term
             if leads and self.reaches(node_id, other) and self.dice.random() < 0.3:
                 context.term, context.leader = leader.term, NodeId(other)
+                self._learn(node, self.nodes[other].changes)
         if context.leader not in (NO_NODE, node_id) and not self.reaches(node_id, context.leader):
             context.leader = NO_NODE
 

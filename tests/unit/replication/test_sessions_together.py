@@ -10,7 +10,7 @@ from jetstream_server.replication.sessions.lease import Heartbeat, SessionSettin
 from jetstream_server.replication.sessions.quorum import LeaderSupport, Quorum
 from jetstream_server.replication.sessions.session_table import Sessions
 
-from .session_fabric import SETTINGS, Fabric, Violation
+from .session_fabric import SETTINGS, Fabric, FakeCarrier, Violation
 
 SEEDS = 60
 
@@ -242,3 +242,74 @@ def test_without_the_rule_somebody_is(
     monkeypatch.setattr(owner, name, mutant)
     with pytest.raises(Violation):
         torment_all(10 * SEEDS)
+
+
+# Voters that change.
+
+
+def torment_voters(seed: int) -> None:
+    """New leaders change the voters as fast as they may; earlier ones are cut off."""
+    fabric = Fabric(seed, 7, 3)
+    dice = fabric.dice
+    assert fabric.elect(0)
+    fabric.run(3)
+    for _ in range(25):
+        leader = fabric.current_leader()
+        if leader != NO_NODE:
+            fabric.parted = {frozenset((leader, other)) for other in fabric.ids}
+        for candidate in dice.sample(fabric.ids, len(fabric.ids)):
+            if candidate != leader and fabric.elect(candidate):
+                change_fast(fabric, candidate)
+                break
+        fabric.run(dice.choice((0.1, 0.5, 1.0)))
+        if dice.random() < 0.5:
+            fabric.parted = set()
+        fabric.run(dice.choice((0.1, 2.0)))
+
+
+def change_fast(fabric: Fabric, leader: int) -> None:
+    """To three voters of which the others were none before, and hand over to one of them."""
+    now = set(fabric.sets[fabric.nodes[leader].changes])
+    reachable = [each for each in fabric.ids if each not in now and fabric.reaches(leader, each)]
+    wanted = {leader, *fabric.dice.sample(reachable, min(3, len(reachable)))}
+    for _ in range(60):
+        if now == wanted:
+            break
+        missing, surplus = sorted(wanted - now), sorted(now - wanted)
+        fabric.change_voters(leader, next(each for each in (*surplus, *missing) if each != leader))
+        now = set(fabric.sets[fabric.nodes[leader].changes])
+        fabric.step()
+    heir = fabric.dice.choice(sorted(wanted))
+    fabric.elect(heir)
+
+
+def torment_all_voters(seeds: int) -> None:
+    for seed in range(seeds):
+        torment_voters(seed)
+
+
+def test_nobody_is_fenced_while_holding_a_lease_though_the_voters_change() -> None:
+    torment_all_voters(SEEDS // 6)
+
+
+def test_without_certainty_between_changes_somebody_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ControllerSessions, "is_certain", lambda sessions, context: True)
+    with pytest.raises(Violation):
+        torment_all_voters(2 * SEEDS)
+
+
+def test_with_the_echoes_of_those_that_vote_no_more_somebody_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The quorum stays that of the set with which the term began."""
+    ping = ControllerSessions._ping
+
+    def keep(sessions: ControllerSessions, context: FakeCarrier, now_us: int) -> None:
+        quorum = sessions._quorum
+        if quorum is not None and quorum.term == context.term:
+            quorum.voters = context.voters
+        ping(sessions, context, now_us)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ControllerSessions, "_ping", keep)
+    with pytest.raises(Violation):
+        torment_all_voters(2 * SEEDS)

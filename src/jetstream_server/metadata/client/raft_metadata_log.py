@@ -23,7 +23,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from jetstream_protocol.types import NodeId
+from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.client.metadata_log import Watcher, Watchers
 from jetstream_server.metadata.client.proposal import PATIENCE_SECONDS, Proposal, Sequences
 from jetstream_server.metadata.member.config import MemberConfig
@@ -32,9 +32,10 @@ from jetstream_server.metadata.member.member import Member, MemberListener
 from jetstream_server.metadata.member.member_loop import News
 from jetstream_server.metadata.member.proposals import Outcome
 from jetstream_server.metadata.raft.status import MetadataStatus
+from jetstream_server.metadata.raft.voter_change import Verdict
 from jetstream_server.metadata.state.command_json import Command
-from jetstream_server.metadata.state.commands import Barrier, RegisterNode
-from jetstream_server.metadata.state.operations import REPEATABLE, check_level
+from jetstream_server.metadata.state.commands import VOTERS_LEVEL, Barrier, RegisterNode
+from jetstream_server.metadata.state.operations import REPEATABLE, check_feature, check_level
 from jetstream_server.metadata.state.registry import Registry
 
 NOT_STARTED = "the metadata log has not started"
@@ -81,7 +82,8 @@ class RaftMetadataLog:
 
     @property
     def is_alone(self) -> bool:
-        return self._config.is_alone
+        voters = self._member.status.voters
+        return self._config.is_alone and voters == (self._config.node_id,)
 
     def attach(self, extension: RaftThreadExtension) -> None:
         """Run an extension on the member's thread. Call it before the start."""
@@ -95,7 +97,7 @@ class RaftMetadataLog:
         if self._closed == NOT_STARTED:  # Otherwise the member's first turn has already failed.
             self._closed = ""
         self._check_open()
-        if self._config.is_alone:
+        if self.is_alone:
             await self.wait_for_leader(PATIENCE_SECONDS)
             await self.barrier()
 
@@ -149,6 +151,25 @@ class RaftMetadataLog:
         check_level(self.registry, command)
         return Proposal(command, self._submit, term, epoch)
 
+    async def change_voters(self, wanted: tuple[NodeId, ...]) -> tuple[Verdict, str]:
+        """Ask this node, as metadata leader, for these voters: what it decides, and why. Raises
+        PreconditionFailedError while a node runs software that cannot read the change, and
+        UnavailableError."""
+        check_feature(self.registry, VOTERS_LEVEL, "a change of the voters")
+        self._check_open()
+        decided: asyncio.Future[tuple[Verdict, str]] = self._loop.create_future()
+
+        def done(verdict: Verdict, reason: str) -> None:
+            self._loop.call_soon_threadsafe(resolve, (verdict, reason))
+
+        def resolve(outcome: tuple[Verdict, str]) -> None:
+            if not decided.done():
+                decided.set_result(outcome)
+
+        self._member.change_voters(wanted, done)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await decided
+
     async def barrier(self) -> int:
         return int((await self.prepare(Barrier()).submit())["revision"])
 
@@ -197,7 +218,7 @@ class RaftMetadataLog:
             self._member.propose(texts, patience, term)
 
     def _has_leader(self) -> bool:
-        return self._status.leader in self._status.voters
+        return self._status.leader != NO_NODE
 
     # On the member's thread
 

@@ -12,8 +12,9 @@ from jetstream_server.net.certificates import Certificates
 
 @dataclass(frozen=True, slots=True)
 class MemberConfig:
-    """voters: host:port of each voter's Raft port as other nodes reach it, including this node if
-    it votes; other nodes follow and forward.
+    """voters: of a new group: host:port of each voter's Raft port as other nodes reach it,
+    including this node if it votes; other nodes follow and forward. The group's log may have named
+    others since.
 
     accept_voters: accept a folder written under other voters (group_file.py), or one whose journal
     may lack something: an operator lets this node vote with it. cluster_id: from the data folder;
@@ -41,5 +42,5 @@ class MemberConfig:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this node is the whole group. It needs no port then."""
+        """Whether this node is the whole group, as far as the configuration says."""
         return tuple(self.voters) == (self.node_id,) and not self.has_followers

@@ -39,7 +39,6 @@ class ControllerContext:
     def __init__(
         self,
         node_id: NodeId,
-        voters: tuple[NodeId, ...],
         core: RaftCore,
         links: PeerLinks,
         registry: Registry,
@@ -49,7 +48,6 @@ class ControllerContext:
         """recoveries: of the group (group_file.py); the registry learns of them before anything
         else."""
         self.node_id = node_id
-        self.voters = voters
         self.registry = registry
         self._core = core
         self._links = links
@@ -67,6 +65,10 @@ class ControllerContext:
     @property
     def term(self) -> int:
         return int(self._core.raftCurrentTerm)
+
+    @property
+    def voters(self) -> tuple[NodeId, ...]:
+        return self._core.voters.ids
 
     @property
     def votes(self) -> bool:
@@ -90,7 +92,13 @@ class ControllerContext:
         """Whether the log does not yet record that the group was recovered. **safety** Until it
         does, nothing is decided: decisions would use epochs and ids that the lost voters may have
         used too."""
-        return len(self._recoveries) > len(self.registry.settings.recoveries)
+        is_recorded = len(self._recoveries) <= len(self.registry.settings.recoveries)
+        return not is_recorded or self._core.has_overruled_voters
+
+    @property
+    def is_certain(self) -> bool:
+        """See RaftThreadExtension; without one, nobody gives leases that depend on it."""
+        return self._extension is None or self._extension.is_certain(self)
 
     def send(self, peer: NodeId, frame: bytes) -> bool:
         return self._links.send(peer, frame)
@@ -126,7 +134,8 @@ class ControllerContext:
             self._term, self._before_claim = self.term, self.registry.revision
             self._commanded.clear()
         if self.is_recovering:
-            self._submit(encode_command(SetCluster(recoveries=self._recoveries)))
+            if len(self._recoveries) > len(self.registry.settings.recoveries):
+                self._submit(encode_command(SetCluster(recoveries=self._recoveries)))
         elif self.controller_epoch is None:
             self._submit(encode_command(ClaimController(node_id=self.node_id)))
 

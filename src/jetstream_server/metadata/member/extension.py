@@ -24,7 +24,8 @@ class ExtensionContext(Protocol):
     def node_id(self) -> NodeId: ...
 
     @property
-    def voters(self) -> tuple[NodeId, ...]: ...
+    def voters(self) -> tuple[NodeId, ...]:
+        """The set of voters in force on this node, by id; it may change at any turn."""
 
     @property
     def term(self) -> int:
@@ -32,8 +33,8 @@ class ExtensionContext(Protocol):
 
     @property
     def votes(self) -> bool:
-        """Whether this node votes. A node that may have forgotten a vote (a learner) does not, and
-        does not confirm a leader."""
+        """Whether this node votes when it is asked. A node that may have forgotten a vote (a
+        learner) does not, and does not confirm a leader."""
 
     @property
     def leader(self) -> NodeId:
@@ -66,6 +67,10 @@ class RaftThreadExtension(Protocol):
 
     def received(self, context: ExtensionContext, peer: NodeId, frame: bytes) -> None:
         """Take a frame of a peer's extension. A JetstreamError raised here closes the link."""
+
+    def is_certain(self, context: ExtensionContext) -> bool:
+        """Whether this node, as leader, has been certain to be the only one since these voters came
+        into force. **safety** Until then they are not changed again."""
 
 
 def is_extension_frame(frame: bytes) -> bool:

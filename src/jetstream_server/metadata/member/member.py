@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import structlog
 
 from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.member.extension import RaftThreadExtension
 from jetstream_server.metadata.member.member_loop import Listener, MemberLoop
@@ -23,6 +24,7 @@ from jetstream_server.metadata.raft.group_file import Group, GroupFile
 from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.snapshot_file import read_snapshot
 from jetstream_server.metadata.raft.status import MetadataStatus
+from jetstream_server.metadata.raft.voter_change import Verdict
 
 logger = structlog.get_logger(__name__)
 
@@ -69,6 +71,14 @@ class Member:
         assert self._member_loop is not None, "the member has started"
         self._call(self._member_loop.propose, texts, patience, term)
 
+    def change_voters(
+        self, wanted: tuple[NodeId, ...], done: Callable[[Verdict, str], None]
+    ) -> None:
+        """As metadata leader, change the voters. done: called on this thread with what was
+        decided, and why."""
+        assert self._member_loop is not None, "the member has started"
+        self._call(self._member_loop.change_voters, wanted, done)
+
     def stop(self) -> None:
         """End the thread in good order; a leader hands over first. Blocks."""
         if self._thread.is_alive():
@@ -93,7 +103,7 @@ class Member:
     async def _live(self) -> None:
         try:
             group_file = self._open_group_file()
-            journal = self._open_journal()
+            journal = self._open_journal(group_file.group.voters)
         except JetstreamError as error:
             self._listener.member_started(error)
             return
@@ -104,10 +114,15 @@ class Member:
 
     def _open_group_file(self) -> GroupFile:
         config = self._config
-        group = Group(config.node_id, tuple(sorted(config.voters)))
-        return GroupFile.open(config.directory, group, accept_voters=config.accept_voters)
+        group = Group(config.node_id, tuple(sorted(config.voters.items())))
+        file = GroupFile.open(config.directory, group, accept_voters=config.accept_voters)
+        if file.group.voters != group.voters:
+            logger.warning(
+                "configured_voters_ignored", configured=group.voters, voters=file.group.voters
+            )
+        return file
 
-    def _open_journal(self) -> Journal:
+    def _open_journal(self, voters: tuple[NodeId, ...]) -> Journal:
         """Open the journal, and record this run in it before anything else."""
         config = self._config
         expected = ""
@@ -116,7 +131,7 @@ class Member:
                 f"the data folder belongs to cluster {config.cluster_id}, "
                 "and its metadata folder is empty"
             )
-        is_only_voter = tuple(config.voters) == (config.node_id,)
+        is_only_voter = voters == (config.node_id,)
         journal = Journal.open(config.directory, alone=is_only_voter, expected=expected)
         try:
             standing = journal.standing.begun(config.session)
@@ -170,7 +185,7 @@ class Member:
 
     async def _join(self, member_loop: MemberLoop) -> None:
         """Connect to the others. A group of one opens no port."""
-        if not self._config.is_alone:
+        if not member_loop.is_alone:
             await member_loop.links.listen(self._config.listen)
             await member_loop.links.check_id_is_free(ID_CHECK_SECONDS)
             member_loop.links.start()

@@ -43,10 +43,16 @@ from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.messages import Message, decode, encode
 from jetstream_server.metadata.raft.status import MetadataStatus
 from jetstream_server.metadata.raft.transport import PeerLinks
+from jetstream_server.metadata.raft.voter_change import Verdict
+from jetstream_server.metadata.raft.voters import Voters
 from jetstream_server.metadata.state.changes import Change
 from jetstream_server.metadata.state.state_image import StateImage
 
 logger = structlog.get_logger(__name__)
+
+LOST_SECONDS = 5.0
+"""A node that has had no metadata leader for so long dials every node that it knows of. The voters
+that it knows may all have been replaced while it was down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +95,18 @@ class MemberLoop:
         self.not_leading = asyncio.Event()
         self.proposals = Proposals()
         self.machine = RegistryStateMachine(self.proposals)
-        voters = tuple(sorted(config.voters))
-        self.status = MetadataStatus.absent(config.node_id, voters)
+        group = group_file.group
+        self.status = MetadataStatus.absent(config.node_id, group.voters)
         self._config = config
         self._journal = journal
         self._group_file = group_file
         self._listener = listener
+        voters = group.voter_set
         self._core = make_core(config.node_id, voters, journal, self.machine, config.raft)
         identity = Identity(config.node_id, os.urandom(16), config.secret)
         self.links = make_links(
             identity,
-            config.voters,
+            self._addresses(),
             self,
             self._cluster_digest,
             config.links,
@@ -107,9 +114,13 @@ class MemberLoop:
             certificates=config.certificates,
         )
         self._controller_context = ControllerContext(
-            config.node_id, voters, self._core, self.links, self.machine.registry, extension,
-            group_file.group.recoveries,
+            config.node_id, self._core, self.links, self.machine.registry, extension,
+            group.recoveries,
         )  # fmt: skip
+        self._core.core_is_certain = lambda: self._controller_context.is_certain
+        self._dialled: dict[NodeId, tuple[str, ...]] = {}
+        self._seen_voters: object = None
+        self._led_at = 0.0
         self._turn_due = False
         self._compacting = False
         # Messages that have arrived and are not processed yet, in order.
@@ -133,6 +144,19 @@ class MemberLoop:
             self.abandon(self.failure)
         else:
             self.turn_soon()
+
+    def change_voters(
+        self, wanted: tuple[NodeId, ...], done: Callable[[Verdict, str], None]
+    ) -> None:
+        """As metadata leader, change the voters to these, if that may be now."""
+        if self.failure:
+            done(Verdict.WAIT, self.failure)
+            return
+        known = self._addresses(is_lost=True) | {self._config.node_id: (self._config.listen,)}
+        known |= self._addresses()
+        addresses = {voter: (*known.get(voter, ()), "")[0] for voter in wanted}
+        self._core.change_voters(Voters.of(addresses, self._core.voters.recoveries), done)
+        self.turn_soon()
 
     def abandon(self, reason: str) -> None:
         """End every proposal, because this node takes no further part."""
@@ -215,6 +239,7 @@ class MemberLoop:
             self.turn_soon()
         self.proposals.pass_time(now)
         self._learn_group()
+        self._follow_voters()
         self._publish_results()
         self._compact_if_due()
 
@@ -249,12 +274,50 @@ class MemberLoop:
         self._publish_results()
 
     def _learn_group(self) -> None:
-        """Store the group's id, so that the next start knows it before it has peers."""
-        group, settings = self._group_file.group, self.machine.registry.settings
-        if settings.cluster_id and group.cluster_id != settings.cluster_id:
-            self._group_file.set_cluster_id(settings.cluster_id)
+        """Store the group's id, its recoveries and its voters, so that the next start knows them
+        before it has read the log or has peers."""
+        known, settings = self._group_file.group, self.machine.registry.settings
+        group, voters = known, self._core.committed_voters
+        if settings.cluster_id:
+            group = replace(group, cluster_id=settings.cluster_id)
         if len(settings.recoveries) > len(group.recoveries):
-            self._group_file.replace(replace(group, recoveries=settings.recoveries))
+            group = replace(group, recoveries=settings.recoveries)
+        if voters is not None:
+            group = replace(group, addresses=voters.addresses, is_named=True)
+        if group != known:
+            self._group_file.replace(group)
+
+    def _follow_voters(self) -> None:
+        """Link this node to the voters in force."""
+        now = asyncio.get_running_loop().time()
+        if self._core.leader_id() != NO_NODE or not self._led_at:
+            self._led_at = now
+        is_lost = now - self._led_at > LOST_SECONDS
+        seen = (self._core.voters, self.machine.registry.revision, is_lost)
+        if seen != self._seen_voters:
+            self._seen_voters = seen
+            addresses = self._addresses(is_lost=is_lost)
+            if addresses != self._dialled:
+                self._dialled = addresses
+                self.links.use(addresses)
+
+    def _addresses(self, *, is_lost: bool = False) -> dict[NodeId, tuple[str, ...]]:
+        """Where the voters in force may be: as they have registered, as the group has agreed, and
+        as the configuration says. is_lost: other nodes, too."""
+        nodes, configured = self.machine.registry.nodes, self._config.voters
+        agreed = dict(self._core.voters.addresses)
+        others = {*nodes, *configured} - {self._config.node_id} if is_lost else set()
+        addresses = {}
+        for node_id in sorted({*agreed, *others}):
+            registered = nodes[node_id].addresses.raft if node_id in nodes else ""
+            known = (registered, agreed.get(node_id, ""), configured.get(node_id, ""))
+            addresses[node_id] = tuple(dict.fromkeys(address for address in known if address))
+        return addresses
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node is the whole group. It needs no port then."""
+        return self._config.is_alone and self._core.voters.ids == (self._config.node_id,)
 
     def _submit_proposals(self, now: float) -> None:
         if self._core.leader_id() == NO_NODE:
@@ -272,7 +335,7 @@ class MemberLoop:
 
     def _why_no_leader(self) -> str:
         problems = [f"node {peer} {why}" for peer, why in sorted(self.links.problems.items())]
-        if self._config.node_id in self._config.voters and not self._core.votes():
+        if self._core.is_member() and not self._core.votes():
             problems.insert(0, f"this node does not vote: {self._core.no_vote_reason()}")
         return "there is no metadata leader" + (f" ({'; '.join(problems)})" if problems else "")
 
@@ -297,7 +360,7 @@ class MemberLoop:
 
     def _log_voter_state(self) -> None:
         """Log when this voter becomes a learner, and when the group has taken it back."""
-        is_learner = self._config.node_id in self._config.voters and self._core.is_learner()
+        is_learner = self._core.is_member() and self._core.is_learner()
         if is_learner == self._was_learner:
             return
         self._was_learner = is_learner
@@ -319,7 +382,9 @@ class MemberLoop:
             applied_index=core.raftLastApplied,
             journal_entries=len(journal),
             journal_bytes=journal.size_bytes,
-            voters=self.status.voters,
+            voters=core.voters.ids,
+            voter_addresses=core.voters.addresses,
+            are_voters_committed=core.are_voters_committed,
             connected=self.links.connected(),
             problems=tuple(sorted(self.links.problems.items())),
             failure=self.failure,
@@ -390,9 +455,8 @@ class MemberLoop:
     async def _compact(self, image: StateImage, base: tuple[Entry, ...]) -> None:
         """Encode the state on another thread, then make it the new start of the log."""
         data = await asyncio.get_running_loop().run_in_executor(None, image.encode)
-        last = base[-1]
         if not self.failure:
-            snapshot = Snapshot(last.index, last.term, data, base)
+            snapshot = self._core.snapshot(data, base)
             self._arrive(partial(self._install, snapshot, base[0].index))
 
     def _install(self, snapshot: Snapshot, keep_from: int) -> None:

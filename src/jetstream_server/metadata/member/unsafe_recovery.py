@@ -22,27 +22,37 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jetstream_protocol.errors import PreconditionFailedError, StorageError
-from jetstream_protocol.logfiles.metadata_records import ENTRY, STATE, TRUNCATE, VOTE, Record, scan
+from jetstream_protocol.logfiles.metadata_records import (
+    ENTRY,
+    STATE,
+    TRUNCATE,
+    VOTE,
+    VOTERS,
+    Record,
+    scan,
+)
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.member.proposals import Proposals
 from jetstream_server.metadata.member.state_machine import RegistryStateMachine
 from jetstream_server.metadata.raft.files import read_file
 from jetstream_server.metadata.raft.group_file import Group, GroupFile
+from jetstream_server.metadata.raft.messages import REGULAR
+from jetstream_server.metadata.raft.messages import VOTERS as NAMED
+from jetstream_server.metadata.raft.voters import Voters
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
-
-_COMMANDS = b"\x00"
-"""The first byte of an entry of commands (docs/file_formats.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownHere:
-    """The metadata in a folder. modified: when the journal was last written (seconds, Unix)."""
+    """The metadata in a folder. modified: when the journal was last written (seconds, Unix).
+    voters: the last ones that the log has named; None: it has named none."""
 
     term: int
     last_index: int
     modified: float
     registry: Registry
+    voters: Voters | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +78,18 @@ def plan_recovery(directory: str, voters: Sequence[NodeId]) -> Recovery:
     files.
     """
     before = GroupFile.read(directory).group
+    known = read_metadata(directory)
+    if known.voters is not None and known.voters.recoveries >= len(before.recoveries):
+        before = replace(before, addresses=known.voters.addresses, is_named=True)
     left = tuple(sorted(voters))
     _check(before, left)
     lost = tuple(voter for voter in before.voters if voter not in left)
-    known = read_metadata(directory)
+    stay = tuple(each for each in before.addresses if each[0] in left)
     streams = known.registry.streams.values()
     gone = tuple(each for each in streams if not set(each.replicas) - set(lost))
     return Recovery(
         before,
-        replace(before, voters=left, recoveries=(*before.recoveries, _token(before, left))),
+        replace(before, addresses=stay, recoveries=(*before.recoveries, _token(before, left))),
         lost,
         known,
         gone,
@@ -124,11 +137,14 @@ def read_metadata(directory: str) -> KnownHere:
     """Read the state after all entries of the journal. Raises StorageError."""
     machine = RegistryStateMachine(Proposals())
     index, term = 0, 0
+    voters: Voters | None = None
     entries: dict[int, Record] = {}
     for record in _records(directory, "snapshot", tolerate_torn_tail=False):
         if record.kind == STATE:
             machine.registry.restore(record.payload)
             index, term = record.index, record.term
+        elif record.kind == VOTERS:
+            voters = Voters.decode(record.payload)
     for record in _records(directory, "journal", tolerate_torn_tail=True):
         if record.kind == TRUNCATE:
             entries = {at: each for at, each in entries.items() if at < record.index}
@@ -140,9 +156,12 @@ def read_metadata(directory: str) -> KnownHere:
         index += 1
         term = max(term, entries[index].term)
         payload = entries[index].payload
-        if payload[:1] == _COMMANDS:
+        if payload[:1] == bytes([REGULAR]):
             machine.apply(payload[1:])
-    return KnownHere(term, index, _modified(os.path.join(directory, "journal")), machine.registry)
+        elif payload[:1] == bytes([NAMED]):
+            voters = Voters.decode(payload[1:])
+    modified = _modified(os.path.join(directory, "journal"))
+    return KnownHere(term, index, modified, machine.registry, voters)
 
 
 def _modified(path: str) -> float:

@@ -2,8 +2,8 @@
 
 pysyncobj decides which node leads and what is committed. Here it uses no disk, socket or pickle,
 and calls no replicated methods: commands are bytes, and `apply` gets them in order. corrections.py
-corrects its errors, electing.py adds a pre-vote. Only these three files use its private names
-(`_SyncObj__…`); therefore the version is pinned and checked.
+corrects its errors, electing.py adds a pre-vote, changing.py lets the voters change. Only these
+four files use its private names (`_SyncObj__…`); therefore the version is pinned and checked.
 
 Log, vote and term are durable before any message is sent and before an entry of this node counts:
 the driver calls `tick` and `receive`, syncs the journal, then sends the outbox.
@@ -21,10 +21,11 @@ import pysyncobj
 import pysyncobj.pickle
 from pysyncobj.config import FAIL_REASON
 
-from jetstream_protocol.logfiles.metadata_records import FIRST_INDEX, Entry
+from jetstream_protocol.logfiles.metadata_records import FIRST_INDEX, Entry, Snapshot
 from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.metadata.raft.catching_up import CatchingUp
+from jetstream_server.metadata.raft.changing import ChangingSyncObj
 from jetstream_server.metadata.raft.corrections import StateMachine
-from jetstream_server.metadata.raft.electing import ElectingSyncObj
 from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.library import (
     Outbox,
@@ -38,6 +39,7 @@ from jetstream_server.metadata.raft.pre_vote import PreVote
 from jetstream_server.metadata.raft.raft_log import RaftLog
 from jetstream_server.metadata.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from jetstream_server.metadata.raft.status import Role
+from jetstream_server.metadata.raft.voters import VoterLog, Voters
 from jetstream_server.metadata.raft.voting import Voting
 
 _ROLES: tuple[Role, ...] = ("follower", "candidate", "leader")
@@ -53,13 +55,14 @@ SURELY_NOT_APPLIED = (
 """Failures after which an attempt cannot take effect any more. After any other one it may."""
 
 
-class RaftCore(ElectingSyncObj):
-    """One member's Raft. `voters` includes this node if it votes."""
+class RaftCore(ChangingSyncObj):
+    """One member's Raft. initial: the voters as `group.json` has them; snapshot and log may name
+    later ones."""
 
     def __init__(
         self,
         node_id: NodeId,
-        voters: tuple[NodeId, ...],
+        initial: Voters,
         journal: Journal,
         machine: StateMachine,
         timings: RaftTimings,
@@ -69,21 +72,33 @@ class RaftCore(ElectingSyncObj):
         self.core_journal = journal
         self.core_machine = machine
         self.core_node_id = node_id
-        self.core_voting = Voting(voter for voter in voters if voter != node_id)
-        self.core_log = RaftLog(journal, self._check_removal, self.core_voting.registrations)
+        self.core_voting = Voting(())
+        self.core_voters = VoterLog(initial)
+        self.core_catching_up = CatchingUp(timings)
+        self.core_is_certain = lambda: True
+        self.core_wishes = []
+        self.core_log = RaftLog(
+            journal, self._check_removal, self.core_voting.registrations, self.core_voters
+        )
         self.core_outbox = Outbox(lambda: int(self.raftCurrentTerm))
-        self.core_nodes = {voter: Peer(str(voter)) for voter in voters}
+        others = [voter for voter in self.voters.ids if voter != node_id]
+        self.core_voting.use(others)
+        self.core_was_member = self.is_member()
+        self.core_nodes = {voter: Peer(str(voter)) for voter in others}
         self.core_sender = SnapshotSender(journal.directory)
         self.core_receiver = SnapshotReceiver()
         self.core_bound: list[tuple[int, bytes, Callable[[int], None]]] = []
         self.core_sent = (0, 0)
-        self.core_may_vote = False
+        self.core_may_lead = False
         self.core_refused_until = 0.0
         self.core_timings = timings
         self.core_pre_vote = PreVote(timings, pysyncobj.syncobj.monotonicTime())
-        own = self.core_nodes.get(node_id)
-        others = [node for voter, node in self.core_nodes.items() if voter != node_id]
-        super().__init__(own, others, conf=configuration(timings), transport=self.core_outbox)
+        super().__init__(
+            Peer(str(node_id)),
+            list(self.core_nodes.values()),
+            conf=configuration(timings),
+            transport=self.core_outbox,
+        )
         self._begin_from_journal()
 
     def _begin_from_journal(self) -> None:
@@ -95,7 +110,7 @@ class RaftCore(ElectingSyncObj):
         self._SyncObj__votedForNodeId = log.getVotedForNodeId()
         self._SyncObj__raftCommitIndex = log.getRaftCommitIndex()
         self._SyncObj__raftLastApplied = log.getRaftCommitIndex()
-        if not self._SyncObj__otherNodes:
+        if not self.core_nodes:
             self._SyncObj__raftElectionDeadline = 0  # A group of one need not wait for others.
 
     # For the driver.
@@ -109,6 +124,7 @@ class RaftCore(ElectingSyncObj):
         self.core_voting.registrations.applied(self._SyncObj__raftLastApplied)
         self._follow_registration()
         self._append_bound()
+        self._change_voters()
         # Otherwise pysyncobj would send new entries and commits only with the next heartbeat.
         now = (self.core_journal.last_index, self._SyncObj__raftCommitIndex)
         if now != self.core_sent and self._isLeader():
@@ -117,7 +133,8 @@ class RaftCore(ElectingSyncObj):
 
     def receive(self, sender: NodeId, message: Message) -> None:
         """Process a peer's message. Raises StorageError, with the log unchanged, when the peer's
-        history differs from what this node has applied: the two cannot be linked then."""
+        history differs from what this node has applied, or changes the voters as no leader may: the
+        two cannot be linked then."""
         node = self._peer(sender)
         if node is None or not self._is_current(node, message):
             return
@@ -125,6 +142,7 @@ class RaftCore(ElectingSyncObj):
             self.core_outbox._onMessageReceived(node, message)
         finally:
             self.core_log.settle()
+            self._use_voters()
 
     def submit(
         self, command: bytes, on_failure: Callable[[int], None], *, term: int | None = None
@@ -184,6 +202,7 @@ class RaftCore(ElectingSyncObj):
 
     def disconnected(self, peer: NodeId) -> None:
         node = self.core_nodes[peer]
+        self.core_catching_up.gone(peer)
         self.core_sender.cancelTransmisstion(node)
         self.core_pre_vote.unlinked(peer)
         if node == self._getLeader():
@@ -225,7 +244,17 @@ class RaftCore(ElectingSyncObj):
 
     def compacted(self) -> None:
         """Note that the journal has a new snapshot. Transfers of the old one may finish."""
+        self.core_voters.restart(
+            self.core_journal.snapshot_index, self.core_journal.snapshot_voters
+        )
         self.core_sender.renew()
+
+    def snapshot(self, data: bytes, base: tuple[Entry, ...]) -> Snapshot:
+        """A snapshot of the state `data` after these entries, which have been applied."""
+        last = base[-1]
+        voters = self.core_voters.named_at(last.index)
+        named = b"" if voters is None else voters.encode()
+        return Snapshot(last.index, last.term, data, base, named)
 
     def role(self) -> Role:
         return _ROLES[self._SyncObj__raftState]
@@ -244,7 +273,7 @@ class RaftCore(ElectingSyncObj):
 
     def needs_turn(self) -> bool:
         """Whether something is due before the next tick: a commit, now or soon."""
-        alone = not self._SyncObj__otherNodes and self._SyncObj__selfNode is not None
+        alone = not self._SyncObj__otherNodes
         unapplied = self._SyncObj__raftCommitIndex > self._SyncObj__raftLastApplied
         uncommitted = self._SyncObj__raftCommitIndex < self.core_log[-1].index
         return unapplied or (alone and uncommitted)

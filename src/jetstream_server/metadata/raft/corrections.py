@@ -25,8 +25,10 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.library import Outbox, RaftTimings
 from jetstream_server.metadata.raft.messages import REGULAR, Message, is_command
+from jetstream_server.metadata.raft.raft_log import RaftLog
 from jetstream_server.metadata.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from jetstream_server.metadata.raft.standing import VoterState, VoterStatus
+from jetstream_server.metadata.raft.voters import VoterLog, Voters
 from jetstream_server.metadata.raft.voting import VoterReport, Voting
 
 REFUSAL_SECONDS = 10.0
@@ -57,18 +59,34 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     core_journal: Journal
     core_machine: StateMachine
     core_voting: Voting
+    core_voters: VoterLog
+    core_log: RaftLog
     core_outbox: Outbox
     core_timings: RaftTimings
     core_sender: SnapshotSender
     core_receiver: SnapshotReceiver
-    core_may_vote: bool
+    core_may_lead: bool
+    core_was_member: bool
     core_refused_until: float
     """Until when a refused snapshot is not requested again."""
 
+    @property
+    def voters(self) -> Voters:
+        raise NotImplementedError  # changing.py
+
+    def is_member(self) -> bool:
+        """Whether this node is in the set of voters that is in force here."""
+        return self.core_node_id in self.voters
+
     def votes(self) -> bool:
-        """Whether this node votes, may be a candidate, and confirms others as leaders."""
+        """Whether this node votes when it is asked, and confirms others as leaders. Who asks
+        decides whether that counts: a node that becomes a voter may not have heard of it."""
         journal = self.core_journal
         return self.core_voting.may_vote(journal.standing, is_pristine=journal.is_pristine)
+
+    def may_lead(self) -> bool:
+        """Whether this node may be a candidate."""
+        return self.is_member() and self.votes()
 
     def is_learner(self) -> bool:
         """Whether this voter may have forgotten a promise; the others must readmit it."""
@@ -113,15 +131,16 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     def _found(self) -> None:
         """Become a voter if all journals of the group are new."""
         journal = self.core_journal
-        if self._SyncObj__selfNode is not None and self.core_voting.may_found(
+        if self.is_member() and self.core_voting.may_found(
             journal.standing, is_pristine=journal.is_pristine
         ):
             self._become(journal.standing.founding())
 
     def _follow_registration(self) -> None:
-        """Update the status by what the committed log says of this node's runs."""
+        """Update the status by what the committed log says of this node's runs. Also of one that
+        does not vote: it counts as soon as it is made a voter."""
         session = self.core_machine.session(self.core_node_id)
-        if session is None or self._SyncObj__selfNode is None or not self._SyncObj__otherNodes:
+        if session is None or not self._SyncObj__otherNodes:
             return
         before = self.core_journal.standing
         self._become(before.registered(session, self._SyncObj__raftLastApplied))
@@ -147,17 +166,15 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     def _hold_back(self) -> None:
         """Leave members that do not count out of every majority; a node that may not vote is not a
         candidate either."""
-        if self._SyncObj__selfNode is None:
-            return
-        may_vote = self.votes()
+        may_lead = self.may_lead()
         now = pysyncobj.syncobj.monotonicTime()
-        if not may_vote:
+        if not may_lead:
             self._SyncObj__raftElectionDeadline = now + self.core_timings.election_max
-        elif not self.core_may_vote and self._SyncObj__otherNodes:
+        elif not self.core_may_lead and self._SyncObj__otherNodes:
             timings = self.core_timings
             patience = random.uniform(timings.election_min, timings.election_max)
             self._SyncObj__raftElectionDeadline = now + patience
-        self.core_may_vote = may_vote
+        self.core_may_lead = may_lead
         if not self._isLeader():
             return
         for node in self._SyncObj__otherNodes:
@@ -196,9 +213,12 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
             journal.install(snapshot, keep_from=snapshot.base[0].index)
         else:
             journal.install(snapshot)
+            self.core_voting.registrations.truncated(snapshot.index + 1)
+            self.core_voters.truncated(snapshot.index + 1)
         self._SyncObj__raftLastApplied = snapshot.index
         self._SyncObj__raftCommitIndex = snapshot.index
         self.core_voting.registrations.applied(snapshot.index)
+        self.core_voters.restart(snapshot.index, journal.snapshot_voters)
         self.core_sender.renew()
 
     def _is_current(self, node: Any, message: Message) -> bool:
@@ -217,8 +237,10 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
             return self._counts(node)
         elif kind in ("request_vote", "append_entries"):
             self.core_voting.heard_raft_from(NodeId(int(node.id)))
-        if kind in ("request_vote", "timeout_now"):
+        if kind == "request_vote":
             return self.votes()
+        if kind == "timeout_now":
+            return self.may_lead()
         if kind == "append_entries" and "serialized" in message:
             return self._take_piece(message)
         return True

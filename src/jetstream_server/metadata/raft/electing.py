@@ -46,7 +46,7 @@ class ElectingSyncObj(CorrectedSyncObj):
         voters = {NodeId(int(node.id)) for node in others}
         if (
             not voters
-            or self._SyncObj__selfNode is None
+            or not self.is_member()
             or self._isLeader()
             or not self.core_pre_vote.is_known_to_all(voters)
         ):
@@ -84,15 +84,13 @@ class ElectingSyncObj(CorrectedSyncObj):
         if kind == "append_entries":
             if message["term"] >= term:
                 self.core_pre_vote.heard_leader(pysyncobj.syncobj.monotonicTime())
-            elif node in self._SyncObj__otherNodes:
+            else:
                 self._SyncObj__sendNextNodeIdx(node)  # The Outbox adds the later term.
         if kind == "next_node_idx" and message["term"] > term:
             self._learn_term(node, message["term"])
         return super()._is_current(node, message)
 
     def _answer_pre_vote(self, node: Any, message: Message) -> None:
-        if node not in self._SyncObj__otherNodes:
-            return
         self.core_voting.heard_raft_from(NodeId(int(node.id)))
         last = self.core_log[-1]
         holds_all = (message["last_log_term"], message["last_log_index"]) >= (last.term, last.index)
@@ -126,8 +124,8 @@ class ElectingSyncObj(CorrectedSyncObj):
         return hears and self._SyncObj__raftLeader != node
 
     def _learn_term(self, node: Any, term: int) -> None:
-        """Enter another voter's later term, without a leader."""
-        if node in self._SyncObj__otherNodes:
-            self._SyncObj__setCurrentTerm(term, None)
-            self._SyncObj__setState(0)
-            self._SyncObj__raftLeader = None
+        """Enter another member's later term, without a leader. Also that of one that does not vote
+        any more: it could not follow otherwise. It has won a pre-vote in its time."""
+        self._SyncObj__setCurrentTerm(term, None)
+        self._SyncObj__setState(0)
+        self._SyncObj__raftLeader = None

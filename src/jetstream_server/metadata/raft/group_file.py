@@ -1,19 +1,23 @@
 """The group that a metadata folder belongs to: `<directory>/group.json`, written atomically.
 
-    {"format": 1, "node_id": 0, "voters": [0, 1, 2], "cluster_id": "…", "recoveries": ["…"],
-     "crc": "…"}
+    {"format": 2, "node_id": 0, "voters": {"0": "host:port", …}, "cluster_id": "…",
+     "recoveries": ["…"], "crc": "…"}
 
 Raft is safe only among its own voters: a folder moved to another node, another cluster, or a
 configuration with other voters could outvote members that know more. So all three are compared
-before anything else. `cluster_id` is "" until the group has agreed on one; from then on links with
-another cluster are refused (handshake.py). `recoveries` has a token for each recovery without lost
+before anything else. In format 1, `voters` is a list of ids: those of the configuration, which has
+to name the same ones. Format 2 is written once the group's own log has named the voters
+(voters.py), as of the last committed change. From then on the configuration's are ignored.
+`cluster_id` is "" until the group has agreed on one; from then on links with another cluster are
+refused (handshake.py). `recoveries` has a token for each recovery without lost
 voters (unsafe_recovery.py): nodes that lack one of them are refused as well.
 
 It is written before anything else in the folder. **safety** If it is missing while other metadata
 exists, the folder's owner and earlier recoveries are unknown. The node does not start then unless
 an operator accepts it (`accept_voters`). `crc`: see identity_file.py.
 
-To change the voters, operators stop every node, then start them once with `accept_voters`.
+While the log has named none, operators may also change the voters by stopping every node, and
+starting each once with `accept_voters`.
 """
 
 from __future__ import annotations
@@ -25,18 +29,31 @@ from jetstream_protocol.errors import PreconditionFailedError, StorageError
 from jetstream_protocol.logfiles import identity_file
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft.files import read_file, replace_file
+from jetstream_server.metadata.raft.voters import Voters
 
-FORMAT = 1
+CONFIGURED, NAMED = 1, 2
+"""Formats: who says which nodes vote, the configuration or the group's log."""
 _FIELDS = ("format", "node_id", "voters", "cluster_id", "recoveries")
 _BESIDE = ("journal", "snapshot", "synced")
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
+    """voters: by id, with their addresses. is_named: the group's log has named them."""
+
     node_id: NodeId
-    voters: tuple[NodeId, ...]
+    addresses: tuple[tuple[NodeId, str], ...]
     cluster_id: str = ""
     recoveries: tuple[str, ...] = ()
+    is_named: bool = False
+
+    @property
+    def voters(self) -> tuple[NodeId, ...]:
+        return tuple(node_id for node_id, _ in self.addresses)
+
+    @property
+    def voter_set(self) -> Voters:
+        return Voters(self.addresses, len(self.recoveries))
 
 
 class GroupFile:
@@ -77,9 +94,12 @@ class GroupFile:
             return file
         known = _decode(read_file(file._path), file._path)
         _compare(known, group, file._path, accept_voters)
-        file.group = replace(group, cluster_id=known.cluster_id, recoveries=known.recoveries)
-        if file.group != known:
-            file._write()
+        if known.is_named:
+            file.group = known
+        else:
+            file.group = replace(group, cluster_id=known.cluster_id, recoveries=known.recoveries)
+            if file.group.voters != known.voters:
+                file._write()
         return file
 
     @classmethod
@@ -104,10 +124,11 @@ class GroupFile:
             raise StorageError(f"metadata folder: {self._path}: {error}") from error
 
     def _write(self) -> None:
+        voters = {str(node_id): address for node_id, address in self.group.addresses}
         values = {
-            "format": FORMAT,
+            "format": NAMED if self.group.is_named else CONFIGURED,
             "node_id": self.group.node_id,
-            "voters": list(self.group.voters),
+            "voters": voters if self.group.is_named else list(self.group.voters),
             "cluster_id": self.group.cluster_id,
             "recoveries": list(self.group.recoveries),
         }
@@ -117,18 +138,18 @@ class GroupFile:
 def _decode(data: bytes, path: str) -> Group:
     try:
         values = identity_file.decode(data, _FIELDS)
-        if values["format"] != FORMAT:
-            raise StorageError(
-                f"{path} has format {values['format']}; this software reads {FORMAT}"
-            )
-        voters = tuple(NodeId(int(voter)) for voter in values["voters"])
+        found, voters = values["format"], values["voters"]
+        if found not in (CONFIGURED, NAMED):
+            raise StorageError(f"{path} has format {found}; this software reads up to {NAMED}")
+        addresses = voters if found == NAMED else dict.fromkeys(voters, "")
         return Group(
             NodeId(int(values["node_id"])),
-            voters,
+            tuple(sorted((NodeId(int(voter)), str(at)) for voter, at in addresses.items())),
             str(values["cluster_id"]),
             tuple(map(str, values.get("recoveries", ()))),
+            is_named=found == NAMED,
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         folder = os.path.dirname(path)
         raise StorageError(
             f"{path} is damaged ({error}); restore it, or, while a majority of the other voters "
@@ -141,9 +162,10 @@ def _compare(known: Group, configured: Group, path: str, accept_voters: bool) ->
         raise PreconditionFailedError(
             f"{path} belongs to node {known.node_id}, but this is node {configured.node_id}"
         )
-    if known.voters != configured.voters and not accept_voters:
+    if known.voters != configured.voters and not known.is_named and not accept_voters:
         raise PreconditionFailedError(
             f"{path}: this node's metadata was agreed on by the voters {list(known.voters)}, but "
-            f"the configuration names {list(configured.voters)}; "
-            "docs/operations/cluster.md says how to change them"
+            f"the configuration names {list(configured.voters)}; they are changed by `jetstream "
+            "voters`. If they were changed while this node was down, let its configuration name "
+            "the earlier ones until it has started once: see docs/operations/cluster.md"
         )

@@ -42,6 +42,7 @@ from jetstream_server.metadata.raft.journal_recovery import recover
 from jetstream_server.metadata.raft.snapshot_file import read_snapshot, write_snapshot
 from jetstream_server.metadata.raft.standing import VoterState, VoterStatus
 from jetstream_server.metadata.raft.synced_file import SyncedFile
+from jetstream_server.metadata.raft.voters import Voters
 
 
 class Journal:
@@ -49,6 +50,7 @@ class Journal:
 
     held: the entries, consecutive from first_index to last_index; read-only. term, voted_for:
     Raft's current term and this node's vote in it, "" for none. standing: whether this node votes.
+    snapshot_voters: the set of voters that the snapshot names, if it does.
     lost: why a promise may be missing, as found when it was opened; "" when none is. cut_bytes: how
     many bytes were cut off then.
     """
@@ -57,6 +59,7 @@ class Journal:
         self.directory = directory
         self.snapshot_index = snapshot.index if snapshot else 0
         self.snapshot_term = snapshot.term if snapshot else 0
+        self.snapshot_voters = _voters_of(snapshot)
         self.term = 0
         self.voted_for = ""
         self.standing = VoterStatus()
@@ -76,9 +79,10 @@ class Journal:
     def open(cls, directory: str, *, alone: bool = False, expected: str = "") -> Journal:
         """Open the journal in `directory`, and create it if nothing is there.
 
-        alone: the node is the whole group and cannot learn from others. expected: why there must be
-        a journal: if it is missing, it is lost. Raises StorageError, with file and position, when a
-        promised entry is unreadable.
+        alone: as far as is known before it is read, the node is the only voter and cannot learn
+        from others; what snapshot and entries say of the voters counts too. expected: why there
+        must be a journal: if it is missing, it is lost. Raises StorageError, with file and
+        position, when a promised entry is unreadable.
         """
         try:
             os.makedirs(directory, exist_ok=True)
@@ -91,10 +95,13 @@ class Journal:
         path = os.path.join(directory, "journal")
         snapshot = read_snapshot(directory)
         journal = cls(directory, snapshot)
+        named = journal.snapshot_voters
+        alone = alone and (named is None or len(named.ids) == 1)
         synced = journal._synced.read()
         if os.path.exists(path):
             data = read_file(path)
             found = recover(path, data, synced, identity_of(path), alone=alone)
+            alone = found.alone
             journal.held, journal.standing, journal.lost = found.held, found.standing, found.lost
             journal.term, journal.voted_for = found.term, found.voted_for
             journal._generation, journal.cut_bytes = found.generation, len(data) - found.end
@@ -219,6 +226,7 @@ class Journal:
         """
         self.held = list(snapshot.base) if keep_from is None else self.entries(keep_from)
         self.snapshot_index, self.snapshot_term = snapshot.index, snapshot.term
+        self.snapshot_voters = _voters_of(snapshot)
         self._installing = snapshot
 
     def close(self) -> None:
@@ -296,3 +304,7 @@ class Journal:
     def _standing_record(self) -> bytes:
         standing = self.standing
         return encode_record(STANDING, standing.confirmed, 0, standing.encode())
+
+
+def _voters_of(snapshot: Snapshot | None) -> Voters | None:
+    return Voters.decode(snapshot.voters) if snapshot is not None and snapshot.voters else None

@@ -34,7 +34,9 @@ from jetstream_protocol.logfiles.metadata_records import (
     walk,
 )
 from jetstream_protocol.logfiles.synced_length import SyncedLength
+from jetstream_server.metadata.raft.messages import VOTERS
 from jetstream_server.metadata.raft.standing import UNKNOWN_RUN, VoterState, VoterStatus
+from jetstream_server.metadata.raft.voters import Voters
 
 _A_COPY = "it is a copy of a journal that was in use"
 
@@ -44,7 +46,8 @@ class Recovered:
     """The content of a journal file.
 
     generation: grows with every journal file of the node; 0 in earlier releases. end: the number of
-    readable bytes. lost: why a promise may be missing; "" when none is.
+    readable bytes. lost: why a promise may be missing; "" when none is. alone: whether the node is
+    the only voter.
     """
 
     held: list[Entry] = field(default_factory=list)
@@ -54,6 +57,7 @@ class Recovered:
     generation: int = 0
     end: int = HEADER_BYTES
     lost: str = ""
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +87,26 @@ def recover(
     if not found.generation and not (synced is not None and synced.generation):
         # Written by a release that recorded neither status nor runs: the node voted.
         found.standing = VoterStatus(VoterState.VOTER, (UNKNOWN_RUN,))
+    found.alone = alone and not _names_others(path, found.held)
     promised = _promised(found.generation, synced, identity, len(data))
-    _check_end(path, found, damage, promised, data, alone=alone)
+    _check_end(path, found, damage, promised, data, alone=found.alone)
     return found
+
+
+def _names_others(path: str, held: list[Entry]) -> bool:
+    """Whether the last change of the voters names more than one. Every set of voters is looked at:
+    what the log holds must be understood."""
+    count = 1
+    for entry in held:
+        if entry.data[:1] == bytes([VOTERS]):
+            try:
+                count = len(Voters.decode(entry.data[1:]).ids)
+            except ValueError as error:
+                raise StorageError(
+                    f"{path}: entry {entry.index} is {error}: written by a newer version? update "
+                    "this server"
+                ) from error
+    return count > 1
 
 
 def _promised(generation: int, synced: SyncedLength | None, identity: int, size: int) -> _Promised:

@@ -21,7 +21,8 @@ little-endian; bytes that do not decode exactly are refused. Bytes from a peer a
 The last four are ours: a member's own status (voting.py), and the pre-vote (pre_vote.py). The
 pre-vote's are sent only to peers that understand them (handshake.Capability).
 
-A command is one byte, its kind (REGULAR or NO_OP; nothing else is ever proposed), and its text.
+A command is one byte, its kind, and its text: REGULAR commands, the NO_OP that begins a term, and
+VOTERS, a set of voters as JSON (voters.py), which only a leader appends.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ from typing import Any
 
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.logfiles.metadata_records import Entry
+from jetstream_server.metadata.raft.voters import Voters
 from jetstream_server.metadata.raft.voting import VoterReport
 
 Message = dict[str, Any]
 """A message in pysyncobj's own form."""
 
-REGULAR, NO_OP = 0, 1
-"""pysyncobj's kinds of command. Its others, membership and code version, are refused."""
+REGULAR, NO_OP, VOTERS = 0, 1, 4
+"""Kinds of command: two of pysyncobj's, whose others (membership and code version) are refused, and
+ours, behind its last one."""
 
 COMMAND_BYTES_MAX = 2 * 1024 * 1024
 """Twice a proposer's largest batch (proposals.BATCH_BYTES_MAX)."""
@@ -159,8 +162,9 @@ def _decode_append(data: memoryview) -> Message:
         position += length
         if len(command) != length or not last_term <= entry_term <= term:
             raise InvalidRequestError("malformed Raft entries")
-        if not is_command(command, REGULAR, NO_OP):
+        if not is_command(command, REGULAR, NO_OP, VOTERS):
             raise InvalidRequestError("unknown kind of Raft command, or too long")
+        _check_voters(command)
         entries.append(Entry(command, prev_index + 1 + number, entry_term))
         last_term = entry_term
     if position != len(data):
@@ -173,6 +177,14 @@ def _decode_append(data: memoryview) -> Message:
         "prevLogIdx": prev_index,
         "prevLogTerm": prev_term,
     }
+
+
+def _check_voters(command: bytes) -> None:
+    if command[0] == VOTERS:
+        try:
+            Voters.decode(command[1:])
+        except ValueError as error:
+            raise InvalidRequestError(f"a malformed change of the voters: {error}") from error
 
 
 def _decode_snapshot(data: memoryview) -> Message:

@@ -14,7 +14,8 @@ from typing import Any
 
 from jetstream_protocol.logfiles.metadata_records import FIRST_INDEX, Entry
 from jetstream_server.metadata.raft.journal import Journal
-from jetstream_server.metadata.raft.messages import NO_OP
+from jetstream_server.metadata.raft.messages import NO_OP, VOTERS
+from jetstream_server.metadata.raft.voters import VoterLog, Voters
 from jetstream_server.metadata.raft.voting import Registrations
 
 
@@ -23,7 +24,7 @@ class RaftLog:
 
     Never empty: a new log begins with the same no-op on every node, as pysyncobj's own logs do.
     check_removal: called with the first index of entries that will be removed; may raise.
-    registrations: notified of every added and removed entry.
+    registrations, voters: notified of every added and removed entry.
     """
 
     def __init__(
@@ -31,16 +32,19 @@ class RaftLog:
         journal: Journal,
         check_removal: Callable[[int], None],
         registrations: Registrations,
+        voters: VoterLog,
     ) -> None:
         self._journal = journal
         self._check_removal = check_removal
         self._registrations = registrations
+        self._voters = voters
         # How many entries pysyncobj sees while a removal is held back; None: all.
         self._visible: int | None = None
         if not len(journal):
             journal.append(Entry(bytes([NO_OP]), FIRST_INDEX, 0))
+        voters.restart(journal.snapshot_index, journal.snapshot_voters)
         for entry in journal.entries(journal.snapshot_index + 1):
-            registrations.added(entry)
+            self._added(entry)
 
     def settle(self) -> None:
         """Finish processing a message: entries without a conflict stay."""
@@ -54,10 +58,11 @@ class RaftLog:
             self._check_removal(index)
             self._journal.truncate(index)
             self._registrations.truncated(index)
+            self._voters.truncated(index)
             self._visible = None
         entry = Entry(command, index, term)
         self._journal.append(entry)
-        self._registrations.added(entry)
+        self._added(entry)
 
     def deleteEntriesFrom(self, position: int) -> None:  # pysyncobj's name
         self._visible = position
@@ -91,6 +96,12 @@ class RaftLog:
 
     def _destroy(self) -> None:
         """Do nothing: the owner closes the journal."""
+
+    def _added(self, entry: Entry) -> None:
+        if entry.data[:1] == bytes([VOTERS]):
+            self._voters.added(entry.index, Voters.decode(entry.data[1:]))
+        else:
+            self._registrations.added(entry)
 
     def _is_held(self, index: int, term: int) -> bool:
         entry = self._journal.entry(index)

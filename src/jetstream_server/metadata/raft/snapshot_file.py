@@ -14,6 +14,7 @@ from jetstream_protocol.logfiles.metadata_records import (
     HEADER_BYTES,
     SNAPSHOT_HEADER,
     STATE,
+    VOTERS,
     WHAT_TO_DO,
     Entry,
     Snapshot,
@@ -22,15 +23,15 @@ from jetstream_protocol.logfiles.metadata_records import (
     scan,
 )
 from jetstream_server.metadata.raft.files import read_file, replace_file
+from jetstream_server.metadata.raft.voters import Voters
 
 
 def write_snapshot(directory: str, snapshot: Snapshot) -> None:
     """Replace the snapshot, durably."""
-    state = encode_record(STATE, snapshot.index, snapshot.term, snapshot.data)
-    replace_file(
-        os.path.join(directory, "snapshot"),
-        [SNAPSHOT_HEADER, state, *map(encode_entry, snapshot.base)],
-    )
+    head = [SNAPSHOT_HEADER, encode_record(STATE, snapshot.index, snapshot.term, snapshot.data)]
+    if snapshot.voters:
+        head.append(encode_record(VOTERS, snapshot.index, 0, snapshot.voters))
+    replace_file(os.path.join(directory, "snapshot"), [*head, *map(encode_entry, snapshot.base)])
 
 
 def read_snapshot(directory: str) -> Snapshot | None:
@@ -52,11 +53,19 @@ def decode_snapshot(data: bytes, path: str) -> Snapshot:
             f"{path} at byte 0: not a metadata snapshot this software can read; {WHAT_TO_DO}"
         )
     records = list(scan(path, data, tolerate_torn_tail=False))
-    kinds = [record[0] for record in records]
-    if not records or kinds != [STATE] + [ENTRY] * (len(records) - 1):
+    kinds = [record.kind for record in records]
+    has_voters = kinds[1:2] == [VOTERS]
+    head = [STATE, VOTERS] if has_voters else [STATE]
+    if not records or kinds != head + [ENTRY] * (len(records) - len(head)):
         raise StorageError(
             f"{path} at byte {HEADER_BYTES}: records of a snapshot are missing; {WHAT_TO_DO}"
         )
-    _, index, term, state, _ = records[0]
-    base = tuple(Entry(payload, index, term) for _, index, term, payload, _ in records[1:])
-    return Snapshot(index, term, state, base)
+    voters = records[1].payload if has_voters else b""
+    try:
+        if has_voters:
+            Voters.decode(voters)
+    except ValueError as error:
+        raise StorageError(f"{path}: {error}; {WHAT_TO_DO}") from error
+    state, *entries = records[0], *records[len(head) :]
+    base = tuple(Entry(entry.payload, entry.index, entry.term) for entry in entries)
+    return Snapshot(state.index, state.term, state.payload, base, voters)

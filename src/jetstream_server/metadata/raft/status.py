@@ -21,9 +21,11 @@ class Leadership(NamedTuple):
 class MetadataStatus:
     """leader: NO_NODE if none is in reach. journal_entries: Raft entries not in the snapshot yet.
 
-    problems: peers without a link, and why. failure: why this node takes no further part; "" while
-    it does. journal_loss: what was cut off or missing in the metadata's journal at the start; "" if
-    nothing was. controller_epoch: the epoch while this node is the controller.
+    voters: the set in force here. voter_addresses: their Raft ports, as the group has agreed on
+    them. are_voters_committed: whether that set is known to be agreed on. problems: peers without a
+    link, and why. failure: why this node takes no further part; "" while it does. journal_loss:
+    what was cut off or missing in the metadata's journal at the start; "" if nothing was.
+    controller_epoch: the epoch while this node is the controller.
     """
 
     node_id: NodeId
@@ -41,6 +43,8 @@ class MetadataStatus:
     failure: str = ""
     controller_epoch: int | None = None
     journal_loss: str = ""
+    voter_addresses: tuple[tuple[NodeId, str], ...] = ()
+    are_voters_committed: bool = True
 
     @classmethod
     def absent(cls, node_id: NodeId, voters: tuple[NodeId, ...]) -> MetadataStatus:

@@ -1,9 +1,10 @@
 """Links between the members of the metadata group: one authenticated TCP connection per pair.
 
-Of two voters, the one with the higher id dials. A node that does not vote dials every voter. Each
-link carries frames both ways (handshake.py), sends keep-alives, and is dropped when it falls
-silent. A peer that has not authenticated is limited to a few hundred bytes, a few seconds and a few
-connections.
+Of two voters, the one with the higher id dials. A node that does not vote dials every voter. While
+the voters change, two nodes may see this differently, so whoever has waited in vain dials too; a
+link that is there stays. Each link carries frames both ways (handshake.py), sends keep-alives, and
+is dropped when it falls silent. A peer that has not authenticated is limited to a few hundred
+bytes, a few seconds and a few connections.
 
 A second process with a node id in use is refused while the first one is heard. A new run of the
 same node is accepted once the old connection is closed or silent.
@@ -20,6 +21,7 @@ from typing import Any, Protocol
 import structlog
 
 from jetstream_protocol.errors import (
+    InvalidRequestError,
     JetstreamError,
     PreconditionFailedError,
     UnauthenticatedError,
@@ -53,7 +55,9 @@ HANDSHAKE_SECONDS_MAX = 3.0
 HANDSHAKES_MAX = 64
 """Upper bound on connections that have not authenticated: ten times the size of a group."""
 
-SUPERSEDED_ASK_SECONDS = 2.0
+WAIT_SECONDS = 2.0
+"""How long a voter waits for the link of one with a higher id. It may not know that this node
+votes, or may have been recovered without it."""
 
 
 class LinkEvents(Protocol):
@@ -73,16 +77,16 @@ class LinkEvents(Protocol):
 class PeerLinks:
     """All links of one member.
 
-    addresses: host:port of every voter. cluster: a digest of the cluster id, as far as known.
-    superseded: digests of the group before its recoveries. certificates: links begin with mutual
-    TLS, and each end must show its node's certificate. problems: for each peer without a link, the
-    reason.
+    addresses: for every voter, host:port, likely ones first; `use` replaces them. cluster: a digest
+    of the cluster id, as far as known. superseded: digests of the group before its recoveries.
+    certificates: links begin with mutual TLS, and each end must show its node's certificate.
+    problems: for each peer without a link, the reason.
     """
 
     def __init__(
         self,
         identity: Identity,
-        addresses: Mapping[NodeId, str],
+        addresses: Mapping[NodeId, Sequence[str]],
         events: LinkEvents,
         cluster: Callable[[], bytes],
         timings: LinkTimings | None = None,
@@ -93,6 +97,9 @@ class PeerLinks:
         self.problems: dict[NodeId, str] = {}
         self._identity = identity
         self._addresses = dict(addresses)
+        self._has_started = False
+        # Voters for which a task sees to a link.
+        self._sought: set[NodeId] = set()
         self._events = events
         self._cluster = cluster
         self._superseded = superseded
@@ -119,13 +126,19 @@ class PeerLinks:
 
     def start(self) -> None:
         """Dial the peers of this node, and watch the links."""
-        own = self._identity.node_id
-        for peer in sorted(self._addresses):
-            if peer != own and (own not in self._addresses or peer < own):
-                self._spawn(self._keep_dialling(peer))
-            elif peer != own:
-                self._spawn(self._ask_whether_superseded(peer))
+        self._has_started = True
+        self.use(self._addresses)
         self._spawn(self._watch())
+
+    def use(self, addresses: Mapping[NodeId, Sequence[str]]) -> None:
+        """Dial these voters from now on. Links that there are stay."""
+        self._addresses = dict(addresses)
+        for peer in [known for known in self.problems if known not in addresses]:
+            del self.problems[peer]
+        for peer in sorted(addresses) if self._has_started else ():
+            if peer != self._identity.node_id and peer not in self._sought:
+                self._sought.add(peer)
+                self._spawn(self._keep_dialling(peer))
 
     async def close(self) -> None:
         if self._server is not None:
@@ -178,33 +191,36 @@ class PeerLinks:
 
     async def _probe(self, peer: NodeId) -> Status | None:
         """The peer's answer to a probe; None: there was none."""
-        try:
-            async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
-                _, writer, answer, _ = await self._dial(peer, Purpose.PROBE)
-        except (OSError, asyncio.IncompleteReadError, JetstreamError):
-            return None  # Unreachable or not trusted: the later dial reports it.
-        writer.transport.abort()
-        return answer.status
-
-    async def _ask_whether_superseded(self, peer: NodeId) -> None:
-        """Ask a peer that should have dialled. It does not if it was recovered without this
-        node."""
-        while True:
-            await asyncio.sleep(SUPERSEDED_ASK_SECONDS)
-            if peer not in self._links and await self._probe(peer) == Status.SUPERSEDED:
-                self._events.superseded(_superseded_by(peer))
+        for address in self._addresses[peer]:
+            try:
+                async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
+                    _, writer, answer, _ = await self._dial(peer, address, Purpose.PROBE)
+            except (OSError, asyncio.IncompleteReadError, JetstreamError):
+                continue  # Unreachable or not trusted: the later dial reports it.
+            writer.transport.abort()
+            return answer.status
+        return None
 
     # Dialling
 
     async def _keep_dialling(self, peer: NodeId) -> None:
         """Keep a link to the peer while this node runs."""
         pause = self._timings.redial_min
-        while True:
+        attempt = 0
+        while peer in self._addresses:
+            if not self._dials_first(peer):
+                await asyncio.sleep(WAIT_SECONDS)
+            if peer in self._links or peer not in self._addresses:
+                await asyncio.sleep(self._timings.redial_max)
+                continue
             try:
+                address = self._address(peer, attempt)
+                attempt += 1
                 async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
-                    reader, writer, answer, codecs = await self._dial(peer, Purpose.LINK)
+                    reader, writer, answer, codecs = await self._dial(peer, address, Purpose.LINK)
                 self._check_answer(answer, peer, writer)
                 pause = self._timings.redial_min
+                attempt -= 1
                 link = Link(peer, answer.instance, answer.capabilities, reader, writer, codecs)
                 await self._serve(link)
             except ssl.SSLError as error:
@@ -216,11 +232,23 @@ class PeerLinks:
             # Jitter, so that the members of a restarted group do not dial at the same time.
             await asyncio.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))
             pause = min(pause * 2, self._timings.redial_max)
+        self._sought.discard(peer)
+
+    def _dials_first(self, peer: NodeId) -> bool:
+        own = self._identity.node_id
+        return own not in self._addresses or peer < own
+
+    def _address(self, peer: NodeId, attempt: int) -> str:
+        """The address to try. Raises InvalidRequestError if none is known."""
+        known = self._addresses[peer]
+        if not known:
+            raise InvalidRequestError("cannot be reached: its address is not known here")
+        return known[attempt % len(known)]
 
     async def _dial(
-        self, peer: NodeId, purpose: Purpose
+        self, peer: NodeId, address: str, purpose: Purpose
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Answer, tuple[Sealer, Sealer]]:
-        host, port = split_address(self._addresses[peer])
+        host, port = split_address(address)
         context = None if self._certificates is None else self._certificates.dial
         reader, writer = await asyncio.open_connection(
             host, port, limit=READ_BUFFER_BYTES, ssl=context

@@ -72,7 +72,7 @@ class Registrations:
 
 
 class Voting:
-    """See the module. `others`: the voters except this node."""
+    """See the module. `others`: the voters except this node, as of the set in force."""
 
     def __init__(self, others: Iterable[NodeId]) -> None:
         self.registrations = Registrations()
@@ -82,12 +82,15 @@ class Voting:
         self._founders: set[NodeId] = set()
         self._has_founded = False
 
+    def use(self, others: Iterable[NodeId]) -> None:
+        """Note that another set of voters is in force."""
+        self._others = tuple(others)
+
     def reported(self, node_id: NodeId, report: VoterReport) -> None:
-        if node_id in self._others:
-            self._reports[node_id] = report
-            if report.is_voter:
-                self._founders.add(node_id)
-                self._has_founded = self._has_founded or not report.is_pristine
+        self._reports[node_id] = report  # Who does not vote may become a voter.
+        if node_id in self._others and report.is_voter:
+            self._founders.add(node_id)
+            self._has_founded = self._has_founded or not report.is_pristine
 
     def heard_raft_from(self, node_id: NodeId) -> None:
         """Note a Raft message. A voter that is a candidate or leads knows that everybody is a
@@ -108,11 +111,18 @@ class Voting:
         """Whether this node votes and may be a candidate."""
         if own.state != VoterState.VOTER:
             return False
-        everybody = len(self._founders) == len(self._others)
+        everybody = self._founders.issuperset(self._others)
         return not is_pristine or self._has_founded or everybody
 
     def counts(self, node_id: NodeId, applied_session: str | None) -> bool:
-        """Whether another node's votes and acknowledgements count."""
+        """Whether another node's votes and acknowledgements count.
+
+        **safety** By the set in force: a vote at the candidate, an acknowledgement at the leader.
+        """
+        return node_id in self._others and self.is_current(node_id, applied_session)
+
+    def is_current(self, node_id: NodeId, applied_session: str | None) -> bool:
+        """Whether another node, a voter or not, holds all that it has promised."""
         report = self._reports.get(node_id)
         if report is None or not report.is_voter:
             return False

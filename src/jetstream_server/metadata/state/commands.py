@@ -21,8 +21,10 @@ from jetstream_protocol.types import BootUs, LeaderEpoch, NodeId, StreamId, Wall
 from jetstream_server.metadata.state.command_json import ALWAYS_WRITTEN, Command, since
 from jetstream_server.metadata.state.model import Addresses, FeatureLevel, RequestedSettings
 
-FEATURE_LEVEL_MAX = FeatureLevel(3)
+FEATURE_LEVEL_MAX = FeatureLevel(4)
 """The newest feature level this software understands (docs/replication.md, "Feature levels")."""
+VOTERS_LEVEL = FeatureLevel(4)
+"""From this level on the group's log may name its voters (metadata/raft/voters.py)."""
 
 # Which streams exist (stream_commands.py).
 

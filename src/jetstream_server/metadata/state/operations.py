@@ -70,14 +70,19 @@ OPERATIONS: dict[str, Operation[Any]] = {
 def check_level(tables: Tables, command: Command) -> None:
     """Raise PreconditionFailedError for a command that some node does not understand yet, and
     UnavailableError until the cluster has noticed that all nodes do."""
-    needed, level = command.needed_level, tables.settings.feature_level
+    check_feature(tables, command.needed_level, command.op)
+
+
+def check_feature(tables: Tables, needed: int, what: str) -> None:
+    """Raise the errors of `check_level`, for what needs that level."""
+    level = tables.settings.feature_level
     if needed > level:
         behind = [
             node_id
             for node_id, node in sorted(tables.nodes.items())
             if node.feature_level_max < needed
         ]
-        lacking = f"{command.op} needs feature level {needed}, and the cluster is at {level}"
+        lacking = f"{what} needs feature level {needed}, and the cluster is at {level}"
         if not behind:
             raise UnavailableError(f"{lacking}: it is about to be raised; try again")
         raise PreconditionFailedError(

@@ -77,6 +77,15 @@ class ControllerSessions:
         sessions.renew(quorum.sure_at_us(now_us))
         return sessions.heard(heartbeat, now_us)
 
+    def is_certain(self, context: ExtensionContext) -> bool:
+        """Whether a majority of the voters in force has confirmed this leader since they are."""
+        quorum = self._quorum
+        return (
+            quorum is not None
+            and (quorum.term, quorum.voters) == (context.term, context.voters)
+            and quorum.sure_at_us(BootUs(0)) >= 0
+        )
+
     def echoed(self, voter: NodeId, echo: Echo, now_us: BootUs) -> None:
         if self._quorum is not None:
             backed_before_us = BootUs(now_us - echo.backed_ago_us)
@@ -123,7 +132,7 @@ class ControllerSessions:
 
     def _ping(self, context: ExtensionContext, now_us: BootUs) -> None:
         quorum = self._quorum
-        if quorum is None or quorum.term != context.term:
+        if quorum is None or (quorum.term, quorum.voters) != (context.term, context.voters):
             quorum = self._quorum = Quorum(
                 context.term,
                 context.voters,

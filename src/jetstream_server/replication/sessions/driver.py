@@ -113,6 +113,9 @@ class SessionDriver:
             case Reports():
                 self.controller.reported(peer, message)
 
+    def is_certain(self, context: ExtensionContext) -> bool:
+        return self.controller.is_certain(context)
+
     def _echo(self, context: ExtensionContext, term: int, sent_at_us: BootUs) -> None:
         now_us = self._boot_clock()
         self._backing.back(term, now_us)

@@ -13,7 +13,11 @@ or was the leader. **safety** A majority of reports bounds the time until which 
 was sure: it was sure only while a majority backed it; that majority and the reporting one share a
 member; and a voter that has reported backs no leader of an earlier term any more.
 
-All pings belong to one term; a new term begins with a new Quorum. Times are the leader's own.
+All pings belong to one term and one set of voters. Another term, or another set in force at the
+leader, begins with a new Quorum. **safety** Both proofs need a voter that two majorities share.
+They do, because successive leaders are elected by the same set or by its neighbour
+(metadata/raft/voter_change.py): a leader that changes the voters more than once is certain anew, by
+each set, before it leaves that set. Times are the leader's own.
 """
 
 from __future__ import annotations
@@ -47,15 +51,16 @@ class LeaderSupport:
 
 
 class Quorum:
-    """voters: of the metadata group, including this node, which leads. backed_before_us: when this
-    node last backed a leader of an earlier term."""
+    """voters: in force in the metadata group, including this node, which leads. backed_before_us:
+    when this node last backed a leader of an earlier term."""
 
-    __slots__ = ("_backed_before_us", "_echoed_us", "_needed", "_reported_us", "term")
+    __slots__ = ("_backed_before_us", "_echoed_us", "_needed", "_reported_us", "term", "voters")
 
     def __init__(
         self, term: int, voters: Iterable[NodeId], node_id: NodeId, backed_before_us: BootUs
     ) -> None:
-        others = [voter for voter in voters if voter != node_id]
+        self.voters = tuple(voters)
+        others = [voter for voter in self.voters if voter != node_id]
         self.term = term
         self._needed = (len(others) + 1) // 2
         """This many others and this node are a majority."""

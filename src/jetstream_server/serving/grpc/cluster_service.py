@@ -32,6 +32,7 @@ from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.grpc.key_digest import KeyDigest
 from jetstream_server.serving.grpc.peers import Peers, was_forwarded
 from jetstream_server.serving.grpc.transfers import Transfers
+from jetstream_server.serving.grpc.voters import GroupVoters
 
 logger = structlog.get_logger("jetstream.replication")
 
@@ -56,8 +57,10 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         debug_node: Callable[[], Awaitable[pb.DebugNodeResponse]],
         node_use: Callable[[], Awaitable[pb.NodeUse]],
         streams: Streams,
+        voters: GroupVoters,
     ) -> None:
         self._streams = streams
+        self._voters = voters
         self._node_use = node_use
         self._debug_node = debug_node
         self._peers = peers
@@ -250,5 +253,14 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         )
 
     async def RemoveNode(self, request: pb.RemoveNodeRequest, call: Call) -> pb.RemoveNodeResponse:
+        self._voters.check_is_none(NodeId(request.node_id))
         await self._metadata.propose(RemoveNode(node_id=NodeId(request.node_id)))
         return pb.RemoveNodeResponse()
+
+    async def ListVoters(self, request: pb.ListVotersRequest, call: Call) -> pb.ListVotersResponse:
+        return await self._voters.list(forward=not was_forwarded(call))
+
+    async def ChangeVoters(
+        self, request: pb.ChangeVotersRequest, call: Call
+    ) -> pb.ListVotersResponse:
+        return await self._voters.change(request, forward=not was_forwarded(call))

@@ -135,6 +135,32 @@ class Peers:
         )
         return answer
 
+    async def list_voters(self, node_id: NodeId) -> pb.ListVotersResponse:
+        """Who votes, as that node sees it. Raises the node's JetstreamError."""
+        answer: pb.ListVotersResponse = await self._call(
+            node_id,
+            "Cluster",
+            "ListVoters",
+            pb.ListVotersRequest(),
+            DESCRIBE_SECONDS,
+            forwarded=True,
+        )
+        return answer
+
+    async def change_voters(
+        self, node_id: NodeId, request: pb.ChangeVotersRequest
+    ) -> pb.ListVotersResponse:
+        """Ask the metadata leader. Raises its JetstreamError."""
+        answer: pb.ListVotersResponse = await self._call(
+            node_id,
+            "Cluster",
+            "ChangeVoters",
+            request,
+            CALL_SECONDS,
+            forwarded=True,
+        )
+        return answer
+
     async def prepare(self, node_id: NodeId, stream_id: StreamId, *, urgent: bool) -> None:
         """Call HandOver.prepare of that node."""
         request = pb.PrepareHandOverRequest(

@@ -38,8 +38,12 @@ def command(number: int) -> bytes:
     return b'\x00{"v":1}\n{"op":"barrier","number":%d}' % number
 
 
+VOTERS = json.dumps({"voters": {"0": "a:1", "1": "b:1"}, "changed": [2], "recoveries": 0}).encode()
+
+
 def entry(index: int) -> Entry:
-    return Entry(b"\x01" if index == 1 else command(index), index, 1)
+    data = {1: b"\x01", 5: b"\x04" + VOTERS}.get(index, command(index))
+    return Entry(data, index, 1)
 
 
 @pytest.fixture
@@ -47,7 +51,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     """Node 1 of cluster c5: entries 1 to 9, those up to 4 in a snapshot, and a run."""
     disk = OsDisk()
     data = DataFolder.open(disk, str(tmp_path / "data"), node_id=1)
-    group = Group(NodeId(1), (NodeId(0), NodeId(1), NodeId(2)))
+    group = Group(NodeId(1), tuple((NodeId(each), "") for each in range(3)))
     GroupFile.open(data.metadata_directory, group, accept_voters=False).set_cluster_id("c5")
     data.join("c5")
     journal = Journal.open(data.metadata_directory)
@@ -55,7 +59,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     for index in range(1, 7):
         journal.append(entry(index))
     journal.sync()
-    journal.install(Snapshot(4, 1, STATE, (entry(3), entry(4))), keep_from=4)
+    journal.install(Snapshot(4, 1, STATE, (entry(3), entry(4)), VOTERS), keep_from=4)
     journal.sync()
     journal.append(entry(7))
     journal.truncate(7)

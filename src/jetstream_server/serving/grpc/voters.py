@@ -1,0 +1,128 @@
+"""Changes the voters of the metadata group, at whichever node is asked: the metadata leader acts.
+
+A change is one voter more or less. It is asked for by the whole wanted set, and asked for again
+until it is agreed on: the leader may have to wait, or hands over first because it removes itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    PreconditionFailedError,
+    UnavailableError,
+)
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.metadata.raft.status import MetadataStatus
+from jetstream_server.metadata.raft.voter_change import Verdict
+from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.serving.grpc.peers import Peers
+
+CHANGE_SECONDS = 8.0
+"""How long a leader is asked again; less than a call between nodes may take."""
+ASK_SECONDS = 0.1
+
+
+class VotingMetadata(Protocol):
+    """The metadata log as this module uses it."""
+
+    @property
+    def registry(self) -> Registry: ...
+
+    @property
+    def leader(self) -> NodeId: ...
+
+    def status(self) -> MetadataStatus: ...
+
+    async def change_voters(self, wanted: tuple[NodeId, ...]) -> tuple[Verdict, str]: ...
+
+
+class GroupVoters:
+    """Part of the `Cluster` service. forward: another node may be asked for the answer."""
+
+    def __init__(self, metadata: VotingMetadata, peers: Peers, node_id: int) -> None:
+        self._metadata = metadata
+        self._peers = peers
+        self._node_id = NodeId(node_id)
+
+    async def list(self, *, forward: bool) -> pb.ListVotersResponse:
+        """As the metadata leader sees it; without one, as this node does."""
+        leader = self._metadata.leader
+        if forward and leader not in (NO_NODE, self._node_id):
+            return await self._peers.list_voters(leader)
+        status = self._metadata.status()
+        return pb.ListVotersResponse(
+            voters=[
+                pb.Voter(
+                    node_id=voter,
+                    address=address,
+                    is_leader=voter == status.leader,
+                    is_linked=voter == self._node_id or voter in status.connected,
+                )
+                for voter, address in status.voter_addresses
+            ],
+            is_committed=status.are_voters_committed,
+            answering_node=self._node_id,
+        )
+
+    def check_is_none(self, node_id: NodeId) -> None:
+        """Raise PreconditionFailedError for a voter: it may not just be forgotten."""
+        if node_id in self._metadata.status().voters:
+            raise PreconditionFailedError(
+                f"node {node_id} votes on the metadata: first take its vote, with "
+                f"`jetstream voters remove {node_id}` or `jetstream voters replace {node_id} NODE`"
+            )
+
+    async def change(
+        self, request: pb.ChangeVotersRequest, *, forward: bool
+    ) -> pb.ListVotersResponse:
+        """Return once the wanted voters are agreed on. Raises InvalidRequestError,
+        PreconditionFailedError, and UnavailableError with what the leader waits for."""
+        wanted = tuple(sorted({NodeId(voter) for voter in request.voters}))
+        self._check(wanted)
+        waits_for = "there is no metadata leader"
+        try:
+            async with asyncio.timeout(CHANGE_SECONDS):
+                while True:
+                    leader = self._metadata.leader
+                    if leader == self._node_id:
+                        waits_for = await self._change_here(wanted)
+                        if not waits_for:
+                            return await self.list(forward=False)
+                    elif not forward:
+                        raise UnavailableError(f"node {self._node_id} does not lead; try again")
+                    elif leader != NO_NODE:
+                        try:
+                            return await self._peers.change_voters(leader, request)
+                        except UnavailableError as error:
+                            waits_for = error.message
+                    await asyncio.sleep(ASK_SECONDS)
+        except TimeoutError:
+            raise UnavailableError(f"the voters are not changed yet: {waits_for}") from None
+
+    async def _change_here(self, wanted: tuple[NodeId, ...]) -> str:
+        """Ask this node, the leader, once. Returns what it waits for; "" when it is done."""
+        status = self._metadata.status()
+        if status.voters == wanted and status.role == "leader":
+            return "" if status.are_voters_committed else "a majority has not agreed yet"
+        verdict, reason = await self._metadata.change_voters(wanted)
+        if verdict == Verdict.REFUSE:
+            raise InvalidRequestError(f"the voters cannot become {_names(wanted)}: {reason}")
+        return reason or "a majority has not agreed yet"
+
+    def _check(self, wanted: tuple[NodeId, ...]) -> None:
+        known = self._metadata.registry.nodes
+        unknown = [voter for voter in wanted if voter not in known]
+        voting = self._metadata.status().voters
+        if any(voter not in voting for voter in unknown):
+            raise PreconditionFailedError(
+                f"node {_names([each for each in unknown if each not in voting])} is no node of "
+                "this cluster: start it first"
+            )
+
+
+def _names(voters: tuple[NodeId, ...] | list[NodeId]) -> str:
+    return ", ".join(map(str, voters)) or "nobody"

@@ -1,0 +1,137 @@
+"""The voters of the metadata group change while real nodes work, die and come back."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jetstream_client import (
+    Client,
+    InvalidRequestError,
+    PreconditionFailedError,
+    UnavailableError,
+    Voters,
+)
+from jetstream_protocol.errors import JetstreamError
+from tests.support.cluster import TestCluster, running_cluster
+from tests.support.load import Load
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[TestCluster]:
+    with running_cluster(tmp_path / "nodes", 4) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: TestCluster) -> Iterator[Client]:
+    with Client(cluster.servers, timeout=20) as client:
+        yield client
+
+
+def agreed(cluster: TestCluster, client: Client, voters: tuple[int, ...]) -> Voters:
+    """Change the voters by one, however often that has to be asked for."""
+    found: list[Voters] = []
+
+    def ask() -> bool:
+        try:
+            found.append(client.change_voters(voters))
+        except UnavailableError:
+            return False
+        return True
+
+    cluster.wait_for(f"the voters are {voters}", ask)
+    return found[-1]
+
+
+def changes(client: Client) -> None:
+    """The metadata changes, on a majority of those who vote."""
+    client.drain_node(3, undo=True)
+
+
+def group_of(cluster: TestCluster, node: int) -> dict[str, object]:
+    file = cluster.cluster.data(node) / "metadata" / "group.json"
+    values: dict[str, object] = json.loads(file.read_text())
+    return values
+
+
+def test_a_dead_voter_is_replaced_under_load_and_nobody_restarts(
+    cluster: TestCluster, client: Client
+) -> None:
+    client.create_stream("orders", "orders", replicas=3)
+    dead = next(node for node in (2, 1) if node != client.list_voters().leader)
+    load = Load(cluster.nats, "orders").start()
+    try:
+        load.wait_for_acks(100)
+        cluster.kill(dead)
+        told = cluster.jetstream("voters", "replace", str(dead), "3", "--yes")
+        left = tuple(sorted({0, 1, 2, 3} - {dead}))
+        assert told == f"the voters are {', '.join(map(str, left))}\n"
+        load.wait_for_acks(100)
+        # The new one makes a majority.
+        also_dead = next(node for node in left if node not in (3, client.list_voters().leader))
+        cluster.kill(also_dead)
+        changes(client)
+    finally:
+        books = load.stop()
+    term = client.list_voters()
+    cluster.restart(dead, also_dead)
+    cluster.wait_for_isr("orders", list(client.describe_stream("orders").replicas))
+    after = client.list_voters()
+    assert (after.nodes, after.leader) == (left, term.leader), "who comes back disturbs nobody"
+    cluster.wait_for(
+        "the returned node knows that it votes no more",
+        lambda: str(dead) not in group_of(cluster, dead)["voters"],  # type: ignore[operator]
+    )
+    high = client.describe_stream("orders").high_watermark
+    books.check(list(cluster.api(cluster.nodes[0]).values_upto("orders", high)))
+    refused = cluster.jetstream("node", "remove", str(left[0]), code=1)
+    assert f"jetstream voters remove {left[0]}" in refused
+
+
+def test_three_voters_become_one_and_three_others(cluster: TestCluster, client: Client) -> None:
+    for voters in ((0, 1), (0,), (0, 3), (0, 2, 3), (2, 3), (1, 2, 3)):
+        found = agreed(cluster, client, voters)
+        assert (found.nodes, found.is_committed) == (voters, True)
+    with pytest.raises(InvalidRequestError, match="one at a time"):
+        client.change_voters((0, 1))
+    with pytest.raises(PreconditionFailedError, match="node 9 is no node of this cluster"):
+        client.change_voters((1, 2, 3, 9))
+    # All together, and those that the file names come up to others that vote.
+    for node in cluster.nodes:
+        cluster.kill(node)
+    cluster.restart(*cluster.nodes)
+    cluster.wait_for("they vote", lambda: client.list_voters().nodes == (1, 2, 3))
+    cluster.kill(0)
+    changes(client)
+    listed = json.loads(cluster.jetstream("voters", "list", "--json"))
+    assert [voter["node"] for voter in listed["voters"]] == [1, 2, 3]
+    assert "configured_voters_ignored" in cluster.log(3)
+
+
+def test_a_leader_that_is_killed_in_the_middle_of_changes_stops_none(
+    cluster: TestCluster, client: Client
+) -> None:
+    """They are repeated, and what had been agreed on stays."""
+    client.create_stream("kept", "kept", replicas=3)
+    client.publish("kept", b"1")
+    for wanted in ((0, 1, 2, 3), (1, 2, 3), (0, 1, 2, 3), (0, 2, 3)):
+        leader = client.list_voters().leader
+        asked = threading.Thread(target=change_or_fail, args=(client, wanted))
+        asked.start()
+        cluster.kill(leader)
+        asked.join()
+        cluster.restart(leader)
+        assert agreed(cluster, client, wanted).nodes == wanted
+    assert [message.value for message in client.fetch("kept")] == [b"1"]
+
+
+def change_or_fail(client: Client, wanted: tuple[int, ...]) -> None:
+    try:
+        client.change_voters(wanted)
+    except JetstreamError:
+        pass  # It is asked for again.
