@@ -154,7 +154,7 @@ def _open_folder(start: Start, disk: OsDisk) -> DataFolder:
         disk,
         str(config.data),
         node_id=start.configured.id,
-        cluster="" if len(config.nodes) == 1 else config.cluster,
+        cluster="" if config.is_alone else config.cluster,
     )
     start.stack.callback(folder.close)
     watch = run_in_background(_watch_folder(folder, start.state), "data folder checks")
@@ -185,6 +185,7 @@ def _node_start(
             voters={NodeId(node): at for node, at in config.voter_addresses.items()},
             listen=configured.raft.listen,
             accept_voters=start.accept_voters,
+            join=config.join_addresses,
             has_followers=len(config.nodes) > len(config.voter_addresses),
             cluster_id=folder.cluster_id,
             secret=config.credential.encode(),
@@ -226,7 +227,7 @@ def _settings(start: Start, certificates: Certificates | None, keys: Keys | None
     connections = connections_max(raise_limit(), config.limits.connections)
     return NodeSettings(
         node_id=start.configured.id,
-        is_alone=len(config.nodes) == 1,
+        is_alone=config.is_alone,
         credential=config.credential.encode(),
         log=LogConfig(segment_bytes=log.segment_bytes, keys=keys),
         flush_interval_seconds=log.flush_interval_ms / 1000,

@@ -305,6 +305,8 @@ class Config(BaseSettings):
     cluster: Annotated[str, Field(min_length=1, max_length=255)] = "jetstream"
     data: Path = Path("jetstream-data")
     nodes: Annotated[list[NodeConfig], Field(min_length=1)] = [NodeConfig(id=0)]
+    join: list[Address] | Address = []
+    """Raft ports of nodes of a running cluster: this node joins it. It lists only itself then."""
     voters: list[int] = []
     """The nodes that vote on metadata; empty: the first ones, an odd number."""
     credential: str = Field(default="", repr=False)
@@ -321,10 +323,21 @@ class Config(BaseSettings):
     tracing: TracingConfig = TracingConfig()
 
     @property
+    def join_addresses(self) -> tuple[str, ...]:
+        return (self.join,) if isinstance(self.join, str) else tuple(self.join)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there are no other nodes."""
+        return len(self.nodes) == 1 and not self.join
+
+    @property
     def voter_addresses(self) -> dict[int, str]:
         """The nodes that vote on metadata, with their Raft addresses; by default the first ones by
         id."""
         nodes = sorted(self.nodes, key=lambda node: node.id)
+        if self.join and not self.voters:
+            return {}
         chosen = self.voters or [node.id for node in nodes[: voter_count(len(nodes))]]
         return {node.id: node.raft.advertise for node in nodes if node.id in chosen}
 
@@ -351,10 +364,15 @@ class Config(BaseSettings):
         for address in listeners:
             if listeners.count(address) > 1:
                 raise ValueError(f"nodes: two ports are advertised as {address}")
-        if len(self.nodes) > 1 and self.tls is not None and self.tls.ca_file is None:
+        if self.join and (len(self.nodes) > 1 or self.voters):
+            raise ValueError(
+                "join: a node that joins lists only itself in nodes, and no voters: it asks who "
+                "votes"
+            )
+        if not self.is_alone and self.tls is not None and self.tls.ca_file is None:
             raise ValueError("tls.ca_file: needed with several nodes, which show certificates")
         has_known_clients = self.tls is not None and self.tls.client_auth == "required"
-        if len(self.nodes) > 1 and not (self.credential or self.insecure or has_known_clients):
+        if not self.is_alone and not (self.credential or self.insecure or has_known_clients):
             raise ValueError(
                 "credential: needed with several nodes, so that they know each other; set it (best "
                 "by JETSTREAM_CREDENTIAL), or tls with client_auth: required, or insecure: true if "

@@ -22,7 +22,7 @@ def certificates_of(config: Config, node: NodeConfig) -> Certificates | None:
             key=config.tls.key_file,
             ca=config.tls.ca_file,
             requires_clients=config.tls.client_auth == "required",
-            node_id=NodeId(node.id) if len(config.nodes) > 1 else None,
+            node_id=None if config.is_alone else NodeId(node.id),
         )
     )
 

@@ -39,7 +39,7 @@ def unsafe_recover(config: Config, node: NodeConfig, *, yes: bool, dry_run: bool
             disk,
             str(config.data),
             node_id=node.id,
-            cluster="" if len(config.nodes) == 1 else config.cluster,
+            cluster="" if config.is_alone else config.cluster,
         )
         try:
             _unsafe_recover(folder, config, yes=yes, dry_run=dry_run)

@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from examples.certificates.authority import Authority
+from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.raft import joining
 from jetstream_server.metadata.raft.handshake import UNKNOWN_CLUSTER, Identity
 from jetstream_server.metadata.raft.transport import PeerLinks
+from jetstream_server.metadata.raft.voters import Voters
 from jetstream_server.net.certificates import Certificates, TlsFiles
 from tests.chaos.metadata_group import free_addresses
 from tests.support.loops import eventually
@@ -126,3 +129,33 @@ def test_without_a_certificate_the_port_takes_no_one(authority: Authority) -> No
             await links.close()
 
     assert asyncio.run(ask()) == b""
+
+
+@pytest.mark.parametrize("shown", [0, 2])
+def test_who_joins_asks_only_a_node_that_shows_its_own_certificate(
+    authority: Authority, shown: int
+) -> None:
+    async def ask() -> tuple[NodeId, ...]:
+        (address,) = free_addresses(1)
+        voters = Voters.of({NodeId(0): address})
+        links = PeerLinks(
+            Identity(NodeId(0), b"%016d" % 0, b"secret"),
+            {NodeId(0): (address,)},
+            Member(),
+            lambda: UNKNOWN_CLUSTER,
+            certificates=of_node(authority, shown),
+            group=lambda: joining.encode_group(voters, "ours", ()),
+        )
+        await links.listen(address)
+        identity = Identity(NodeId(7), b"%016d" % 7, b"secret")
+        try:
+            group = await joining.ask([address], identity, of_node(authority, 7), seconds=0.1)
+        finally:
+            await links.close()
+        return group.voters
+
+    if shown == 0:
+        assert asyncio.run(ask()) == (0,)
+    else:
+        with pytest.raises(JetstreamError, match="no certificate of node 0"):
+            asyncio.run(ask())

@@ -221,6 +221,19 @@ def test_the_file_may_say_which_nodes_are_voters() -> None:
     assert config.voter_addresses == {1: "127.0.0.1:9012", 3: "127.0.0.1:9032"}
 
 
+@pytest.mark.parametrize("join", ["a:9294", ["a:9294", "b:9294"]])
+def test_a_node_that_joins_lists_itself_and_whom_it_joins(join: str | list[str]) -> None:
+    config = Config(nodes=[NodeConfig(id=3)], join=join, credential="secret")
+    assert config.join_addresses == (("a:9294",) if isinstance(join, str) else tuple(join))
+    assert (config.voter_addresses, config.is_alone) == ({}, False)
+    with pytest.raises(ValueError, match="join: a node that joins lists only itself"):
+        four_nodes(join=join)
+    with pytest.raises(ValueError, match="credential: needed with several nodes"):
+        Config(nodes=[NodeConfig(id=3)], join=join)
+    with pytest.raises(ValueError, match="join"):
+        Config(nodes=[NodeConfig(id=3)], join="a", credential="secret")
+
+
 @pytest.mark.parametrize("voters", [[7], [1, 1]])
 def test_voters_that_are_no_nodes_or_given_twice_are_refused(voters: list[int]) -> None:
     with pytest.raises(ValueError, match="voters: "):

@@ -20,9 +20,10 @@ class MemberConfig:
     may lack something: an operator lets this node vote with it. cluster_id: from the data folder;
     not "" once the node has belonged to a cluster, and then there must be a journal. session: the
     token with which this run will register. has_followers: there may be nodes that do not vote.
-    listen: the address of this node's own port. secret: the cluster's credential. certificates: for
-    mutual TLS between the members. compact_after_entries: Raft entries (each a batch of commands)
-    after which a snapshot is taken; replaying that many takes about a second.
+    join: Raft ports of nodes of a running cluster, which a new node asks who votes; `voters` is
+    empty then. listen: the address of this node's own port. secret: the cluster's credential.
+    certificates: for mutual TLS between the members. compact_after_entries: Raft entries (each a
+    batch of commands) after which a snapshot is taken; replaying that many takes about a second.
     """
 
     directory: str
@@ -32,6 +33,7 @@ class MemberConfig:
     secret: bytes = b""
     accept_voters: bool = False
     has_followers: bool = False
+    join: tuple[str, ...] = ()
     cluster_id: str = ""
     session: str = ""
     certificates: Certificates | None = None
@@ -43,4 +45,4 @@ class MemberConfig:
     @property
     def is_alone(self) -> bool:
         """Whether this node is the whole group, as far as the configuration says."""
-        return tuple(self.voters) == (self.node_id,) and not self.has_followers
+        return tuple(self.voters) == (self.node_id,) and not self.has_followers and not self.join

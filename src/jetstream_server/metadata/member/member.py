@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import structlog
 
-from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.errors import JetstreamError, PreconditionFailedError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.member.extension import RaftThreadExtension
 from jetstream_server.metadata.member.member_loop import Listener, MemberLoop
 from jetstream_server.metadata.raft.group_file import Group, GroupFile
+from jetstream_server.metadata.raft.handshake import Identity
+from jetstream_server.metadata.raft.joining import ask
 from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.snapshot_file import read_snapshot
 from jetstream_server.metadata.raft.status import MetadataStatus
@@ -102,7 +105,7 @@ class Member:
 
     async def _live(self) -> None:
         try:
-            group_file = self._open_group_file()
+            group_file = await self._open_group_file()
             journal = self._open_journal(group_file.group.voters)
         except JetstreamError as error:
             self._listener.member_started(error)
@@ -112,11 +115,20 @@ class Member:
         finally:
             journal.close()
 
-    def _open_group_file(self) -> GroupFile:
+    async def _open_group_file(self) -> GroupFile:
         config = self._config
         group = Group(config.node_id, tuple(sorted(config.voters.items())))
+        if config.join and not GroupFile.exists(config.directory):
+            identity = Identity(config.node_id, os.urandom(16), config.secret)
+            group = await ask(config.join, identity, config.certificates)
+            logger.info("joined", cluster_id=group.cluster_id, voters=group.voters)
         file = GroupFile.open(config.directory, group, accept_voters=config.accept_voters)
-        if file.group.voters != group.voters:
+        if config.is_alone and file.group.voters != group.voters:
+            raise PreconditionFailedError(
+                f"this node's metadata was agreed on by the voters {list(file.group.voters)}, but "
+                "its configuration names no other node: list them, or keep the key `join`"
+            )
+        if file.group.voters != group.voters and not config.join:
             logger.warning(
                 "configured_voters_ignored", configured=group.voters, voters=file.group.voters
             )

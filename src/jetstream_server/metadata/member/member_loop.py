@@ -39,6 +39,7 @@ from jetstream_server.metadata.member.state_machine import RegistryStateMachine
 from jetstream_server.metadata.raft.core import SURELY_NOT_APPLIED, RaftCore
 from jetstream_server.metadata.raft.group_file import GroupFile
 from jetstream_server.metadata.raft.handshake import Capability, Identity, cluster_digest
+from jetstream_server.metadata.raft.joining import encode_group
 from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.messages import Message, decode, encode
 from jetstream_server.metadata.raft.status import MetadataStatus
@@ -112,6 +113,7 @@ class MemberLoop:
             config.links,
             superseded=self._superseded_digests,
             certificates=config.certificates,
+            group=self._told_to_new_nodes,
         )
         self._controller_context = ControllerContext(
             config.node_id, self._core, self.links, self.machine.registry, extension,
@@ -313,6 +315,14 @@ class MemberLoop:
             known = (registered, agreed.get(node_id, ""), configured.get(node_id, ""))
             addresses[node_id] = tuple(dict.fromkeys(address for address in known if address))
         return addresses
+
+    def _told_to_new_nodes(self) -> bytes:
+        """The group, as far as this node has applied its log."""
+        group = self._group_file.group
+        voters = self._core.committed_voters or group.voter_set
+        at = self._addresses()
+        known = {voter: (*at.get(voter, ()), old)[0] for voter, old in voters.addresses}
+        return encode_group(Voters.of(known, voters.recoveries), group.cluster_id, group.recoveries)
 
     @property
     def is_alone(self) -> bool:

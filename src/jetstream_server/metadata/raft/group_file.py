@@ -103,6 +103,12 @@ class GroupFile:
         return file
 
     @classmethod
+    def exists(cls, directory: str) -> bool:
+        """Whether the folder has a file, or anything beside which there should be one."""
+        names = ("group.json", *_BESIDE)
+        return any(os.path.exists(os.path.join(directory, name)) for name in names)
+
+    @classmethod
     def read(cls, directory: str) -> GroupFile:
         """The file of a folder that has one. Raises StorageError."""
         path = os.path.join(directory, "group.json")

@@ -16,7 +16,7 @@ import asyncio
 import secrets
 import ssl
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 
@@ -74,13 +74,62 @@ class LinkEvents(Protocol):
         """Stop: a peer reports that the group was recovered without this node."""
 
 
+class Connection(NamedTuple):
+    """A connection that was dialled, and the codecs for sending and receiving on it."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    answer: Answer
+    codecs: tuple[Sealer, Sealer]
+
+
+async def dial(
+    address: str,
+    purpose: Purpose,
+    identity: Identity,
+    *,
+    target: NodeId,
+    cluster: bytes,
+    certificates: Certificates | None,
+    certificate_of: NodeId | None = None,
+) -> Connection:
+    """Dial a Raft port and shake hands. certificate_of: the node whose certificate the other end
+    must show; None: the caller checks that. Raises OSError, asyncio.IncompleteReadError,
+    InvalidRequestError and UnauthenticatedError."""
+    host, port = split_address(address)
+    context = None if certificates is None else certificates.dial
+    reader, writer = await asyncio.open_connection(host, port, limit=READ_BUFFER_BYTES, ssl=context)
+    try:
+        if context is not None and certificate_of is not None:
+            _check_certificate(writer, certificate_of)
+        secret = identity.secret
+        challenge = handshake.decode_challenge(await reader.readexactly(handshake.CHALLENGE_BYTES))
+        nonce = secrets.token_bytes(handshake.NONCE_BYTES)
+        hello = Hello(
+            purpose=purpose,
+            sender=identity.node_id,
+            target=target,
+            instance=identity.instance,
+            cluster=cluster,
+            nonce=nonce,
+        )
+        writer.write(handshake.encode_hello(hello, secret, challenge))
+        data = await reader.readexactly(handshake.ANSWER_BYTES)
+        answer = handshake.decode_answer(data, secret, nonce, challenge)
+    except BaseException:
+        writer.transport.abort()
+        raise
+    codecs = handshake.sealers(secret, challenge, nonce, dialled=True)
+    return Connection(reader, writer, answer, codecs)
+
+
 class PeerLinks:
     """All links of one member.
 
     addresses: for every voter, host:port, likely ones first; `use` replaces them. cluster: a digest
     of the cluster id, as far as known. superseded: digests of the group before its recoveries.
     certificates: links begin with mutual TLS, and each end must show its node's certificate.
-    problems: for each peer without a link, the reason.
+    problems: for each peer without a link, the reason. group: what a new node is told (joining.py).
     """
 
     def __init__(
@@ -92,7 +141,9 @@ class PeerLinks:
         timings: LinkTimings | None = None,
         superseded: Callable[[], Sequence[bytes]] = tuple,
         certificates: Certificates | None = None,
+        group: Callable[[], bytes] = bytes,
     ) -> None:
+        self._group = group
         self._certificates = certificates
         self.problems: dict[NodeId, str] = {}
         self._identity = identity
@@ -245,37 +296,16 @@ class PeerLinks:
             raise InvalidRequestError("cannot be reached: its address is not known here")
         return known[attempt % len(known)]
 
-    async def _dial(
-        self, peer: NodeId, address: str, purpose: Purpose
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Answer, tuple[Sealer, Sealer]]:
-        host, port = split_address(address)
-        context = None if self._certificates is None else self._certificates.dial
-        reader, writer = await asyncio.open_connection(
-            host, port, limit=READ_BUFFER_BYTES, ssl=context
+    async def _dial(self, peer: NodeId, address: str, purpose: Purpose) -> Connection:
+        return await dial(
+            address,
+            purpose,
+            self._identity,
+            target=peer,
+            cluster=self._cluster(),
+            certificates=self._certificates,
+            certificate_of=peer,
         )
-        try:
-            if context is not None:
-                _check_certificate(writer, peer)
-            secret = self._identity.secret
-            challenge = handshake.decode_challenge(
-                await reader.readexactly(handshake.CHALLENGE_BYTES)
-            )
-            nonce = secrets.token_bytes(handshake.NONCE_BYTES)
-            hello = Hello(
-                purpose=purpose,
-                sender=self._identity.node_id,
-                target=peer,
-                instance=self._identity.instance,
-                cluster=self._cluster(),
-                nonce=nonce,
-            )
-            writer.write(handshake.encode_hello(hello, secret, challenge))
-            data = await reader.readexactly(handshake.ANSWER_BYTES)
-            answer = handshake.decode_answer(data, secret, nonce, challenge)
-        except BaseException:
-            writer.transport.abort()
-            raise
-        return reader, writer, answer, handshake.sealers(secret, challenge, nonce, dialled=True)
 
     def _check_answer(self, answer: Answer, peer: NodeId, writer: asyncio.StreamWriter) -> None:
         status = answer.status
@@ -343,6 +373,11 @@ class PeerLinks:
         if hello.purpose == Purpose.PROBE:
             return None
         codecs = handshake.sealers(self._identity.secret, challenge, hello.nonce, dialled=False)
+        if hello.purpose == Purpose.ASK:
+            writer.write(codecs[0].seal(self._group()))
+            async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
+                await reader.read(1)  # The other end hangs up once it has read it.
+            return None
         return Link(hello.sender, hello.instance, hello.capabilities, reader, writer, codecs)
 
     async def _checked_hello(
@@ -370,7 +405,7 @@ class PeerLinks:
         if handshake.UNKNOWN_CLUSTER not in (own, hello.cluster) and own != hello.cluster:
             is_former = hello.cluster in self._superseded()
             return Status.SUPERSEDED if is_former else Status.OTHER_CLUSTER
-        if hello.target != self._identity.node_id:
+        if hello.target != self._identity.node_id and hello.purpose != Purpose.ASK:
             return Status.WRONG_NODE
         if hello.sender == self._identity.node_id:
             return Status.ID_IN_USE

@@ -1,0 +1,121 @@
+"""A node joins a running cluster by an address alone: no other file changes, nobody restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from examples.cluster.local import LocalCluster, node_name
+from jetstream_client import Client
+from jetstream_protocol.errors import (
+    PreconditionFailedError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.raft import joining
+from jetstream_server.metadata.raft.handshake import Identity
+from jetstream_server.metadata.state.commands import SetCluster
+from tests.support.cluster import TestCluster
+from tests.support.load import Load
+
+from .metadata_group import SECRET, agreed, persist, running
+
+JOINS = 3
+
+
+class _Files(LocalCluster):
+    """Three nodes have a file that lists them; the fourth one's lists itself, and `join`."""
+
+    keeps_join = True
+
+    def start_node(self, node: int) -> None:
+        config = self.config
+        joins = node == JOINS
+        if joins and self.keeps_join:
+            config["join"] = config["nodes"][1]["raft"]
+        config["nodes"] = [each for each in config["nodes"] if (each["id"] == JOINS) == joins]
+        file = self.directory / f"{'joins' if joins else 'begins'}.yaml"
+        file.write_text(yaml.safe_dump(config))
+        arguments = ["--config", str(file), "--node-id", str(node), "--data", str(self.data(node))]
+        self._start(node_name(node), [*self.server, *arguments])
+
+
+class _Cluster(TestCluster):
+    kind = _Files
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[_Cluster]:
+    cluster = _Cluster(tmp_path / "nodes", 4)
+    try:
+        cluster.cluster.start_nats()
+        cluster.restart(0, 1, 2)
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def test_a_node_that_joins_takes_replicas_and_votes(cluster: _Cluster) -> None:
+    with Client(cluster.servers, timeout=20) as client:
+        client.create_stream("orders", "orders", replicas=2)
+        load = Load(cluster.nats, "orders").start()
+        try:
+            load.wait_for_acks(50)
+            cluster.restart(JOINS)
+            assert [node.id for node in client.describe_cluster().nodes] == [0, 1, 2, JOINS]
+            client.reassign_stream("orders", (1, JOINS))
+            cluster.wait_for_isr("orders", [1, JOINS])
+            cluster.jetstream("voters", "replace", "0", str(JOINS), "--yes")
+            load.wait_for_acks(50)
+        finally:
+            books = load.stop()
+        # It finds the others again, though the node that it has joined by is down.
+        cluster.kill(JOINS)
+        cluster.kill(0)
+        cluster.restart(JOINS)
+        cluster.wait_for_isr("orders", [1, JOINS])
+        cluster.kill(1)
+        cluster.wait_for("it leads", lambda: client.describe_stream("orders").leader == JOINS)
+        cluster.restart(0, 1)
+        high = client.describe_stream("orders").high_watermark
+        books.check(list(cluster.api(JOINS).values_upto("orders", high)))
+        # Without `join` it would take itself for a cluster of its own.
+        cluster.kill(JOINS)
+        cluster.cluster.keeps_join = False  # type: ignore[attr-defined]
+        cluster.cluster.start_node(JOINS)
+        cluster.wait_for("it ends", lambda: node_name(JOINS) not in cluster.cluster.pids())
+        assert "names no other node: list them, or keep the key `join`" in cluster.log(JOINS)
+
+
+def test_who_joins_is_told_who_votes_and_nobody_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "PAUSE_SECONDS", 0.05)
+
+    def asks(node_id: int, secret: bytes = SECRET) -> Identity:
+        return Identity(NodeId(node_id), os.urandom(16), secret)
+
+    async def main() -> None:
+        async with running(tmp_path) as (group, logs):
+            await agreed(logs)
+            addresses = list(group.voters.values())
+            with pytest.raises(UnavailableError, match="has not begun yet"):
+                await joining.ask(addresses[:1], asks(7), None, seconds=0.2)
+            await persist(logs[0], SetCluster(cluster_id="ours"))
+            await asyncio.sleep(0.5)  # It notes the id after it has applied it.
+            nobody = "127.0.0.1:1"
+            found = await joining.ask([nobody, *addresses], asks(7), None, seconds=5)
+            assert dict(found.addresses) == group.voters
+            assert (found.node_id, found.cluster_id, found.is_named) == (7, "ours", True)
+            with pytest.raises(PreconditionFailedError, match="with this node's id, 1"):
+                await joining.ask(addresses[:1], asks(1), None)
+            with pytest.raises(UnauthenticatedError, match="credential"):
+                await joining.ask(addresses, asks(7, b"another"), None)
+
+    asyncio.run(main())
