@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from jetstream_client import (
 from jetstream_protocol.errors import JetstreamError
 from tests.support.cluster import TestCluster, running_cluster
 from tests.support.load import Load
+
+from .test_unsafe_recover import folder, name_voters, refused_start, unsafe_recover
 
 
 @pytest.fixture
@@ -135,3 +138,36 @@ def change_or_fail(client: Client, wanted: tuple[int, ...]) -> None:
         client.change_voters(wanted)
     except JetstreamError:
         pass  # It is asked for again.
+
+
+def test_a_recovery_counts_whatever_voters_the_log_names(cluster: TestCluster) -> None:
+    """Most of those that the log has named are lost for good."""
+    with Client(cluster.servers, timeout=20) as client:
+        for voters in ((0, 1, 2, 3), (0, 1, 3)):
+            agreed(cluster, client, voters)
+        cluster.wait_for("it is known", lambda: group_of(cluster, 3)["format"] == 2)
+    for node in cluster.nodes:
+        cluster.kill(node)
+    name_voters(cluster, [3])
+    plan = unsafe_recover(cluster, 3, "--yes")
+    assert "voters of its metadata  0, 1, 3" in plan
+    cluster.restart(3)
+    with Client(cluster.cluster.grpc_addresses[3], timeout=20) as client:
+        assert client.list_voters().nodes == (3,)
+        changes(client)
+        # Who follows anew reads of the lost ones in the log, and of the recovery behind them.
+        assert "recovered without this node" in refused_start(cluster, 2)
+        shutil.move(folder(cluster, 2), folder(cluster, 2).with_suffix(".old"))
+        cluster.restart(2)
+        cluster.wait_for(
+            "it knows", lambda: group_of(cluster, 2)["voters"] == {"3": raft(cluster, 3)}
+        )
+        agreed(cluster, client, (2, 3))
+        cluster.kill(2)
+        cluster.restart(2)
+        changes(client)
+
+
+def raft(cluster: TestCluster, node: int) -> str:
+    address: str = cluster.cluster.config["nodes"][node]["raft"]
+    return address

@@ -15,7 +15,7 @@ from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.raft.messages import REGULAR
 from jetstream_server.metadata.raft.standing import VoterState
 
-from .raft_disks import Disks
+from .raft_disks import Disks, walk
 from .raft_fabric import Fabric, SimulatedNode
 
 Patch = pytest.MonkeyPatch
@@ -65,6 +65,11 @@ def test_nothing_acknowledged_is_lost_while_one_disk_at_a_time_is_damaged(
         disks = Disks(fabric, tmp_path / "copies")
         disks.live_through(400)
         disks.recover()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_is_lost_while_the_voters_change_and_disks_are_damaged(seed: int) -> None:
+    walk(seed, 3, spare=2)
 
 
 @pytest.mark.parametrize("seed", range(3))

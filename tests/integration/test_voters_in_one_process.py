@@ -1,4 +1,4 @@
-"""A voter that has moved tells the others its new address; their files still have the old one."""
+"""Voters that move to another address, and changes that wait for nodes with older software."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from jetstream_protocol.errors import PreconditionFailedError
 from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.client import raft_metadata_log
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.raft import transport
+from jetstream_server.metadata.raft.voter_change import Verdict
 from tests.chaos.metadata_group import free_addresses
 
 from .metadata_group import agreed, persist, register, running, until
@@ -47,5 +50,24 @@ def test_others_reach_a_voter_that_has_moved(
             await agreed(logs)
             problems = logs[other].status().problems
             assert moved not in dict(problems)
+
+    asyncio.run(main())
+
+
+def test_no_voters_enter_the_log_before_every_node_can_read_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (_, logs):
+            leader = await agreed(logs)
+            log = logs[leader]
+            wanted = tuple(sorted({NodeId(leader), NodeId((leader + 1) % 3)}))
+            with pytest.raises(PreconditionFailedError, match="older software") as caught:
+                await log.change_voters(wanted)
+            assert "a change of the voters needs feature level 4" in caught.value.message
+            monkeypatch.setattr(raft_metadata_log, "VOTERS_LEVEL", 1)
+            assert await log.change_voters(wanted) == (Verdict.APPEND, "")
+            await until(lambda: all(each.status().voters == wanted for each in logs))
+            await until(lambda: all(each.status().are_voters_committed for each in logs))
 
     asyncio.run(main())
