@@ -119,3 +119,55 @@ def test_who_joins_is_told_who_votes_and_nobody_else_is(
                 await joining.ask(addresses, asks(7, b"another"), None)
 
     asyncio.run(main())
+
+
+class _Growing(LocalCluster):
+    """The first node's file lists it alone; later both, of which it votes. The second one joins."""
+
+    is_grown = False
+
+    def start_node(self, node: int) -> None:
+        config = self.config
+        if node:
+            config["join"] = config["nodes"][0]["raft"]
+            config["nodes"] = config["nodes"][1:]
+        elif self.is_grown:
+            config["voters"] = [0]
+        else:
+            config["nodes"] = config["nodes"][:1]
+        file = self.directory / f"{node_name(node)}.yaml"
+        file.write_text(yaml.safe_dump(config))
+        arguments = ["--config", str(file), "--node-id", str(node), "--data", str(self.data(node))]
+        self._start(node_name(node), [*self.server, *arguments])
+
+
+class _GrowingCluster(TestCluster):
+    kind = _Growing
+
+
+def test_a_single_node_becomes_a_cluster(tmp_path: Path) -> None:
+    cluster = _GrowingCluster(tmp_path / "nodes", 2)
+    try:
+        cluster.cluster.start_nats()
+        cluster.restart(0)
+        with Client(cluster.cluster.grpc_addresses[0], timeout=20) as client:
+            client.create_stream("orders", "orders")
+            client.publish("orders", b"1")
+        cluster.stop(0)
+        cluster.cluster.is_grown = True  # type: ignore[attr-defined]
+        cluster.restart(0, 1)
+        with Client(cluster.servers, timeout=20) as client:
+            client.reassign_stream("orders", (0, 1))
+            cluster.wait_for_isr("orders", [0, 1])
+            cluster.jetstream("voters", "add", "1", "--yes")
+            cluster.stop(0)
+            cluster.restart(0)
+            assert client.list_voters().nodes == (0, 1)
+            assert [message.value for message in client.fetch("orders")] == [b"1"]
+            # And one again, without the first.
+            cluster.jetstream("voters", "remove", "0", "--yes")
+            cluster.kill(0)
+            client.reassign_stream("orders", (1,))
+            cluster.wait_for("it leads", lambda: client.describe_stream("orders").leader == 1)
+    finally:
+        cluster.close()
