@@ -12,11 +12,12 @@ from jetstream_protocol.errors import PreconditionFailedError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.client import raft_metadata_log
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
+from jetstream_server.metadata.member import member_loop
 from jetstream_server.metadata.raft import transport
 from jetstream_server.metadata.raft.voter_change import Verdict
 from tests.chaos.metadata_group import free_addresses
 
-from .metadata_group import agreed, persist, register, running, until
+from .metadata_group import agreed, members, persist, register, running, until
 
 
 async def linked(logs: list[RaftMetadataLog]) -> None:
@@ -69,5 +70,52 @@ def test_no_voters_enter_the_log_before_every_node_can_read_them(
             assert await log.change_voters(wanted) == (Verdict.APPEND, "")
             await until(lambda: all(each.status().voters == wanted for each in logs))
             await until(lambda: all(each.status().are_voters_committed for each in logs))
+
+    asyncio.run(main())
+
+
+def test_a_node_that_was_away_while_all_voters_were_replaced_finds_the_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its journal names none of them as a voter, but as a node."""
+    monkeypatch.setattr(raft_metadata_log, "VOTERS_LEVEL", 1)
+    monkeypatch.setattr(member_loop, "LOST_SECONDS", 0.3)
+
+    async def change(log: RaftMetadataLog, *wanted: int) -> None:
+        for _ in range(200):
+            verdict, _ = await log.change_voters(tuple(map(NodeId, wanted)))
+            if verdict == Verdict.APPEND:
+                break
+            await asyncio.sleep(0.05)
+        await until(lambda: log.status().voters == wanted and log.status().are_voters_committed)
+
+    async def main() -> None:
+        async with members(tmp_path) as group:
+            first = {NodeId(0): group.voters[NodeId(0)]}
+
+            async def start(node_id: int) -> RaftMetadataLog:
+                address = group.voters[NodeId(node_id)]
+                log = await group.start(node_id, voters=first, listen=address, has_followers=True)
+                await log.wait_for_leader(10)
+                addresses = replace(register(log).addresses, raft=address)
+                await persist(log, replace(register(log), addresses=addresses))
+                return log
+
+            logs = [await start(node_id) for node_id in (0, 1, 2)]
+            await until(lambda: len(logs[1].registry.nodes) == 3)
+            await group.stop(logs[1])
+            await change(logs[0], 0, 2)
+            verdict, _ = await logs[0].change_voters((NodeId(2),))
+            while verdict != Verdict.HAND_OVER:
+                verdict, _ = await logs[0].change_voters((NodeId(2),))
+            await until(lambda: logs[2].leader == 2)
+            await change(logs[2], 2)
+            await group.stop(logs[0])
+            back = await group.start(
+                1, voters=first, listen=group.voters[NodeId(1)], has_followers=True
+            )
+            await back.wait_for_leader(10)
+            assert back.leader == 2
+            await until(lambda: back.status().voters == (2,))
 
     asyncio.run(main())

@@ -49,6 +49,8 @@ class ModelCore:
         self.voters = Voters.of(dict.fromkeys(map(NodeId, process.cluster.members), ""))
         self.committed_voters: Voters | None = None
         self.has_overruled_voters = False
+        self.are_voters_committed = True
+        self.addresses_ahead: dict[NodeId, str] = {}
         self.core_is_certain: Callable[[], bool] = lambda: True
 
     @property

@@ -308,11 +308,13 @@ class MemberLoop:
         as the configuration says. is_lost: other nodes, too."""
         nodes, configured = self.machine.registry.nodes, self._config.voters
         agreed = dict(self._core.voters.addresses)
-        others = {*nodes, *configured} - {self._config.node_id} if is_lost else set()
+        ahead = self._core.addresses_ahead
+        others = {*nodes, *configured, *ahead} - {self._config.node_id} if is_lost else set()
         addresses = {}
         for node_id in sorted({*agreed, *others}):
             registered = nodes[node_id].addresses.raft if node_id in nodes else ""
-            known = (registered, agreed.get(node_id, ""), configured.get(node_id, ""))
+            told = (ahead.get(node_id, ""), registered)
+            known = (*told, agreed.get(node_id, ""), configured.get(node_id, ""))
             addresses[node_id] = tuple(dict.fromkeys(address for address in known if address))
         return addresses
 

@@ -51,6 +51,11 @@ class ChangingSyncObj(ElectingSyncObj):
         return self.core_voters.named_at(self._SyncObj__raftLastApplied)
 
     @property
+    def addresses_ahead(self) -> dict[NodeId, str]:
+        """Raft ports of nodes that entries not applied yet register."""
+        return self.core_voting.registrations.addresses()
+
+    @property
     def are_voters_committed(self) -> bool:
         """Whether the set in force is known to be committed."""
         return self.core_voters.last_change <= self._SyncObj__raftCommitIndex

@@ -37,12 +37,14 @@ class VoterReport:
 
 
 class Registration(NamedTuple):
-    """A run in an entry not applied yet. Its command is refused if `replaces` is wrong."""
+    """A run in an entry not applied yet. Its command is refused if `replaces` is wrong. address: of
+    its Raft port; "": unknown."""
 
     at: int
     node_id: int
     session: str
     replaces: str | None
+    address: str = ""
 
 
 class Registrations:
@@ -62,6 +64,11 @@ class Registrations:
     def applied(self, index: int) -> None:
         if self._ahead and self._ahead[0].at <= index:
             self._ahead = [known for known in self._ahead if known.at > index]
+
+    def addresses(self) -> dict[NodeId, str]:
+        """Where the nodes of these runs may be. After a restart nothing is applied before a leader
+        is found."""
+        return {NodeId(known.node_id): known.address for known in self._ahead if known.address}
 
     def session(self, node_id: NodeId, session: str | None) -> str | None:
         """The node's session at the end of the log. session: the one in the applied state."""
@@ -147,6 +154,8 @@ def _registrations(entry: Entry) -> Iterable[Registration]:
             values = json.loads(line)
             if values.get("op") == "register_node":
                 node_id, session = int(values["node_id"]), str(values["session"])
-                yield Registration(entry.index, node_id, session, values.get("replaces"))
+                address = str(values.get("addresses", {}).get("raft", ""))
+                replaces = values.get("replaces")
+                yield Registration(entry.index, node_id, session, replaces, address)
         except (ValueError, KeyError, TypeError, AttributeError):
             continue  # The registry will refuse it as well.
