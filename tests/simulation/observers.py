@@ -18,7 +18,15 @@ from jetstream_server.metadata.state.commands import (
 )
 from jetstream_server.metadata.state.model import StreamMetadata
 from tests.simulation.cluster import BEGIN_US, Profile
+from tests.simulation.compacting import (
+    GRACE_US,
+    SEGMENT_BYTES_MAX,
+    CompactedStream,
+    Passes,
+    eager,
+)
 from tests.simulation.reassigning import ReassignedCluster
+from tests.simulation.watched import WatchedStream
 from tests.simulation.world import Violation, World
 
 
@@ -28,6 +36,16 @@ class ObservedCluster(ReassignedCluster):
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         super().__init__(seed, tracing=tracing)
         self._is_read = self.profile.replicas > 1
+        self.passes = Passes(self, self.world.random)
+        if isinstance(self.focus, CompactedStream):
+            smaller = min(self.profile.segment_bytes, SEGMENT_BYTES_MAX)
+            self.log_config = replace(self.log_config, segment_bytes=smaller)
+
+    def make_streams(self) -> list[WatchedStream]:
+        if self.world.chance(0.7):
+            return super().make_streams()
+        self.grace_us = self.world.random.choice(GRACE_US)
+        return [CompactedStream(self, "orders", 0, self.profile.nodes, self.grace_us)]
 
     def draw_profile(self, world: World) -> Profile:
         """At least one node that holds no replica."""
@@ -51,7 +69,8 @@ class ObservedCluster(ReassignedCluster):
     def run(self) -> None:
         if self._is_read:
             self.world.at(BEGIN_US, None, self.focus.reader.tick)
-        super().run()
+        with eager(self.passes):
+            super().run()
 
     def _move(self) -> None:
         if self.faults.healing:

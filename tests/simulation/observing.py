@@ -23,7 +23,8 @@ from jetstream_server.ingest.stream.stream_ingest import StreamIngest
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.node import node
 from jetstream_server.replication.core.follower import Append, Ignore, Reset, Truncate
-from jetstream_server.replication.core.replica import Replica, RoleChange
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.core.role_change import RoleChange
 from jetstream_server.replication.drivers import (
     compaction,
     scrub,

@@ -275,11 +275,11 @@ class AsyncClient(
         one, and then returns empty `Messages`. The first batch is read whole even if it is longer
         than `max_bytes`. last_epoch: the `last_epoch` of the `Messages` read before; the server
         then raises DivergedError if those records are no longer in the log. read_from: the
-        "leader", the "nearest" replica in sync (in the client's `rack`, else the quickest), or
-        "any" replica in sync; replicas other than the leader have a record a moment later. filter,
-        key: only records on subjects that match this NATS pattern, and with this key. reverse:
-        newest first; to go on, fetch with `stop=messages.next_offset`; max_wait and last_epoch are
-        not allowed then.
+        "leader", the "nearest" replica in sync or observer (in the client's `rack`, else the
+        quickest), or "any" replica in sync; copies other than the leader's have a record a moment
+        later. filter, key: only records on subjects that match this NATS pattern, and with this
+        key. reverse: newest first; to go on, fetch with `stop=messages.next_offset`; max_wait and
+        last_epoch are not allowed then.
 
         Raises OffsetOutOfRangeError for an offset below the log's start or beyond its end.
 

@@ -54,7 +54,8 @@ from jetstream_server.replication.core.counters import Counters
 from jetstream_server.replication.core.incompleteness import incompleteness_recorded
 from jetstream_server.replication.core.log_config import log_config_for
 from jetstream_server.replication.core.messages import Answer, FetchRequest
-from jetstream_server.replication.core.replica import Replica, RoleChange
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.core.role_change import RoleChange
 from jetstream_server.replication.found_logs import flush_what_earlier_runs_left, open_log
 from jetstream_server.replication.listeners import Healer, Listeners, ProgressListener
 from jetstream_server.replication.run_record import RunRecordFile

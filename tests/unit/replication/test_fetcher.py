@@ -167,7 +167,7 @@ async def test_an_observer_says_once_where_it_stands_and_knows_when_its_leader_i
         following.follow(observer)
         await eventually(lambda: leader.greeted == 2)
         assert sum(1 in streams for streams in heard[:4]) == 1
-        assert not observer.closeness.holds(0, 0)
+        assert not observer.closeness.holds(0)
 
 
 def follower_of(isr: tuple[int, ...], stream_id: int = 1, **fields: tuple[int, ...]) -> Replica:
@@ -178,6 +178,6 @@ def follower_of(isr: tuple[int, ...], stream_id: int = 1, **fields: tuple[int, .
         SimpleNamespace(
             stream=metadata,
             position=lambda: request(1, 5, stream_id=stream_id),
-            closeness=Closeness(),
+            closeness=Closeness(0),
         ),
     )

@@ -13,11 +13,12 @@ from jetstream_protocol.errors import (
     NotLeaderError,
     OffsetOutOfRangeError,
     StreamNotFoundError,
+    UnavailableError,
     UnknownEpochError,
 )
-from jetstream_server.log.commit_log import CommitLog, LogSlice
+from jetstream_server.log.commit_log import CommitLog, LogConfig, LogSlice
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.replication.core.messages import LeaderSnapshot, Records
+from jetstream_server.replication.core.messages import LeaderSnapshot, OutOfRange, Records
 from jetstream_server.replication.core.replica import Replica
 from tests.support.log_batches import batch
 from tests.support.log_start import advance_log_start
@@ -360,3 +361,33 @@ async def test_what_is_not_committed_here_proves_nothing_against_a_reader(tmp_pa
     assert replica.read(3, 1 << 20, first_epoch, is_leader=False) is None
     with pytest.raises(DivergedError):
         replica.read(3, 1 << 20, first_epoch)
+
+
+def test_a_log_that_lost_its_beginning_sends_readers_elsewhere_until_it_is_fetched_anew(
+    tmp_path: Path,
+) -> None:
+    """Its start is not the stream's: who went on there would miss records."""
+    folder = tmp_path / "1"
+    log = CommitLog.open(OsDisk(), str(folder), LogConfig(segment_bytes=300), clean=False)
+    for _ in range(10):
+        log.append(batch(b"v" * 50), leader_epoch=3, timestamp_us=0)
+    log.flush()
+    first, *rest = sorted(folder.glob("*.log"))
+    start = int(rest[0].stem)
+    first.unlink()
+    for recorded in (folder / "checkpoint", tmp_path / "1.offsets"):
+        recorded.unlink()
+    damaged = CommitLog.open(OsDisk(), str(folder), LogConfig(segment_bytes=300), clean=False)
+    assert damaged.log_start_offset == start
+    assert damaged.is_start_unknown
+    replica = Replica(stream(), damaged, node_id=1, incarnation=10)
+    with pytest.raises(UnavailableError, match="has lost the beginning"):
+        replica.read(0, 1 << 20, is_leader=False)
+    with pytest.raises(UnavailableError, match="has lost the beginning"):
+        replica.check_start()
+    replica.update(replace(stream((0, 2)), stream_epoch=8), nodes(), 0)
+    asked = replica.position()
+    assert asked is not None
+    replica.accept(OutOfRange(asked, LeaderSnapshot(20, 7, 8)), b"", 0)
+    with pytest.raises(OffsetOutOfRangeError):
+        replica.read(0, 1 << 20, is_leader=False)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from jetstream_protocol.types import MonotonicUs
+from jetstream_protocol.types import MonotonicUs, NodeId
 from jetstream_server.clocks import monotonic_clock
+from jetstream_server.metadata.state.commands import FEATURE_LEVEL_MAX, SetCluster
 from jetstream_server.replication.core.counters import Counters
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.serving.grpc.cursor_lags import CursorLag
@@ -158,3 +159,22 @@ async def test_a_follower_that_is_behind_shows_by_how_much_and_for_how_long(tmp_
     node.append(replica, b"a", b"b")
     assert leadership.lag_of(follower, MonotonicUs(now_us + 7)) == (2, 7)
     assert await number(Many(replica, 2), "jetstream_replication_lag_records", follower="1") == 2
+
+
+@on_loop
+async def test_an_observer_s_lag_is_told_apart_from_that_of_replicas(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams", nodes=2)
+    for node_id in range(2):
+        node.cluster.register(node_id, feature_level_max=FEATURE_LEVEL_MAX)
+    node.cluster.do(SetCluster(feature_level=FEATURE_LEVEL_MAX))
+    node.start()
+    replica = node.create(replicas=(0,), observers=(NodeId(1),))
+    node.append(replica, b"a", b"b")
+    assert await number(Many(replica, 1), "jetstream_observer_lag_records", follower="1") == 2
+    assert await number(Many(replica, 1), "jetstream_streams_under_replicated") == 0
+    told = series(await page(Many(replica, 1)).text("orders"))
+    label = (("stream", "orders"), ("subject", "orders.>"))
+    assert told["jetstream_stream_observers", label] == 1
+    follower = (("follower", "1"), *label)
+    assert told["jetstream_stream_replication_lag_records", follower] == 2
+    assert ("jetstream_replication_lag_records", (("follower", "1"),)) not in told

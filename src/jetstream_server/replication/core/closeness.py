@@ -8,16 +8,23 @@ No I/O, no clock. Times are µs of the follower's monotonic clock.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jetstream_protocol.types import MonotonicUs
+
+if TYPE_CHECKING:
+    from jetstream_server.replication.core.replica import Replica
 
 
 class Closeness:
     """It begins, after each change of the leader and each lost connection, once the follower has
-    everything committed that the leader has told it of."""
+    everything committed that the leader has told it of. It ends when the follower has lacked
+    something for longer than `lag_max_us`."""
 
-    __slots__ = ("_behind_since_us", "_is_in_touch", "_told")
+    __slots__ = ("_behind_since_us", "_is_in_touch", "_lag_max_us", "_told")
 
-    def __init__(self) -> None:
+    def __init__(self, lag_max_us: int) -> None:
+        self._lag_max_us = lag_max_us
         self._told = 0
         self._is_in_touch = False
         self._behind_since_us: MonotonicUs | None = None
@@ -39,8 +46,16 @@ class Closeness:
         self._is_in_touch = False
         self._behind_since_us = None
 
-    def holds(self, now_us: MonotonicUs, lag_max_us: int) -> bool:
-        """Whether the follower hears the leader, and has not lacked anything that it was told of
-        for longer than `lag_max_us`."""
+    def holds(self, now_us: MonotonicUs) -> bool:
         since = self._behind_since_us
-        return self._is_in_touch and (since is None or now_us - since <= lag_max_us)
+        return self._is_in_touch and (since is None or now_us - since <= self._lag_max_us)
+
+
+def observes_closely(replica: Replica, now_us: MonotonicUs) -> bool:
+    """Whether this is an observer that gets what is committed without a long delay."""
+    return (
+        replica.node_id in replica.stream.observers
+        and replica.following is not None
+        and not replica.log.offline_reason
+        and replica.closeness.holds(now_us)
+    )

@@ -18,7 +18,6 @@ follows without a position until its log has been emptied (`failed`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import Enum, auto
 
 from jetstream_protocol.batch import EncodedBatch
 from jetstream_protocol.errors import (
@@ -48,7 +47,8 @@ from jetstream_server.replication.core.incompleteness import incompleteness_reco
 from jetstream_server.replication.core.isr import Outcome
 from jetstream_server.replication.core.leader import REPLICA_LAG_MAX_US, LeaderState
 from jetstream_server.replication.core.messages import Answer, FetchRequest, Records, skips
-from jetstream_server.replication.core.unreadable import gone, lost, unread
+from jetstream_server.replication.core.role_change import RoleChange
+from jetstream_server.replication.core.unreadable import gone, lost, unread, without_beginning
 
 FETCH_BYTES_MAX = 1024 * 1024
 """Bytes of one stream in one answer to a follower. The first batch always fits."""
@@ -57,30 +57,14 @@ CommitListener = Callable[["Replica"], None]
 Waiter = Callable[[], None]
 
 
-class RoleChange(Enum):
-    """A change made by `update`. The driver acts on changes in this order."""
-
-    STOPPED_LEADING = auto()
-    """**safety** Pending acks are dropped without an answer: the new leader may commit the
-    records."""
-    LEADS = auto()
-    FOLLOWS = auto()
-    """There is a new leader, or a new epoch of the same one: begin to fetch."""
-    IDLES = auto()
-    """There is no leader to follow."""
-    FELL_BELOW_MINIMUM = auto()
-    """Appended records cannot be committed at present: answer with an unknown outcome."""
-
-
 class Replica:
     """See the module. At most one of `leadership` and `following` is set."""
 
     __slots__ = (
         "_flush_target", "_lag_max_us", "_rebuild", "_recorded_failure", "_waiters", "closed",
         "closeness", "counters", "failures", "following", "high_watermark", "incarnation",
-        "is_deleted",
-        "leader_log_start_offset", "leadership", "log", "node_id", "on_commit", "on_unreadable",
-        "stream", "unreadable_reason",
+        "is_deleted", "leader_log_start_offset", "leadership", "log", "node_id", "on_commit",
+        "on_unreadable", "stream", "unreadable_reason",
     )  # fmt: skip
 
     def __init__(
@@ -104,8 +88,7 @@ class Replica:
         self.leadership: LeaderState | None = None
         self.following: FollowerState | None = None
         self.counters = Counters()
-        self.closeness = Closeness()
-        """How closely this replica follows its leader."""
+        self.closeness = Closeness(lag_max_us)
         self.closed = self.is_deleted = False
         self.high_watermark = log.log_start_offset
         if not rebuild:
@@ -511,15 +494,6 @@ class Replica:
         """Whether this replica leads or is in the ISR, as far as this node knows."""
         return self.leadership is not None or self.node_id in self.stream.isr
 
-    def observes_closely(self, now_us: MonotonicUs) -> bool:
-        """Whether this is an observer that gets what is committed without a long delay."""
-        return (
-            self.node_id in self.stream.observers
-            and self.following is not None
-            and not self.log.offline_reason
-            and self.closeness.holds(now_us, self._lag_max_us)
-        )
-
     def read(
         self, offset: int, bytes_max: int, last_epoch: int = -1, *, is_leader: bool = True
     ) -> LogSlice | None:
@@ -533,6 +507,8 @@ class Replica:
         """
         self.check_readable()
         log = self.log
+        if offset < log.log_start_offset:
+            self.check_start()
         if offset < log.log_start_offset or (is_leader and offset > log.log_end_offset):
             raise OffsetOutOfRangeError(
                 f"offset {offset} is not in stream {self.stream.name!r}: it holds "
@@ -565,6 +541,12 @@ class Replica:
         reason = self.unreadable_reason or (self.log.offline_reason if self.log.is_lost else "")
         if reason:
             raise StorageError(f"stream {self.stream.name!r} is offline here: {reason}")
+
+    def check_start(self) -> None:
+        """Raise UnavailableError if this log has lost its beginning and is to be fetched anew: a
+        reader would take its start for the stream's, and skip records."""
+        if self._rebuild and (self.log.lacks_beginning or self.log.is_start_unknown):
+            raise without_beginning(self.stream, self.node_id)
 
     def _check_history(self, offset: int, last_epoch: int, *, is_leader: bool) -> None:
         if last_epoch < 0 or offset == 0:

@@ -45,6 +45,14 @@ def unsearched(stream: StreamMetadata, node_id: int) -> UnavailableError:
     )
 
 
+def without_beginning(stream: StreamMetadata, node_id: int) -> UnavailableError:
+    """The error for a log that has lost its beginning and is to be fetched anew."""
+    return UnavailableError(
+        f"node {node_id} has lost the beginning of stream {stream.name!r} and fetches it anew; "
+        "read from another replica meanwhile"
+    )
+
+
 def gone(
     stream: StreamMetadata, node_id: int, *, is_deleted: bool
 ) -> StreamNotFoundError | NotReplicaError:

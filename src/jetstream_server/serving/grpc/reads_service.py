@@ -145,7 +145,8 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
     def _resolve(
         self, replica: Replica, query: pb.ListOffsetsRequest.Query
     ) -> tuple[int, int | None]:
-        """Resolve. Raises UnavailableError for bad bytes, which are then inspected."""
+        """Resolve. Raises UnavailableError for bad bytes, which are then inspected, and while the
+        log's beginning is missing."""
         try:
             return _resolve(replica, query)
         except CorruptBatchError as error:
@@ -160,6 +161,7 @@ def _resolve(replica: Replica, query: pb.ListOffsetsRequest.Query) -> tuple[int,
     position = query.WhichOneof("position")
     start, end = replica.log.log_start_offset, replica.high_watermark
     if position == "earliest":
+        replica.check_start()
         return start, None
     if position == "latest":
         return end, None
