@@ -229,16 +229,22 @@ class _BodyBuilder:
 
     def add(self, data: bytes) -> None:
         self.parts.append(data)
-        self.length += len(data)
+        self._added(len(data))
+
+    def _added(self, length: int) -> None:
+        self.length += length
         padding = -self.length & 7
         if padding:
             self.parts.append(bytes(padding))
             self.length += padding
 
     def add_strings(self, items: Sequence[bytes]) -> None:
-        """Add an offsets column and a data column."""
-        self.add(array("i", accumulate(map(len, items), initial=0)).tobytes())
-        self.add(b"".join(items))
+        """Add an offsets column and a data column. The items are copied only when the body is
+        built."""
+        offsets = array("i", accumulate(map(len, items), initial=0))
+        self.add(offsets.tobytes())
+        self.parts += items
+        self._added(offsets[-1])
 
     def add_nullable(self, items: Sequence[bytes | None], nulls: bool) -> None:
         """Like `add_strings`; if `nulls`, with an Arrow validity bitmap (bit set: present) behind

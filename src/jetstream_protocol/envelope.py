@@ -27,6 +27,7 @@ from enum import IntEnum
 from itertools import accumulate
 from typing import Final, NamedTuple
 
+from jetstream_protocol.batch import HEADER_BYTES as BATCH_HEADER_BYTES
 from jetstream_protocol.batch import EncodedBatch, crc32c, extend_crc32c
 from jetstream_protocol.errors import InvalidRequestError
 
@@ -79,12 +80,14 @@ class RecordEnvelope(NamedTuple):
 
 
 class BatchEnvelope(NamedTuple):
-    """One batch, as its producer sent it. Nothing in `batch` has been checked.
+    """One batch, as its producer sent it. Nothing in it has been checked.
 
+    header, body: the batch cut after the length of a batch's header, however long it is.
     expected_offset: store the batch only if its first record gets this offset.
     """
 
-    batch: bytes
+    header: bytes
+    body: bytes
     ack_inbox: bytes = b""
     correlation: bytes = b""
     expected_offset: int = NO_EXPECTATION
@@ -141,8 +144,10 @@ def encode_batch(
 
 def _sealed(header: bytes, *parts: bytes | bytearray) -> bytes:
     """The envelope, with its checksum in place."""
-    checked = b"".join((header[_CHECKED_FROM:], *parts))
-    return b"".join((COOKIE, struct.pack("<I", crc32c(checked)), checked))
+    crc = crc32c(header[_CHECKED_FROM:])
+    for part in parts:
+        crc = extend_crc32c(crc, bytes(part))  # Copies the header of a batch, but not its body.
+    return b"".join((COOKIE, struct.pack("<I", crc), header[_CHECKED_FROM:], *parts))
 
 
 def _check(ack_inbox: bytes, correlation: bytes, expected_offset: int) -> None:
@@ -183,11 +188,12 @@ def parse(payload: bytes) -> Envelope | None:
     lengths = (ack_inbox_length, correlation_length, key_length, header_block_length)
     at, to_correlation, to_key, to_block, to_rest = accumulate(lengths, initial=HEADER_BYTES)
     ack_inbox, correlation = payload[at:to_correlation], payload[to_correlation:to_key]
-    # The batch is nearly all of the payload, and is copied only once.
-    rest = payload[to_rest:]
+    # Nearly all of a batch's payload lies behind the cut, and is copied only once.
+    cut = to_rest + BATCH_HEADER_BYTES if kind == _BATCH else to_rest
+    rest = payload[cut:]
     if (
         to_rest > len(payload)
-        or extend_crc32c(crc32c(payload[_CHECKED_FROM:to_rest]), rest) != crc
+        or extend_crc32c(crc32c(payload[_CHECKED_FROM:cut]), rest) != crc
         or expected_offset < NO_EXPECTATION
         or not _may_be_inbox(ack_inbox)
         or not _may_be_correlation(correlation)
@@ -197,7 +203,8 @@ def parse(payload: bytes) -> Envelope | None:
     if kind == _BATCH:
         if key_length or header_block_length or flags & (Flags.KEY | Flags.TOMBSTONE):
             return None
-        return BatchEnvelope(rest, ack_inbox, correlation, expected_offset, ack_leader)
+        header = payload[to_rest:cut]
+        return BatchEnvelope(header, rest, ack_inbox, correlation, expected_offset, ack_leader)
     has_key, is_tombstone = flags & Flags.KEY, flags & Flags.TOMBSTONE
     if kind != _RECORD or (key_length and not has_key) or (rest and is_tombstone):
         return None

@@ -44,31 +44,33 @@ _SETTABLE: Final = int(
 )  # fmt: skip
 
 
-def unpacked_bytes(data: bytes) -> int:
+def unpacked_bytes(header: bytes) -> int:
     """Bytes that `open_batch` may have to decompress; 0 if the batch claims more than it may."""
-    if len(data) < HEADER_BYTES:
+    if len(header) < HEADER_BYTES:
         return 0
-    flags, _, claimed = size_fields(data)
+    flags, _, claimed = size_fields(header)
     return claimed if flags & COMPRESSION_MASK and claimed <= EXPANDED_BYTES_MAX else 0
 
 
-def open_batch(data: bytes, subject: bytes) -> tuple[EncodedBatch, Batch]:
-    """The batch in `data`, ready to be stamped and appended to a log, and a view of it.
+def open_batch(found: bytes, body: bytes, subject: bytes) -> tuple[EncodedBatch, Batch]:
+    """The batch with that header and body, ready to be appended to a log, and a view of it.
 
-    subject: the subject on which NATS delivered it. The fields that the leader stamps may have any
-    value in `data`. Raises InvalidRequestError, MessageTooLargeError and CorruptBatchError.
+    found: the header as received. body: everything behind it. subject: the subject on which NATS
+    delivered it. The fields that the leader stamps may have any value in `found`. Raises
+    InvalidRequestError, MessageTooLargeError and CorruptBatchError.
     """
-    if len(data) < HEADER_BYTES:
+    length = len(found) + len(body)
+    if len(found) < HEADER_BYTES:
         raise CorruptBatchError("batch header cut short")
-    if len(data) > BATCH_BYTES_MAX:
+    if length > BATCH_BYTES_MAX:
         raise MessageTooLargeError(f"a batch is at most {BATCH_BYTES_MAX} bytes long")
-    header = bytearray(data[:HEADER_BYTES])
+    header = bytearray(found)
     _, last_offset_delta, _ = size_fields(header)
-    encoded = EncodedBatch(header, data[HEADER_BYTES:], 0, last_offset_delta)
+    encoded = EncodedBatch(header, body, 0, last_offset_delta)
     encoded.stamp(0, 0, WallUs(0))
     claimed = decode_header(header)
-    if claimed.length != len(data):
-        raise CorruptBatchError(f"batch of {claimed.length} bytes in {len(data)}")
+    if claimed.length != length:
+        raise CorruptBatchError(f"batch of {claimed.length} bytes in {length}")
     _check_claims(claimed.flags, claimed.record_count, claimed.uncompressed_length)
     _check_producer(claimed.producer_id, claimed.producer_sequence)
     encoded.record_count = claimed.record_count

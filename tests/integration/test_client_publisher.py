@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import signal
 import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -391,3 +393,24 @@ def test_the_same_producer_id_again_is_recognised(client: Client, stream: str) -
         assert [part.offset for part in results] == [0, 2, 4]
         assert all(part.parts[0].duplicate is attempt for part in results)
     assert values(client, stream) == [b"a", b"b"] * 3
+
+
+def page_faults(pid: int) -> int:
+    """How often the kernel had to give that process a page so far."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other rules")
+def test_batches_that_follow_each_other_cost_the_server_no_new_memory(
+    client: Client, server: ServerProcess, stream: str
+) -> None:
+    records = [bytes(1000)] * 5000
+    with client.publisher(f"{stream}.eu") as publisher:
+        publisher.publish_many(records)
+        publisher.flush()
+        before = page_faults(server.pid)
+        for _ in range(5):
+            publisher.publish_many(records)
+            publisher.flush()
+    pages = 5 * len(records) * 1000 // os.sysconf("SC_PAGE_SIZE")
+    assert page_faults(server.pid) - before < pages // 4

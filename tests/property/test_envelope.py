@@ -44,7 +44,7 @@ RECORDS = st.builds(
 BATCHES = st.builds(
     lambda batch, asks: (
         encode_batch(batch.encode(), **asks),
-        BatchEnvelope(batch.encode().to_bytes(), **asks),
+        BatchEnvelope(bytes(batch.encode().header), batch.encode().body, **asks),
     ),
     records(max_size=5),
     ASKS,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_protocol.batch import Batch, encode
+from jetstream_protocol.batch import HEADER_BYTES, Batch, encode
 from jetstream_protocol.body_compression import compress
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import (
@@ -27,7 +27,7 @@ SUBJECT = b"s"
 
 def stored(data: bytes, subject: bytes = SUBJECT) -> Batch:
     """The batch as a log and its readers get it. Raises what the leader refuses it with."""
-    encoded, _ = open_batch(data, subject)
+    encoded, _ = open_batch(data[:HEADER_BYTES], data[HEADER_BYTES:], subject)
     encoded.stamp(42, 7, 1)
     in_the_log = encoded.to_bytes()
     try:

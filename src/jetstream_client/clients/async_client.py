@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jetstream_client._closing import close_behind
-from jetstream_client._memory import keep_freed_memory
 from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client.clients.async_cluster import AsyncClusterMethods
 from jetstream_client.clients.async_keyed_groups import AsyncKeyedGroupMethods
@@ -57,6 +56,7 @@ from jetstream_client.values.types import (
     StreamLike,
 )
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError
+from jetstream_protocol.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from typing import Self, Unpack

@@ -8,6 +8,7 @@ import structlog
 import uvloop
 
 from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.memory import keep_freed_memory
 from jetstream_server.background import run_in_background
 from jetstream_server.node.build import Start, build
 from jetstream_server.node.config import Config, ConfigurationError, NodeConfig
@@ -31,6 +32,7 @@ async def serve(
 
     for_people: report readiness for people, not in one line for scripts.
     """
+    keep_freed_memory()
     stopped = asyncio.Event()
     with stop_signals(stopped):
         start = Start(config, node, accept_voters)

@@ -38,12 +38,12 @@ class ArrivedBatch(NamedTuple):
     @property
     def unpacked_bytes(self) -> int:
         """How many bytes `open` may have to decompress."""
-        return unpacked_bytes(self.envelope.batch)
+        return unpacked_bytes(self.envelope.header)
 
     def open(self) -> tuple[EncodedBatch, Batch]:
         """Decode the batch, ready to append. Raises JetstreamError if it must not be appended."""
         _refuse_asking(self.header_block, "around a batch")
-        encoded, batch = open_batch(self.envelope.batch, self.subject)
+        encoded, batch = open_batch(self.envelope.header, self.envelope.body, self.subject)
         column = batch.layout.header_blocks
         if column is not None:
             data = batch.data(column)

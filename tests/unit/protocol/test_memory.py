@@ -1,4 +1,4 @@
-"""What the allocator keeps for a client's next batch."""
+"""What the allocator keeps for the next batch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 BUFFERS = """
 import resource, sys
-if sys.argv[1] == "client":
-    from jetstream_client._memory import keep_freed_memory
+if sys.argv[1] == "kept":
+    from jetstream_protocol.memory import keep_freed_memory
     keep_freed_memory()
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -32,12 +32,12 @@ def page_faults(which: str) -> int:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other rules")
 def test_large_buffers_that_are_made_again_cost_no_page_faults() -> None:
-    assert page_faults("client") * 10 < page_faults("as usual")
+    assert page_faults("kept") * 10 < page_faults("as usual")
 
 
-CLIENTS = """
+CALLS = """
 import resource
-from jetstream_client._memory import keep_freed_memory
+from jetstream_protocol.memory import keep_freed_memory
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(5):
     keep_freed_memory()
@@ -46,8 +46,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other rules")
-def test_further_clients_clear_no_memory() -> None:
+def test_further_calls_clear_no_memory() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CLIENTS], check=True, timeout=60, capture_output=True
+        [sys.executable, "-c", CALLS], check=True, timeout=60, capture_output=True
     )
     assert int(done.stdout) < 500
