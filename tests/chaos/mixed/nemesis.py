@@ -115,6 +115,8 @@ def kill_some(target: Target, dice: Random) -> str:
 
 def freeze(target: Target, dice: Random) -> str:
     node = _any_running(target, dice)
+    if not target.cluster.is_running(node):
+        return "no node runs that could be frozen"
     target.cluster.freeze(node)
     return f"node {node} frozen"
 
