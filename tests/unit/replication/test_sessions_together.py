@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_protocol.types import NO_NODE, BootUs, NodeId
+from jetstream_server.metadata.state.commands import ClaimController
 from jetstream_server.replication.sessions.controller import PINGS_PER_AUTHORITY, ControllerSessions
 from jetstream_server.replication.sessions.lease import Heartbeat, SessionSettings
+from jetstream_server.replication.sessions.messages import Echo
 from jetstream_server.replication.sessions.quorum import LeaderSupport, Quorum
 from jetstream_server.replication.sessions.session_table import Sessions
 
@@ -313,3 +315,35 @@ def test_with_the_echoes_of_those_that_vote_no_more_somebody_is(
     monkeypatch.setattr(ControllerSessions, "_ping", keep)
     with pytest.raises(Violation):
         torment_all_voters(2 * SEEDS)
+
+
+def test_a_leader_leaves_the_voters_that_elected_it_once_they_have_told_of_earlier_leaders() -> (
+    None
+):
+    """Of those that come later none need have backed one. It is told before its sessions begin."""
+    now_us = BootUs(1_000_000_000)
+    context = FakeCarrier(0, (0, 1, 2))
+    context.term, context.leader = 5, NodeId(0)
+    controller = ControllerSessions(SETTINGS, LeaderSupport(now_us))
+
+    def turn_and_echo(voter: int, backed_ago_us: int) -> bool:
+        controller.turn(context, now_us)  # type: ignore[arg-type]
+        controller.echoed(NodeId(voter), Echo(5, now_us, backed_ago_us), now_us)
+        controller.turn(context, now_us)  # type: ignore[arg-type]
+        return controller.is_certain(context)  # type: ignore[arg-type]
+
+    assert not turn_and_echo(1, 0), "its claim is not applied"
+    context.apply(ClaimController(node_id=NodeId(0)))
+    context.claim = (5, context.registry.controller.epoch)
+    assert turn_and_echo(1, 0)
+    # Two that have never backed anybody.
+    context.voters = (NodeId(0), NodeId(3), NodeId(4))
+    controller.turn(context, now_us)  # type: ignore[arg-type]
+    assert not controller.is_certain(context)  # type: ignore[arg-type]
+    assert turn_and_echo(3, 900_000_000)
+    # Its claim is applied once more: what the first ones have told holds.
+    context.apply(ClaimController(node_id=NodeId(0)))
+    context.claim = (5, context.registry.controller.epoch)
+    controller._granted_until_us = BootUs(-1)
+    controller.turn(context, now_us)  # type: ignore[arg-type]
+    assert controller._earlier_sure_at_us == now_us

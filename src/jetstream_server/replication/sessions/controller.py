@@ -41,6 +41,9 @@ class ControllerSessions:
         self._backing = backing
         self._quorum: Quorum | None = None
         self._sessions: Sessions | None = None
+        # Until when an earlier leader was sure, for the term in which this node was elected.
+        self._elected_in = -1
+        self._earlier_sure_at_us: BootUs | None = None
         self._granted_until_us = BootUs(-1)
         self._epoch: int | None = None
         self._revision = 0
@@ -78,10 +81,12 @@ class ControllerSessions:
         return sessions.heard(heartbeat, now_us)
 
     def is_certain(self, context: ExtensionContext) -> bool:
-        """Whether a majority of the voters in force has confirmed this leader since they are."""
+        """Whether a majority of the voters in force has confirmed this leader, and the one that
+        elected it has told of earlier leaders."""
         quorum = self._quorum
         return (
             quorum is not None
+            and self._sessions is not None
             and (quorum.term, quorum.voters) == (context.term, context.voters)
             and quorum.sure_at_us(BootUs(0)) >= 0
         )
@@ -116,7 +121,13 @@ class ControllerSessions:
         quorum = self._quorum
         if epoch is None or quorum is None or self._sessions is not None:
             return
-        earlier_sure_at_us = quorum.earlier_sure_at_us()
+        # **safety** What the voters that elected this leader have told. Later ones need not have
+        # backed an earlier leader. The bound holds for the whole term.
+        if self._elected_in != context.term:
+            self._elected_in, self._earlier_sure_at_us = context.term, None
+        if self._earlier_sure_at_us is None:
+            self._earlier_sure_at_us = quorum.earlier_sure_at_us()
+        earlier_sure_at_us = self._earlier_sure_at_us
         if earlier_sure_at_us is not None:
             self._revision = context.registry.revision
             # The current revision, not that of the claim, which may be older: a node gets no lease
