@@ -270,7 +270,8 @@ class MixedCluster(FaultCluster):
     def thaw(self, node: int) -> None:
         if node in self.frozen:
             self.frozen.discard(node)
-            super().thaw(node)
+            if self.is_running(node):  # Another fault may have killed it.
+                super().thaw(node)
 
     def data(self, node: int) -> Path:
         return self.cluster.data(node)
