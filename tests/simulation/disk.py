@@ -237,6 +237,15 @@ class SimulatedDisk:
             del parent.names[offsets.rpartition("/")[2]]
         return True
 
+    def set_aside(self, directory: str) -> None:
+        """A folder, and what lies beside it, is put away for good, if it is there."""
+        if self.exists(directory):
+            parent, name = self._parent(directory)
+            for each in (name, name + OFFSETS_SUFFIX):
+                parent.names.pop(each, None)
+            parent.unsynced.clear()
+            self._found.clear()
+
     def erase(self) -> None:
         """Another disk was put in."""
         self._root = Directory()

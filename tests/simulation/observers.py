@@ -26,6 +26,7 @@ from tests.simulation.compacting import (
     eager,
 )
 from tests.simulation.reassigning import ReassignedCluster
+from tests.simulation.scenarios import LostBeginnings, scenario_of
 from tests.simulation.watched import WatchedStream
 from tests.simulation.world import Violation, World
 
@@ -51,6 +52,8 @@ class ObservedCluster(ReassignedCluster):
         """At least one node that holds no replica."""
         profile = super().draw_profile(world)
         replicas = min(profile.replicas, profile.nodes - 1)
+        if scenario_of(world.seed) is LostBeginnings:
+            replicas = max(replicas, 2)  # It is about what other replicas still have.
         minimum = min(profile.min_insync_replicas, replicas)
         return replace(profile, replicas=replicas, min_insync_replicas=minimum)
 

@@ -1,7 +1,8 @@
 """A cluster whose stream moves to other nodes all the time, between all other faults.
 
-The shipped controller finishes each move. A replica that is taken away loses its files at once, or,
-where its node was down, sets them aside at its next start; the same node may get the stream again.
+The shipped controller finishes each move. A replica that is taken away loses its files at once. The
+same node may get the stream again; what is left there, because its node was down or the deletion
+failed, is set aside then, as `UnknownStreams` does.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.metadata.state.changes import Change, StreamChanged
 from jetstream_server.metadata.state.commands import ReassignStream
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.reassignment_commands import may_finish
@@ -73,12 +75,20 @@ class ReassignedCluster(Cluster):
 @contextmanager
 def _observed_moves() -> Iterator[None]:
     """The checker is told of logs that come and go while a process runs."""
-    changed = ReplicaManager._stream_changed
+    changed, apply = ReplicaManager._stream_changed, ReplicaManager.apply
+
+    def set_aside(self: ReplicaManager, change: Change) -> None:
+        match change:
+            case StreamChanged(before, after):
+                machine = owner_of(self).machine
+                if machine.node_id in after.copies and machine.node_id not in before.copies:
+                    machine.disk.set_aside(f"{self._directory}/{after.id}")
+        apply(self, change)
 
     def seen(self: ReplicaManager, stream: StreamMetadata) -> None:
-        before = self.get(stream.id)
+        before, process = self.get(stream.id), owner_of(self)
         changed(self, stream)
-        after, process = self.get(stream.id), owner_of(self)
+        after = self.get(stream.id)
         checker = process.cluster.checker_of(stream.id)
         if before is not None and after is None:
             process.logs.remove(before.log)
@@ -87,5 +97,8 @@ def _observed_moves() -> Iterator[None]:
             process.logs.append(after.log)
             checker.reopened(process.node_id, after.log)
 
-    with patch.object(ReplicaManager, "_stream_changed", seen):
+    with (
+        patch.object(ReplicaManager, "_stream_changed", seen),
+        patch.object(ReplicaManager, "apply", set_aside),
+    ):
         yield

@@ -122,6 +122,9 @@ class DataFolder:
     def stream_directory(self, stream_id: int) -> str:
         return os.path.join(self.path, "streams", str(stream_id))
 
+    def has_stream(self, stream_id: int) -> bool:
+        return self._disk.exists(self.stream_directory(stream_id))
+
     def stream_ids(self) -> list[int]:
         """The streams that have a folder here, registered or not."""
         names = os.listdir(os.path.join(self.path, "streams"))

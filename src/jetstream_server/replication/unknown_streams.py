@@ -3,7 +3,8 @@
 **safety** A stream that is missing from the metadata may have been deleted, or the metadata may
 have lost it. Only streams that the metadata records as deleted, or as moved to other nodes, are
 deleted here, a week after they were set aside. A start whose metadata was cut off or incomplete
-sets nothing aside.
+sets nothing aside. So may a deletion that fails. A stream that comes to this node while it runs
+finds no such remains: its log begins anew.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from jetstream_protocol.errors import StorageError
 from jetstream_protocol.types import NodeId, StreamId, WallUs
 from jetstream_server.clocks import WallClock
 from jetstream_server.log.data_folder import DataFolder
-from jetstream_server.metadata.state.changes import Change, StreamCreated
+from jetstream_server.metadata.state.changes import Change, StreamChanged, StreamCreated
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
 
@@ -56,13 +57,19 @@ class UnknownStreams:
             logger.error("quarantine_failed", reason=str(error))
 
     def apply(self, change: Change) -> None:
-        """Take back a stream that appears while the node runs. Called before its log is opened."""
-        match change:
-            case StreamCreated(stream) if self._folder.node_id in stream.copies:
-                try:
+        """Take back a stream that appears while the node runs, and set aside what is left of one
+        that was here before and comes to this node again. Called before its log is opened."""
+        node_id = self._folder.node_id
+        try:
+            match change:
+                case StreamCreated(stream) if node_id in stream.copies:
                     self._take_back(stream)
-                except (OSError, StorageError) as error:
-                    logger.error("quarantine_failed", reason=str(error))
+                case StreamChanged(before, after):
+                    is_new = node_id in after.copies and node_id not in before.copies
+                    if is_new and self._folder.has_stream(after.id):
+                        self._set_aside(after.id, "")
+        except (OSError, StorageError) as error:
+            logger.error("quarantine_failed", reason=str(error))
 
     def _is_elsewhere(self, stream: StreamMetadata) -> bool:
         """Whether the stream was moved to other nodes."""

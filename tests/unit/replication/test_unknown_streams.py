@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from jetstream_protocol.types import NodeId
 from jetstream_server.log.data_folder import DataFolder
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.metadata.state.changes import StreamCreated, StreamForgotten
+from jetstream_server.metadata.state.changes import StreamChanged, StreamCreated, StreamForgotten
 from jetstream_server.metadata.state.commands import DeleteStream
 from jetstream_server.replication.unknown_streams import UnknownStreams
 from tests.support.clocks import WALL_US, FakeClocks
@@ -81,6 +83,24 @@ def test_what_comes_back_is_taken_back(folder: DataFolder, live: bool) -> None:
         unknown.sort_out("")
     assert names(folder, "streams") == [str(stream.id)]
     assert names(folder, "quarantine") == []
+
+
+def test_a_stream_that_comes_back_to_a_running_node_finds_nothing_of_before(
+    folder: DataFolder,
+) -> None:
+    """Files that could not be deleted, or that a start left where they were."""
+    cluster = Cluster(nodes=2)
+    here = cluster.create(replicas=(0, 1))
+    elsewhere = replace(here, replicas=(NodeId(1),))
+    Path(folder.path, "streams", str(here.id)).mkdir()
+    unknown = UnknownStreams(folder, cluster.registry, FakeClocks().wall)
+    unknown.apply(StreamChanged(here, replace(here, stream_epoch=7)))
+    unknown.apply(StreamChanged(here, elsewhere))
+    assert names(folder, "streams") == [str(here.id)], "its log may be open"
+    unknown.apply(StreamChanged(elsewhere, here))
+    assert names(folder, "streams") == []
+    assert names(folder, "quarantine") == [f"{here.id}.{WALL_US}"]
+    unknown.apply(StreamChanged(elsewhere, here))
 
 
 def test_deletions_are_known_after_a_snapshot_and_what_is_only_missing_is_no_deletion() -> None:
