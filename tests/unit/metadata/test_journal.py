@@ -345,6 +345,15 @@ class TestEarlierRelease:
             Journal.open(str(tmp_path), alone=True)
 
 
+def test_a_record_of_an_unknown_kind_is_taken_for_a_newer_version_s(tmp_path: Path) -> None:
+    journal = Journal.open(str(tmp_path))
+    journal.close()
+    with (tmp_path / "journal").open("ab") as file:
+        file.write(encode_record(99, 1, 0, b""))
+    with pytest.raises(StorageError, match=r"unknown record kind 99; .* newer version"):
+        Journal.open(str(tmp_path))
+
+
 def test_a_foreign_file_refuses_to_open(tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes(b"something else entirely")
     with pytest.raises(StorageError, match="not a metadata journal"):

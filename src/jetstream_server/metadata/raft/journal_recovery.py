@@ -186,4 +186,7 @@ def _replay(path: str, found: Recovered, record: Record) -> None:
                 f"{path} before byte {end}: an invalid standing record; {WHAT_TO_DO}"
             ) from error
     else:
-        raise StorageError(f"{path} before byte {end}: unknown record kind {kind}")
+        raise StorageError(
+            f"{path} before byte {end}: unknown record kind {kind}; was it written by a newer "
+            "version? Start that one again"
+        )
