@@ -308,9 +308,10 @@ CODES: dict[type[JetstreamError], Spelling] = {
     UnavailableError: Spelling("unavailable", "UNAVAILABLE", 503, 10008),
     TooManyRequestsError: Spelling("too_many_requests", "RESOURCE_EXHAUSTED", 429, 20021),
     NotEnoughReplicasError: Spelling("not_enough_replicas", "UNAVAILABLE", 503, 20012),
-    UnknownOutcomeError: Spelling("unknown_outcome", "UNKNOWN", 503, 20013),
+    # Not 503: to some NATS clients that looks as if nobody had received the message.
+    UnknownOutcomeError: Spelling("unknown_outcome", "UNKNOWN", 504, 20013),
     NotEnoughReplicasAfterAppendError: Spelling(
-        "not_enough_replicas_after_append", "UNKNOWN", 503, 20014
+        "not_enough_replicas_after_append", "UNKNOWN", 504, 20014
     ),
     StorageError: Spelling("storage_error", "INTERNAL", 503, 10077),
     StorageFullError: Spelling("storage_full", "RESOURCE_EXHAUSTED", 503, 10047),

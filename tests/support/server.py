@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ PORTS_PER_NODE = 5
 # Below Linux's ephemeral range.
 _PORTS_FROM = 20_000
 _PORTS_HERE = 12_000
+_given: deque[int] = deque(maxlen=500)
+"""The ports given last. Nobody may listen on them yet: two servers of a test must not share one."""
 
 
 def free_port_base(count: int = PORTS_PER_NODE) -> int:
@@ -35,9 +38,12 @@ def free_port_base(count: int = PORTS_PER_NODE) -> int:
     first = _PORTS_FROM + number * width
     for _ in range(200):
         base = random.randrange(first, first + width - count)
+        ports = range(base, base + count)
+        if any(port in _given for port in ports):
+            continue
         sockets: list[socket.socket] = []
         try:
-            for port in range(base, base + count):
+            for port in ports:
                 sock = socket.socket()
                 sockets.append(sock)
                 sock.bind(("127.0.0.1", port))
@@ -46,6 +52,7 @@ def free_port_base(count: int = PORTS_PER_NODE) -> int:
         finally:
             for sock in sockets:
                 sock.close()
+        _given.extend(ports)
         return base
     raise AssertionError("no free ports")
 

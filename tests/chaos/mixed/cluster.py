@@ -146,6 +146,9 @@ class MixedCluster(FaultCluster):
         super().start()
         if self.security is not None:
             self.security.begin(self.cluster.node_config_file, self.servers)
+        self.create_streams()
+
+    def create_streams(self) -> None:
         # Refused until every node has registered, and the cluster knows that all of them can.
         observed = {"observers": 1} if len(self.nodes) > REPLICAS else {}
         for stream in STREAMS:
@@ -158,6 +161,10 @@ class MixedCluster(FaultCluster):
             )
         for name in SHARED:
             self.api(0).create(name, GROUP, replicas=REPLICAS, group=GROUP)
+
+    @property
+    def stream_names(self) -> tuple[str, ...]:
+        return (*(each.name for each in STREAMS), *SHARED)
 
     def api(self, node: int) -> Api:
         if self.security is not None and node not in self._apis:
@@ -319,7 +326,7 @@ class MixedCluster(FaultCluster):
         for node in self.nodes:
             if not self.is_running(node):
                 return f"node {node} has ended: {self.last_words(node)}"
-        for name in (*(each.name for each in STREAMS), *SHARED):
+        for name in self.stream_names:
             try:
                 found = self.describe(name)
             except (AssertionError, JetstreamError) as error:

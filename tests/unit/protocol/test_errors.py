@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jetstream_protocol import errors
-from jetstream_protocol.errors import CODES, JetstreamError, from_proto
+from jetstream_protocol.errors import CODES, JetstreamError, UnknownOutcomeError, from_proto
 from jetstream_protocol.generated import common_pb2
 
 PUBLIC: list[type[JetstreamError]] = [
@@ -87,3 +87,10 @@ def test_a_code_of_newer_software_becomes_an_internal_error_that_names_it() -> N
     received = from_proto(common_pb2.Error(code="brand_new", message="hm"))
     assert type(received) is errors.InternalError
     assert "brand_new" in str(received)
+
+
+def test_a_message_that_may_be_stored_does_not_look_as_if_nobody_had_listened() -> None:
+    """NATS's code for that is 503, and some clients look at nothing else."""
+    unknown = [kind for kind in CODES if issubclass(kind, UnknownOutcomeError)]
+    assert len(unknown) > 1
+    assert {CODES[kind].nats_code for kind in unknown} == {504}

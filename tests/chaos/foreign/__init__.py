@@ -1,0 +1,1 @@
+"""Publishers in other languages, with those languages' own NATS clients, through failovers."""
