@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
+
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from tests.chaos.foreign.checker import Record
@@ -46,7 +48,10 @@ class ForeignCluster(MixedCluster):
         def leads() -> bool:
             if self.describe(name).stream.leader == node:
                 return True
-            call(self.api(node).cluster.TransferLeader, request)
+            try:
+                call(self.api(node).cluster.TransferLeader, request)
+            except grpc.RpcError:
+                pass  # The node was started a moment ago.
             return False
 
         self.wait_for(f"node {node} leads {name}", leads)
