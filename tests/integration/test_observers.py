@@ -6,11 +6,10 @@ import json
 from collections.abc import Iterator
 
 import pytest
-import yaml
 
 from jetstream_client import Client, Stream
 from tests.support import command
-from tests.support.cluster import TestCluster
+from tests.support.cluster import TestCluster, running_cluster
 
 RACKS = ("east", "east", "east", "far")
 FAR = 3
@@ -19,16 +18,9 @@ FAR = 3
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     """Node 3 is in another rack."""
-    cluster = TestCluster(tmp_path_factory.mktemp("observed") / "nodes", 4)
-    config = cluster.cluster.config
-    for node, rack in zip(config["nodes"], RACKS, strict=True):
-        node["rack"] = rack
-    cluster.cluster.config_file.write_text(yaml.safe_dump(config))
-    try:
-        cluster.start()
+    folder = tmp_path_factory.mktemp("observed") / "nodes"
+    with running_cluster(folder, len(RACKS), RACKS) as cluster:
         yield cluster
-    finally:
-        cluster.close()
 
 
 @pytest.fixture

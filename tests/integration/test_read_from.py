@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-import yaml
 
 from jetstream_client import AsyncClient, Client, NotReplicaError, UnknownOutcomeError
 from jetstream_client.values.types import ReadFrom
-from tests.support.cluster import TestCluster
+from tests.support.cluster import TestCluster, running_cluster
 from tests.support.loops import eventually, on_loop
 
 RACKS = ("east", "west", "north")
@@ -19,16 +18,9 @@ RACKS = ("east", "west", "north")
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     """Each node in a rack of its own."""
-    cluster = TestCluster(tmp_path_factory.mktemp("cluster") / "nodes")
-    config = cluster.cluster.config
-    for node, rack in zip(config["nodes"], RACKS, strict=True):
-        node["rack"] = rack
-    cluster.cluster.config_file.write_text(yaml.safe_dump(config))
-    try:
-        cluster.start()
+    folder = tmp_path_factory.mktemp("cluster") / "nodes"
+    with running_cluster(folder, len(RACKS), RACKS) as cluster:
         yield cluster
-    finally:
-        cluster.close()
 
 
 def asked(client: AsyncClient, stream_id: int, read_from: ReadFrom) -> str:

@@ -6,9 +6,11 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import yaml
 
 from examples.cluster.local import PORTS_BETWEEN_NODES, LocalCluster
 from jetstream_protocol.errors import JetstreamError
@@ -166,8 +168,16 @@ class TestCluster:
 
 
 @contextmanager
-def running_cluster(directory: Path, nodes: int = 3) -> Iterator[TestCluster]:
+def running_cluster(
+    directory: Path, nodes: int = 3, racks: Sequence[str] = ()
+) -> Iterator[TestCluster]:
+    """racks: of the nodes, if they have any."""
     cluster = TestCluster(directory, nodes)
+    if racks:
+        config = cluster.cluster.config
+        for node, rack in zip(config["nodes"], racks, strict=True):
+            node["rack"] = rack
+        cluster.cluster.config_file.write_text(yaml.safe_dump(config))
     try:
         cluster.start()
         yield cluster

@@ -107,7 +107,7 @@ class ChangingSyncObj(ElectingSyncObj):
         return Situation(
             leader=self.core_node_id,
             in_force=self.voters,
-            is_committed=self.core_voters.last_change <= self._SyncObj__raftCommitIndex,
+            is_committed=self.are_voters_committed,
             has_committed_own=bool(committed) and committed[0].term == term,
             is_certain=self.core_is_certain(),
             heard=frozenset(heard),
