@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,7 +14,7 @@ from google.protobuf.message import Message
 
 from jetstream_protocol import frames
 from jetstream_protocol.batch import Batch, iterate
-from jetstream_protocol.errors import JetstreamError, from_proto
+from jetstream_protocol.errors import JetstreamError, UnavailableError, from_proto
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc, common_pb2, dataplane_pb2
@@ -46,7 +47,7 @@ class Api:
             config=pb.StreamConfig(**config),  # type: ignore[arg-type]
             allow_same_name=True,
         )
-        return call(self.streams.CreateStream, request)
+        return patient_call(self.streams.CreateStream, request)
 
     def describe(self, name: str) -> pb.StreamDescription:
         request = pb.DescribeStreamRequest(stream=common_pb2.StreamRef(name=name))
@@ -54,7 +55,7 @@ class Api:
 
     def delete(self, name: str) -> None:
         request = pb.DeleteStreamRequest(stream=common_pb2.StreamRef(name=name))
-        call(self.streams.DeleteStream, request)
+        patient_call(self.streams.DeleteStream, request)
 
     def fetch(self, name: str, offset: int = 0, **options: int) -> pb.FetchResponse:
         request = pb.FetchRequest(
@@ -95,6 +96,21 @@ def call(method, request):  # type: ignore[no-untyped-def]
         return method(request, timeout=20)
     except grpc.RpcError as error:
         raise error_of(error) from error
+
+
+def patient_call(method, request, seconds: float = 10):  # type: ignore[no-untyped-def]
+    """Call again while the answer is "unavailable": nothing was done then, as between two leaders.
+
+    seconds: after them, the error is raised.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return call(method, request)
+        except UnavailableError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
 
 
 def error_of(error: grpc.RpcError) -> JetstreamError:
