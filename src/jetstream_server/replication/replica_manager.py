@@ -113,6 +113,7 @@ class ReplicaManager:
         self._listeners = Listeners()
         self._progress: dict[ProgressListener, None] = {}
         self._full_reason = ""
+        self._is_closed = False
         self.gone = Counters()
         """Counters of replicas that are gone: with them, sums over all replicas never fall."""
 
@@ -252,7 +253,10 @@ class ReplicaManager:
                 await self._flush_ended.wait()
 
     def apply(self, change: Change) -> None:
-        """Apply one change of the metadata."""
+        """Apply one change of the metadata. After `close` nothing is opened: the next start opens
+        what the metadata has by then."""
+        if self._is_closed:
+            return
         match change:
             case StreamCreated(stream) if self._node_id in stream.copies:
                 self._update(self._open(stream, clean=True), stream)
@@ -580,6 +584,7 @@ class ReplicaManager:
     def close(self, threads: Executor | None = None, *, is_gone: bool = False) -> bool:
         """Close every log. Returns whether all were closed cleanly. threads: see `close_cleanly`.
         is_gone: the files are not where they were, so nothing is written."""
+        self._is_closed = True
         for task in self._rounds:
             task.cancel()
         replicas = list(self._replicas.values())

@@ -26,6 +26,7 @@ from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.state.changes import Change, NodeChanged, StreamChanged
 from jetstream_server.metadata.state.commands import (
     FEATURE_LEVEL_MAX,
+    AlterStream,
     FinishReassignment,
     ReassignStream,
     SetCluster,
@@ -367,6 +368,24 @@ async def test_a_log_that_cannot_be_closed_cleanly_is_said_so_and_the_others_are
     disk.heal()
     node.cluster.register(0)
     assert node.start(clean=False).close() is True
+
+
+@on_loop
+async def test_metadata_that_comes_after_the_logs_were_closed_opens_none(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    listener = Listener()
+    replicas = node.start(listener)
+    known = node.create().stream
+    assert replicas.close()
+    heard = list(listener.heard)
+    epoch = known.stream_epoch
+    alter = AlterStream(stream_id=known.id, stream_epoch=epoch, config={"flush": "none"})
+    node.cluster.do(alter)
+    node.apply()
+    node.cluster.create("later", "later", (0,))
+    node.apply()
+    assert len(replicas) == 0
+    assert listener.heard == heard
 
 
 @on_loop
