@@ -40,6 +40,7 @@ def test_status_names_the_nodes_the_controller_and_nats(
         assert node["addresses"]["grpc"] == cluster.cluster.grpc_addresses[node["id"]]
         assert (node["fenced"], node["draining"]) == (False, False)
         assert node["incarnation"] > 0
+        assert node["voter"] is True
     shown = jetstream("cluster", "status")
     assert re.search(r"^controller +\d$", shown, re.MULTILINE)
     assert shown.count("serving") == 3

@@ -192,6 +192,8 @@ def test_an_operator_looks_searches_reads_and_follows_in_a_browser(
             await page.look()
             await page.open(f"{server.http}/")
             await page.until("document.querySelector('table[aria-label=Nodes] tbody tr')")
+            voter = "document.querySelector('td[data-label=Voter]').innerText"
+            assert await page.value(voter) == "yes"
             await _finds_the_stream(page, stream)
             await _reads_what_is_there(page)
             await _follows(page, client, stream)

@@ -113,6 +113,11 @@ def test_three_voters_become_one_and_three_others(cluster: TestCluster, client: 
     changes(client)
     listed = json.loads(cluster.jetstream("voters", "list", "--json"))
     assert [voter["node"] for voter in listed["voters"]] == [1, 2, 3]
+    told = json.loads(cluster.jetstream("cluster", "status", "--json"))["nodes"]
+    assert {node["id"]: node["voter"] for node in told} == {0: False, 1: True, 2: True, 3: True}
+    shown = cluster.jetstream("cluster", "status").splitlines()
+    column = next(line.index("VOTER") for line in shown if line.startswith("NODE"))
+    assert [line[column:].split()[0] for line in shown[-4:]] == ["no", "yes", "yes", "yes"]
     assert "configured_voters_ignored" in cluster.log(3)
 
 

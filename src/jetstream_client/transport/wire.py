@@ -259,6 +259,7 @@ def cluster_of(answer: api_pb2.DescribeClusterResponse) -> ClusterInfo:
             fenced=node.fenced,
             draining=node.draining,
             not_ready=tuple(node.not_ready),
+            voter=node.voter if node.HasField("voter") else None,
         )
         for node in answer.nodes
     )

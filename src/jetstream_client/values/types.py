@@ -213,7 +213,8 @@ class UncleanElection:
 class Node:
     """A server process of the cluster and the addresses of its ports.
 
-    not_ready: why the node does not serve publishers and readers, as its /readyz says.
+    not_ready: why the node does not serve publishers and readers, as its /readyz says. voter:
+    whether it votes on the metadata, as the answering node knows; None: that is an older server.
     """
 
     id: int
@@ -225,6 +226,7 @@ class Node:
     fenced: bool
     draining: bool
     not_ready: tuple[str, ...] = ()
+    voter: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

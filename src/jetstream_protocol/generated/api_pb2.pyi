@@ -478,7 +478,7 @@ class NodeUse(_message.Message):
 class DescribeClusterResponse(_message.Message):
     __slots__ = ("cluster_id", "controller", "nodes", "nats", "server_version", "answering_node")
     class Node(_message.Message):
-        __slots__ = ("address", "rack", "incarnation", "fenced", "draining", "not_ready", "use")
+        __slots__ = ("address", "rack", "incarnation", "fenced", "draining", "not_ready", "use", "voter")
         ADDRESS_FIELD_NUMBER: _ClassVar[int]
         RACK_FIELD_NUMBER: _ClassVar[int]
         INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -486,6 +486,7 @@ class DescribeClusterResponse(_message.Message):
         DRAINING_FIELD_NUMBER: _ClassVar[int]
         NOT_READY_FIELD_NUMBER: _ClassVar[int]
         USE_FIELD_NUMBER: _ClassVar[int]
+        VOTER_FIELD_NUMBER: _ClassVar[int]
         address: _common_pb2.NodeAddress
         rack: str
         incarnation: int
@@ -493,7 +494,8 @@ class DescribeClusterResponse(_message.Message):
         draining: bool
         not_ready: _containers.RepeatedScalarFieldContainer[str]
         use: NodeUse
-        def __init__(self, address: _Optional[_Union[_common_pb2.NodeAddress, _Mapping]] = ..., rack: _Optional[str] = ..., incarnation: _Optional[int] = ..., fenced: _Optional[bool] = ..., draining: _Optional[bool] = ..., not_ready: _Optional[_Iterable[str]] = ..., use: _Optional[_Union[NodeUse, _Mapping]] = ...) -> None: ...
+        voter: bool
+        def __init__(self, address: _Optional[_Union[_common_pb2.NodeAddress, _Mapping]] = ..., rack: _Optional[str] = ..., incarnation: _Optional[int] = ..., fenced: _Optional[bool] = ..., draining: _Optional[bool] = ..., not_ready: _Optional[_Iterable[str]] = ..., use: _Optional[_Union[NodeUse, _Mapping]] = ..., voter: _Optional[bool] = ...) -> None: ...
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]

@@ -50,9 +50,9 @@ def test_elections_that_may_have_lost_records_are_told() -> None:
 def test_a_node_is_draining_whoever_wants_it() -> None:
     cluster = Cluster(2)
     for until_undone in (False, True):
-        assert not node_to_proto(cluster.registry.nodes[NodeId(0)]).draining
+        assert not node_to_proto(cluster.registry.nodes[NodeId(0)], voter=True).draining
         cluster.do(DrainNode(node_id=0, until_undone=until_undone))
-        assert node_to_proto(cluster.registry.nodes[NodeId(0)]).draining
+        assert node_to_proto(cluster.registry.nodes[NodeId(0)], voter=True).draining
         cluster.do(DrainNode(node_id=0, draining=False, until_undone=until_undone))
 
 

@@ -63,7 +63,7 @@ def _draw(cluster: ClusterInfo) -> None:
         }
     )
     print()
-    columns = ("NODE", "STATE", "RACK", "INCARNATION", "GRPC", "DATA", "HTTP")
+    columns = ("NODE", "STATE", "VOTER", "RACK", "INCARNATION", "GRPC", "DATA", "HTTP")
     print_table(columns, [_node_cells(cluster, node) for node in cluster.nodes])
 
 
@@ -114,6 +114,7 @@ def _node_row(cluster: ClusterInfo, node: Node) -> dict[str, Any]:
         "fenced": node.fenced,
         "draining": node.draining,
         "not_ready": list(node.not_ready),
+        "voter": node.voter,
     }
 
 
@@ -121,7 +122,8 @@ def _node_cells(cluster: ClusterInfo, node: Node) -> tuple[object, ...]:
     state, rack = _state(cluster, node), node.rack or "-"
     if node.not_ready:
         state = f"{state} ({', '.join(node.not_ready)})"
-    return node.id, state, rack, node.incarnation, node.grpc, node.data, node.http
+    voter = {True: "yes", False: "no", None: "-"}[node.voter]
+    return node.id, state, voter, rack, node.incarnation, node.grpc, node.data, node.http
 
 
 def _state(cluster: ClusterInfo, node: Node) -> str:

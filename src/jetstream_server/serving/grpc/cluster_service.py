@@ -83,7 +83,10 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         answer = pb.DescribeClusterResponse(
             cluster_id=registry.settings.cluster_id,
             controller=self._metadata.leader,
-            nodes=[node_to_proto(node) for _, node in sorted(registry.nodes.items())],
+            nodes=[
+                node_to_proto(node, voter=self._voters.has(node_id))
+                for node_id, node in sorted(registry.nodes.items())
+            ],
             nats=self._nats_urls(),
             server_version=self._version,
             answering_node=self._node_id,

@@ -93,7 +93,8 @@ def _named(field: str, value: int, names: dict[str, Any]) -> str | None:
     raise InvalidRequestError(f"{field}: unknown value {value}; use one of {', '.join(names)}")
 
 
-def node_to_proto(node: NodeMetadata) -> pb.DescribeClusterResponse.Node:
+def node_to_proto(node: NodeMetadata, *, voter: bool) -> pb.DescribeClusterResponse.Node:
+    """voter: whether it votes on the metadata."""
     return pb.DescribeClusterResponse.Node(
         address=common_pb2.NodeAddress(
             node_id=node.node_id,
@@ -105,4 +106,5 @@ def node_to_proto(node: NodeMetadata) -> pb.DescribeClusterResponse.Node:
         incarnation=node.incarnation,
         fenced=node.fenced,
         draining=node.yields_leadership,
+        voter=voter,
     )

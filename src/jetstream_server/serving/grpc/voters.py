@@ -68,9 +68,13 @@ class GroupVoters:
             answering_node=self._node_id,
         )
 
+    def has(self, node_id: NodeId) -> bool:
+        """Whether this node votes, as the node here knows."""
+        return node_id in self._metadata.status().voters
+
     def check_is_none(self, node_id: NodeId) -> None:
         """Raise PreconditionFailedError for a voter: it may not just be forgotten."""
-        if node_id in self._metadata.status().voters:
+        if self.has(node_id):
             raise PreconditionFailedError(
                 f"node {node_id} votes on the metadata: first take its vote, with "
                 f"`jetstream voters remove {node_id}` or `jetstream voters replace {node_id} NODE`"

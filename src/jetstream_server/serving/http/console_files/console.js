@@ -214,6 +214,7 @@ const clusterPage = () => ({
     const columns = [
       ["Node", (n) => [String(n.address.node_id), n.address.node_id === found.controller ? h("span", { class: "dim" }, " controller") : null]],
       ["State", (n) => state(n)],
+      ["Voter", (n) => n.voter === undefined ? "–" : n.voter ? "yes" : "no"],
       ["Rack", (n) => n.rack || "–"],
       ["Session", (n) => h("span", { class: "mono" }, String(n.incarnation))],
       ["Leads", (n) => n.use ? `${count(n.use.streams_led)} of ${count(n.use.streams)}` : "–", true],
