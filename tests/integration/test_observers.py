@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -141,3 +142,19 @@ def test_their_number_is_altered_and_a_node_that_is_emptied_gives_them_away(
     moved = client.reassign_stream(stream, move.replicas, observers=move.observers)
     assert moved.observers == move.observers
     assert client.alter_stream(stream, observers=0).observers == ()
+
+
+@pytest.mark.parametrize("backup", ["folder", "file.parquet"])
+def test_a_restored_stream_has_as_many_observers_as_before(
+    cluster: TestCluster, client: Client, tmp_path: Path, backup: str
+) -> None:
+    client.create_stream("saved", "saved", replicas=1, observers=2)
+    client.publish("saved", b"x")
+    run, to = cluster.jetstream, str(tmp_path / backup)
+    run("stream", "backup", "saved", to)
+    run("stream", "restore", to, "again", "--subject", "again")
+    run("stream", "restore", to, "fewer", "--subject", "fewer", "--observers", "0")
+    found = {name: client.describe_stream(name).observers for name in ("again", "fewer")}
+    assert {name: len(observers) for name, observers in found.items()} == {"again": 2, "fewer": 0}
+    for name in ("saved", "again", "fewer"):
+        client.delete_stream(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import yaml
 
 from examples.cluster.local import node_name
 from jetstream_client import Client
+from tests.support import command
 from tests.support.cluster import TestCluster, running_cluster
 
 
@@ -128,6 +130,48 @@ def test_a_cluster_that_lost_two_of_three_nodes_goes_on_with_the_third(
         )
         for node in lost:
             assert cluster.api(node).values_upto("orders", 51)[-1] == b"after"
+
+
+def test_a_stream_of_which_only_an_observer_is_left_goes_on_as_the_plan_says(
+    cluster: TestCluster,
+) -> None:
+    left, lost = 2, [0, 1]
+    with Client(cluster.servers) as client:
+        cluster.wait_for(
+            "streams can have observers",
+            lambda: bool(client.create_stream("any", "any", replicas=1, observers=1)),
+        )
+        client.delete_stream("any")
+        client.create_stream("orders", "orders.>", replicas=2)
+        client.reassign_stream("orders", lost, observers=[left])
+        cluster.wait_for(
+            "they hold it", lambda: client.describe_stream("orders").replicas == tuple(lost)
+        )
+        for number in range(50):
+            client.publish("orders.x", b"%d" % number)
+        cluster.wait_for(
+            "the observer has it", lambda: len(cluster.api(left).values_upto("orders", 50)) == 50
+        )
+    for node in cluster.nodes:
+        cluster.kill(node)
+    name_voters(cluster, [left])
+    plan = unsafe_recover(cluster, left, "--yes").splitlines()
+    assert "  orders@orders.> (node 2)" in plan
+    commands = [shlex.split(line)[1:] for line in plan if line.startswith("    jetstream ")]
+    cluster.cluster.start_node(left)
+    cluster.cluster.wait_for_nodes(left)
+    server = cluster.cluster.grpc_addresses[left]
+    for words in commands:
+        done = command.jetstream("--server", server, *words, "--yes")
+        assert done.returncode == 0, done
+        if words[1] == "reassign":
+            assert "orders@orders.> has no leader" in done.stderr
+    with Client(server) as client:
+        assert client.describe_stream("orders").leader == left
+        client.alter_stream("orders", min_insync_replicas=1)
+        client.publish("orders.x", b"after")
+        wanted = [*(b"%d" % number for number in range(50)), b"after"]
+        assert cluster.api(left).values_upto("orders", 51) == wanted
 
 
 def test_old_voters_that_come_back_while_the_recovered_node_is_away_stop_once_it_is_there(

@@ -79,5 +79,9 @@ class Manifest:
 
 
 def settings_of(stream: Stream) -> dict[str, Any]:
-    """What another stream is created with to have the same settings, but for the replicas."""
-    return {name: getattr(stream, name) for name in _SETTINGS}
+    """What another stream is created with to have the same settings, but for the replicas.
+    `observers`, their number, is there only if the stream has some: older servers know none."""
+    settings = {name: getattr(stream, name) for name in _SETTINGS}
+    if stream.observers:
+        settings["observers"] = len(stream.observers)
+    return settings

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -84,14 +85,28 @@ def _described(folder: DataFolder, recovery: Recovery) -> Iterator[str]:
     yield f"* what {lost} had agreed on without this node: streams created, altered or deleted,"
     yield "  and that replicas here are not in sync, with all that was acknowledged after that"
     if recovery.gone:
-        yield f"* all records of {_count(recovery.gone)} of which no node that stays has a replica:"
+        yield f"* all records of {_count(recovery.gone)} of which no node that stays has a copy:"
         yield f"  {_names(recovery.gone)}"
+    if recovery.observed:
+        yield from _observed(recovery)
     if recovery.unled:
         yield f"* records of {_count(recovery.unled)} of which no replica that stays is in sync:"
         yield "  elect one by hand then (jetstream stream elect STREAM --unclean NODE):"
         yield f"  {_names(recovery.unled)}"
     yield ""
     yield f"From then on {lost} will be refused until the data folder there is moved away."
+
+
+def _observed(recovery: Recovery) -> Iterator[str]:
+    stream = recovery.observed[0]
+    observer = recovery.observers_left(stream)[0]
+    name, replicas = shlex.quote(stream.full_name), _numbers((*stream.replicas, observer))
+    yield f"* the last records of {_count(recovery.observed)} of which only observers stay."
+    yield "  Nobody leads such a stream until you make an observer a replica beside the lost ones,"
+    yield "  and elect it by hand then:"
+    yield f"    jetstream stream reassign {name} --replicas {replicas.replace(' ', '')}"
+    yield f"    jetstream stream elect {name} --unclean {observer}"
+    yield f"  {_names(recovery.observed, recovery.observers_left)}"
 
 
 def _numbers(nodes: Sequence[NodeId]) -> str:
@@ -106,7 +121,16 @@ def _count(streams: Sequence[StreamMetadata]) -> str:
     return "1 stream" if len(streams) == 1 else f"{len(streams)} streams"
 
 
-def _names(streams: Sequence[StreamMetadata]) -> str:
+def _names(
+    streams: Sequence[StreamMetadata],
+    observers: Callable[[StreamMetadata], Sequence[NodeId]] | None = None,
+) -> str:
+    """observers: returns those of a stream that are left; they are named too."""
     shown = [stream.full_name for stream in streams[:NAMES_SHOWN]]
+    if observers is not None:
+        shown = [
+            f"{name} ({_named(observers(stream))})"
+            for name, stream in zip(shown, streams, strict=False)
+        ]
     more = len(streams) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

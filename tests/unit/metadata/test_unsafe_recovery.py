@@ -22,6 +22,7 @@ from jetstream_server.metadata.state.commands import (
     RegisterNode,
     SetCluster,
 )
+from jetstream_server.metadata.state.model import FeatureLevel
 from jetstream_server.metadata.state.registry import REVISIONS_PER_RECOVERY
 from tests.unit.metadata.cluster import ADDRESSES, Cluster
 
@@ -30,9 +31,14 @@ GROUP = Group(NodeId(2), tuple((voter, "") for voter in VOTERS), "ours")
 EPOCHS = 1000
 
 
-def create(name: str, replicas: tuple[int, ...]) -> Command:
-    nodes = tuple(map(NodeId, replicas))
-    return CreateStream(name=name, subject=name, replicas=nodes, created_at_us=0)
+def create(name: str, replicas: tuple[int, ...], observers: tuple[int, ...] = ()) -> Command:
+    return CreateStream(
+        name=name,
+        subject=name,
+        replicas=tuple(map(NodeId, replicas)),
+        observers=tuple(map(NodeId, observers)),
+        created_at_us=0,
+    )
 
 
 def written(directory: Path, *commands: Command, group: Group = GROUP) -> str:
@@ -48,8 +54,13 @@ def written(directory: Path, *commands: Command, group: Group = GROUP) -> str:
     return str(directory)
 
 
-def register(node_id: int) -> Command:
-    return RegisterNode(node_id=NodeId(node_id), session=f"s{node_id}", addresses=ADDRESSES)
+def register(node_id: int, feature_level_max: int = 1) -> Command:
+    return RegisterNode(
+        node_id=NodeId(node_id),
+        session=f"s{node_id}",
+        addresses=ADDRESSES,
+        feature_level_max=FeatureLevel(feature_level_max),
+    )
 
 
 NODES = [register(node_id) for node_id in (0, 1, 2)]
@@ -70,6 +81,19 @@ def test_the_plan_names_streams_of_which_only_the_lost_were_in_sync(tmp_path: Pa
     directory = written(tmp_path, *NODES, create("all", (0, 1, 2)), fenced)
     plan = plan_recovery(directory, [NodeId(2)])
     assert (plan.gone, [stream.name for stream in plan.unled]) == ((), ["all"])
+
+
+def test_the_plan_names_streams_of_which_only_an_observer_is_left(tmp_path: Path) -> None:
+    nodes = [register(node_id, feature_level_max=3) for node_id in (0, 1, 2)]
+    level = SetCluster(feature_level=FeatureLevel(3))
+    watched = create("watched", (0, 1), observers=(2,))
+    lost = create("lost", (0,), observers=(1,))
+    directory = written(tmp_path, *nodes, level, watched, lost, create("kept", (1, 2)))
+    plan = plan_recovery(directory, [NodeId(2)])
+    assert [stream.name for stream in plan.observed] == ["watched"]
+    assert plan.observers_left(plan.observed[0]) == [2]
+    assert [stream.name for stream in plan.gone] == ["lost"]
+    assert plan.unled == ()
 
 
 def test_nothing_changes_but_the_voters_and_the_token_and_all_who_stay_get_the_same_one(

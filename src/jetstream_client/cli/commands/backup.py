@@ -74,6 +74,9 @@ def restore(
     replicas: Annotated[
         int | None, typer.Option(min=1, help="Number of replicas. Default: as many as before.")
     ] = None,
+    observers: Annotated[
+        int | None, typer.Option(min=0, help="Number of observers. Default: as many as before.")
+    ] = None,
     server: options.Server = None,
     timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
@@ -95,6 +98,8 @@ def restore(
     changed = {each: value for each, value in changed.items() if value is not None}
     if replicas is not None:
         changed["min_insync_replicas"] = None
+    if observers is not None:
+        changed["observers"] = observers or None
     if not from_.exists():
         raise InvalidRequestError(f"there is no {from_}")
     with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -16,6 +17,9 @@ from jetstream_client.values.types import ReplicaMove, Stream
 from jetstream_protocol.errors import InvalidRequestError
 
 LOOK_SECONDS = 0.2
+LEADERLESS_SECONDS = 5.0
+"""A stream without a leader for so long is not waited for: nobody copies it. An election takes
+less."""
 
 AtATime = Annotated[
     int,
@@ -150,17 +154,31 @@ def move_all(
 def _carry_out(
     client: Client, moves: Sequence[ReplicaMove], at_a_time: int, advance: Advance
 ) -> None:
-    waiting, under_way = list(reversed(moves)), dict[int, None]()
+    waiting = list(reversed(moves))
+    under_way: dict[int, float] = {}  # by stream id: when it had a leader last
     while waiting or under_way:
         while waiting and len(under_way) < at_a_time:
             move = waiting.pop()
             client.reassign_stream(move.stream, move.replicas, observers=move.observers)
-            under_way[move.stream.id] = None
+            under_way[move.stream.id] = time.monotonic()
         time.sleep(LOOK_SECONDS)
-        moving = {each.id for each in client.list_streams() if each.target_replicas}
-        for stream_id in [each for each in under_way if each not in moving]:
-            del under_way[stream_id]
-            advance(1)
+        moving = {each.id: each for each in client.list_streams() if each.target_replicas}
+        for stream_id, led_at in list(under_way.items()):
+            stream, now = moving.get(stream_id), time.monotonic()
+            if stream is not None and stream.leader >= 0:
+                under_way[stream_id] = now
+            elif stream is None or now - led_at > LEADERLESS_SECONDS:
+                del under_way[stream_id]
+                advance(1)
+                if stream is not None:
+                    _tell_leaderless(stream)
+
+
+def _tell_leaderless(stream: Stream) -> None:
+    print(
+        f"{stream.full_name} has no leader: it moves once it has one (jetstream stream elect)",
+        file=sys.stderr,
+    )
 
 
 def _move_of(client: Client, name: str, replicas: str | None, observers: str | None) -> ReplicaMove:

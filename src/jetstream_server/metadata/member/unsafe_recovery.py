@@ -59,8 +59,9 @@ class KnownHere:
 class Recovery:
     """The effects of a recovery, and what it may lose.
 
-    gone: streams without a replica on the remaining nodes. unled: streams without an in-sync
-    replica there, for which an operator must elect one by hand.
+    gone: streams without a copy on the remaining nodes. observed: streams of which these nodes have
+    no replica, only an observer's copy, which an operator can promote. unled: streams without an
+    in-sync replica there, for which an operator must elect one by hand.
     """
 
     before: Group
@@ -68,7 +69,12 @@ class Recovery:
     lost: tuple[NodeId, ...]
     known: KnownHere
     gone: tuple[StreamMetadata, ...]
+    observed: tuple[StreamMetadata, ...]
     unled: tuple[StreamMetadata, ...]
+
+    def observers_left(self, stream: StreamMetadata) -> list[NodeId]:
+        """The remaining nodes that observe the stream."""
+        return [node for node in stream.observers if node not in self.lost]
 
 
 def plan_recovery(directory: str, voters: Sequence[NodeId]) -> Recovery:
@@ -85,17 +91,22 @@ def plan_recovery(directory: str, voters: Sequence[NodeId]) -> Recovery:
     _check(before, left)
     lost = tuple(voter for voter in before.voters if voter not in left)
     stay = tuple(each for each in before.addresses if each[0] in left)
-    streams = known.registry.streams.values()
-    gone = tuple(each for each in streams if not set(each.replicas) - set(lost))
+    gone, observed, unled = [], [], []
+    for stream in known.registry.streams.values():
+        if not set(stream.copies) - set(lost):
+            gone.append(stream)
+        elif not set(stream.replicas) - set(lost):
+            observed.append(stream)
+        elif not {*stream.isr, *stream.elr} - set(lost):
+            unled.append(stream)
     return Recovery(
         before,
         replace(before, addresses=stay, recoveries=(*before.recoveries, _token(before, left))),
         lost,
         known,
-        gone,
-        tuple(
-            each for each in streams if each not in gone and not {*each.isr, *each.elr} - set(lost)
-        ),
+        tuple(gone),
+        tuple(observed),
+        tuple(unled),
     )
 
 
