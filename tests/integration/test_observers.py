@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from jetstream_client import Client, Stream
 from tests.support import command
+from tests.support.browser import Page, browser, needs_chromium
 from tests.support.cluster import TestCluster, running_cluster
 
 RACKS = ("east", "east", "east", "far")
@@ -158,3 +160,61 @@ def test_a_restored_stream_has_as_many_observers_as_before(
     assert {name: len(observers) for name, observers in found.items()} == {"again": 2, "fewer": 0}
     for name in ("saved", "again", "fewer"):
         client.delete_stream(name)
+
+
+@needs_chromium
+def test_they_are_created_named_and_promoted_in_the_console(
+    cluster: TestCluster, client: Client, tmp_path: Path
+) -> None:
+    async def fill(page: Page, button: str, **fields: str) -> str:
+        """Open a dialog, fill it in and send it. Returns the command that it shows."""
+        await page.until(f"document.getElementById('{button}')")
+        await page.value(f"document.getElementById('{button}').click()")
+        for field, value in fields.items():
+            found = f"document.querySelector('dialog [name={field}]')"
+            await page.value(f"{found}.value = {json.dumps(value)}")
+        form = "document.querySelector('dialog form')"
+        await page.value(f"{form}.dispatchEvent(new Event('input', {{bubbles: true}}))")
+        shown = str(await page.value("document.querySelector('dialog code').textContent"))
+        await page.value(f"{form}.requestSubmit()")
+        await page.until("!document.getElementById('dialog').open")
+        return shown
+
+    async def walk() -> None:
+        async with browser(tmp_path) as page:
+            await page.open(f"{http}/#/streams")
+            await page.until("document.getElementById('search')")
+            await page.value("document.getElementById('changes').click()")
+            made = {"name": "shown", "subject": "shown", "replicas": "2", "observers": "1"}
+            assert (await fill(page, "create", **made)).endswith("--replicas 2 --observers 1")
+            stream = client.describe_stream("shown")
+            assert (len(stream.replicas), len(stream.observers)) == (2, 1)
+            await page.value("location.hash = '#/streams/shown@shown'")
+            shown = await fill(page, "reassign", replicas="0, 1", observers="3")
+            assert shown.endswith("reassign shown@shown --replicas 0,1 --observers 3")
+            await asyncio.to_thread(_wait_for_nodes, cluster, client, (0, 1), (3,))
+            shown = await fill(page, "reassign", replicas="0,1,3")
+            assert shown.endswith("reassign shown@shown --replicas 0,1,3")
+            await asyncio.to_thread(_wait_for_nodes, cluster, client, (0, 1, 3), ())
+            text = "document.querySelector('#main').innerText"
+            moving = f"/observer|out of sync|Moves to nodes/.test({text})"
+            await page.until(f"!{moving}")  # Otherwise it would alter what has changed since.
+            assert (await fill(page, "alter", observers="1")).endswith("--observers 1")
+            assert client.describe_stream("shown").observers == (2,)
+            await page.until(f"{text}.includes('observer')")
+            assert page.problems == []
+
+    http = f"http://{client.describe_cluster().nodes[0].http}"
+    asyncio.run(walk())
+    client.delete_stream("shown")
+
+
+def _wait_for_nodes(
+    cluster: TestCluster, client: Client, replicas: tuple[int, ...], observers: tuple[int, ...]
+) -> None:
+    def is_there() -> bool:
+        stream = client.describe_stream("shown")
+        found = (stream.replicas, stream.observers, stream.target_replicas)
+        return found == (replicas, observers, ())
+
+    cluster.wait_for("the stream is where it should be", is_there)

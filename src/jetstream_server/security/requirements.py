@@ -149,6 +149,7 @@ PATHS: dict[str, Requirement] = {
     "/api/v1/streams/{stream}/messages": BY_RPCS,
     "/api/v1/streams/{stream}/alter": BY_RPCS,
     "/api/v1/streams/{stream}/transfer-leader": BY_RPCS,
+    "/api/v1/streams/{stream}/reassign": BY_RPCS,
     "/api/v1/nodes/{node}/drain": BY_RPCS,
     "/api/v1/cursors": BY_RPCS,
     "/api/v1/groups": BY_RPCS,

@@ -47,6 +47,7 @@ class Api:
             Route("/api/v1/streams", self._create, method="POST"),
             Route(f"{stream}/alter", self._alter, method="POST"),
             Route(f"{stream}/transfer-leader", self._transfer_leader, method="POST"),
+            Route(f"{stream}/reassign", self._reassign, method="POST"),
             Route("/api/v1/nodes/{node}/drain", self._drain, method="POST"),
         ]
 
@@ -125,6 +126,11 @@ class Api:
         asked = await _body(request, pb.TransferLeaderRequest())
         asked.stream.CopyFrom(ref_of(request.match_info["stream"]))
         return _json(await self._call(request, "Cluster", "TransferLeader", asked))
+
+    async def _reassign(self, request: web.Request) -> web.Response:
+        asked = await _body(request, pb.ReassignStreamRequest())
+        asked.stream.CopyFrom(ref_of(request.match_info["stream"]))
+        return _json(await self._call(request, "Cluster", "ReassignStream", asked))
 
     async def _drain(self, request: web.Request) -> web.Response:
         asked = await _body(request, pb.DrainNodeRequest())

@@ -316,17 +316,19 @@ const WHOLE = { inputmode: "numeric", pattern: "[0-9]*" };
 
 function create() {
   const words = (v) => command("stream", "create", v.name || "NAME", "--subject", v.subject || "SUBJECT",
-    ...(v.replicas ? ["--replicas", v.replicas] : []), ...(v.max_age ? ["--max-age", `${v.max_age}s`] : []),
+    ...(v.replicas ? ["--replicas", v.replicas] : []), ...(v.observers ? ["--observers", v.observers] : []), ...(v.max_age ? ["--max-age", `${v.max_age}s`] : []),
     ...(v.max_bytes ? ["--max-bytes", v.max_bytes] : []), ...(v.compact ? ["--compact"] : []));
   ask("Create a stream", [
     ["name", "Name", field({ required: true })], ["subject", "NATS subject; * and > as in NATS", field({ required: true })],
     ["replicas", "Replicas (empty: 3, or as many as there are nodes)", field(WHOLE)],
+    ["observers", "Observers: further copies, which serve readers nearby and never count (empty: none)", field(WHOLE)],
     ["max_age", "Keep records for, in seconds (empty: for ever)", field(WHOLE)],
     ["max_bytes", "Keep at most, in bytes (empty: unlimited)", field(WHOLE)],
     ["compact", "Keep only the last record of each key", field({ type: "checkbox" })],
   ], words, async (v) => {
     const config = {};
     if (v.replicas) config.replicas = Number(v.replicas);
+    if (v.observers) config.observers = Number(v.observers);
     if (v.max_age) config.max_age_us = `${v.max_age}000000`;
     if (v.max_bytes) config.max_bytes = v.max_bytes;
     if (v.compact) config.compact = true;
@@ -337,7 +339,7 @@ function create() {
 function alter(stream) {
   const name = fullName(stream), config = stream.config;
   const seconds = (us) => String(Math.round(Number(us || 0) / 1e6));
-  const before = { max_age: seconds(config.max_age_us), max_bytes: String(config.max_bytes || 0), max_messages: String(config.max_messages || 0), min_insync_replicas: String(config.min_insync_replicas || 1) };
+  const before = { max_age: seconds(config.max_age_us), max_bytes: String(config.max_bytes || 0), max_messages: String(config.max_messages || 0), min_insync_replicas: String(config.min_insync_replicas || 1), observers: String(config.observers || 0) };
   const changed = (v) => Object.keys(before).filter((key) => v[key] !== undefined && v[key] !== "" && v[key] !== before[key]);
   const words = (v) => command("stream", "alter", name, ...changed(v).flatMap((key) => [`--${key.replaceAll("_", "-")}`, key === "max_age" ? `${v[key]}s` : v[key]]));
   ask(`Alter ${name}`, [
@@ -345,14 +347,29 @@ function alter(stream) {
     ["max_bytes", "Keep at most, in bytes (0: unlimited)", field({ ...WHOLE, value: before.max_bytes })],
     ["max_messages", "Keep at most, in records (0: unlimited)", field({ ...WHOLE, value: before.max_messages })],
     ["min_insync_replicas", "Replicas in sync without which nothing is acknowledged", field({ ...WHOLE, value: before.min_insync_replicas })],
+    ["observers", "Observers: further copies, which serve readers nearby and never count", field({ ...WHOLE, value: before.observers })],
   ], words, async (v) => {
     const wanted = {};
     for (const key of changed(v)) {
       if (key === "max_age") wanted.max_age_us = `${v.max_age}000000`;
-      else wanted[key] = key === "min_insync_replicas" ? Number(v[key]) : v[key];
+      else wanted[key] = ["min_insync_replicas", "observers"].includes(key) ? Number(v[key]) : v[key];
     }
     await api(`${path(name)}/alter`, { config: wanted, stream_epoch: stream.stream_epoch });
   });
+}
+
+function reassign(stream) {
+  const name = fullName(stream);
+  const before = { replicas: [...(stream.target_replicas && stream.target_replicas.length ? stream.target_replicas : stream.replicas)], observers: [...(stream.observers || [])] };
+  const nodes = (text) => (text || "").split(",").map((word) => word.trim()).filter(Boolean).map(Number);
+  const observe = (v) => v.observers !== undefined && String(nodes(v.observers)) !== String(before.observers);
+  const words = (v) => command("stream", "reassign", name, "--replicas", String(v.replicas === undefined ? before.replicas : nodes(v.replicas)),
+    ...(observe(v) ? ["--observers", String(nodes(v.observers)) || "none"] : []));
+  const list = (value) => field({ inputmode: "numeric", pattern: "\\s*([0-9]+\\s*(,\\s*[0-9]+\\s*)*)?", value: value.join(",") });
+  ask(`Move ${name}`, [
+    ["replicas", "Nodes of its replicas, as 0,1,2; it leaves others once these have all of it", list(before.replicas)],
+    ["observers", "Nodes of its observers (empty: none); one that is named as a replica is promoted", list(before.observers)],
+  ], words, (v) => api(`${path(name)}/reassign`, { replicas: nodes(v.replicas), ...(observe(v) ? { observers: { nodes: nodes(v.observers) } } : {}) }));
 }
 
 const streamPage = (name) => {
@@ -388,6 +405,7 @@ function streamOverview(name, found) {
     ["Subject", stream.subject || "none: internal"], ["Keeps", limits.join(", ") || "everything"],
     ["Flush", String(config.flush).replace("FLUSH_", "").toLowerCase()], ["Acks", String(config.acks).replace("ACKS_", "").toLowerCase()],
     ["Encryption", config.encryption === "ENCRYPTION_AES_256_GCM" ? "AES-256-GCM" : "as the nodes are configured"],
+    ...((stream.target_replicas || []).length ? [["Moves to nodes", stream.target_replicas.join(", ")]] : []),
     ["Needs in sync", String(config.min_insync_replicas)], ["Group", config.group || "–"], ["Leader epoch", String(stream.leader_epoch)],
     ["Acks, refusals since start", `${count(found.acks_sent)}, ${count(found.nacks_sent)}`],
     ["Suspected gaps", count(found.suspected_gaps)], ["Created", moment(stream.created_at_us)],
@@ -400,7 +418,7 @@ function streamOverview(name, found) {
       card("Size", size(found.size_bytes)), card("Not committed", count(found.log_end_offset - found.high_watermark)),
       card("Last record", found.last_append_us ? `${span(Math.max(0, Math.round((Date.now() * 1000 - found.last_append_us) / 1e6)) * 1e6)} ago` : "–")),
     section("Records a second", "", h("div", { class: "body" }, h("b", {}, rate(samples.length ? samples.at(-1) : null)), chart(samples, 600, 60, "wide"))),
-    section("Replicas", command("stream", "describe", name), table("Replicas", columns, replicas, (r) => r.node)),
+    section("Replicas", command("stream", "describe", name), table("Replicas", columns, replicas, (r) => r.node), action("reassign", "Move", () => reassign(stream))),
     section("Settings", command("stream", "describe", name), h("div", { class: "body" }, h("dl", {}, facts.map(([title, value]) => [h("dt", {}, title), h("dd", {}, value)]))), action("alter", "Alter", () => alter(stream))),
   ].filter(Boolean);
 }
