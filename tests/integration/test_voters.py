@@ -121,6 +121,18 @@ def test_three_voters_become_one_and_three_others(cluster: TestCluster, client: 
     assert "configured_voters_ignored" in cluster.log(3)
 
 
+def test_a_node_whose_folder_was_lost_finds_voters_that_its_file_does_not_name(
+    cluster: TestCluster, client: Client
+) -> None:
+    for voters in ((0, 1), (0,), (0, 3), (3,)):
+        agreed(cluster, client, voters)
+    cluster.kill(2)
+    shutil.rmtree(cluster.cluster.data(2))
+    cluster.restart(2)
+    cluster.wait_for("it knows", lambda: group_of(cluster, 2)["voters"] == {"3": raft(cluster, 3)})
+    changes(client)
+
+
 def test_a_leader_that_is_killed_in_the_middle_of_changes_stops_none(
     cluster: TestCluster, client: Client
 ) -> None:

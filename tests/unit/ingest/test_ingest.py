@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from jetstream_protocol.errors import (
+    CODES,
     NotLeaderError,
     PermissionDeniedError,
     StorageError,
@@ -20,6 +21,7 @@ from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.ingest.stream.stream_ingest import Bounds
+from jetstream_server.metadata.state.commands import TransferLeader
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import Listeners
 from tests.support.loops import on_loop
@@ -375,3 +377,25 @@ async def test_a_member_whose_disk_failed_has_left_its_group_when_its_publishers
     on_delivery(Delivery(sid, [b"shared"], [b"_INBOX.x"], [b"lost"]))
     replicas.failed(member, StorageError("a disk failed"))
     assert listening_at_nack == [False]
+
+
+@on_loop
+async def test_who_publishes_to_a_failed_log_tries_again_where_another_replica_will_lead(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    bench.node.cluster.register(1)
+    bench.node.apply()
+    replicated = bench.node.create("replicated", "replicated", replicas=(0, 1))
+    if replicated.leadership is None:
+        bench.node.cluster.do(TransferLeader(stream_id=replicated.stream.id, leader=0))
+        bench.node.apply()
+    first, second = bench.nats.listening
+    told = {first: (bench.replica, StorageError), second: (replicated, UnavailableError)}
+    for sid, (replica, error) in told.items():
+        replica.log.health.fail("the disk said no")
+        on_delivery, _ = bench.nats.listening[sid]
+        on_delivery(Delivery(sid, [b"x"], [b"_INBOX.x"], [b"refused"]))
+        answer = bench.nats.written.pop()
+        assert f'"err_code":{CODES[error].nats_err_code}'.encode() in answer
+        assert b"the disk said no" not in answer

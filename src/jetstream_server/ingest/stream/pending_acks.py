@@ -23,13 +23,14 @@ from jetstream_protocol.errors import (
     JetstreamError,
     StorageError,
     StorageFullError,
+    UnavailableError,
     UnknownOutcomeError,
 )
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.replies import AckPolicy, Replies
 from jetstream_server.ingest.stream.acks import AckFormat, Answer
 from jetstream_server.ingest.stream.admission import Admitted
-from jetstream_server.replication.core.counters import Counters
+from jetstream_server.replication.core.replica import Replica
 
 Write = Callable[[bytes], bool]
 
@@ -72,20 +73,14 @@ class PendingAck(NamedTuple):
 class PendingAcks:
     """The pending acks of one leadership of one stream."""
 
-    __slots__ = ("_bounds", "_counters", "_format", "_pending", "_policy", "_write")
+    __slots__ = ("_bounds", "_counters", "_format", "_pending", "_policy", "_replica", "_write")
 
-    def __init__(
-        self,
-        stream_name: str,
-        policy: AckPolicy,
-        bounds: Bounds,
-        counters: Counters,
-        write: Write,
-    ) -> None:
-        self._format = AckFormat(stream_name)
+    def __init__(self, replica: Replica, policy: AckPolicy, bounds: Bounds, write: Write) -> None:
+        self._format = AckFormat(replica.stream.name)
+        self._replica = replica
         self._policy = policy
         self._bounds = bounds
-        self._counters = counters
+        self._counters = replica.counters
         self._write = write
         self._pending: deque[PendingAck] = deque()
 
@@ -136,7 +131,7 @@ class PendingAcks:
     def nack(self, replies: list[bytes], error: JetstreamError, correlation: bytes = b"") -> None:
         allowed = self._allowed(replies)
         if len(allowed):
-            nacks = self._format.nacks(allowed.to_list(), _for_publishers(error), correlation)
+            nacks = self._format.nacks(allowed.to_list(), self._for_publishers(error), correlation)
             self._write(nacks)
             self._counters.refused(len(allowed), error.code)
 
@@ -146,6 +141,18 @@ class PendingAcks:
         for reply, correlation in askers:
             if correlation:
                 self.nack([reply], error, correlation)
+
+    def _for_publishers(self, error: JetstreamError) -> JetstreamError:
+        """The error without the names of our files, which publishers must not see. Another replica
+        will lead in place of one whose log has failed, if there is one: trying again helps then."""
+        if isinstance(error, StorageFullError):
+            return StorageFullError("the disk is full")
+        if not isinstance(error, StorageError) or _is_theirs(error):
+            return error
+        stream = self._replica.stream
+        if {*stream.isr, *stream.elr} - {self._replica.node_id}:
+            return UnavailableError("the leader's log has failed; another replica will lead")
+        return StorageError("the stream's log takes no appends; its description says why")
 
     # After the commit.
 
@@ -185,15 +192,6 @@ class PendingAcks:
     def _forget(self, pending: PendingAck) -> None:
         self._bounds.pending_acks -= pending.ack_count
         self._bounds.uncommitted_bytes -= pending.length
-
-
-def _for_publishers(error: JetstreamError) -> JetstreamError:
-    """The error without the names of our files, which publishers must not see."""
-    if isinstance(error, StorageFullError):
-        return StorageFullError("the disk is full")
-    if isinstance(error, StorageError) and not _is_theirs(error):
-        return StorageError("the stream's log takes no appends; its description says why")
-    return error
 
 
 def _is_theirs(error: StorageError) -> bool:

@@ -79,7 +79,7 @@ class StreamIngest:
         """Why NATS refuses the subscription; None: it does not."""
         self._replicas = replicas
         self._bounds = bounds
-        self._answers = PendingAcks(replica.stream.name, policy, bounds, replica.counters, write)
+        self._answers = PendingAcks(replica, policy, bounds, write)
 
     def deliver(self, delivery: Delivery) -> None:
         """Store one delivery, and answer it at once or after its commit. Never raises for its

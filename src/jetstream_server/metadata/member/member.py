@@ -23,7 +23,7 @@ from jetstream_server.metadata.member.extension import RaftThreadExtension
 from jetstream_server.metadata.member.member_loop import Listener, MemberLoop
 from jetstream_server.metadata.raft.group_file import Group, GroupFile
 from jetstream_server.metadata.raft.handshake import Identity
-from jetstream_server.metadata.raft.joining import ask
+from jetstream_server.metadata.raft.joining import ask, ask_one
 from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.snapshot_file import read_snapshot
 from jetstream_server.metadata.raft.status import MetadataStatus
@@ -171,7 +171,7 @@ class Member:
 
     async def _take_part(self, journal: Journal, group_file: GroupFile) -> None:
         member_loop = self._member_loop = MemberLoop(
-            self._config, journal, group_file, self._listener, self._extension
+            self._config, journal, group_file, self._listener, self._extension, ask_group=ask_one
         )
         self._loop.set_exception_handler(member_loop.loop_error)
         try:

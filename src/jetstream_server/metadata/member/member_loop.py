@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,7 +37,7 @@ from jetstream_server.metadata.member.extension import RaftThreadExtension, is_e
 from jetstream_server.metadata.member.proposals import Outcome, Proposals
 from jetstream_server.metadata.member.state_machine import RegistryStateMachine
 from jetstream_server.metadata.raft.core import SURELY_NOT_APPLIED, RaftCore
-from jetstream_server.metadata.raft.group_file import GroupFile
+from jetstream_server.metadata.raft.group_file import Group, GroupFile
 from jetstream_server.metadata.raft.handshake import Capability, Identity, cluster_digest
 from jetstream_server.metadata.raft.joining import encode_group
 from jetstream_server.metadata.raft.journal import Journal
@@ -48,12 +48,16 @@ from jetstream_server.metadata.raft.voter_change import Verdict
 from jetstream_server.metadata.raft.voters import Voters
 from jetstream_server.metadata.state.changes import Change
 from jetstream_server.metadata.state.state_image import StateImage
+from jetstream_server.net.certificates import Certificates
 
 logger = structlog.get_logger(__name__)
 
 LOST_SECONDS = 5.0
-"""A node that has had no metadata leader for so long dials every node that it knows of. The voters
-that it knows may all have been replaced while it was down."""
+"""A node that has had no metadata leader for so long dials every node that it knows of, and asks
+them who votes. The voters that it knows may have been replaced while it was down, or it lost its
+folder and knows only its configuration."""
+
+AskGroup = Callable[[str, Identity, Certificates | None], Awaitable[Group]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +93,10 @@ class MemberLoop:
         *,
         make_core: Callable[..., RaftCore] = RaftCore,
         make_links: Callable[..., PeerLinks] = PeerLinks,
+        ask_group: AskGroup | None = None,
     ) -> None:
         """make_core, make_links: create the Raft core and the links; the simulation passes its
-        own."""
+        own. ask_group: asks a node who votes (joining.py); None: nobody can be asked."""
         self.failure = ""
         self.not_leading = asyncio.Event()
         self.proposals = Proposals()
@@ -102,6 +107,7 @@ class MemberLoop:
         self._journal = journal
         self._group_file = group_file
         self._listener = listener
+        self._told: Mapping[NodeId, str] = {}
         voters = group.voter_set
         self._core = make_core(config.node_id, voters, journal, self.machine, config.raft)
         identity = Identity(config.node_id, os.urandom(16), config.secret)
@@ -123,6 +129,10 @@ class MemberLoop:
         self._dialled: dict[NodeId, tuple[str, ...]] = {}
         self._seen_voters: object = None
         self._led_at = 0.0
+        self._ask_group = ask_group
+        self._identity = identity
+        self._asking: asyncio.Task[None] | None = None
+        self._asked_at = 0.0
         self._turn_due = False
         self._compacting = False
         # Messages that have arrived and are not processed yet, in order.
@@ -198,6 +208,8 @@ class MemberLoop:
     async def close(self) -> None:
         """Close the links. Returns when the disk is not used any more."""
         self._closed = True
+        if self._asking is not None:
+            self._asking.cancel()
         await self.links.close()
         if self._syncing is not None:
             await asyncio.wait([self._syncing])
@@ -295,7 +307,12 @@ class MemberLoop:
         if self._core.leader_id() != NO_NODE or not self._led_at:
             self._led_at = now
         is_lost = now - self._led_at > LOST_SECONDS
-        seen = (self._core.voters, self.machine.registry.revision, is_lost)
+        if not is_lost:
+            self._told = {}
+        elif self._may_ask(now) and self._ask_group is not None:
+            self._asked_at = now
+            self._asking = asyncio.get_running_loop().create_task(self._ask(self._ask_group))
+        seen = (self._core.voters, self.machine.registry.revision, is_lost, self._told)
         if seen != self._seen_voters:
             self._seen_voters = seen
             addresses = self._addresses(is_lost=is_lost)
@@ -303,17 +320,38 @@ class MemberLoop:
                 self._dialled = addresses
                 self.links.use(addresses)
 
+    def _may_ask(self, now: float) -> bool:
+        is_asking = self._asking is not None and not self._asking.done()
+        return not is_asking and now - self._asked_at > LOST_SECONDS
+
+    async def _ask(self, ask_group: AskGroup) -> None:
+        """Ask the nodes that are dialled who votes. The links report those that do not answer."""
+        known = self._group_file.group.cluster_id
+        others = [at for peer, at in self._dialled.items() if peer != self._config.node_id]
+        told: dict[NodeId, str] = {}
+        for address in dict.fromkeys(address for addresses in others for address in addresses):
+            try:
+                group = await ask_group(address, self._identity, self._config.certificates)
+            except JetstreamError:
+                continue
+            if known in ("", group.cluster_id):
+                told.update(group.addresses)
+        self._told = told
+
     def _addresses(self, *, is_lost: bool = False) -> dict[NodeId, tuple[str, ...]]:
         """Where the voters in force may be: as they have registered, as the group has agreed, and
         as the configuration says. is_lost: other nodes, too."""
         nodes, configured = self.machine.registry.nodes, self._config.voters
         agreed = dict(self._core.voters.addresses)
         ahead = self._core.addresses_ahead
-        others = {*nodes, *configured, *ahead} - {self._config.node_id} if is_lost else set()
+        others: set[NodeId] = {*self._told}
+        if is_lost:
+            others |= {*nodes, *configured, *ahead}
+        others -= {self._config.node_id}
         addresses = {}
         for node_id in sorted({*agreed, *others}):
             registered = nodes[node_id].addresses.raft if node_id in nodes else ""
-            told = (ahead.get(node_id, ""), registered)
+            told = (ahead.get(node_id, ""), registered, self._told.get(node_id, ""))
             known = (*told, agreed.get(node_id, ""), configured.get(node_id, ""))
             addresses[node_id] = tuple(dict.fromkeys(address for address in known if address))
         return addresses

@@ -1,8 +1,10 @@
-"""Asks a running node which group it belongs to, for a new node that knows only its address.
+"""Asks a running node which group it belongs to, and who votes there.
 
-The new node dials a Raft port and authenticates as for a link (handshake.py), with the purpose ASK.
-The answer is one frame: JSON with the voters, the cluster id and the group's recoveries. It becomes
-the new node's `group.json`; from then on the node follows like any other that does not vote.
+A node dials a Raft port and authenticates as for a link (handshake.py), with the purpose ASK. The
+answer is one frame: JSON with the voters, the cluster id and the group's recoveries. It becomes the
+`group.json` of a new node that knows only an address: from then on it follows like any other that
+does not vote. A node that finds no leader among the voters that it knows learns from it where the
+voters are.
 """
 
 from __future__ import annotations
@@ -67,23 +69,35 @@ async def ask(
     not join, and UnavailableError after `seconds`.
     """
     deadline = asyncio.get_running_loop().time() + seconds
-    reasons: dict[str, str] = {}
+    told: dict[str, str] = {}
     while True:
         for address in addresses:
             try:
-                async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
-                    return await _ask(address, identity, certificates)
+                return await ask_one(address, identity, certificates)
             except (PreconditionFailedError, UnauthenticatedError) as error:
                 raise type(error)(f"{address} {error.message}") from error
-            except (OSError, asyncio.IncompleteReadError, ssl.SSLError, JetstreamError) as error:
-                reason = error.message if isinstance(error, JetstreamError) else str(error)
-                if reasons.get(address) != reason:
-                    reasons[address] = reason
-                    logger.warning("cannot_join_yet", address=address, reason=reason)
+            except UnavailableError as error:
+                if told.get(address) != error.message:
+                    told[address] = error.message
+                    logger.warning("cannot_join_yet", address=address, reason=error.message)
         if asyncio.get_running_loop().time() > deadline:
-            told = "; ".join(f"{address} {reason}" for address, reason in reasons.items())
-            raise UnavailableError(f"cannot join a cluster: {told}")
+            reasons = "; ".join(f"{address} {reason}" for address, reason in told.items())
+            raise UnavailableError(f"cannot join a cluster: {reasons}")
         await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def ask_one(address: str, identity: Identity, certificates: Certificates | None) -> Group:
+    """Ask once. Raises PreconditionFailedError if this node's id is in use there,
+    UnauthenticatedError if it may not ask, and UnavailableError if there is no answer."""
+    try:
+        async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
+            return await _ask(address, identity, certificates)
+    except (PreconditionFailedError, UnauthenticatedError):
+        raise
+    except JetstreamError as error:
+        raise UnavailableError(error.message) from error
+    except (OSError, asyncio.IncompleteReadError, ssl.SSLError) as error:
+        raise UnavailableError(str(error) or type(error).__name__) from error
 
 
 async def _ask(address: str, identity: Identity, certificates: Certificates | None) -> Group:
