@@ -9,6 +9,7 @@ import pytest
 
 from jetstream_protocol.errors import (
     FencedEpochError,
+    InternalError,
     NotLeaderError,
     PreconditionFailedError,
     StorageError,
@@ -18,6 +19,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.logfiles.metadata_records import Entry
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.member import member
 from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.library import RaftTimings
 from jetstream_server.metadata.raft.messages import REGULAR
@@ -48,6 +50,21 @@ class TestGroupOfOne:
                 await log.propose(register(log))
                 assert time.monotonic() - began < 1.0 + lateness.since(began)
                 assert log.leader == 0
+
+        asyncio.run(main())
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+    def test_a_bug_at_the_start_ends_the_start(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(directory: str) -> None:
+            raise ZeroDivisionError(directory)
+
+        async def main() -> None:
+            async with members(tmp_path, 1) as group:
+                monkeypatch.setattr(member, "read_snapshot", fail)
+                with pytest.raises(InternalError, match="the metadata thread has ended: ZeroDiv"):
+                    await asyncio.wait_for(group.start(0), 20)
 
         asyncio.run(main())
 

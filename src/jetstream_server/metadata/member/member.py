@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from jetstream_protocol.errors import JetstreamError, PreconditionFailedError
+from jetstream_protocol.errors import InternalError, JetstreamError, PreconditionFailedError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.member.extension import RaftThreadExtension
@@ -99,6 +99,12 @@ class Member:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._live())
+        except Exception as error:
+            # A bug: who waits for the start must not wait for ever.
+            self._listener.member_started(
+                InternalError(f"the metadata thread has ended: {error!r}")
+            )
+            raise
         finally:
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
