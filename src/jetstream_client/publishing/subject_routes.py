@@ -77,10 +77,10 @@ class SubjectRoute:
         )
         if group and not numbers:
             numbers = tuple(range(len(group.streams)))
-        streams = _without_idle_members(streams)
+        everybody, streams = streams, _without_idle_members(streams)
         names = frozenset(stream.name for stream in streams)
         return cls(
-            _expectations([stream for stream in streams if stream.acks == "reply"]),
+            _expectations([stream for stream in streams if stream.acks == "reply"], everybody),
             names,
             frozenset(stream.full_name for stream in streams),
             _expectations([stream for stream in streams if stream.acks in ("reply", "envelope")]),
@@ -135,7 +135,7 @@ class SubjectRoute:
 
     def is_covered_by(self, wanted: Sequence[Expectation]) -> bool:
         """Whether every stream of the subject is among those whose answer is waited for."""
-        return self.names == frozenset().union(*wanted)
+        return self.names <= frozenset().union(*wanted)
 
     def wanted(self, subject: str, acks: str | Sequence[str]) -> tuple[Expectation, ...]:
         """The expectations that `acks` asks for. Raises if they can never be met."""
@@ -204,20 +204,37 @@ def _refusal(stream: Stream) -> JetstreamError:
     return StreamReadonlyError(f"stream {stream.name!r} is read-only: nothing was stored")
 
 
-def _expectations(streams: Sequence[Stream]) -> tuple[Expectation, ...]:
+def _expectations(
+    streams: Sequence[Stream], everybody: Sequence[Stream] = ()
+) -> tuple[Expectation, ...]:
+    """Who answers. everybody: also members that do not listen; any of them may by now, and then it
+    answers instead of another member of its group."""
     groups: dict[str, set[str]] = {}
     for stream in streams:
         if stream.group:
             groups.setdefault(stream.group, set()).add(stream.name)
+    for stream in everybody:
+        if stream.group in groups and stream.acks == "reply":
+            groups[stream.group].add(stream.name)
     alone = (frozenset((stream.name,)) for stream in streams if not stream.group)
     return (*alone, *(frozenset(names) for names in groups.values()))
 
 
 class SubjectRoutes:
-    """A cache of routes by subject. `streams_on` asks the registry."""
+    """A cache of routes by subject.
 
-    def __init__(self, streams_on: Callable[[str], Awaitable[Sequence[Stream]]]) -> None:
+    streams_on: asks any node's registry. as_led: returns a stream as its leader knows it. The
+    leader is asked about streams that do not listen: another node may not know yet that they do
+    again.
+    """
+
+    def __init__(
+        self,
+        streams_on: Callable[[str], Awaitable[Sequence[Stream]]],
+        as_led: Callable[[Stream], Awaitable[Stream]],
+    ) -> None:
         self._streams_on = streams_on
+        self._as_led = as_led
         self._cache: dict[
             str, tuple[float, SubjectRoute]
         ] = {}  # the route, and until when it is fresh
@@ -258,7 +275,7 @@ class SubjectRoutes:
             task.exception()  # Waiting callers have seen it; perhaps none waits any more.
 
     async def _ask(self, subject: str) -> SubjectRoute:
-        streams = await self._streams_on(subject)
+        streams = await asyncio.gather(*map(self._as_it_is, await self._streams_on(subject)))
         if not streams:
             self._cache.pop(subject, None)
             raise NoStreamError(
@@ -273,6 +290,9 @@ class SubjectRoutes:
             return route
         self._cache[subject] = (time.monotonic() + FRESH_SECONDS, route)
         return route
+
+    async def _as_it_is(self, stream: Stream) -> Stream:
+        return stream if _listens(stream) else await self._as_led(stream)
 
     def forget(self, subject: str) -> None:
         self._cache.pop(subject, None)

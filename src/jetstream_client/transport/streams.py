@@ -26,6 +26,9 @@ from jetstream_protocol.generated import common_pb2
 _LEADER_SHARE = 2
 """The leader may take half of the timeout to describe its stream; then any node is asked."""
 
+_AS_LED_SECONDS = 2.0
+"""How long a leader is asked what it knows of its stream. One that is alive answers at once."""
+
 
 class Streams:
     """Every call repeats itself where that is safe; see `_control`."""
@@ -101,6 +104,20 @@ class Streams:
             raise
         return int(answer.description.stream.leader)
 
+    async def as_led(self, stream: Stream) -> Stream:
+        """The stream as its leader knows it; as it is given if no leader answers in time."""
+        try:
+            leader = (await self._cluster.describe()).node(stream.leader)
+            answer = await self._described(
+                wire.to_ref(stream),
+                min(_AS_LED_SECONDS, self._control.timeout),
+                "asking the stream's leader",
+                address=None if leader is None else leader.grpc,
+            )
+        except JetstreamError:
+            return stream  # What is known of it stands.
+        return wire.stream_of(answer.description.stream)
+
     async def registered(self, ref: common_pb2.StreamRef, timeout: float) -> Stream:
         """The stream as any node knows it: no leader is needed."""
         return wire.stream_of((await self._known(ref, timeout)).description.stream)
@@ -117,12 +134,14 @@ class Streams:
         what: str,
         *,
         registry_only: bool = False,
+        address: str | None = None,
     ) -> pb.DescribeStreamResponse:
         return await self._control.call(
             lambda stubs: stubs.streams.DescribeStream,
             pb.DescribeStreamRequest(stream=ref, registry_only=registry_only),
             pb.DescribeStreamResponse,
             what=what,
+            address=address,
             timeout=timeout,
         )
 

@@ -220,12 +220,14 @@ class CreateStreamResponse(_message.Message):
     def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
 
 class DescribeStreamRequest(_message.Message):
-    __slots__ = ("stream", "registry_only")
+    __slots__ = ("stream", "registry_only", "min_stream_epoch")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     REGISTRY_ONLY_FIELD_NUMBER: _ClassVar[int]
+    MIN_STREAM_EPOCH_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     registry_only: bool
-    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., registry_only: _Optional[bool] = ...) -> None: ...
+    min_stream_epoch: int
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., registry_only: _Optional[bool] = ..., min_stream_epoch: _Optional[int] = ...) -> None: ...
 
 class DescribeStreamResponse(_message.Message):
     __slots__ = ("description",)

@@ -67,7 +67,7 @@ RPCS: dict[str, Requirement] = {
     "/jetstream.v1.Streams/CreateStream": Requirement(
         Scope.NEW_STREAM, Operation.CREATE, nodes=True, changes=True
     ),
-    "/jetstream.v1.Streams/DescribeStream": _stream(Operation.DESCRIBE),
+    "/jetstream.v1.Streams/DescribeStream": _stream(Operation.DESCRIBE, nodes=True),
     "/jetstream.v1.Streams/ListStreams": AUTHENTICATED,
     "/jetstream.v1.Streams/DeleteStream": _stream(Operation.DELETE, changes=True),
     "/jetstream.v1.Streams/AlterStream": _stream(Operation.ALTER, changes=True),

@@ -119,7 +119,7 @@ def test_a_group_goes_on_without_its_members_that_take_nothing() -> None:
         replace(stream("b", "g"), readonly=True),
     )
     feed = SubjectRoute.of([paused, readonly, stream("c", "g")])
-    assert feed.wanted("a.x", "all") == (names("c"),)
+    assert (feed.names, feed.refusals) == (names("c"), {})
     with pytest.raises(StreamReadonlyError):
         SubjectRoute.of([readonly]).wanted("a.x", "all")
     # Outside a group it listens, and refuses by itself.
@@ -130,6 +130,7 @@ def test_a_group_goes_on_without_its_members_that_take_nothing() -> None:
 class FakeRegistry:
     def __init__(self, *streams: Stream) -> None:
         self.streams = list(streams)
+        self.led: dict[str, Stream] = {}
         self.calls = 0
 
     async def streams_on(self, subject: str) -> list[Stream]:
@@ -137,11 +138,16 @@ class FakeRegistry:
         await asyncio.sleep(0)
         return self.streams
 
+    async def as_led(self, stream: Stream) -> Stream:
+        """The leader knows the news first."""
+        await asyncio.sleep(0)
+        return self.led.get(stream.name, stream)
+
 
 @on_loop
 async def test_publishers_of_one_subject_share_one_question() -> None:
     registry = FakeRegistry(stream("a"))
-    feeds = SubjectRoutes(registry.streams_on)
+    feeds = SubjectRoutes(registry.streams_on, registry.as_led)
     await asyncio.gather(*[feeds.ask("a.x") for _ in range(100)])
     assert registry.calls == 1
     assert feeds.known("a.x") is not None
@@ -150,7 +156,7 @@ async def test_publishers_of_one_subject_share_one_question() -> None:
 @on_loop
 async def test_that_no_stream_listens_is_never_remembered() -> None:
     registry = FakeRegistry()
-    feeds = SubjectRoutes(registry.streams_on)
+    feeds = SubjectRoutes(registry.streams_on, registry.as_led)
     with pytest.raises(NoStreamError, match=r"create one, for example on a\.>"):
         await feeds.ask("a.x")
     registry.streams.append(stream("a"))
@@ -161,7 +167,7 @@ async def test_that_no_stream_listens_is_never_remembered() -> None:
 async def test_a_subject_with_a_wildcard_is_refused_without_asking() -> None:
     registry = FakeRegistry(stream("a"))
     with pytest.raises(InvalidRequestError, match="wildcard"):
-        await SubjectRoutes(registry.streams_on).ask("a.*")
+        await SubjectRoutes(registry.streams_on, registry.as_led).ask("a.*")
     assert registry.calls == 0
 
 
@@ -171,7 +177,7 @@ async def test_what_is_known_is_asked_for_anew_while_it_is_still_used(
 ) -> None:
     monkeypatch.setattr("jetstream_client.publishing.subject_routes.FRESH_SECONDS", -0.01)
     registry = FakeRegistry(stream("a"))
-    feeds = SubjectRoutes(registry.streams_on)
+    feeds = SubjectRoutes(registry.streams_on, registry.as_led)
     await feeds.ask("a.x")
     registry.streams.append(stream("b"))
     assert feeds.known("a.x") == SubjectRoute.of([stream("a")])
@@ -184,6 +190,33 @@ async def test_what_is_known_is_asked_for_anew_while_it_is_still_used(
 @on_loop
 async def test_what_is_known_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jetstream_client.publishing.subject_routes.FRESH_SECONDS", -100.0)
-    feeds = SubjectRoutes(FakeRegistry(stream("a")).streams_on)
+    registry = FakeRegistry(stream("a"))
+    feeds = SubjectRoutes(registry.streams_on, registry.as_led)
     await feeds.ask("a.x")
     assert feeds.known("a.x") is None
+
+
+@on_loop
+async def test_the_leader_is_asked_whether_a_stream_still_does_not_listen() -> None:
+    """Any other node may hear later that it was resumed."""
+    paused = replace(stream("a"), paused=True)
+    registry = FakeRegistry(paused)
+    feeds = SubjectRoutes(registry.streams_on, registry.as_led)
+    with pytest.raises(StreamPausedError):
+        (await feeds.ask("a.x")).wanted("a.x", "all")
+    registry.led["a"] = stream("a")
+    assert (await feeds.ask("a.x")).wanted("a.x", "all") == (names("a"),)
+
+
+def test_a_member_that_may_listen_again_by_now_may_answer() -> None:
+    """It takes its share of the messages as soon as it is resumed, whatever is known here."""
+    idle = [
+        replace(stream("a", group="g"), paused=True),
+        replace(stream("b", group="g"), readonly=True),
+        replace(stream("off", group="g", acks="off"), paused=True),
+    ]
+    route = SubjectRoute.of([*idle, stream("c", group="g")])
+    assert route.wanted("a.x", "all") == (names("a", "b", "c"),)
+    assert route.is_covered_by(route.wanted("a.x", "all"))
+    assert route.names == names("c")
+    assert not route.recognises_ids(1)

@@ -72,6 +72,16 @@ class Peers:
         )
         return answer
 
+    async def reach_epoch(self, node_id: NodeId, stream_id: StreamId, stream_epoch: int) -> None:
+        """Return once that node has the stream at this epoch, or a later one. Raises the node's
+        JetstreamError."""
+        request = pb.DescribeStreamRequest(
+            stream=common_pb2.StreamRef(id=stream_id),
+            registry_only=True,
+            min_stream_epoch=stream_epoch,
+        )
+        await self._call(node_id, "Streams", "DescribeStream", request, DESCRIBE_SECONDS)
+
     async def transfer_leader(self, leader: NodeId, stream_id: StreamId, target: NodeId) -> None:
         """Ask a stream's leader to hand over. Raises the leader's JetstreamError."""
         request = pb.TransferLeaderRequest(

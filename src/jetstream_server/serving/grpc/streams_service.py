@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 
+import structlog
+
 from jetstream_protocol import subjects
 from jetstream_protocol.errors import (
     JetstreamError,
@@ -38,7 +40,11 @@ from jetstream_server.serving.grpc.purges import Purges
 from jetstream_server.serving.grpc.restores import Restores
 from jetstream_server.serving.stream_access import StreamAccess
 
+logger = structlog.get_logger("jetstream.server")
+
 DAMAGED_MAX = 100
+EPOCH_SECONDS = 1.5
+"""How long a call waits until this node has applied a change; in touch, that is milliseconds."""
 _DESCRIBED_PER_TURN = 50
 """Streams per turn: about 2 ms of the event loop."""
 
@@ -112,6 +118,8 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         self, request: pb.DescribeStreamRequest, call: Call
     ) -> pb.DescribeStreamResponse:
         stream = self._replicas.stream_of(request.stream)
+        if stream.stream_epoch < request.min_stream_epoch:
+            stream = await self._reached(stream, request.min_stream_epoch)
         if request.registry_only:
             known = pb.StreamDescription(stream=stream_to_proto(stream))
             return pb.DescribeStreamResponse(description=known)
@@ -123,6 +131,26 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             return pb.DescribeStreamResponse(description=description)
         replica = self._replicas.resolve_led(request.stream)
         return pb.DescribeStreamResponse(description=_description(replica))
+
+    async def _reached(self, stream: StreamMetadata, stream_epoch: int) -> StreamMetadata:
+        """The stream once it is at that epoch here. Raises StreamNotFoundError, and
+        UnavailableError after EPOCH_SECONDS."""
+        changed = asyncio.Event()
+        stop = self._metadata.watch(lambda _: changed.set())
+        try:
+            async with asyncio.timeout(EPOCH_SECONDS):
+                while stream.stream_epoch < stream_epoch:
+                    changed.clear()
+                    await changed.wait()
+                    stream = self._replicas.stream_of(common_pb2.StreamRef(id=stream.id))
+        except TimeoutError:
+            raise UnavailableError(
+                f"stream {stream.name!r} is at stream epoch {stream.stream_epoch} on node "
+                f"{self._node_id}, not at {stream_epoch} yet"
+            ) from None
+        finally:
+            stop()
+        return stream
 
     async def ListStreams(
         self, request: pb.ListStreamsRequest, call: Call
@@ -188,7 +216,17 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         self._check_encryption(request.config, call)
         epoch = request.stream_epoch if request.HasField("stream_epoch") else None
         altered = await self._streams.alter(stream, config_from_proto(request.config), epoch)
+        if altered.leader not in (NO_NODE, self._node_id):
+            await self._wait_for_leader(altered)
         return pb.AlterStreamResponse(stream=stream_to_proto(altered))
+
+    async def _wait_for_leader(self, stream: StreamMetadata) -> None:
+        """Return once the leader has the stream as it is here: it is the leader that serves
+        publishers by the new settings. One that does not answer will have it, too."""
+        try:
+            await self._peers.reach_epoch(stream.leader, stream.id, stream.stream_epoch)
+        except JetstreamError as error:
+            logger.info("leader_not_waited_for", stream=stream.full_name, reason=error.message)
 
     def _check_encryption(self, config: pb.StreamConfig, call: Call) -> None:
         """Refuse a stream that must be encrypted if this node has no key. If another node with keys
