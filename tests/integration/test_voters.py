@@ -96,6 +96,15 @@ def test_a_dead_voter_is_replaced_under_load_and_nobody_restarts(
     assert f"jetstream voters remove {left[0]}" in refused
 
 
+def test_the_command_says_what_a_change_waits_for(cluster: TestCluster, client: Client) -> None:
+    cluster.kill(3)
+    said = cluster.jetstream("voters", "add", "3", "--yes", "--timeout", "6", code=4)
+    assert said == (
+        "error: the voters are not changed yet: node 3 has not caught up with the metadata leader\n"
+    )
+    assert client.list_voters().nodes == (0, 1, 2)
+
+
 def test_three_voters_become_one_and_three_others(cluster: TestCluster, client: Client) -> None:
     for voters in ((0, 1), (0,), (0, 3), (0, 2, 3), (2, 3), (1, 2, 3)):
         found = agreed(cluster, client, voters)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -12,11 +11,9 @@ from jetstream_client.cli import options
 from jetstream_client.cli.output import emit_json, print_table
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import Voters
-from jetstream_protocol.errors import InvalidRequestError, UnavailableError
+from jetstream_protocol.errors import InvalidRequestError
 
 app = options.group("Show and change which nodes vote on the metadata.")
-
-AGAIN_SECONDS = 0.3
 
 
 @app.command("list")
@@ -110,8 +107,7 @@ def _change(
     as_json: bool,
 ) -> None:
     """Show the voters before and after, ask, and change one after the other."""
-    config = options.config(context, server, timeout)
-    with Client.from_config(config) as client:
+    with Client.from_config(options.config(context, server, timeout)) as client:
         before = client.list_voters().nodes
         after = tuple(sorted({*before, *added} - set(removed)))
         wants_json = options.wants_json(context, as_json)
@@ -125,23 +121,12 @@ def _change(
         now = set(before)
         for node in added:
             now |= {node}
-            voters = _until_agreed(client, now, config.timeout)
+            voters = client.change_voters(sorted(now))
         for node in removed:
             if node in now:
                 now -= {node}
-                voters = _until_agreed(client, now, config.timeout)
+                voters = client.change_voters(sorted(now))
         _tell(voters, wants_json, f"the voters are {_names(voters.nodes)}")
-
-
-def _until_agreed(client: Client, wanted: set[int], seconds: float) -> Voters:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return client.change_voters(sorted(wanted))
-        except UnavailableError:
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(AGAIN_SECONDS)
 
 
 def _tell(voters: Voters, as_json: bool, text: str) -> None:

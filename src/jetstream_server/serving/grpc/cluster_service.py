@@ -266,4 +266,6 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
     async def ChangeVoters(
         self, request: pb.ChangeVotersRequest, call: Call
     ) -> pb.ListVotersResponse:
-        return await self._voters.change(request, forward=not was_forwarded(call))
+        return await self._voters.change(
+            request, forward=not was_forwarded(call), seconds=call.seconds
+        )

@@ -44,7 +44,8 @@ class Call:
 
     peer: the caller's connection, as gRPC names it ("ipv4:127.0.0.1:40000"). metadata: its headers.
     peer_identity: the identity in the caller's certificate; None without TLS or without a
-    certificate. identity: the caller, once it is known (guard.py).
+    certificate. identity: the caller, once it is known (guard.py). seconds: how long the caller was
+    going to wait when the call arrived; None: for ever.
     """
 
     def __init__(self, context: _Context) -> None:
@@ -52,6 +53,7 @@ class Call:
         self.peer_identity = of_auth_context(context.auth_context())
         self.metadata = context.invocation_metadata() or ()
         self.identity: Identity = ANONYMOUS
+        self.seconds: float | None = context.time_remaining()
         self._ended = False
         self._then: list[Callable[[], object]] = []
 

@@ -158,15 +158,15 @@ class Peers:
         return answer
 
     async def change_voters(
-        self, node_id: NodeId, request: pb.ChangeVotersRequest
+        self, node_id: NodeId, request: pb.ChangeVotersRequest, seconds: float
     ) -> pb.ListVotersResponse:
-        """Ask the metadata leader. Raises its JetstreamError."""
+        """Ask the metadata leader, which answers within `seconds`. Raises its JetstreamError."""
         answer: pb.ListVotersResponse = await self._call(
             node_id,
             "Cluster",
             "ChangeVoters",
             request,
-            CALL_SECONDS,
+            seconds,
             forwarded=True,
         )
         return answer

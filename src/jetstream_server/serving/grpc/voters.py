@@ -22,8 +22,11 @@ from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.serving.grpc.peers import Peers
 
 CHANGE_SECONDS = 8.0
-"""How long a leader is asked again; less than a call between nodes may take."""
+"""How long a leader is asked again at most; less than a call between nodes may take."""
+CHANGE_SHARE = 0.8
+"""Of the time that the caller waits: it hears then what the change waits for, and may ask again."""
 ASK_SECONDS = 0.1
+NOT_YET = "the voters are not changed yet: "
 
 
 class VotingMetadata(Protocol):
@@ -31,6 +34,9 @@ class VotingMetadata(Protocol):
 
     @property
     def registry(self) -> Registry: ...
+
+    @property
+    def is_alone(self) -> bool: ...
 
     @property
     def leader(self) -> NodeId: ...
@@ -81,15 +87,19 @@ class GroupVoters:
             )
 
     async def change(
-        self, request: pb.ChangeVotersRequest, *, forward: bool
+        self, request: pb.ChangeVotersRequest, *, forward: bool, seconds: float | None
     ) -> pb.ListVotersResponse:
-        """Return once the wanted voters are agreed on. Raises InvalidRequestError,
-        PreconditionFailedError, and UnavailableError with what the leader waits for."""
+        """Return once the wanted voters are agreed on. seconds: how long the caller waits; None:
+        for ever. Raises InvalidRequestError, PreconditionFailedError, and UnavailableError with
+        what the leader waits for."""
         wanted = tuple(sorted({NodeId(voter) for voter in request.voters}))
         self._check(wanted)
+        patience = (
+            CHANGE_SECONDS if seconds is None else min(CHANGE_SECONDS, seconds * CHANGE_SHARE)
+        )
         waits_for = "there is no metadata leader"
         try:
-            async with asyncio.timeout(CHANGE_SECONDS):
+            async with asyncio.timeout(patience):
                 while True:
                     leader = self._metadata.leader
                     if leader == self._node_id:
@@ -100,12 +110,12 @@ class GroupVoters:
                         raise UnavailableError(f"node {self._node_id} does not lead; try again")
                     elif leader != NO_NODE:
                         try:
-                            return await self._peers.change_voters(leader, request)
+                            return await self._peers.change_voters(leader, request, patience)
                         except UnavailableError as error:
-                            waits_for = error.message
+                            waits_for = error.message.removeprefix(NOT_YET)
                     await asyncio.sleep(ASK_SECONDS)
         except TimeoutError:
-            raise UnavailableError(f"the voters are not changed yet: {waits_for}") from None
+            raise UnavailableError(f"{NOT_YET}{waits_for}") from None
 
     async def _change_here(self, wanted: tuple[NodeId, ...]) -> str:
         """Ask this node, the leader, once. Returns what it waits for; "" when it is done."""
@@ -122,9 +132,16 @@ class GroupVoters:
         unknown = [voter for voter in wanted if voter not in known]
         voting = self._metadata.status().voters
         if any(voter not in voting for voter in unknown):
+            hint = "start it first"
+            if self._metadata.is_alone:
+                hint = (
+                    f"node {self._node_id} was begun alone and listens for no other: write "
+                    f"`voters: [{self._node_id}]` into its file and restart it, then start the "
+                    "other one with `join`"
+                )
             raise PreconditionFailedError(
                 f"node {_names([each for each in unknown if each not in voting])} is no node of "
-                "this cluster: start it first"
+                f"this cluster: {hint}"
             )
 
 
