@@ -41,7 +41,9 @@ class _Files(LocalCluster):
             config["join"] = config["nodes"][1]["raft"]
         config["nodes"] = [each for each in config["nodes"] if (each["id"] == JOINS) == joins]
         file = self.directory / f"{'joins' if joins else 'begins'}.yaml"
-        file.write_text(yaml.safe_dump(config))
+        text = yaml.safe_dump(config)
+        if not file.exists() or file.read_text() != text:  # Another node may be reading it.
+            file.write_text(text)
         arguments = ["--config", str(file), "--node-id", str(node), "--data", str(self.data(node))]
         self._start(node_name(node), [*self.server, *arguments])
 
@@ -122,19 +124,19 @@ def test_who_joins_is_told_who_votes_and_nobody_else_is(
 
 
 class _Growing(LocalCluster):
-    """The first node's file lists it alone; later both, of which it votes. The second one joins."""
+    """The first node's file lists it alone. is_open: it names it as the voter, too. The second one
+    joins."""
 
-    is_grown = False
+    is_open = False
 
     def start_node(self, node: int) -> None:
         config = self.config
         if node:
             config["join"] = config["nodes"][0]["raft"]
             config["nodes"] = config["nodes"][1:]
-        elif self.is_grown:
-            config["voters"] = [0]
         else:
             config["nodes"] = config["nodes"][:1]
+            config |= {"voters": [0]} if self.is_open else {}
         file = self.directory / f"{node_name(node)}.yaml"
         file.write_text(yaml.safe_dump(config))
         arguments = ["--config", str(file), "--node-id", str(node), "--data", str(self.data(node))]
@@ -145,17 +147,23 @@ class _GrowingCluster(TestCluster):
     kind = _Growing
 
 
-def test_a_single_node_becomes_a_cluster(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_single_node_becomes_a_cluster(tmp_path: Path, is_open: bool) -> None:
+    """One that is open to others is not restarted. One that is not says what to do."""
     cluster = _GrowingCluster(tmp_path / "nodes", 2)
     try:
+        cluster.cluster.is_open = is_open  # type: ignore[attr-defined]
         cluster.cluster.start_nats()
         cluster.restart(0)
         with Client(cluster.cluster.grpc_addresses[0], timeout=20) as client:
             client.create_stream("orders", "orders")
             client.publish("orders", b"1")
-        cluster.stop(0)
-        cluster.cluster.is_grown = True  # type: ignore[attr-defined]
-        cluster.restart(0, 1)
+        if not is_open:
+            _refuses_others(cluster)
+            cluster.stop(0)
+            cluster.cluster.is_open = True  # type: ignore[attr-defined]
+            cluster.restart(0)
+        cluster.restart(1)
         with Client(cluster.servers, timeout=20) as client:
             client.reassign_stream("orders", (0, 1))
             cluster.wait_for_isr("orders", [0, 1])
@@ -171,3 +179,13 @@ def test_a_single_node_becomes_a_cluster(tmp_path: Path) -> None:
             cluster.wait_for("it leads", lambda: client.describe_stream("orders").leader == 1)
     finally:
         cluster.close()
+
+
+def _refuses_others(cluster: TestCluster) -> None:
+    """It listens for nobody, and both nodes say what to do."""
+    cluster.cluster.start_node(1)
+    cluster.wait_for("node 1 says why", lambda: "cannot_join_yet" in cluster.log(1))
+    assert "`voters` in its file has its own id" in cluster.log(1)
+    cluster.kill(1)
+    said = cluster.jetstream("voters", "add", "1", "--yes", code=1)
+    assert "write `voters: [0]` into its file and restart it" in said

@@ -186,7 +186,8 @@ def _node_start(
             listen=configured.raft.listen,
             accept_voters=start.accept_voters,
             join=config.join_addresses,
-            has_followers=len(config.nodes) > len(config.voter_addresses),
+            has_followers=not config.is_alone
+            and (len(config.nodes) > len(config.voter_addresses) or len(config.nodes) == 1),
             cluster_id=folder.cluster_id,
             secret=config.credential.encode(),
             certificates=certificates,

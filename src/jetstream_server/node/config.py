@@ -308,7 +308,8 @@ class Config(BaseSettings):
     join: list[Address] | Address = []
     """Raft ports of nodes of a running cluster: this node joins it. It lists only itself then."""
     voters: list[int] = []
-    """The nodes that vote on metadata; empty: the first ones, an odd number."""
+    """The nodes that vote on metadata; empty: the first ones, an odd number. With its own id here a
+    single node listens for others, which may join it."""
     credential: str = Field(default="", repr=False)
     """The secret by which nodes authenticate each other. Required with several nodes."""
     tls: TlsConfig | None = None
@@ -328,8 +329,9 @@ class Config(BaseSettings):
 
     @property
     def is_alone(self) -> bool:
-        """Whether there are no other nodes."""
-        return len(self.nodes) == 1 and not self.join
+        """Whether there are no other nodes, and none may join. A single node that names itself in
+        `voters` is open to others."""
+        return len(self.nodes) == 1 and not self.join and not self.voters
 
     @property
     def voter_addresses(self) -> dict[int, str]:
@@ -370,11 +372,15 @@ class Config(BaseSettings):
                 "votes"
             )
         if not self.is_alone and self.tls is not None and self.tls.ca_file is None:
-            raise ValueError("tls.ca_file: needed with several nodes, which show certificates")
+            raise ValueError(
+                "tls.ca_file: needed with several nodes, which show certificates, and with "
+                "`voters`, which lets others join"
+            )
         has_known_clients = self.tls is not None and self.tls.client_auth == "required"
         if not self.is_alone and not (self.credential or self.insecure or has_known_clients):
             raise ValueError(
-                "credential: needed with several nodes, so that they know each other; set it (best "
+                "credential: needed with several nodes, so that they know each other, and with "
+                "`voters`, which lets others join; set it (best "
                 "by JETSTREAM_CREDENTIAL), or tls with client_auth: required, or insecure: true if "
                 "the network is trusted"
             )
