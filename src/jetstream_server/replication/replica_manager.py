@@ -247,8 +247,8 @@ class ReplicaManager:
     async def until_served(self) -> None:
         """Wait until the surviving records of the logs that this node leads alone can be read
         again: under `group` they count once they are flushed."""
-        for replica in list(self._replicas.values()):
-            while _must_flush_to_serve(replica):
+        for replica in [r for r in self._replicas.values() if r.stream.is_alone(self._node_id)]:
+            while replica.leadership is not None and replica.flush_wanted:
                 self._flush_ended.clear()
                 await self._flush_ended.wait()
 
@@ -598,8 +598,3 @@ class ReplicaManager:
         # **safety** Without the note a log that failed, if only now, would count as good.
         self._not_noted.update((replica.stream.id, None) for replica in self._just_failed)
         return self.note_suspects() and is_clean
-
-
-def _must_flush_to_serve(replica: Replica) -> bool:
-    is_alone = replica.stream.is_alone(replica.node_id) and replica.leadership is not None
-    return is_alone and replica.flush_wanted
