@@ -18,6 +18,7 @@ import pytest
 from jetstream_client import Client
 from tests.support.browser import Page, browser, needs_chromium
 from tests.support.command import jetstream
+from tests.support.secured import secured_server
 from tests.support.server import ServerProcess
 
 PAGE_BYTES_MAX = 150 * 1024
@@ -336,3 +337,49 @@ def test_a_change_is_made_in_a_browser_only_once_changes_are_allowed(
 
     asyncio.run(walk())
     assert client.describe_stream(name).max_age == 60
+
+
+@needs_chromium
+def test_only_a_token_that_the_cluster_knows_is_kept_and_a_missing_right_is_named(
+    tmp_path: Path,
+) -> None:
+    async def walk(address: str, token: str) -> None:
+        async with browser(tmp_path / "browser") as page:
+
+            async def enter(entered: str) -> None:
+                await page.value(
+                    f"document.querySelector('dialog [name=token]').value = {json.dumps(entered)},"
+                    "document.querySelector('dialog form').requestSubmit()"
+                )
+
+            asked = "document.getElementById('dialog')?.open"
+            alert = "document.querySelector('dialog [role=alert]')"
+            health = "document.getElementById('health').textContent"
+            button = "document.getElementById('login').textContent"
+            await page.open(f"{address}/")
+            await page.until(f"{asked} && {health} == '● not logged in'")
+            assert "jetstream token create" in await page.value(
+                "document.querySelector('main').textContent"
+            )
+            await enter("jst_wrong")
+            await page.until(f"{alert}.textContent.includes('the token is not known')")
+            await enter("tökén")
+            await page.until(f"{alert}.textContent.includes('this is no token')")
+            assert await page.value(f"{asked} && {button} == 'Log in'")
+            await enter(token)
+            await page.until(f"!{asked} && {health} == '● nodes are well'")
+            await page.until("document.querySelector('table[aria-label=Nodes] tbody tr')")
+            assert await page.value(button) == "Logged in"
+            await page.value("document.getElementById('changes').click()")
+            await page.until("document.getElementById('drain-0')")
+            await page.value("document.getElementById('drain-0').click()")
+            await page.value("document.querySelector('dialog form').requestSubmit()")
+            await page.until(
+                f"{alert}.textContent.includes('acl add user:reports --allow cluster')"
+            )
+            assert page.problems == []
+
+    with secured_server(tmp_path / "data") as server:
+        with server.client() as admin:
+            token = admin.create_token("user:reports").text
+        asyncio.run(walk(server.http, token))

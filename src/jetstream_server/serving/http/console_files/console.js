@@ -76,9 +76,8 @@ const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${String(word
 
 class Refused extends Error {}
 
-async function api(what, body, signal) {
+async function api(what, body, signal, token = sessionStorage.getItem(TOKEN)) {
   const headers = {};
-  const token = sessionStorage.getItem(TOKEN);
   if (token) headers.Authorization = `Bearer ${token}`;
   const options = { headers, signal };
   if (body !== undefined) {
@@ -194,9 +193,14 @@ function action(id, label, act) {
 function login() {
   const input = h("input", { type: "password", autocomplete: "off", "aria-label": "Token" });
   ask("Log in", [["token", "Token (empty: log out)", input]], "", async ({ token }) => {
-    if (token) sessionStorage.setItem(TOKEN, token);
-    else sessionStorage.removeItem(TOKEN);
+    if (!token) sessionStorage.removeItem(TOKEN);
+    else {
+      if (!/^[\x21-\x7e]+$/.test(token)) throw new Refused("this is no token: it has characters that no token has");
+      await api("cluster", undefined, undefined, token); // A token that is refused is not kept.
+      sessionStorage.setItem(TOKEN, token);
+    }
     showLogin();
+    watchHealth();
   });
 }
 
@@ -561,7 +565,7 @@ function laidOut(value) {
 
 // Navigation and refreshing.
 
-let page = null, timer = 0, turn = 0, asked = false;
+let page = null, timer = 0, turn = 0, asked = false, healthTimer = 0, healthTurn = 0;
 
 function pageOf(hash) {
   const [place, query = ""] = hash.replace(/^#\/?/, "").split("?");
@@ -592,6 +596,7 @@ async function refresh() {
     if (!document.hidden && !$("dialog").open) {
       const found = await current.look();
       if (mine !== turn) return;
+      asked = false;
       const content = current.draw(found);
       if (content) put($("main"), content);
       $("status").textContent = `as of ${new Date().toLocaleTimeString()}`;
@@ -600,8 +605,11 @@ async function refresh() {
     if (mine !== turn) return;
     $("status").textContent = "";
     if (!(error instanceof Refused) && !(error instanceof TypeError)) throw error;
+    const strange = error.status === 401 && !sessionStorage.getItem(TOKEN);
     const message = error instanceof Refused ? error.message : "this node does not answer; trying again";
-    put($("main"), h("div", { class: "error", role: "alert" }, message));
+    put($("main"), strange
+      ? h("div", { class: "error", role: "alert" }, "This cluster shows itself to those who log in with a token. An administrator makes one: ", h("code", {}, "jetstream token create user:NAME"))
+      : h("div", { class: "error", role: "alert" }, message));
     if (error.status === 401 && !asked) {
       asked = true;
       login();
@@ -612,17 +620,22 @@ async function refresh() {
 }
 
 async function watchHealth() {
+  clearTimeout(healthTimer);
+  const mine = healthTurn += 1;
   try {
     const found = await api("cluster");
+    if (mine !== healthTurn) return;
     const nodes = found.nodes || [];
     const bad = found.controller < 0 ? "no controller" : nodes.some((n) => n.fenced || (n.not_ready || []).length) ? "a node is not well" : "";
     const answering = nodes.find((n) => n.address.node_id === found.answering_node);
     if (answering) server = answering.address.grpc;
     put($("health"), h("span", { class: bad ? "bad" : "good" }, bad ? `● ${bad}` : "● nodes are well"));
-  } catch {
-    put($("health"), h("span", { class: "bad" }, "● no answer"));
+  } catch (error) {
+    if (mine !== healthTurn) return;
+    const text = error.status !== 401 ? "no answer" : sessionStorage.getItem(TOKEN) ? "token refused" : "not logged in";
+    put($("health"), h("span", { class: "bad" }, `● ${text}`));
   }
-  setTimeout(watchHealth, 3 * POLL_MS);
+  healthTimer = setTimeout(watchHealth, 3 * POLL_MS);
 }
 
 addEventListener("hashchange", open);
