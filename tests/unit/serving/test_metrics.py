@@ -18,7 +18,12 @@ from jetstream_server.replication.core.replica import Replica
 from jetstream_server.serving.grpc.cursor_lags import CursorLag
 from jetstream_server.serving.metrics import stream_series
 from jetstream_server.serving.metrics.histograms import Histograms
-from jetstream_server.serving.metrics.page import Matches, MetricsPage, Replicas
+from jetstream_server.serving.metrics.page import (
+    REPLICAS_PER_TURN,
+    Matches,
+    MetricsPage,
+    Replicas,
+)
 from jetstream_server.serving.metrics.snapshot import Snapshot
 from tests.support.loops import on_loop
 from tests.support.node import Node
@@ -115,6 +120,24 @@ async def test_ten_thousand_streams_take_less_than_a_second_and_never_hold_up_th
     assert text.count(b"jetstream_stream_log_bytes{") == (
         stream_series.STREAMS_MAX if pattern else 0
     )
+
+
+@on_loop
+@pytest.mark.parametrize("pattern", ["", "*"])
+async def test_what_comes_in_gets_several_turns_of_the_loop_between_two_of_the_page(
+    tmp_path: Path, pattern: str
+) -> None:
+    """An ack needs several, and the flusher's thread: with one it waits for most of the page."""
+    node = Node(tmp_path / "streams")
+    node.start()
+    replicas = Many(node.create(), STREAMS)
+    writing = asyncio.create_task(page(replicas).text(pattern))
+    turns = 0
+    while not writing.done():
+        await asyncio.sleep(0)
+        turns += 1
+    await writing
+    assert turns > 10 * STREAMS / REPLICAS_PER_TURN
 
 
 @on_loop
