@@ -26,15 +26,70 @@ MANIFESTS: list[dict[str, Any]] = list(
 )
 
 
+def of_kind(kind: str) -> list[dict[str, Any]]:
+    return [each for each in MANIFESTS if each["kind"] == kind]
+
+
 def manifest(kind: str) -> dict[str, Any]:
-    (found,) = [each for each in MANIFESTS if each["kind"] == kind]
+    (found,) = of_kind(kind)
     return found
 
 
 @pytest.mark.parametrize("document", MANIFESTS, ids=lambda each: each["kind"])
-def test_kubernetes_accepts_every_manifest(document: dict[str, Any]) -> None:
+def test_kubernetes_accepts_every_manifest_old_and_new(document: dict[str, Any]) -> None:
+    """By the schemas of its versions, which know every field."""
     validate = pytest.importorskip("kubernetes_validate")
-    validate.validate(document, "1.31", strict=True)
+    versions = ("1.27", "1.31", validate.latest_version())
+    for version in versions:
+        validate.validate(document, version, strict=True)
+    misspelled = {**document, "metadata": {**document["metadata"], "lables": {}}}
+    with pytest.raises(validate.ValidationError, match="lables"):
+        validate.validate(misspelled, versions[-1], strict=True)
+
+
+def test_the_manifests_mean_each_other() -> None:
+    """What no schema checks: a name that means nothing is accepted, and nothing works."""
+    pods = manifest("StatefulSet")["spec"]
+    template, (container,) = pods["template"], pods["template"]["spec"]["containers"]
+    labels = template["metadata"]["labels"].items()
+    services = {each["metadata"]["name"]: each["spec"] for each in of_kind("Service")}
+    policies = [each["spec"]["selector"]["matchLabels"] for each in of_kind("PodDisruptionBudget")]
+    apart = template["spec"]["affinity"]["podAntiAffinity"]
+    (rule,) = apart["requiredDuringSchedulingIgnoredDuringExecution"]
+    selectors = [
+        *(each["selector"] for each in services.values()),
+        *policies,
+        rule["labelSelector"]["matchLabels"],
+        pods["selector"]["matchLabels"],
+    ]
+    assert all(each and each.items() <= labels for each in selectors)
+    assert services[pods["serviceName"]]["clusterIP"] == "None", "its pods have names"
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    for service in services.values():
+        assert all(ports[each["name"]] == each["port"] for each in service["ports"])
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert ports[container[probe]["httpGet"]["port"]] == 9295
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == str(ports["http"])
+    volumes = [each["name"] for each in template["spec"]["volumes"]]
+    volumes += [each["metadata"]["name"] for each in pods["volumeClaimTemplates"]]
+    assert sorted(each["name"] for each in container["volumeMounts"]) == sorted(volumes)
+    (config_map,) = of_kind("ConfigMap")
+    (volume,) = template["spec"]["volumes"]
+    assert volume["configMap"]["name"] == config_map["metadata"]["name"]
+    (secret,) = [each["valueFrom"]["secretKeyRef"] for each in container["env"]]
+    text = (TREE / "ops" / "kubernetes" / "jetstream.yaml").read_text()
+    made = f"kubectl create secret generic {secret['name']} --from-literal={secret['key']}="
+    assert made in text, "the file's first lines say how"
+
+
+def test_a_pod_has_the_time_to_drain_and_to_stop() -> None:
+    pods = manifest("StatefulSet")["spec"]["template"]["spec"]
+    script = pods["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1]
+    (drain_seconds,) = re.findall(r"--wait --timeout (\d+)", script)
+    unit = re.search(r"^TimeoutStopSec=(\d+)", UNIT.read_text(), re.MULTILINE)
+    assert unit is not None
+    stop_seconds = int(unit[1])
+    assert pods["terminationGracePeriodSeconds"] >= int(drain_seconds) + stop_seconds
 
 
 def test_the_pods_are_the_nodes_of_the_file(tmp_path: Path) -> None:
