@@ -6,12 +6,16 @@ import re
 import subprocess
 import sys
 import tomllib
+import urllib.request
 import zipfile
-from importlib.metadata import distribution, requires
+from importlib.metadata import distribution, requires, version
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+from jetstream_client import Client
+from tests.support.server import ServerProcess
 
 TREE = Path(__file__).resolve().parents[2]
 SDK_BYTES_MAX = 42_000_000  # Bytecode, which is not counted, makes it a fifth more: 60 MB at most.
@@ -48,6 +52,45 @@ def test_the_readme_of_the_wheel_links_to_no_file_beside_it(wheel: zipfile.ZipFi
     readme = wheel.read(name).decode().partition("\n\n")[2]
     assert "Ten minutes with Jetstream (`docs/tutorial.md`)" in readme
     assert [link for link in re.findall(r"\]\(([^)]+)\)", readme) if ":" not in link] == []
+
+
+class FromWheel(ServerProcess):
+    """A server whose packages are the wheel's, laid out in a folder: the checkout is not used."""
+
+    site = Path()
+
+    def command(self) -> list[str]:
+        arguments = super().command()[3:]
+        program = (
+            f"import sys; sys.path.insert(0, {str(self.site)!r}); import jetstream_server; "
+            f"assert jetstream_server.__file__.startswith({str(self.site)!r}); "
+            "from jetstream_command import server; server()"
+        )
+        return [sys.executable, "-P", "-c", program, *arguments]
+
+
+def test_a_server_from_the_wheel_alone_serves_everything(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    wheel.extractall(tmp_path / "site")
+    server = FromWheel(tmp_path / "data")
+    server.site = tmp_path / "site"
+    server.start()
+    try:
+        console = TREE / "src" / "jetstream_server" / "serving" / "http" / "console_files"
+        files = [path.name for path in console.iterdir() if path.suffix != ".html"]
+        assert "console.js" in files
+        for path in ("", *files, "healthz", "readyz", "api/v1/cluster"):
+            with urllib.request.urlopen(f"{server.http}/{path}") as answer:
+                assert answer.read(), path
+        with urllib.request.urlopen(f"{server.http}/metrics") as answer:
+            assert f'version="{version("jetstream-log")}"' in answer.read().decode()
+        with Client(server.grpc) as client:
+            client.create_stream("orders", "orders.>")
+            client.publish("orders.eu", b"hello")
+            assert [each.value for each in client.fetch("orders")] == [b"hello"]
+    finally:
+        server.kill()
 
 
 def needed(lines: list[str], found: set[str]) -> set[str]:
