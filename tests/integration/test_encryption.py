@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from jetstream_client import Client, StorageError
+from jetstream_client.cli.progress import progress_bar
 from jetstream_client.migration.backup import back_up
 from jetstream_client.migration.restore import restore
 from jetstream_server.log.encryption import key_id_of
@@ -149,9 +150,7 @@ def test_a_backup_stays_encrypted_and_is_restored_by_a_server_with_the_key(
         manifest = back_up(client, "kept", tmp_path / "backup", lambda offsets: None)
         assert manifest.records == 30
         assert files_with_the_secret(tmp_path / "backup") == []
-        _, digest = restore(
-            client, tmp_path / "backup", "again", lambda _: lambda offsets: None, subject="again.>"
-        )
+        _, digest = restore(client, tmp_path / "backup", "again", progress_bar, subject="again.>")
         assert digest.count == 30
         after = [(each.offset, each.timestamp_us, each.key, each.value) for each in
                  client.consume("again", stop="latest", patience=30)]  # fmt: skip

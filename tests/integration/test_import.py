@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import nats as nats_py
 import pytest
 
 from jetstream_client import Client, NatsOptions
+from jetstream_client.cli.progress import progress_bar
 from jetstream_client.migration import importing, nats_stream
 from jetstream_client.migration.kafka import header_block
 from jetstream_client.migration.records import RecordDigest, Records
@@ -225,6 +226,96 @@ def test_a_mirror_follows_until_it_is_cut_over(
     assert client.publish("LIVE.more", b"four").offset == 54
 
 
+@pytest.fixture
+def waiting(server: ServerProcess, peer: NatsServer) -> Iterator[subprocess.Popen[str]]:
+    """A cut-over of stream WAIT of JetStream to `wait`, that waits for publishers to stop."""
+    asyncio.run(_filled(peer.url, "WAIT"))
+    program = [sys.executable, "-m", "jetstream_client", "--server", server.grpc, "mirror", "wait"]
+    cutting_over = subprocess.Popen(
+        [*program, "--from-jetstream", "WAIT", "--nats", peer.url, "--cut-over", "--wait"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with cutting_over:
+        try:
+            assert cutting_over.stderr is not None
+            assert "wait holds what WAIT has up to sequence 51" in cutting_over.stderr.readline()
+            yield cutting_over
+        finally:
+            cutting_over.kill()
+            asyncio.run(_deleted(peer.url, "WAIT"))
+
+
+def test_a_cut_over_copies_what_came_while_it_compared(
+    client: Client, peer: NatsServer, waiting: subprocess.Popen[str]
+) -> None:
+    asyncio.run(_publish(peer.url, "WAIT.more", [b"one", b"two"]))
+    assert client.describe_stream("wait").restoring
+    said, complaints = waiting.communicate("\n", timeout=30)
+    assert (waiting.returncode, complaints) == (0, "")
+    assert said.startswith("cut over to wait: 49 records")
+    assert [each.value for each in read(client, "wait")][-2:] == [b"one", b"two"]
+    assert client.publish("WAIT.more", b"three").offset == 53
+    client.delete_stream("wait")
+
+
+def test_a_stream_that_began_anew_while_publishers_stopped_is_not_cut_over(
+    client: Client, peer: NatsServer, waiting: subprocess.Popen[str]
+) -> None:
+    asyncio.run(_deleted(peer.url, "WAIT"))
+    asyncio.run(_filled(peer.url, "WAIT"))
+    complaints = waiting.communicate("\n", timeout=30)[1]
+    assert waiting.returncode == 1
+    assert "began anew" in complaints
+    assert client.describe_stream("wait").restoring
+    client.delete_stream("wait")
+
+
+async def _deleted(url: str, name: str) -> None:
+    client = await nats_py.connect(url)
+    try:
+        await client.jetstream().delete_stream(name)
+    finally:
+        await client.close()
+
+
+def test_what_was_compared_is_not_read_again(client: Client, name: str) -> None:
+    copying = importing.Import(client, name, name, {}, may_shrink=True)
+    first, second = [_numbers(0, 1, 3)], [_numbers(4, 6)]
+    read_back: list[int] = []
+    copying.add(first, lambda _: None)
+    assert copying.verify(4, read_back.append).count == 3
+    assert sum(read_back) == 4
+    copying.add(second, lambda _: None)
+    done = copying.verify(7, read_back.append)
+    assert sum(read_back) == 7
+    whole = RecordDigest()
+    for records in first + second:
+        whole.add(records)
+    assert (done.count, done.digest) == (5, whole.hexdigest())
+
+
+def test_copying_and_comparing_are_two_steps_and_both_go_to_their_ends(
+    client: Client, name: str
+) -> None:
+    steps: list[tuple[str, int | None, list[int]]] = []
+
+    @contextmanager
+    def bar(total: int | None, what: str) -> Iterator[Callable[[int], None]]:
+        steps.append((what, total, []))
+        yield steps[-1][2].append
+
+    importing.run(
+        client, name, name, {}, [_numbers(5, 6), _numbers(8, 9)], (5, 10), bar, may_shrink=False
+    )
+    assert [(what, total, sum(told)) for what, total, told in steps] == [
+        ("copying", 5, 5),
+        ("comparing", 5, 5),
+    ]
+
+
 async def _bucket(url: str, keys: int, value: bytes) -> None:
     """Gives a bucket's keys a value; of each, JetStream keeps the last one."""
     client = await nats_py.connect(url)
@@ -274,7 +365,7 @@ def test_a_stream_that_holds_something_else_than_its_source_never_listens(
     before.add([_numbers(0, 1, 2)], lambda _: None)
     with pytest.raises(CorruptBatchError):
         importing.run(
-            client, name, name, {}, [now], (0, now.offsets[-1] + 1), lambda _: None,
+            client, name, name, {}, [now], (0, now.offsets[-1] + 1), progress_bar,
             may_shrink=may_shrink,
         )  # fmt: skip
     assert client.describe_stream(name).restoring

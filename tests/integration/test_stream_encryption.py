@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from jetstream_client import Client, PreconditionFailedError, StorageError
+from jetstream_client.cli.progress import progress_bar
 from jetstream_client.migration.backup import back_up
 from jetstream_client.migration.restore import restore
 from jetstream_protocol.batch import decode_header
@@ -83,9 +84,7 @@ def test_only_the_streams_that_ask_for_it_are_encrypted(
         assert all(encrypted(client, "sealed"))
         assert not any(encrypted(client, "plain"))
         back_up(client, "sealed", tmp_path / "backup", lambda offsets: None)
-        restored, _ = restore(
-            client, tmp_path / "backup", "again", lambda _: lambda offsets: None, subject="again.>"
-        )
+        restored, _ = restore(client, tmp_path / "backup", "again", progress_bar, subject="again.>")
         assert values(client, "again") == said(range(30))
         assert restored.encryption == "aes-256-gcm"
         ids["again"] = restored.id

@@ -172,13 +172,13 @@ def confirm(question: str, *, yes: bool, dry_run: bool = False) -> None:
     terminal, raise a usage error. dry_run: the command has --dry-run."""
     if yes:
         return
-    if not _on_terminal():
+    if not on_terminal():
         instead = "add --yes" + (", or --dry-run to see what it would do" if dry_run else "")
         raise UsageError(f"this command asks first, and there is no terminal: {instead}")
     typer.confirm(question, abort=True, err=True)
 
 
-def _on_terminal() -> bool:
+def on_terminal() -> bool:
     """Whether somebody can be asked."""
     return all(each is not None and each.isatty() for each in (sys.stdin, sys.stderr))
 

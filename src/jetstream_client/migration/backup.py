@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -40,6 +41,8 @@ _FETCH_BYTES = 4 * 1024 * 1024
 
 Advance = Callable[[int], None]
 """Told how many offsets further it is."""
+Bar = Callable[[int | None, str], AbstractContextManager[Advance]]
+"""Begins a step: how many offsets it has (None: unknown), and what is done, in a word."""
 
 
 def back_up(client: Client, stream: StreamLike, folder: Path, advance: Advance) -> Manifest:

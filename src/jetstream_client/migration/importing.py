@@ -16,9 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from jetstream_client.clients.blocking_client import Client
-from jetstream_client.migration.backup import Advance
+from jetstream_client.migration.backup import Advance, Bar, kept
 from jetstream_client.migration.records import OffsetRanges, RecordDigest, Records
-from jetstream_client.migration.restore import begin_restoring, differs, listen, records_of
+from jetstream_client.migration.restore import (
+    Position,
+    begin_restoring,
+    differs,
+    listen,
+    records_of,
+)
 from jetstream_client.migration.restore_writer import RestoreWriter
 from jetstream_client.values.types import Stream
 
@@ -37,6 +43,7 @@ class Imported:
 class Import:
     """A new stream that is filled from a source: `begin`, `add`, `verify`, `listen`.
 
+    `add` and `verify` may be called again with what has come to the source since.
     may_shrink: the source may remove records at any place while it is copied.
     """
 
@@ -50,6 +57,9 @@ class Import:
         self._digest = RecordDigest()
         self._copied_before = self._writer.next_offset if may_shrink else 0
         self._source = OffsetRanges()
+        self._whole, self._of_source = RecordDigest(), RecordDigest()
+        self._start = 0
+        self._verified: int | None = None
 
     @property
     def next_offset(self) -> int:
@@ -58,6 +68,7 @@ class Import:
 
     def begin(self, start_offset: int) -> None:
         """The source has nothing before that offset."""
+        self._start = start_offset
         if not self._writer.next_offset and start_offset:
             self._writer.cover(start_offset)
             self._writer.flush()
@@ -74,15 +85,21 @@ class Import:
             advance(max(0, self._writer.next_offset - before))
         self._writer.flush()
 
-    def verify(self, end_offset: int) -> Imported:
+    def verify(self, end_offset: int, advance: Advance) -> Imported:
         """Compare the records that were read with what the stream holds; its log must end at
-        `end_offset`. Raises CorruptBatchError."""
+        `end_offset`. What was verified before is not read again: nobody else writes to the stream.
+        Raises CorruptBatchError."""
         self._writer.cover(end_offset)
         self._writer.flush()
-        of_source, whole = RecordDigest(), RecordDigest()
-        for records in records_of(self._client, self.stream):
+        whole, of_source = self._whole, self._of_source
+        position = Position(self._verified or self._start, advance)
+        for records in records_of(self._client, self.stream, self._verified):
+            records = kept(records, self._verified or 0)
             whole.add(records)
             of_source.add(records.where(lambda offset: not self._is_removed(offset, end_offset)))
+            position.to(records.offsets[-1] + 1 if records else 0)
+        position.to(end_offset)
+        self._verified = self._writer.next_offset
         wanted = self._digest
         if (of_source.count, of_source.hexdigest()) != (wanted.count, wanted.hexdigest()):
             raise differs(self.stream.name, wanted.count, of_source.count)
@@ -100,12 +117,14 @@ class Import:
 
 def run(
     client: Client, name: str, subject: str, settings: dict[str, Any], source: Iterable[Records],
-    bounds: tuple[int, int], advance: Advance, *, may_shrink: bool,
+    bounds: tuple[int, int], bar: Bar, *, may_shrink: bool,
 ) -> Imported:  # fmt: skip
     """All of an import. bounds: the source's first offset, and the one after its last."""
     importing = Import(client, name, subject, settings, may_shrink=may_shrink)
     importing.begin(bounds[0])
-    importing.add(source, advance)
-    done = importing.verify(bounds[1])
+    with bar(bounds[1] - bounds[0], "copying") as advance:
+        importing.add(source, advance)
+    with bar(bounds[1] - bounds[0], "comparing") as advance:
+        done = importing.verify(bounds[1], advance)
     importing.listen()
     return done

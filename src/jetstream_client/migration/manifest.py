@@ -57,6 +57,16 @@ class Manifest:
     files: tuple[BackupFile, ...] = ()
     is_complete: bool = False
 
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Its first offset, and the one after its last."""
+        return self.start_offset, self.end_offset
+
+    @property
+    def length(self) -> int:
+        """How many offsets it covers, gaps included."""
+        return self.end_offset - self.start_offset
+
     def to_json(self) -> str:
         values = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
         return json.dumps(values, indent=2) + "\n"

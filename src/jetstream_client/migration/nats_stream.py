@@ -49,7 +49,7 @@ _NS = 10**9
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
     """What JetStream says of a stream. Settings in seconds and bytes; 0: unlimited. retention:
-    limits, interest or workqueue."""
+    limits, interest or workqueue. created: when, as JetStream writes it."""
 
     name: str
     subjects: tuple[str, ...]
@@ -61,6 +61,7 @@ class StreamInfo:
     max_messages: int
     duplicate_window: float
     retention: str
+    created: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +222,7 @@ class NatsStream:
             max_messages=max(0, config.get("max_msgs", 0)),
             duplicate_window=config.get("duplicate_window", 0) / _NS,
             retention=config.get("retention", "limits"),
+            created=found.get("created", ""),
         )
 
     async def _make_consumer(self, sequence: int) -> None:

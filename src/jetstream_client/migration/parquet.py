@@ -5,13 +5,13 @@ Needs pyarrow. The file gets its name when it is complete.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jetstream_client.clients.blocking_client import Client
-from jetstream_client.migration.backup import Advance
+from jetstream_client.migration.backup import Advance, Bar
 from jetstream_client.migration.manifest import Manifest, settings_of
 from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_client.migration.restore import begin_restoring, differs, finish, listen
@@ -73,7 +73,7 @@ def restore(
     client: Client,
     path: Path,
     name: str | None,
-    begin: Callable[[Manifest], Advance],
+    bar: Bar,
     **changed: Any,
 ) -> tuple[Stream, RecordDigest]:
     """As `restore.restore`."""
@@ -83,17 +83,18 @@ def restore(
             f"{path} is not what `stream backup` writes: its records can be imported "
             "(jetstream import NAME --from FILE)"
         )
-    advance = begin(manifest)
     settings = {"replicas": manifest.replicas, **manifest.settings, **changed}
     subject = settings.pop("subject", None) or manifest.subject
     stream, limits = begin_restoring(client, name or manifest.name, subject, settings)
     writer = RestoreWriter(client, stream)
-    for records in read(path):
-        writer.put(records)
-        advance(len(records))
-    writer.cover(manifest.end_offset)
-    writer.flush()
-    digest = finish(client, stream, manifest.start_offset)
+    with bar(manifest.records, "copying") as advance:
+        for records in read(path):
+            writer.put(records)
+            advance(len(records))
+        writer.cover(manifest.end_offset)
+        writer.flush()
+    with bar(manifest.length, "comparing") as advance:
+        digest = finish(client, stream, manifest.bounds, advance)
     if (digest.count, digest.hexdigest()) != (manifest.records, manifest.digest):
         raise differs(stream.name, manifest.records, digest.count)
     return listen(client, stream, limits), digest

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jetstream_client.clients.blocking_client import Client
-from jetstream_client.migration.backup import Advance, kept, read_manifest, stored_batches
+from jetstream_client.migration.backup import Advance, Bar, kept, read_manifest, stored_batches
 from jetstream_client.migration.manifest import Manifest
 from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_client.migration.restore_writer import RestoreWriter
@@ -23,12 +23,11 @@ def restore(
     client: Client,
     folder: Path,
     name: str | None,
-    begin: Callable[[Manifest], Advance],
+    bar: Bar,
     **changed: Any,
 ) -> tuple[Stream, RecordDigest]:
     """Make the stream anew under `name` (by default its own), with the same offsets and times.
 
-    begin: called with what the backup holds; returns a function that is called with each offset.
     changed: settings that differ from those of the backup. If a restore was interrupted, the same
     call goes on where it stopped. Raises CorruptBatchError for a damaged backup, StreamExistsError
     for another stream of that name.
@@ -36,19 +35,20 @@ def restore(
     manifest = read_manifest(folder)
     if not manifest.is_complete:
         raise PreconditionFailedError(f"the backup in {folder} is not complete: take it again")
-    advance = begin(manifest)
     settings = {"replicas": manifest.replicas, **manifest.settings, **changed}
     subject = settings.pop("subject", None) or manifest.subject
     stream, limits = begin_restoring(client, name or manifest.name, subject, settings)
     writer = RestoreWriter(client, stream)
     whole = _WholeBatches(manifest)
-    for header, batch in stored_batches(folder, manifest):
-        writer.put_batches(batch)
-        whole.add(header)
-        advance(header.next_offset - max(header.base_offset, manifest.start_offset))
-    writer.cover(manifest.end_offset)
-    writer.flush()
-    digest = finish(client, stream, manifest.start_offset, whole.note)
+    with bar(manifest.length, "copying") as advance:
+        for header, batch in stored_batches(folder, manifest):
+            writer.put_batches(batch)
+            whole.add(header)
+            advance(header.next_offset - max(header.base_offset, manifest.start_offset))
+        writer.cover(manifest.end_offset)
+        writer.flush()
+    with bar(manifest.length, "comparing") as advance:
+        digest = finish(client, stream, manifest.bounds, advance, whole.note)
     if not manifest.digest and whole.found != whole.records:
         raise differs(stream.name, whole.records, whole.found)
     if manifest.digest and (digest.count, digest.hexdigest()) != (
@@ -91,26 +91,48 @@ def begin_restoring(
 def finish(
     client: Client,
     stream: Stream,
-    start_offset: int,
+    bounds: tuple[int, int],
+    advance: Advance,
     each: Callable[[Records], None] = lambda records: None,
 ) -> RecordDigest:
     """Remove what only covers the offsets before the first record, and read back what the stream
     holds.
 
-    each: called with all records that are read.
+    bounds: the first offset of the backup, and the one after its last. each: called
+    with all records that are read.
     """
+    start_offset, end_offset = bounds
     if start_offset:
         client.purge_stream(stream, start_offset)
-    digest = RecordDigest()
+    digest, position = RecordDigest(), Position(start_offset, advance)
     for records in records_of(client, stream):
         digest.add(kept(records, start_offset))
         each(records)
+        position.to(records.offsets[-1] + 1 if records else 0)
+    position.to(end_offset)
     return digest
 
 
-def records_of(client: Client, stream: Stream) -> Iterator[Records]:
-    """All committed records of a stream."""
-    offset, last_epoch = client.offset_at(stream, "earliest"), -1
+class Position:
+    """Tells `advance` how much further a reader is; `to` may name an offset behind it."""
+
+    def __init__(self, offset: int, advance: Advance) -> None:
+        self._offset = offset
+        self._advance = advance
+
+    def to(self, offset: int) -> None:
+        if offset > self._offset:
+            self._advance(offset - self._offset)
+            self._offset = offset
+
+
+def records_of(
+    client: Client, stream: Stream, start_offset: int | None = None
+) -> Iterator[Records]:
+    """All committed records of a stream, or those from an offset on."""
+    offset, last_epoch = start_offset, -1
+    if offset is None:
+        offset = client.offset_at(stream, "earliest")
     while True:
         fetched = client.fetch_batches(
             stream, offset, max_bytes=_FETCH_BYTES, last_epoch=last_epoch

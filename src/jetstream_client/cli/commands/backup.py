@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from jetstream_client.cli import interrupts, options
-from jetstream_client.cli.progress import Advance, progress_bar
+from jetstream_client.cli.progress import progress_bar
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration import parquet
 from jetstream_client.migration.backup import back_up
@@ -102,18 +101,10 @@ def restore(
         changed["observers"] = observers or None
     if not from_.exists():
         raise InvalidRequestError(f"there is no {from_}")
-    with (
-        interrupts.interrupted_once(),
-        ExitStack() as stack,
-        Client.from_config(options.config(context, server, timeout)) as client,
-    ):
-
-        def begin(manifest: Manifest) -> Advance:
-            total = manifest.end_offset - manifest.start_offset
-            return stack.enter_context(progress_bar(total))
-
+    config = options.config(context, server, timeout)
+    with interrupts.interrupted_once(), Client.from_config(config) as client:
         take = restore_stream if from_.is_dir() else parquet.restore
-        stream, digest = take(client, from_, name, begin, **changed)
+        stream, digest = take(client, from_, name, progress_bar, **changed)
     row = {"stream": stream.name, "records": digest.count, "digest": digest.hexdigest()}
     text = f"restored {stream.name}: {digest.count} records, digest {digest.hexdigest()}"
     options.answer(context, json, row, text)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client.cli import interrupts, options
-from jetstream_client.cli.exits import end_with_the_reader
+from jetstream_client.cli.exits import UsageError, end_with_the_reader
 from jetstream_client.cli.output import emit_json
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.clients.blocking_client import Client
@@ -19,7 +19,7 @@ from jetstream_client.migration import importing, json_lines, kafka, parquet
 from jetstream_client.migration.nats_stream import NatsStream, StreamInfo
 from jetstream_client.migration.records import Records
 from jetstream_client.values.config import NatsOptions
-from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
 
 FOLLOW_SECONDS = 2.0
 _NO_RECORDS = Records([], [], [], [], [], [])
@@ -117,6 +117,14 @@ def mirror(
         bool,
         typer.Option("--cut-over", help="Copy the rest, compare, and listen to the subject."),
     ] = False,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait",
+            help="With --cut-over: wait for a line on standard input before the last records are "
+            "copied. Without it this is done on a terminal only.",
+        ),
+    ] = False,
     nats: NatsUrl = None,
     nats_ca: options.NatsCa = None,
     nats_cert: options.NatsCert = None,
@@ -132,7 +140,9 @@ def mirror(
 
     The new stream gets each record a moment later, and can be read like any stream. It does not
     listen to its subject. Ctrl-C stops the mirror; the next run goes on where it stopped. To cut
-    over: stop the publishers, run the same command with --cut-over, and start the publishers again.
+    over, run the same command with --cut-over: it compares both streams while publishers go on, and
+    then asks you to stop them. Start them again once it has ended. Without a terminal it asks only
+    with --wait; without that, stop the publishers before.
 
     Examples:
 
@@ -151,7 +161,10 @@ def mirror(
         if not cut_over:
             end_with_the_reader()
             _follow(client, name, from_jetstream, nats, login, subject, settings, as_json)
-        row = _from_jetstream(client, name, from_jetstream, nats, login, subject, settings)
+        row = _from_jetstream(
+            client, name, from_jetstream, nats, login, subject, settings,
+            waits=wait or options.on_terminal(),
+        )  # fmt: skip
     if as_json:
         emit_json(row)
     else:
@@ -190,17 +203,27 @@ def _settings_of(
 
 def _from_jetstream(
     client: Client, name: str, stream: str, nats: str | None, login: NatsOptions,
-    subject: str | None, settings: dict[str, Any],
+    subject: str | None, settings: dict[str, Any], *, waits: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
+    """waits: for a line on standard input, once all that there is was copied and compared; then it
+    copies and compares what has come since."""
     with _source(client, stream, nats, login) as source:
         info = source.info()
         subject, settings = _settings_of(info, subject, settings)
         start, end = max(0, info.first_sequence - 1), info.last_sequence
-        with progress_bar(end - start) as advance:
-            made = importing.run(
-                client, name, subject, settings, source.records(start, end), (start, end), advance,
-                may_shrink=True,
-            )  # fmt: skip
+        copying = importing.Import(client, name, subject, settings, may_shrink=True)
+        copying.begin(start)
+        made = _copied(copying, source, start, end)
+        if waits:
+            _wait_for_publishers(name, stream, end)
+            now = source.info()
+            if now.created != info.created or now.last_sequence < end:
+                raise PreconditionFailedError(
+                    f"stream {stream} was deleted or began anew meanwhile: {name} is a copy of "
+                    "the one before, and does not listen to its subject yet"
+                )
+            made, end = _copied(copying, source, end, now.last_sequence), now.last_sequence
+        copying.listen()
         missed = source.info().last_sequence - end
     if missed:
         print(
@@ -209,6 +232,27 @@ def _from_jetstream(
             file=sys.stderr,
         )
     return _row(made)
+
+
+def _copied(
+    copying: importing.Import, source: NatsStream, start: int, end: int
+) -> importing.Imported:
+    """The source's messages between two offsets, copied and compared."""
+    with progress_bar(end - start, "copying") as advance:
+        copying.add(source.records(start, end), advance)
+    with progress_bar(end - start, "comparing") as advance:
+        return copying.verify(end, advance)
+
+
+def _wait_for_publishers(name: str, stream: str, end: int) -> None:
+    print(
+        f"{name} holds what {stream} has up to sequence {end}, and was compared. "
+        "Stop the publishers now, then press Enter",
+        file=sys.stderr,
+        flush=True,
+    )
+    if not sys.stdin.readline():
+        raise UsageError("standard input ended before a line came: nothing was cut over")
 
 
 def _follow(
@@ -256,9 +300,10 @@ def _from_file(
 
     copying = importing.Import(client, name, subject, settings, may_shrink=False)
     copying.begin(start)
-    with progress_bar(None) as advance:
+    with progress_bar(None, "copying") as advance:
         copying.add(noted(chain([first], source)), advance)
-    done = copying.verify(end)
+    with progress_bar(end - start, "comparing") as advance:
+        done = copying.verify(end, advance)
     copying.listen()
     return _row(done)
 
@@ -274,11 +319,10 @@ def _from_kafka(
             grouped = {
                 **settings, "group": name, "partition": partition, "partitions": len(bounds)
             }  # fmt: skip
-            with progress_bar(end - start) as advance:
-                made = importing.run(
-                    client, f"{name}-{partition}", subject, grouped, records, (start, end), advance,
-                    may_shrink=True,
-                )  # fmt: skip
+            made = importing.run(
+                client, f"{name}-{partition}", subject, grouped, records, (start, end),
+                progress_bar, may_shrink=True,
+            )  # fmt: skip
             done.append(_row(made))
     return done
 
