@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from jetstream_client import Client, PreconditionFailedError
+from tests.support import command
 from tests.support.cluster import TestCluster
 
 
@@ -42,6 +43,11 @@ def test_a_stream_whose_only_good_replica_is_gone_is_elected_by_hand_and_goes_on
     cluster.wait_for(
         "nobody leads", lambda: client.describe_stream("orders").state.startswith("offline: waits")
     )
+    (listed,) = client.describe_streams("orders")
+    waits = f"offline: waits for node {good}"
+    assert listed.state == client.describe_stream("orders").state == waits
+    health = command.jetstream("--server", cluster.servers, "cluster", "health")
+    assert f"has no leader: {waits}" in health.stdout
     elect = ("stream", "elect", "orders", "--unclean")
     assert "is not alive" in cluster.jetstream(*elect, str(good), "--yes", code=1)
     outside = next(node for node in cluster.nodes if node not in stream.replicas)

@@ -178,7 +178,7 @@ class Streams:
         return [
             wire.description_of(found[stream.id])
             if stream.id in found
-            else wire.undescribed(stream, "unknown: its leader does not answer")
+            else wire.undescribed(stream, wire.state_without_answer(stream))
             for stream in listed.streams
         ]
 

@@ -167,6 +167,15 @@ def undescribed(stream: api_pb2.Stream, state: str) -> StreamDescription:
     return StreamDescription(**_stream_fields(stream), state=state)
 
 
+def state_without_answer(stream: api_pb2.Stream) -> str:
+    """The state of a stream whose leader, if it has one, has not answered."""
+    if stream.leader >= 0:
+        return "unknown: its leader does not answer"
+    if stream.elr:
+        return f"offline: waits for {' or '.join(f'node {node}' for node in stream.elr)}"
+    return "offline: no replica may lead it now"
+
+
 def description_of(description: api_pb2.StreamDescription) -> StreamDescription:
     if description.stream.leader < 0:
         return undescribed(description.stream, description.state)
