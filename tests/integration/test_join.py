@@ -12,6 +12,7 @@ import yaml
 
 from examples.cluster.local import LocalCluster, node_name
 from jetstream_client import Client
+from jetstream_client.transport import control
 from jetstream_protocol.errors import (
     PreconditionFailedError,
     UnauthenticatedError,
@@ -63,14 +64,21 @@ def cluster(tmp_path: Path) -> Iterator[_Cluster]:
         cluster.close()
 
 
-def test_a_node_that_joins_takes_replicas_and_votes(cluster: _Cluster) -> None:
-    with Client(cluster.servers, timeout=20) as client:
+def test_a_node_that_joins_takes_replicas_and_votes(
+    cluster: _Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "LEARN_AGAIN_SECONDS", 0.2)
+    before = cluster.servers.split(",")[:JOINS]
+    with Client(cluster.servers, timeout=20) as client, Client(before) as idle:
+        known = idle._client._control._servers
+        assert (len(idle.describe_cluster().nodes), len(known)) == (3, 3)
         client.create_stream("orders", "orders", replicas=2)
         load = Load(cluster.nats, "orders").start()
         try:
             load.wait_for_acks(50)
             cluster.restart(JOINS)
             assert [node.id for node in client.describe_cluster().nodes] == [0, 1, 2, JOINS]
+            cluster.wait_for("a client that asks nothing knows it", lambda: len(known) == 4)
             client.reassign_stream("orders", (1, JOINS))
             cluster.wait_for_isr("orders", [1, JOINS])
             cluster.jetstream("voters", "replace", "0", str(JOINS), "--yes")

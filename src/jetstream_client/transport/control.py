@@ -54,6 +54,9 @@ from jetstream_protocol.generated import api_pb2
 
 _BACKOFF_FIRST = 0.05
 _BACKOFF_MAX = 1.0
+LEARN_AGAIN_SECONDS = 120.0
+"""After about that time the nodes are asked for again: all that were known may leave one day, and a
+client that only publishes or reads asks the control plane nothing for hours."""
 _REDIRECTS_MAX = 8  # In a row and without waiting: two nodes may each think the other leads.
 
 _Answer = TypeVar("_Answer", bound=Message)
@@ -159,6 +162,8 @@ class ControlPlane:
         self._in_touch: set[str] = set()
         self._probed: dict[str, str] = {}
         self._learning: asyncio.Task[None] | None = None
+        self._learn_timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     def has_met_one(self) -> bool:
         """Whether any server has answered yet, or is to be waited for."""
@@ -252,17 +257,32 @@ class ControlPlane:
         answer."""
         if isinstance(answer, api_pb2.DescribeClusterResponse):
             self._servers.learn(node.address.grpc for node in answer.nodes)
-        elif self._servers.needs_learning and (self._learning is None or self._learning.done()):
+            self._learn_later()
+        elif self._servers.needs_learning:
+            self._begin_learning()
+
+    def _learn_later(self) -> None:
+        if self._learn_timer is not None:
+            self._learn_timer.cancel()
+        if not self._is_closed:
+            seconds = LEARN_AGAIN_SECONDS * (0.75 + random.random() / 2)
+            loop = asyncio.get_running_loop()
+            self._learn_timer = loop.call_later(seconds, self._begin_learning)
+
+    def _begin_learning(self) -> None:
+        if not self._is_closed and (self._learning is None or self._learning.done()):
             self._learning = asyncio.get_running_loop().create_task(self._learn())
 
     async def _learn(self) -> None:
-        with suppress(JetstreamError):  # The next answer is another occasion.
+        try:
             await self.call(
                 lambda stubs: stubs.cluster.DescribeCluster,
                 api_pb2.DescribeClusterRequest(),
                 api_pb2.DescribeClusterResponse,
                 what="learning the nodes",
             )
+        except JetstreamError:  # The next answer is another occasion.
+            self._learn_later()
 
     async def _attempt(
         self, rpc: Rpc, request: Message, address: str, timeout: float, share_min: float
@@ -344,6 +364,9 @@ class ControlPlane:
         return ""
 
     async def close(self) -> None:
+        self._is_closed = True
+        if self._learn_timer is not None:
+            self._learn_timer.cancel()
         if self._learning is not None:
             self._learning.cancel()
             await asyncio.gather(self._learning, return_exceptions=True)
