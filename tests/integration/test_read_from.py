@@ -9,6 +9,9 @@ import pytest
 
 from jetstream_client import AsyncClient, Client, NotReplicaError, UnknownOutcomeError
 from jetstream_client.values.types import ReadFrom
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated.common_pb2 import StreamRef
+from tests.support.api import call
 from tests.support.cluster import TestCluster, running_cluster
 from tests.support.loops import eventually, on_loop
 
@@ -128,6 +131,11 @@ def test_a_node_without_a_replica_says_who_has_one(cluster: TestCluster) -> None
         client.publish("single.x", b"1")
         (holder,) = stream.replicas
         stranger = next(node for node in cluster.nodes if node != holder)
+        known = pb.DescribeStreamRequest(stream=StreamRef(name="single"), registry_only=True)
+        cluster.wait_for(
+            "it knows the stream",
+            lambda: bool(call(cluster.api(stranger).streams.DescribeStream, known)),
+        )
         with pytest.raises(NotReplicaError, match=f"ask node {holder}") as raised:
             cluster.api(stranger).fetch("single")
         assert raised.value.redirect is not None
