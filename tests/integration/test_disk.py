@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -19,6 +21,7 @@ import pytest
 from jetstream_client import Client
 from jetstream_protocol.errors import JetstreamError, StorageError, StorageFullError
 from tests.support.api import Api, RawNats, raw_nats
+from tests.support.browser import browser, needs_chromium
 from tests.support.server import ServerProcess
 from tests.support.small_disk import SmallDisk
 
@@ -141,7 +144,12 @@ def test_below_the_reserve_nothing_is_taken_and_readyz_says_why(
         api.create("kept", "kept")
         assert ask(nats, "kept", b"before")["seq"] == 1
         disk.leave(4 << 20)
-        assert "below the reserve" in eventually_ready(server, 503)
+        why = eventually_ready(server, 503)
+        assert re.fullmatch(
+            r"no appends are taken, because the disk has (3\.[0-9]|4) MiB free, "
+            r"below the reserve of 8 MiB\s*",
+            why,
+        )
         answer = ask(nats, "kept", b"refused")
         assert err_code(answer) == STORAGE_FULL
         with pytest.raises(StorageFullError):
@@ -153,6 +161,31 @@ def test_below_the_reserve_nothing_is_taken_and_readyz_says_why(
         api.create("another", "another")
         events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
         assert [e for e in events if e.startswith("disk_")] == ["disk_full", "disk_has_room"]
+
+
+@needs_chromium
+def test_the_console_shows_a_node_with_a_full_disk_in_red_and_why(
+    disk: SmallDisk, tmp_path: Path
+) -> None:
+    reserve = {"JETSTREAM_LOG__DISK_RESERVE_BYTES": str(8 << 20)}
+
+    async def walk(server: ServerProcess) -> None:
+        async with browser(tmp_path / "browser") as page:
+            await page.open(f"{server.http}/")
+            card = "document.querySelector('.cards .good')"
+            await page.until(f"{card} && {card}.innerText == '1 of 1'")
+            disk.leave(4 << 20)
+            card = "document.querySelector('.cards .bad')"
+            await page.until(f"{card} && {card}.innerText == '0 of 1'")
+            state = "document.querySelector('td[data-label=State] .bad').innerText"
+            assert "no appends are taken, because the disk has" in await page.value(state)
+            meter = "document.querySelector('meter')"
+            await page.until(f"{meter}.value > {meter}.high && {meter}.optimum < {meter}.low")
+            await page.until("document.getElementById('health').innerText.includes('not well')")
+            assert page.problems == []
+
+    with started(disk.path / "data", tmp_path / "server.log", reserve) as server:
+        asyncio.run(walk(server))
 
 
 def test_a_full_disk_is_what_a_batched_publisher_is_told(disk: SmallDisk, tmp_path: Path) -> None:

@@ -46,5 +46,13 @@ def why_full(folder: Path, reserve_bytes: int) -> str:
     except OSError as error:
         return f"the free space of the data folder cannot be told: {error.strerror}"
     if free < reserve_bytes:
-        return f"the disk has {free} bytes free, below the reserve of {reserve_bytes}"
+        return (
+            f"no appends are taken, because the disk has {_mebibytes(free)} free, "
+            f"below the reserve of {_mebibytes(reserve_bytes)}"
+        )
     return ""
+
+
+def _mebibytes(size: int) -> str:
+    """Bytes as MiB: rounded down, so that what is below the reserve never reads like it."""
+    return f"{size // (1 << 20) if size >= 10 << 20 else size * 10 // (1 << 20) / 10:g} MiB"

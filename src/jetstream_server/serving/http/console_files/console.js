@@ -213,7 +213,7 @@ const clusterPage = () => ({
   look: () => api("cluster"),
   draw(found) {
     const nodes = found.nodes || [];
-    const room = (use) => use ? [h("meter", { min: 0, max: 1, high: 0.999, value: full(use), "aria-label": "Free space until the reserve" }), ` ${size(use.disk_free_bytes)} free`] : "–";
+    const room = (use) => use ? [h("meter", { min: 0, max: 1, low: 0.5, high: 0.999, optimum: 0, value: full(use), "aria-label": "Free space until the reserve" }), ` ${size(use.disk_free_bytes)} free`] : "–";
     const full = (use) => Math.min(1, Number(use.disk_reserve_bytes) / Math.max(1, Number(use.disk_free_bytes)));
     const columns = [
       ["Node", (n) => [String(n.address.node_id), n.address.node_id === found.controller ? h("span", { class: "dim" }, " controller") : null]],
@@ -230,7 +230,7 @@ const clusterPage = () => ({
     return [
       h("h1", {}, "Cluster"),
       h("div", { class: "cards" },
-        card("Nodes", `${nodes.filter((n) => !n.fenced).length} of ${nodes.length}`, nodes.some((n) => n.fenced) ? "bad" : "good"),
+        card("Nodes", `${nodes.filter(isWell).length} of ${nodes.length}`, nodes.every(isWell) ? "good" : "bad"),
         card("Controller", found.controller < 0 ? "none" : `node ${found.controller}`, found.controller < 0 ? "bad" : ""),
         card("Version", found.server_version)),
       section("Nodes", command("cluster", "status"), table("Nodes", columns, nodes, (n) => n.address.node_id)),
@@ -239,6 +239,8 @@ const clusterPage = () => ({
     ];
   },
 });
+
+const isWell = (node) => !node.fenced && !(node.not_ready || []).length;
 
 function state(node) {
   if (node.fenced) return h("span", { class: "bad" }, "fenced: not heard");
@@ -626,7 +628,7 @@ async function watchHealth() {
     const found = await api("cluster");
     if (mine !== healthTurn) return;
     const nodes = found.nodes || [];
-    const bad = found.controller < 0 ? "no controller" : nodes.some((n) => n.fenced || (n.not_ready || []).length) ? "a node is not well" : "";
+    const bad = found.controller < 0 ? "no controller" : nodes.every(isWell) ? "" : "a node is not well";
     const answering = nodes.find((n) => n.address.node_id === found.answering_node);
     if (answering) server = answering.address.grpc;
     put($("health"), h("span", { class: bad ? "bad" : "good" }, bad ? `● ${bad}` : "● nodes are well"));
