@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -211,9 +212,14 @@ def test_a_mirror_follows_until_it_is_cut_over(
     try:
         assert following.stdout is not None
         assert json.loads(following.stdout.readline())["next_offset"] == 51
+        begun, lines = time.monotonic(), 1
+        for number in range(40):
+            asyncio.run(_publish(peer.url, "LIVE.more", [b"%d" % number]))
+            time.sleep(0.02)  # So that each is copied alone.
         asyncio.run(_publish(peer.url, "LIVE.more", [b"one", b"two"]))
-        while json.loads(following.stdout.readline())["next_offset"] < 53:
-            pass
+        while json.loads(following.stdout.readline())["next_offset"] < 93:
+            lines += 1
+        assert lines <= 2 + time.monotonic() - begun, "at most one each second"
     finally:
         following.send_signal(signal.SIGINT)
         assert following.wait(20) == 130
@@ -221,9 +227,9 @@ def test_a_mirror_follows_until_it_is_cut_over(
     assert client.describe_stream("live").restoring
     asyncio.run(_publish(peer.url, "LIVE.more", [b"three"]))
     said = json.loads(jetstream(server, *arguments, "--cut-over", "--json"))
-    assert said["records"] == 50
+    assert said["records"] == 90
     assert [each.value for each in read(client, "live")][-3:] == [b"one", b"two", b"three"]
-    assert client.publish("LIVE.more", b"four").offset == 54
+    assert client.publish("LIVE.more", b"four").offset == 94
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
@@ -22,6 +24,9 @@ from jetstream_client.values.config import NatsOptions
 from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
 
 FOLLOW_SECONDS = 2.0
+SAY_SECONDS = 1.0
+"""A mirror says at most this often how far it is, and once more when nothing else comes."""
+
 _NO_RECORDS = Records([], [], [], [], [], [])
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The new stream's name.")]
@@ -264,12 +269,13 @@ def _follow(
         subject, settings = _settings_of(info, subject, settings)
         copying = importing.Import(client, name, subject, settings, may_shrink=True)
         copying.begin(max(0, info.first_sequence - 1))
-        before = -1
+        before, said_at = -1, -math.inf
         for records in source.records(copying.next_offset, None, wait=FOLLOW_SECONDS):
             if len(records):
                 copying.add([records], lambda _: None)
-            if copying.next_offset != before:
-                before = copying.next_offset
+            due = not len(records) or time.monotonic() >= said_at + SAY_SECONDS
+            if due and copying.next_offset != before:
+                before, said_at = copying.next_offset, time.monotonic()
                 if as_json:
                     emit_json({"stream": name, "next_offset": before})
                 else:
