@@ -19,9 +19,9 @@ from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.backup import Advance, Bar, kept
 from jetstream_client.migration.records import OffsetRanges, RecordDigest, Records
 from jetstream_client.migration.restore import (
-    Position,
     begin_restoring,
     differs,
+    followed,
     listen,
     records_of,
 )
@@ -85,6 +85,14 @@ class Import:
             advance(max(0, self._writer.next_offset - before))
         self._writer.flush()
 
+    def copy(self, source: Iterable[Records], bounds: tuple[int, int], bar: Bar) -> Imported:
+        """`add` and `verify` what the source has between two offsets."""
+        start_offset, end_offset = bounds
+        with bar(end_offset - start_offset, "copying") as advance:
+            self.add(source, advance)
+        with bar(end_offset - start_offset, "comparing") as advance:
+            return self.verify(end_offset, advance)
+
     def verify(self, end_offset: int, advance: Advance) -> Imported:
         """Compare the records that were read with what the stream holds; its log must end at
         `end_offset`. What was verified before is not read again: nobody else writes to the stream.
@@ -92,13 +100,12 @@ class Import:
         self._writer.cover(end_offset)
         self._writer.flush()
         whole, of_source = self._whole, self._of_source
-        position = Position(self._verified or self._start, advance)
-        for records in records_of(self._client, self.stream, self._verified):
+        bounds = (self._verified or self._start, end_offset)
+        held = records_of(self._client, self.stream, self._verified)
+        for records in followed(held, bounds, advance):
             records = kept(records, self._verified or 0)
             whole.add(records)
             of_source.add(records.where(lambda offset: not self._is_removed(offset, end_offset)))
-            position.to(records.offsets[-1] + 1 if records else 0)
-        position.to(end_offset)
         self._verified = self._writer.next_offset
         wanted = self._digest
         if (of_source.count, of_source.hexdigest()) != (wanted.count, wanted.hexdigest()):
@@ -122,9 +129,6 @@ def run(
     """All of an import. bounds: the source's first offset, and the one after its last."""
     importing = Import(client, name, subject, settings, may_shrink=may_shrink)
     importing.begin(bounds[0])
-    with bar(bounds[1] - bounds[0], "copying") as advance:
-        importing.add(source, advance)
-    with bar(bounds[1] - bounds[0], "comparing") as advance:
-        done = importing.verify(bounds[1], advance)
+    done = importing.copy(source, bounds, bar)
     importing.listen()
     return done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,29 +101,28 @@ def finish(
     bounds: the first offset of the backup, and the one after its last. each: called
     with all records that are read.
     """
-    start_offset, end_offset = bounds
+    start_offset, _ = bounds
     if start_offset:
         client.purge_stream(stream, start_offset)
-    digest, position = RecordDigest(), Position(start_offset, advance)
-    for records in records_of(client, stream):
+    digest = RecordDigest()
+    for records in followed(records_of(client, stream), bounds, advance):
         digest.add(kept(records, start_offset))
         each(records)
-        position.to(records.offsets[-1] + 1 if records else 0)
-    position.to(end_offset)
     return digest
 
 
-class Position:
-    """Tells `advance` how much further a reader is; `to` may name an offset behind it."""
-
-    def __init__(self, offset: int, advance: Advance) -> None:
-        self._offset = offset
-        self._advance = advance
-
-    def to(self, offset: int) -> None:
-        if offset > self._offset:
-            self._advance(offset - self._offset)
-            self._offset = offset
+def followed(
+    source: Iterable[Records], bounds: tuple[int, int], advance: Advance
+) -> Iterator[Records]:
+    """The records, while `advance` is told how much further they are between two offsets."""
+    offset, end_offset = bounds
+    for records in source:
+        yield records
+        if records and records.offsets[-1] >= offset:
+            advance(records.offsets[-1] + 1 - offset)
+            offset = records.offsets[-1] + 1
+    if end_offset > offset:
+        advance(end_offset - offset)
 
 
 def records_of(

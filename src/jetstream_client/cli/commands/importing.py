@@ -218,7 +218,7 @@ def _from_jetstream(
         start, end = max(0, info.first_sequence - 1), info.last_sequence
         copying = importing.Import(client, name, subject, settings, may_shrink=True)
         copying.begin(start)
-        made = _copied(copying, source, start, end)
+        made = copying.copy(source.records(start, end), (start, end), progress_bar)
         if waits:
             _wait_for_publishers(name, stream, end)
             now = source.info()
@@ -227,7 +227,8 @@ def _from_jetstream(
                     f"stream {stream} was deleted or began anew meanwhile: {name} is a copy of "
                     "the one before, and does not listen to its subject yet"
                 )
-            made, end = _copied(copying, source, end, now.last_sequence), now.last_sequence
+            start, end = end, now.last_sequence
+            made = copying.copy(source.records(start, end), (start, end), progress_bar)
         copying.listen()
         missed = source.info().last_sequence - end
     if missed:
@@ -237,16 +238,6 @@ def _from_jetstream(
             file=sys.stderr,
         )
     return _row(made)
-
-
-def _copied(
-    copying: importing.Import, source: NatsStream, start: int, end: int
-) -> importing.Imported:
-    """The source's messages between two offsets, copied and compared."""
-    with progress_bar(end - start, "copying") as advance:
-        copying.add(source.records(start, end), advance)
-    with progress_bar(end - start, "comparing") as advance:
-        return copying.verify(end, advance)
 
 
 def _wait_for_publishers(name: str, stream: str, end: int) -> None:

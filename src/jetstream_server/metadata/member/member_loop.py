@@ -344,9 +344,7 @@ class MemberLoop:
         nodes, configured = self.machine.registry.nodes, self._config.voters
         agreed = dict(self._core.voters.addresses)
         ahead = self._core.addresses_ahead
-        others: set[NodeId] = {*self._told}
-        if is_lost:
-            others |= {*nodes, *configured, *ahead}
+        others: set[NodeId] = {*nodes, *configured, *ahead, *self._told} if is_lost else set()
         others -= {self._config.node_id}
         addresses = {}
         for node_id in sorted({*agreed, *others}):
