@@ -7,7 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from jetstream_client import AsyncClient, Client, NotReplicaError, UnknownOutcomeError
+from jetstream_client import (
+    AsyncClient,
+    Client,
+    NotReplicaError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from jetstream_client.values.types import ReadFrom
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated.common_pb2 import StreamRef
@@ -36,8 +42,8 @@ async def publish(client: AsyncClient, subject: str, acknowledged: dict[int, byt
         value = b"%d" % number
         try:
             result = await client.publish(subject, value, timeout=2.0)
-        except UnknownOutcomeError:
-            continue  # The leader was killed before it answered.
+        except (UnknownOutcomeError, UnavailableError):
+            continue  # The leader was killed before it answered; or nobody leads yet.
         acknowledged[result.offset] = value
 
 
@@ -77,15 +83,17 @@ def test_a_replica_killed_or_frozen_costs_its_reader_no_record_and_none_comes_tw
             nodes = cluster.cluster.config["nodes"]
             number = next(index for index, node in enumerate(nodes) if node["data"] == victim)
             await asyncio.to_thread(cluster.kill if kills else cluster.freeze, number)
-            before = len(found)
-            await eventually(lambda: len(found) > before + 200, 30)
-            assert asked(client, stream.id, read_from) != victim
-            publisher.cancel()
-            await asyncio.gather(publisher, return_exceptions=True)
-            await eventually(lambda: len(found) > max(acknowledged), 30)
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-            await asyncio.to_thread(cluster.restart if kills else cluster.thaw, number)
+            try:
+                before = len(found)
+                await eventually(lambda: len(found) > before + 200, 30)
+                assert asked(client, stream.id, read_from) != victim
+                publisher.cancel()
+                await asyncio.gather(publisher, return_exceptions=True)
+                await eventually(lambda: len(found) > max(acknowledged), 30)
+                reader.cancel()
+                await asyncio.gather(reader, return_exceptions=True)
+            finally:
+                await asyncio.to_thread(cluster.restart if kills else cluster.thaw, number)
             await client.delete_stream(stream)
         assert [offset for offset, _ in found] == list(range(len(found)))
         assert {**dict(found), **acknowledged} == dict(found)

@@ -19,6 +19,7 @@ at once. After that a client survives restarts of its servers, within its timeou
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing, suppress
@@ -181,12 +182,15 @@ class ControlPlane:
         address: str | None = None,
         timeout: float | None = None,
         share_min: float = 0.001,
+        share_first: float = math.inf,
     ) -> _Answer:
         """Ask until a server answers or `timeout` (by default the configured one) has passed.
 
         what: the call in words, for errors. changes: see `outcome`. done_already: the error which
         means that an earlier attempt, whose answer was lost, has done it. address: the server to
         ask first. share_min: seconds; what one server may take even if less is left for the others.
+        share_first: seconds; what the first server may take at most, where there are others; each
+        later one may take twice as long as the one before it.
         """
         loop = asyncio.get_running_loop()
         deadline = self._deadline(loop.time(), self.timeout if timeout is None else timeout)
@@ -199,7 +203,8 @@ class ControlPlane:
             attempt += 1
             try:
                 left = deadline - loop.time()
-                found = await self._attempt(rpc, request, address, left, share_min)
+                share = self._share(left, share_min, share_first * 2 ** min(attempt - 1, 10))
+                found = await self._attempt(rpc, request, address, share)
                 assert isinstance(found, answer)
             except JetstreamError as error:
                 if lost and done_already is not None and isinstance(error, done_already):
@@ -284,15 +289,15 @@ class ControlPlane:
         except JetstreamError:  # The next answer is another occasion.
             self._learn_later()
 
-    async def _attempt(
-        self, rpc: Rpc, request: Message, address: str, timeout: float, share_min: float
-    ) -> Message:
+    def _share(self, left: float, at_least: float, at_most: float) -> float:
+        """Seconds for one server. A silent one of several must not use up the others' time."""
+        share = min(left / 2, at_most) if len(self._servers) > 1 else left
+        return max(share, min(at_least, left), 0.001)
+
+    async def _attempt(self, rpc: Rpc, request: Message, address: str, share: float) -> Message:
         stubs = self._stubs.get(address)
         if stubs is None:
             stubs = self._connect(address)
-        # One silent server of several must not use up the time of the others.
-        share = timeout / 2 if len(self._servers) > 1 else timeout
-        share = max(share, min(share_min, timeout), 0.001)
         failed, deadline = asyncio.Event(), asyncio.get_running_loop().time() + share
         looking = asyncio.create_task(self._look(address, failed, share))
         try:

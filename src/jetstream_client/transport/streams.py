@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 from jetstream_client.transport import wire
@@ -154,6 +155,8 @@ class Streams:
             pb.ListStreamsRequest(feeding_subject=feeding_subject, include_internal=internal),
             pb.ListStreamsResponse,
             what="listing streams",
+            # Publishers wait for this answer, and any node can give it.
+            share_first=1.0 if feeding_subject else math.inf,
         )
         return [wire.stream_of(stream) for stream in answer.streams]
 

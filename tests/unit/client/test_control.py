@@ -263,3 +263,32 @@ async def test_a_second_server_has_as_long_as_an_answer_takes(
     await plane.close()
     assert wait < given[0][1] < session - wait
     assert given[1][1] > wait
+
+
+@on_loop
+async def test_a_publisher_learns_its_streams_although_the_first_server_is_frozen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[tuple[str, float]] = []
+
+    async def only_the_last_answers(
+        rpc: Any, request: Any, timeout: float, address: str, token: str
+    ) -> Message:
+        if isinstance(request, api_pb2.DescribeClusterRequest):
+            return api_pb2.DescribeClusterResponse()
+        given.append((address, timeout))
+        if address != "c:1":
+            raise LostCallError("did not answer in time")
+        return api_pb2.ListStreamsResponse()
+
+    monkeypatch.setattr(control, "ask", only_the_last_answers)
+    plane = ControlPlane(
+        ClientConfig(["a:1", "b:1", "c:1"], timeout=20, retry_on_failed_connect=True)
+    )
+    await Streams(plane).find("orders.new")
+    assert given == [("a:1", 1.0), ("b:1", 2.0), ("c:1", 4.0)]  # Slow servers have time, too.
+    plane._servers.first = "a:1"
+    given.clear()
+    await Streams(plane).find()
+    await plane.close()
+    assert given[0][1] == pytest.approx(10, abs=1)
