@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -152,15 +153,32 @@ def test_below_the_reserve_nothing_is_taken_and_readyz_says_why(
         )
         answer = ask(nats, "kept", b"refused")
         assert err_code(answer) == STORAGE_FULL
+        assert api.describe("kept").state.startswith("offline: no appends are taken")
         with pytest.raises(StorageFullError):
             api.create("another", "another")
         assert api.values("kept") == [b"before"]
         disk.empty()
         eventually_ready(server, 200)
         assert ask(nats, "kept", b"after")["seq"] == 2
+        assert api.describe("kept").state == "online"
         api.create("another", "another")
         events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
         assert [e for e in events if e.startswith("disk_")] == ["disk_full", "disk_has_room"]
+
+
+def test_a_burst_leaves_at_least_half_of_the_reserve(disk: SmallDisk, tmp_path: Path) -> None:
+    reserve = {"JETSTREAM_LOG__DISK_RESERVE_BYTES": str(8 << 20)}
+    with (
+        started(disk.path / "data", tmp_path / "server.log", reserve) as server,
+        opened(server) as (api, nats),
+    ):
+        api.create("burst", "burst", flush=1)
+        for _ in range(2 * SIZE_BYTES // 500_000):
+            nats.publish("burst", bytes(500_000))
+        nats.publish("burst", b"the last", "_INBOX.disk")
+        answer = json.loads(nats.message(20)[1])
+        assert err_code(answer) == STORAGE_FULL
+        assert shutil.disk_usage(disk.path).free >= 4 << 20
 
 
 @needs_chromium

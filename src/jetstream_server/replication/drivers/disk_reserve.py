@@ -11,7 +11,10 @@ import structlog
 
 from jetstream_server.replication.replica_manager import ReplicaManager
 
-CHECK_SECONDS = 1.0
+CHECK_SECONDS_MAX = 1.0
+CHECK_SECONDS_MIN = 0.01
+FASTEST_BYTES_PER_SECOND = 2 << 30
+"""That no node appends more in a second is assumed between two checks."""
 
 logger = structlog.get_logger("jetstream.server")
 
@@ -28,7 +31,15 @@ async def watch_space(folder: Path, reserve_bytes: int, replicas: ReplicaManager
                 reserve_bytes=reserve_bytes,
             )
         replicas.refuse_appends(reason)
-        await asyncio.sleep(CHECK_SECONDS)
+        await asyncio.sleep(seconds_to_check(free_bytes(folder), reserve_bytes))
+
+
+def seconds_to_check(free: int | None, reserve_bytes: int) -> float:
+    """Until the next check: soon enough that at least half of the reserve is free then."""
+    if free is None or free < reserve_bytes:
+        return CHECK_SECONDS_MAX  # Nothing is appended now.
+    seconds = (free - reserve_bytes / 2) / FASTEST_BYTES_PER_SECOND
+    return min(max(seconds, CHECK_SECONDS_MIN), CHECK_SECONDS_MAX)
 
 
 def free_bytes(folder: Path) -> int | None:

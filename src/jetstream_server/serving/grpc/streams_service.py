@@ -130,7 +130,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             )
             return pb.DescribeStreamResponse(description=description)
         replica = self._replicas.resolve_led(request.stream)
-        return pb.DescribeStreamResponse(description=_description(replica))
+        return pb.DescribeStreamResponse(description=_description(replica, self._replicas))
 
     async def _reached(self, stream: StreamMetadata, stream_epoch: int) -> StreamMetadata:
         """The stream once it is at that epoch here. Raises StreamNotFoundError, and
@@ -185,7 +185,8 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         """The descriptions of streams that this node leads."""
         for stream_id in stream_ids:
             with suppress(JetstreamError):
-                yield _description(self._replicas.resolve_led(common_pb2.StreamRef(id=stream_id)))
+                led = self._replicas.resolve_led(common_pb2.StreamRef(id=stream_id))
+                yield _description(led, self._replicas)
 
     async def DeleteStream(
         self, request: pb.DeleteStreamRequest, call: Call
@@ -280,11 +281,11 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         return after
 
 
-def _description(replica: Replica) -> pb.StreamDescription:
+def _description(replica: Replica, replicas: ReplicaManager) -> pb.StreamDescription:
     """The description of a stream that this node leads."""
     log = replica.log
     counters = replica.counters
-    offline = why_no_appends(replica.stream.config, log)
+    offline = replicas.full_reason or why_no_appends(replica.stream.config, log)
     return pb.StreamDescription(
         stream=stream_to_proto(replica.stream),
         log_start_offset=log.log_start_offset,
