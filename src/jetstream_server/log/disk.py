@@ -31,7 +31,7 @@ from jetstream_protocol.errors import StorageError, StorageFullError
 
 Buffer = bytes | bytearray | memoryview
 
-DESCRIPTORS_MAX = 512
+DESCRIPTORS_MIN = 512
 """Half of the usual soft limit of 1,024; the other half is for sockets."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -112,7 +112,7 @@ class _Open:
 class OsDisk:
     """The real disk. Safe to use from several threads."""
 
-    def __init__(self, descriptors_max: int = DESCRIPTORS_MAX) -> None:
+    def __init__(self, descriptors_max: int = DESCRIPTORS_MIN) -> None:
         self._descriptors_max = descriptors_max
         self._lock = threading.Lock()
         self._renames = 0  # so far

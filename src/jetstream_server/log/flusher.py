@@ -6,6 +6,10 @@ turns in the order of their first request. There are several threads because fil
 many concurrent requests about as fast as one: a thousand logs one after the other would take
 seconds. Results reach the loop through `call_soon_threadsafe`; results of one log stay in order.
 
+A flush takes about 200 µs of processor time, whatever it brings. So while MANY logs wait, at most
+FLUSHES_PER_SECOND_MAX begin in a second: each then serves more appends, and the rest of the time is
+left to taking messages in.
+
 A failure is reported like a success and never retried here: the log is offline by then.
 """
 
@@ -26,6 +30,8 @@ CallSoonThreadsafe = Callable[..., object]
 
 
 THREADS = 4
+MANY = 64
+FLUSHES_PER_SECOND_MAX = 2_000
 
 
 class Flusher:
@@ -48,7 +54,7 @@ class Flusher:
         # Both dictionaries serve as ordered sets.
         self._queued: dict[CommitLog, dict[OnFlushed, None]] = {}
         self._busy: set[CommitLog] = set()
-        self._closing = False
+        self._is_closing = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
             for number in range(threads)
@@ -63,7 +69,7 @@ class Flusher:
         the acknowledgement that waits for this flush would never be sent.
         """
         with self._wakeup:
-            if self._closing:
+            if self._is_closing.is_set():
                 raise UnavailableError("the flusher is closed: the server is stopping")
             if not all(thread.is_alive() for thread in self._threads):
                 raise InternalError("a flusher thread has died; its log line says why")
@@ -77,7 +83,7 @@ class Flusher:
     def close(self) -> None:
         """Flush what is queued, then end the threads. Blocks until they have ended."""
         with self._wakeup:
-            self._closing = True
+            self._is_closing.set()
             self._wakeup.notify_all()
         for thread in self._threads:
             thread.join()
@@ -87,7 +93,7 @@ class Flusher:
             with self._wakeup:
                 log = self._next()
                 while log is None:
-                    if self._closing and not self._queued:
+                    if self._is_closing.is_set() and not self._queued:
                         return
                     self._wakeup.wait()
                     log = self._next()
@@ -104,8 +110,12 @@ class Flusher:
                 self._timed((self._clock() - begun_us) / 1e6)
             with self._wakeup:
                 self._busy.discard(log)
-                if self._closing:
+                if self._is_closing.is_set():
                     self._wakeup.notify_all()
+                rests = len(self._queued) > MANY and not self._is_closing.is_set()
+            if rests:
+                turn_us = 1_000_000 * len(self._threads) // FLUSHES_PER_SECOND_MAX
+                self._is_closing.wait(max(0, begun_us + turn_us - self._clock()) / 1_000_000)
 
     def _next(self) -> CommitLog | None:
         """The first waiting log that no other thread is flushing. A log that is being flushed stays

@@ -39,7 +39,7 @@ from jetstream_server.metadata.state.model import Addresses
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_socket import dial
 from jetstream_server.node.config import PORTS, Config, NodeConfig, SecurityConfig, split_address
-from jetstream_server.node.descriptors import connections_max, raise_limit
+from jetstream_server.node.descriptors import connections_max, log_files_max, raise_limit
 from jetstream_server.node.encryption_options import KeyFolder, KeyReload, keys_of, note_keys
 from jetstream_server.node.nats_options import link_options
 from jetstream_server.node.node import Environment, Logs, NodeSettings, NodeStart
@@ -91,7 +91,7 @@ async def build(start: Start) -> Server:
     `start.stop` stops the parts that were started."""
     certificates = certificates_of(start.config, start.configured)
     keys = await asyncio.to_thread(keys_of, start.config)
-    disk = OsDisk()
+    disk = OsDisk(log_files_max(raise_limit(), start.config.limits.connections))
     start.stack.callback(disk.close)
     folder = _open_folder(start, disk)
     noting = note_keys(disk, folder.path, start.configured.id, keys, start.config)

@@ -1,21 +1,23 @@
 """File descriptors: raises the limit, and decides how many connections may use.
 
-The usual soft limit of 1,024 is low; a process may raise it to the hard limit. Connections get the
-descriptors that the log and the rest of the process do not need: a log that cannot open its file is
-worse than a client that cannot connect.
+The usual soft limit of 1,024 is low; a process may raise it to the hard limit. The log always gets
+DESCRIPTORS_MIN: a log that cannot open its file is worse than a client that cannot connect.
+Connections come next. The log then keeps as many more files open as are left, so that appends to
+thousands of streams do not open theirs anew each time.
 """
 
 from __future__ import annotations
 
 import resource
 
-from jetstream_server.log.disk import DESCRIPTORS_MAX
+from jetstream_server.log.disk import DESCRIPTORS_MIN
 from jetstream_server.serving.dataplane.server import CONNECTIONS_MAX
 from jetstream_server.serving.http.server import AT_ONCE as HTTP_AT_ONCE
 from jetstream_server.serving.http.server import CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX
 
-RESERVED = DESCRIPTORS_MAX + HTTP_CONNECTIONS_MAX + HTTP_AT_ONCE + 128
+RESERVED = DESCRIPTORS_MIN + HTTP_CONNECTIONS_MAX + HTTP_AT_ONCE + 128
 """Descriptors for the log's files, HTTP, gRPC, NATS, other nodes, and Python itself."""
+LOG_FILES_MAX = 16_384
 _PER_CONNECTION = 2  # Its socket, and the segment that is being sent.
 
 
@@ -31,3 +33,12 @@ def connections_max(limit: int, wanted: int = CONNECTIONS_MAX) -> int:
     if limit == resource.RLIM_INFINITY:
         return wanted
     return min(wanted, max((limit - RESERVED) // _PER_CONNECTION, 1))
+
+
+def log_files_max(limit: int, wanted: int = CONNECTIONS_MAX) -> int:
+    """How many files the log may keep open when `limit` descriptors may be. wanted: connections to
+    the data plane."""
+    if limit == resource.RLIM_INFINITY:
+        return LOG_FILES_MAX
+    left = limit - RESERVED - _PER_CONNECTION * connections_max(limit, wanted)
+    return min(DESCRIPTORS_MIN + max(left, 0), LOG_FILES_MAX)

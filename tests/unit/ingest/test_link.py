@@ -17,7 +17,15 @@ import pytest
 from jetstream_protocol.errors import UnauthenticatedError, UnavailableError
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.handshake import LinkOptions
-from jetstream_server.ingest.nats.link import READ_BYTES_MIN, LinkEvents, NatsLink
+from jetstream_server.ingest.nats.link import (
+    READ_BYTES_MAX,
+    READ_BYTES_MIN,
+    READ_BYTES_OF_MANY_MAX,
+    TURN_SECONDS,
+    LinkEvents,
+    Load,
+    NatsLink,
+)
 from jetstream_server.ingest.nats.parser import Info, NatsProtocolError
 from jetstream_server.ingest.nats.server_pool import parse_url
 from tests.support.loops import eventually, on_loop
@@ -335,3 +343,128 @@ async def test_a_flood_that_takes_long_to_store_leaves_the_loop_to_others_after_
     assert len(set(turns)) == len(turns), "read again before the loop could do anything else"
     message = len(b"MSG a 1 8\r\nflooding\r\n")
     assert reads[-1][1] <= READ_BYTES_MIN // message + 1
+
+
+def many(count: int) -> bytes:
+    """One message for each of so many subscriptions."""
+    return b"".join(b"MSG a %d 1\r\nx\r\n" % number for number in range(1, count + 1))
+
+
+class Clock:
+    """Moves only when somebody works. Of a link that `opened` makes."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+
+async def opened(url: str, events: LinkEvents, clock: Clock) -> NatsLink:
+    options = LinkOptions(connect_timeout_s=2.0, seconds=lambda: clock.seconds)
+    link = NatsLink(events, parse_url(url), options)
+    await link.open()
+    return link
+
+
+async def given(link: NatsLink, read: bytes) -> None:
+    """As if the transport had read these bytes."""
+    link.get_buffer(-1)[: len(read)] = read
+    link.buffer_updated(len(read))
+
+
+@on_loop
+async def test_many_deliveries_of_one_read_leave_the_loop_to_others_and_keep_their_order() -> None:
+    delivered: list[tuple[int, int]] = []  # of each: the loop's turn, and its subscription
+    turn = 0
+    clock = Clock()
+
+    def slow(delivery: Delivery) -> None:
+        delivered.append((turn, delivery.sid))
+        clock.seconds += TURN_SECONDS / 4
+
+    events = replace(Owner().events(), delivered=slow)
+    async with peer(accept) as url:
+        link = await opened(url, events, clock)
+        barrier = link.ping()
+        await given(link, many(40) + b"PONG\r\n")
+        while not barrier.done():
+            turn += 1
+            await asyncio.sleep(0)
+        assert [sid for _, sid in delivered] == list(range(1, 41))
+        turns = [number for number, _ in delivered]
+        assert len(set(turns)) >= 5
+        assert max(map(turns.count, turns)) <= 5
+        link.close("done")
+        await link.lost
+
+
+@on_loop
+async def test_the_rest_of_a_read_has_no_effect_once_it_may_not_be_fed() -> None:
+    owner, clock = Owner(), Clock()
+
+    def slow(delivery: Delivery) -> None:
+        owner.deliveries.append(delivery)
+        clock.seconds += TURN_SECONDS
+        owner.may_feed = len(owner.deliveries) < 2
+
+    events = replace(owner.events(), delivered=slow)
+    async with peer(accept) as url:
+        link = await opened(url, events, clock)
+        await given(link, many(10))
+        assert await link.lost == "not allowed to receive any more"
+    assert len(owner.deliveries) == 2
+
+
+@on_loop
+async def test_what_was_read_is_delivered_although_the_server_has_closed_meanwhile() -> None:
+    owner, clock = Owner(), Clock()
+
+    def slow(delivery: Delivery) -> None:
+        owner.deliveries.append(delivery)
+        clock.seconds += TURN_SECONDS
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await accept(reader, writer)
+        await reader.readline()
+        writer.write(many(10))
+        await writer.drain()
+        writer.transport.abort()
+
+    events = replace(owner.events(), delivered=slow)
+    async with peer(script) as url:
+        link = await opened(url, events, clock)
+        link.write(b"SUB a 1\r\n")
+        await link.lost
+        assert len(owner.deliveries) == 10
+
+
+def test_the_next_read_is_smaller_after_a_long_step_and_larger_for_many_subscriptions() -> None:
+    full, fast, slow = READ_BYTES_MAX, TURN_SECONDS / 10, 3 * TURN_SECONDS
+    assert Load(True, 1, 1_000, slow).read_bytes(full) == full // 2
+    assert Load(True, 1, 1_000, slow).read_bytes(READ_BYTES_MIN) == READ_BYTES_MIN
+    assert Load(True, 1, 1_000, TURN_SECONDS).read_bytes(full) == full
+    assert Load(False, 1, 1_000, fast).read_bytes(full // 2) == full
+    # Few subscriptions: a larger read would not fit into the processor's cache.
+    assert Load(True, 1, 1_300, fast).read_bytes(full) == full
+    # Many: an append for each message takes longer than the messages.
+    assert Load(True, 1_000, 1_300, fast).read_bytes(full) == 2 * full
+    assert Load(True, 1_000, 9_000, fast).read_bytes(READ_BYTES_OF_MANY_MAX) == (
+        READ_BYTES_OF_MANY_MAX
+    )
+    assert Load(False, 1_000, 1_300, fast).read_bytes(full) == full
+    assert Load(True, 10, 9_000, fast).read_bytes(READ_BYTES_OF_MANY_MAX) == (
+        READ_BYTES_OF_MANY_MAX // 2
+    )
+
+
+@on_loop
+async def test_a_flood_on_many_subjects_is_read_in_larger_and_larger_pieces() -> None:
+    events = replace(Owner().events(), delivered=lambda delivery: None)
+    async with peer(accept) as url:
+        link = await opened(url, events, Clock())
+        wire, taken = many(50_000) * 10, 0
+        while len(link.get_buffer(-1)) < READ_BYTES_OF_MANY_MAX:
+            room = len(link.get_buffer(-1))
+            assert taken + room < len(wire)
+            await given(link, wire[taken : taken + room])
+            taken += room
+        link.close("done")
+        await link.lost

@@ -7,15 +7,16 @@ record batch per stream. The first write of a loop iteration is sent at once; la
 coalesced.
 
 Invariants.
-* Before a read is parsed, `before_feed` is called. If it returns False, the bytes have no effect
-  and the connection is closed.
+* Before a read is parsed, and before more of it is delivered in a later turn, `before_feed` is
+  called. If it returns False, the bytes have no effect and the connection is closed.
 * Credentials are never sent before TLS is up, if we or the server require TLS.
 * Nothing is delivered before the login, and bytes received before the TLS handshake are never
   treated as received after it: an attacker on the network cannot insert messages.
 * `lost` is set exactly once, and no event follows it.
-* Reading holds the loop for about `TURN_SECONDS` at a time, whatever publishers send. libuv would
-  read up to 32 times in a row, and some bytes take a thousand times the work of others. Readers and
-  operators must not wait behind a flood.
+* Reading and delivering hold the loop for about `TURN_SECONDS` at a time, whatever publishers send.
+  libuv would read up to 32 times in a row, and some bytes take a thousand times the work of others.
+  Readers and operators must not wait behind a flood. What a turn has not delivered waits for the
+  next one; nothing is read meanwhile, and `before_feed` is asked again.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.handshake import LinkOptions, connect_line, upgrades_to_tls
 from jetstream_server.ingest.nats.parser import (
     ControlEvent,
+    Event,
     Info,
     NatsParser,
     NatsProtocolError,
@@ -44,6 +46,13 @@ READ_BYTES_MAX: Final = 256 * 1024
 """About 1,300 small messages. Measured from 64 KiB to 1 MiB with parsing, encoding and writing:
 a smaller size makes small batches, a larger one exceeds the processor's cache and blocks the
 loop."""
+
+READ_BYTES_OF_MANY_MAX: Final = 4 * 1024 * 1024
+"""While reads are full and bring less than MESSAGES_EACH_MIN messages to a subscription. An append
+takes its time, however few messages it has: a node that falls behind on a thousand subjects needs
+larger batches, not smaller reads."""
+
+MESSAGES_EACH_MIN: Final = 16
 
 READ_BYTES_MIN: Final = 16 * 1024
 """The least to read at a time, when storing is slow."""
@@ -66,9 +75,9 @@ _AUTHENTICATION_WORDS: Final = ("authorization", "authentication")
 class LinkEvents:
     """Events of a link for its connection. Called on the loop; must not block.
 
-    before_feed: returns whether the bytes just read may be parsed. received: called with their
-    number. complained: called with an -ERR; returns whether it concerns subjects only, so that the
-    connection stays open.
+    before_feed: returns whether bytes that were read may have an effect. received: called with how
+    many were read. complained: called with an -ERR; returns whether it concerns subjects only, so
+    that the connection stays open.
     """
 
     before_feed: Callable[[], bool]
@@ -76,6 +85,34 @@ class LinkEvents:
     delivered: Callable[[Delivery], None]
     informed: Callable[[NatsLink, Info], None]
     complained: Callable[[NatsLink, str], bool]
+
+
+@dataclass(slots=True)
+class Load:
+    """What a read brought, for the size of the next one.
+
+    is_full: it took as much as it might, so more was waiting. events, messages: numbers. longest:
+    seconds of its longest step, which nothing can interrupt: parsing it, or one delivery.
+    """
+
+    is_full: bool = False
+    events: int = 0
+    messages: int = 0
+    longest: float = 0.0
+
+    def read_bytes(self, before: int) -> int:
+        """How much to read next. before: what this read might take."""
+        if self.longest > 2 * TURN_SECONDS:
+            return max(READ_BYTES_MIN, before // 2)
+        if self.longest >= TURN_SECONDS / 2:
+            return before
+        if before < READ_BYTES_MAX:
+            return before * 2
+        if not self.is_full:
+            return before
+        if self.messages < MESSAGES_EACH_MIN * self.events:
+            return min(before * 2, READ_BYTES_OF_MANY_MAX)
+        return max(before // 2, READ_BYTES_MAX)
 
 
 class NatsLink(asyncio.BufferedProtocol):
@@ -93,9 +130,10 @@ class NatsLink(asyncio.BufferedProtocol):
         self.lame_duck: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
         self._parser = NatsParser()
-        self._buffer = bytearray(READ_BYTES_MAX)
-        self._view = memoryview(self._buffer)
+        self._view = memoryview(bytearray(READ_BYTES_MAX))
         self._read_bytes = READ_BYTES_MAX
+        self._undelivered: deque[Event] = deque()
+        self._load = Load()
         self._turn_ends = 0.0  # monotonic; 0: the loop has not been reading since its last turn
         self._is_paused = False
         self._informed: asyncio.Future[None] = self._loop.create_future()
@@ -230,26 +268,78 @@ class NatsLink(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if len(self._view) < self._read_bytes:
+            self._view = memoryview(bytearray(READ_BYTES_OF_MANY_MAX))
         return self._view[: self._read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard_at = self._loop.time()
+        self._begin_turn()
+        if not self._may_feed():
+            return
+        self._events.received(nbytes)
+        self._pings_unanswered = 0
         begun = self._options.seconds()
-        if not self._turn_ends:
-            self._turn_ends = begun + TURN_SECONDS
-            self._loop.call_soon(self._end_of_turn)
-        self._take(nbytes)
-        ended = self._options.seconds()
-        self._pace(ended - begun)
-        if ended >= self._turn_ends:
-            self._pause()
+        try:
+            events = self._parser.feed(bytes(self._view[:nbytes]))
+        except NatsProtocolError as error:
+            self.abort(f"protocol error: {error}")
+            return
+        self._undelivered.extend(events)
+        self._load = Load(
+            nbytes == self._read_bytes, len(events), 0, self._options.seconds() - begun
+        )
+        self._deliver()
 
-    def _pace(self, seconds: float) -> None:
-        """Choose how much to read at a time by how long the last read took."""
-        if seconds > 2 * TURN_SECONDS:
-            self._read_bytes = max(READ_BYTES_MIN, self._read_bytes // 2)
-        elif seconds < TURN_SECONDS / 2 and self._read_bytes < READ_BYTES_MAX:
-            self._read_bytes *= 2
+    def _begin_turn(self) -> None:
+        if not self._turn_ends:
+            self._turn_ends = self._options.seconds() + TURN_SECONDS
+            self._loop.call_soon(self._end_of_turn)
+
+    def _end_of_turn(self) -> None:
+        self._turn_ends = 0.0
+        if self._undelivered:
+            self._begin_turn()
+            if self._may_feed():
+                self._deliver()
+        elif self._is_paused:
+            self._is_paused = False
+            assert self._transport is not None
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _may_feed(self) -> bool:
+        if self._events.before_feed():
+            return True
+        self.abort("not allowed to receive any more")
+        self._undelivered.clear()
+        return False
+
+    def _deliver(self, *, until_empty: bool = False) -> None:
+        """Until the turn ends. Before the login all at once: nothing of then is left for later."""
+        load, undelivered, seconds = self._load, self._undelivered, self._options.seconds
+        begun = seconds()
+        while undelivered:
+            if self._reason:  # The link is lost, perhaps because of the previous event.
+                undelivered.clear()
+                return
+            event = undelivered.popleft()
+            if isinstance(event, ControlEvent):
+                self._handle(event)
+            elif self._accepted:
+                load.messages += len(event)
+                self._events.delivered(event)
+            else:
+                self.abort("protocol error: a message before the login")
+            ended = seconds()
+            load.longest = max(load.longest, ended - begun)
+            begun = ended
+            if ended >= self._turn_ends and not until_empty:
+                self._pause()
+                if self._accepted:
+                    break
+        if not undelivered:
+            self._read_bytes = load.read_bytes(self._read_bytes)
 
     def _pause(self) -> None:
         """Stop reading until the loop has served everybody else."""
@@ -257,36 +347,9 @@ class NatsLink(asyncio.BufferedProtocol):
             self._is_paused = True
             self._transport.pause_reading()
 
-    def _end_of_turn(self) -> None:
-        self._turn_ends = 0.0
-        if self._is_paused:
-            self._is_paused = False
-            assert self._transport is not None
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
-
-    def _take(self, nbytes: int) -> None:
-        if not self._events.before_feed():
-            self.abort("not allowed to receive any more")
-            return
-        self._events.received(nbytes)
-        self._pings_unanswered = 0
-        try:
-            events = self._parser.feed(bytes(self._view[:nbytes]))
-        except NatsProtocolError as error:
-            self.abort(f"protocol error: {error}")
-            return
-        for event in events:
-            if self._reason:
-                return  # The link is lost, perhaps because of the previous event.
-            if isinstance(event, ControlEvent):
-                self._handle(event)
-            elif self._accepted:
-                self._events.delivered(event)
-            else:
-                self.abort("protocol error: a message before the login")
-
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._undelivered and not self._reason and self._may_feed():
+            self._deliver(until_empty=True)
         if exc is not None and not self._complaint:
             self._reason = self._reason or f"{type(exc).__name__}: {exc}"
         self._end()
