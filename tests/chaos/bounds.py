@@ -90,12 +90,13 @@ class Result:
         )
         lag = " / ".join(f"{value:,.0f}" for value in self.loop_lag_ms.values())
         acks = " / ".join(f"{value / 1000:,.1f}" for value in self.ack_us.values())
+        measured = " / ".join(name.removesuffix("_us") for name in self.ack_us)
         lines = [
             f"{self.case}: {self.load}",
             f"  done: {self.done}",
             f"  memory before / at most / at the end: {memory} MiB",
             f"  event loop late by, below: {lag} ms ({' / '.join(self.loop_lag_ms)})",
-            f"  acknowledged after: {acks} ms (p50 / p99 / max)",
+            f"  acknowledged after: {acks} ms ({measured})",
         ]
         return "\n".join([*lines, *(f"  FAILED: {each}" for each in self.failures)])
 

@@ -13,6 +13,7 @@ from jetstream_server.background import run_in_background
 from jetstream_server.node.build import Start, build
 from jetstream_server.node.config import Config, ConfigurationError, NodeConfig
 from jetstream_server.node.listeners import start_listeners
+from jetstream_server.node.memory import spare_collector
 from jetstream_server.node.run_state import RunState, StartError
 from jetstream_server.node.server import Server
 from jetstream_server.node.stop_signals import stop_signals
@@ -67,6 +68,7 @@ async def _start(start: Start) -> Server:
         raise StartError(error.message) from error
     except (OSError, ConfigurationError) as error:
         raise StartError(str(error)) from error
+    spare_collector()
     start.state.started()
     return server
 

@@ -1,4 +1,4 @@
-"""The allocator's arenas."""
+"""The allocator's arenas, and what the garbage collector looks at."""
 
 from __future__ import annotations
 
@@ -40,3 +40,16 @@ def arenas(which: str, folder: Path) -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="the server runs on Linux")
 def test_many_threads_share_two_arenas(tmp_path: Path) -> None:
     assert arenas("few", tmp_path) <= 2 < arenas("as usual", tmp_path)
+
+
+def test_what_a_node_has_when_it_has_started_is_not_looked_at_again() -> None:
+    program = (
+        "import gc\n"
+        "from jetstream_server.node.memory import spare_collector\n"
+        "kept = [[] for _ in range(50_000)]\n"
+        "spare_collector()\n"
+        "assert len(gc.get_objects()) < 100, len(gc.get_objects())\n"
+        "fresh = []; fresh.append(fresh); del fresh\n"
+        "assert gc.collect() >= 1\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
