@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -65,3 +66,11 @@ def test_no_two_draw_the_same_random_numbers() -> None:
     code = "import random, secrets; print(random.random(), secrets.token_hex())"
     first, second = (said(forked(code)).splitlines()[0] for _ in range(2))
     assert first != second
+
+
+def test_threads_may_wait_for_its_end_together() -> None:
+    for _ in range(20):
+        process = forked("pass")
+        said(process)
+        with ThreadPoolExecutor(8) as threads:
+            assert set(threads.map(lambda each: each.wait(10), [process] * 8)) == {0}

@@ -25,6 +25,7 @@ import struct
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -60,6 +61,8 @@ class ForkedProcess:
         self.returncode: int | None = None
         self._status = status
         self._lock = threading.Lock()
+        # Not closed before: another thread may be about to look at it.
+        weakref.finalize(self, os.close, status)
 
     def poll(self) -> int | None:
         return self._ended(0.0)
@@ -90,7 +93,6 @@ class ForkedProcess:
             with self._lock:
                 if self.returncode is None:
                     self.returncode = STATUS.unpack(os.read(self._status, STATUS.size))[0]
-                    os.close(self._status)
         return self.returncode
 
 
