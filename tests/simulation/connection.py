@@ -125,6 +125,23 @@ class SimulatedConnection:
         finally:
             self._handler = None
 
+    async def take_each(self, handler: Callable[[Frame], bool], *kinds: Kind) -> None:
+        self._wanted = kinds
+
+        def take(frame: Frame) -> None:
+            if handler(frame):
+                self._handler = None
+                if self._woken is not None and not self._woken.done():
+                    self._woken.set_result(None)
+
+        self._handler = take
+        try:
+            self._wake()
+            while self._handler is not None:
+                await self._wait()
+        finally:
+            self._handler = None
+
     def pause_reading(self) -> None:
         self._paused = True
 
@@ -219,6 +236,16 @@ class SimulatedConnection:
                 raise UnreadableSliceError(slice_, error) from error
             tails.append(tail)
         self._transmit(Frame(kind, correlation, data, b"".join(tails)))
+        return None
+
+    def read_short(self, slices: Sequence[LogSlice]) -> bytes | None:
+        return None if slices else b""
+
+    def start_tail(
+        self, kind: Kind, correlation: int, head: bytes, tail: bytes | bytearray
+    ) -> Coroutine[Any, Any, None] | None:
+        self._check_open()
+        self._transmit(Frame(kind, correlation, head, bytes(tail)))
         return None
 
     async def _send_late(

@@ -71,6 +71,9 @@ class FrameConnection(Protocol):
         """Pass head and tail of each frame of that kind to `handler` as it arrives. Ends only with
         an error, which may be the handler's."""
 
+    async def take_each(self, handler: Callable[[Frame], bool], *kinds: Kind) -> None:
+        """Pass each frame of these kinds to `handler` as it arrives, until it returns True."""
+
     def pause_reading(self) -> None:
         """Pass on no more frames for now, which makes the peer wait."""
 
@@ -94,6 +97,14 @@ class FrameConnection(Protocol):
     ) -> Coroutine[Any, Any, None] | None:
         """Send such a frame as far as possible without waiting. None: it is sent; otherwise await
         the result before sending anything else."""
+
+    def read_short(self, slices: Sequence[LogSlice]) -> bytes | bytearray | None:
+        """The bytes of the slices; None if they are long, or reading them would have to wait."""
+
+    def start_tail(
+        self, kind: Kind, correlation: int, head: bytes, tail: bytes | bytearray
+    ) -> Coroutine[Any, Any, None] | None:
+        """Like `start`, for a head that is encoded and a tail that is in memory."""
 
 
 Dial = Callable[[tuple[str, int]], Awaitable[FrameConnection]]

@@ -26,7 +26,8 @@ TURN_SECONDS = 0.02
 """Time spent on frames before other connections get a turn. A single frame may exceed it."""
 STALL_SECONDS = 30.0
 
-FrameHandler = Callable[[Frame], None]
+FrameHandler = Callable[[Frame], object]
+"""Takes a frame. True: it wants no more."""
 
 
 class FrameReader:
@@ -59,14 +60,14 @@ class FrameReader:
             await self._wait()
         return frame
 
-    async def each(self, kind: Kind, handler: FrameHandler) -> None:
-        """Call `handler` with each frame as it arrives. Ends only with an error, which may be the
-        handler's."""
-        self._decoder.wanted, self._handler = (kind,), handler
+    async def each(self, handler: FrameHandler, *kinds: Kind) -> None:
+        """Call `handler` with each frame of these kinds as it arrives, until it returns True. Other
+        frames are an error, and so is what the handler raises."""
+        self._decoder.wanted, self._handler = kinds, handler
         try:
             if not self._hand_out(handler, time.monotonic() + TURN_SECONDS):
                 self._go_on_soon()
-            while True:
+            while self._handler is not None:
                 await self._wait()
         finally:
             self._handler = None
@@ -186,7 +187,11 @@ class FrameReader:
         """Pass on complete frames. Returns whether all were passed on before `ends`, or no task
         wants more."""
         while not self._paused and (frame := self._next()) is not None:
-            handler(frame)
+            if handler(frame) is True:
+                self._handler = None
+                if self._woken is not None and not self._woken.done():
+                    self._woken.set_result(None)
+                return True
             if time.monotonic() >= ends:
                 return False
         return True

@@ -128,7 +128,11 @@ class FrameSocket:
     ) -> None:
         """Pass head and tail of each frame of that kind to `handler` as it arrives. Ends only with
         an error, which may be the handler's."""
-        await self._reader.each(kind, lambda frame: handler(decode_head(frame, cls), frame.tail))
+        await self._reader.each(lambda frame: handler(decode_head(frame, cls), frame.tail), kind)
+
+    async def take_each(self, handler: Callable[[Frame], bool], *kinds: Kind) -> None:
+        """Pass each frame of these kinds to `handler` as it arrives, until it returns True."""
+        await self._reader.each(handler, *kinds)
 
     def pause_reading(self) -> None:
         """Pass on no more frames for now, which makes the peer wait."""
@@ -165,23 +169,34 @@ class FrameSocket:
     ) -> Coroutine[Any, Any, None] | None:
         """Send a frame with slices as far as possible without waiting. None: all is sent; otherwise
         await the result before sending anything else. Raises the same errors as `send_slices`."""
-        length = sum([slice_.length for slice_ in slices])
-        data = frames.encode(kind, correlation, head.SerializeToString(), length)
+        encoded = head.SerializeToString()
+        tail = self.read_short(slices)
+        if tail is not None:
+            return self.start_tail(kind, correlation, encoded, tail)
+        length = _length(slices)
+        data = frames.encode(kind, correlation, encoded, length)
         if length > COPIED_BYTES_MAX:
             return self._send_files(data, slices)
-        if slices:
-            tails = self._read_resident(slices)
-            if tails is None:
-                return self._send_read(data, slices)
-            data = b"".join((data, *tails))
+        return self._send_read(data, slices)
+
+    def start_tail(
+        self, kind: Kind, correlation: int, head: bytes, tail: bytes | bytearray
+    ) -> Coroutine[Any, Any, None] | None:
+        """Like `start`, for a head that is encoded and a tail that is in memory."""
+        data = frames.encode(kind, correlation, head, len(tail)) + tail
         try:
             sent = self._sock.send(data)
         except BlockingIOError:
             sent = 0
         return None if sent == len(data) else self._write(data[sent:], 0)
 
-    def _read_resident(self, slices: Sequence[LogSlice]) -> list[bytearray] | None:
-        """The bytes of short slices; None: reading them would have to wait for the disk."""
+    def read_short(self, slices: Sequence[LogSlice]) -> bytes | bytearray | None:
+        """The bytes of the slices; None if they are longer than COPIED_BYTES_MAX, or reading them
+        would have to wait for the disk. Raises UnreadableSliceError."""
+        if not slices:
+            return b""
+        if _length(slices) > COPIED_BYTES_MAX:
+            return None
         assert self._files is not None, "a connection without files sends no slices"
         tails = []
         for slice_ in slices:
@@ -193,7 +208,7 @@ class FrameSocket:
             if tail is None:
                 return None
             tails.append(tail)
-        return tails
+        return tails[0] if len(tails) == 1 else b"".join(tails)
 
     async def _send_read(self, data: bytes, slices: Sequence[LogSlice]) -> None:
         """Send short slices of which a part is not in the page cache."""
@@ -298,6 +313,10 @@ class FrameSocket:
         """Bytes in the socket's buffer that the peer has not acknowledged."""
         answer = fcntl.ioctl(self._sock.fileno(), termios.TIOCOUTQ, bytes(4))
         return int.from_bytes(answer, sys.byteorder)
+
+
+def _length(slices: Sequence[LogSlice]) -> int:
+    return sum([slice_.length for slice_ in slices])
 
 
 def peer_of(sock: StreamSocket) -> str:

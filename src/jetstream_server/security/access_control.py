@@ -39,7 +39,7 @@ from jetstream_server.security.authenticator import Authenticator
 from jetstream_server.security.identity import ANONYMOUS, Identity
 from jetstream_server.security.limits import Limits, OpenRequests, Quotas
 from jetstream_server.security.state import SecurityState
-from jetstream_server.security.waits import Waits
+from jetstream_server.security.waits import Waits, Watch
 
 DECISIONS_MAX = 100_000
 EXPIRY_CHECK_SECONDS = 0.25
@@ -230,10 +230,14 @@ class AccessControl:
             return wanted
         return min(wanted or BYTES_USUAL, rate)
 
+    def is_paced(self, identity: Identity) -> bool:
+        """Whether `pace` may have to wait."""
+        return bool(self.quotas.bytes_per_second) and self._is_limited(identity)
+
     async def pace(self, identity: Identity, stream: NamedStream, length: int) -> None:
         """Wait until the principal may be sent that many bytes more of a stream. Raises the errors
         of `check` once it may not read it any more."""
-        if self.quotas.bytes_per_second and self._is_limited(identity):
+        if self.is_paced(identity):
             now = self._monotonic_clock()
             delay = self._limits.delay_us(identity.principal, length, now)
             if delay:
@@ -285,6 +289,15 @@ class AccessControl:
         self, identity: Identity, stream: NamedStream
     ) -> AbstractContextManager[None]:
         return self.while_allowed(identity, partial(self.check, identity, Operation.READ, stream))
+
+    def watch_reading(
+        self, identity: Identity, stream: NamedStream, refuse: Callable[[JetstreamError], None]
+    ) -> Watch | None:
+        """Like `while_allowed_to_read`, for what waits without a task: begins the wait, which gets
+        its error by `refuse`. None: the caller needs no rights. Raises the errors of `check`."""
+        if not self.applies_to(identity):
+            return None
+        return self._waits.watch(partial(self.check, identity, Operation.READ, stream), refuse)
 
     def closes(self, close_ended: Callable[[], None]) -> None:
         """Have `close_ended` called after every change: it closes the connections whose token was

@@ -1,8 +1,9 @@
 """Requests that wait, and their end when their caller loses the right to the answer.
 
-A wait is a context manager around what a task waits for, like `asyncio.timeout`. `check` decides:
-it raises the error that the caller's next request would get. It is asked when the wait begins, and
-whenever tokens or rules change (`check_again`). Its error ends the wait.
+A wait is a context manager around what a task waits for, like `asyncio.timeout`. A watch is the
+same for what waits without a task. `check` decides: it raises the error that the caller's next
+request would get. It is asked when the wait begins, and whenever tokens or rules change
+(`check_again`). Its error ends the wait.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class Waits:
     """All waits of one event loop."""
 
     def __init__(self) -> None:
-        self._open: dict[Wait, None] = {}
+        self._open: dict[Wait | Watch, None] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -26,15 +27,50 @@ class Waits:
     def begin(self, check: Callable[[], object]) -> Wait:
         return Wait(self._open, check)
 
+    def watch(self, check: Callable[[], object], refuse: Callable[[JetstreamError], None]) -> Watch:
+        """Begin a wait that ends with `Watch.end`, or with the error given to `refuse`. Raises the
+        error of `check` if that fails at once."""
+        check()
+        watch = Watch(self._open, check, refuse)
+        self._open[watch] = None
+        return watch
+
     def check_again(self) -> None:
         for wait in list(self._open):
             wait.check_again()
 
 
+class Watch:
+    __slots__ = ("_check", "_open", "_refuse")
+
+    def __init__(
+        self,
+        open_waits: dict[Wait | Watch, None],
+        check: Callable[[], object],
+        refuse: Callable[[JetstreamError], None],
+    ) -> None:
+        self._open = open_waits
+        self._check = check
+        self._refuse = refuse
+
+    def check_again(self) -> None:
+        """Refuse, unless the watch has ended or its caller is still allowed."""
+        if self not in self._open:
+            return
+        try:
+            self._check()
+        except JetstreamError as error:
+            self.end()
+            self._refuse(error)
+
+    def end(self) -> None:
+        self._open.pop(self, None)
+
+
 class Wait:
     __slots__ = ("_cancelling", "_check", "_open", "_refusal", "_task")
 
-    def __init__(self, open_waits: dict[Wait, None], check: Callable[[], object]) -> None:
+    def __init__(self, open_waits: dict[Wait | Watch, None], check: Callable[[], object]) -> None:
         self._open = open_waits
         self._check = check
         self._refusal: JetstreamError | None = None

@@ -1,18 +1,27 @@
-"""Waits for committed records: the long poll of every port that serves reads."""
+"""Waits for committed records: the long poll of every port that serves reads.
+
+A fetch that waits is a small object without a task (`Poll`). When more is committed, its replica
+wakes it, and in the next turn of the loop it looks at the log again and is answered. Fetches woken
+together that want the same are answered with the same slice.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from jetstream_protocol.errors import InvalidRequestError, UnavailableError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
+from jetstream_protocol.types import MonotonicUs
 from jetstream_server.clocks import MonotonicClock, monotonic_clock
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.replication.core.closeness import observes_closely
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import Identity
+from jetstream_server.security.waits import Watch
 
 BYTES_MAX_DEFAULT = 1024 * 1024
 BYTES_MAX_LIMIT = 64 * 1024 * 1024  # Upper bound on one answer, and on any batch.
@@ -21,12 +30,18 @@ WAIT_MS_LIMIT = (
 )
 OUT_OF_SYNC_SECONDS = 1.0
 WAITING_MAX = 16_384
-"""Upper bound on concurrent long polls of this node, over both ports. Each costs about 8 KB;
+"""Upper bound on concurrent long polls of this node, over both ports. Each costs 3 to 8 KB;
 without a limit, connections with 64 of them each would use all memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPosition:
+TURN_SECONDS = 0.005
+"""Woken fetches are answered for so long before others get a turn."""
+
+Answer = Callable[[LogSlice | None], None]
+Refuse = Callable[[Exception], None]
+
+
+class FetchPosition(NamedTuple):
     """A checked request of a reader. Times in milliseconds, sizes in bytes."""
 
     offset: int
@@ -101,14 +116,26 @@ class LongPoll:
     ) -> None:
         self.waiting = 0
         self.times = FetchTimes()
-        self._clock = monotonic_clock
+        self.access = access
+        self.waiting_max = waiting_max
+        self.clock = monotonic_clock
         self._lease_held = lease_held
-        self._access = access
-        self._waiting_max = waiting_max
+        self._woken: deque[Poll] = deque()
+        self._turn_comes = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._found: dict[tuple[Replica, int, int, int], LogSlice] | None = None
+        """What the fetches of this turn have found."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of all fetches."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
 
     def is_out_of_sync(self, replica: Replica) -> bool:
         """Whether committed records may exist that this replica does not get at present."""
-        is_current = replica.is_in_sync or observes_closely(replica, self._clock())
+        is_current = replica.is_in_sync or observes_closely(replica, self.clock())
         return not (is_current and self._lease_held())
 
     async def fetch(
@@ -121,60 +148,186 @@ class LongPoll:
         AccessControl.check if the caller loses its right during the wait, and UnavailableError when
         too many fetches wait already.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + position.wait_ms_max / 1000
-        while True:
-            is_leader = replica.leadership is not None and self._lease_held()
-            begun_us = self._clock()
-            found = replica.read(
-                position.offset, position.bytes_max, position.last_epoch, is_leader=is_leader
-            )
-            self.times.local_us += self._clock() - begun_us
-            if found is not None and _is_enough(found, position, replica):
-                return found
-            if self.is_out_of_sync(replica):
-                deadline = min(deadline, loop.time() + OUT_OF_SYNC_SECONDS)
-            remaining = deadline - loop.time()
-            if remaining <= 0:
-                return found
-            if self.waiting >= self._waiting_max:
-                if found is not None:
-                    return found
-                raise UnavailableError(f"{self.waiting} fetches wait for records already")
-            if not await self._more_committed(replica, remaining, caller):
-                return found
+        answered: asyncio.Future[LogSlice | None] = self.loop.create_future()
 
-    async def _more_committed(self, replica: Replica, seconds: float, caller: Identity) -> bool:
-        """Wait until the high watermark rises or the replica ends. Returns False if neither
-        happens."""
-        self.waiting += 1
-        begun_us = self._clock()
+        def answer(found: LogSlice | None) -> None:
+            if not answered.done():
+                answered.set_result(found)
+
+        def refuse(error: Exception) -> None:
+            if not answered.done():
+                answered.set_exception(error)
+
+        poll = self.begin(replica, position, caller, answer, refuse)
         try:
-            with self._access.while_allowed_to_read(caller, replica.stream):
-                return await _woken(replica, seconds)
+            return await answered
         finally:
-            self.waiting -= 1
-            self.times.wait_us += self._clock() - begun_us
+            poll.abandon()
+            if answered.done() and not answered.cancelled():
+                answered.exception()  # It is known, even if this task was cancelled meanwhile.
+
+    def begin(
+        self,
+        replica: Replica,
+        position: FetchPosition,
+        caller: Identity,
+        answer: Answer,
+        refuse: Refuse,
+    ) -> Poll:
+        """`fetch` without a task: one of `answer` and `refuse` is called, once, perhaps before this
+        returns, unless the fetch is abandoned before. What `answer` raises goes to `refuse`."""
+        poll = Poll(self, replica, position, caller, answer, refuse)
+        poll.look()
+        return poll
+
+    def look(self, replica: Replica, position: FetchPosition) -> LogSlice | None:
+        """What is at `position` now. Raises the errors of `Replica.read`."""
+        key = replica, position.offset, position.last_epoch, position.bytes_max
+        if self._found is not None and key in self._found:
+            return self._found[key]
+        is_leader = replica.leadership is not None and self._lease_held()
+        begun_us = self.clock()
+        found = replica.read(
+            position.offset, position.bytes_max, position.last_epoch, is_leader=is_leader
+        )
+        self.times.local_us += self.clock() - begun_us
+        if self._found is not None and found is not None:
+            self._found[key] = found
+        return found
+
+    def woken(self, poll: Poll) -> None:
+        """Have a waiting fetch look again soon. Its replica has changed, and may be about to change
+        again."""
+        self._woken.append(poll)
+        self._answer_soon()
+
+    def _answer_soon(self) -> None:
+        if self._woken and not self._turn_comes:
+            self._turn_comes = True
+            self.loop.call_soon(self._answer_woken)
+
+    def _answer_woken(self) -> None:
+        """A turn. What is found is shared only within it: the logs do not change meanwhile."""
+        self._turn_comes = False
+        self._found = {}
+        ends = self.loop.time() + TURN_SECONDS
+        try:
+            while self._woken:
+                self._woken.popleft().look_again()
+                if self.loop.time() >= ends:
+                    break
+        finally:
+            self._found = None
+            self._answer_soon()
+
+
+class Poll:
+    """One fetch, between `LongPoll.begin` and its answer."""
+
+    __slots__ = (
+        "_answer", "_begun_us", "_caller", "_deadline", "_found", "_is_woken", "_polls",
+        "_position", "_refuse", "_replica", "_timer", "_watch",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        polls: LongPoll,
+        replica: Replica,
+        position: FetchPosition,
+        caller: Identity,
+        answer: Answer,
+        refuse: Refuse,
+    ) -> None:
+        self._polls = polls
+        self._replica = replica
+        self._position = position
+        self._caller = caller
+        self._answer = answer
+        self._refuse = refuse
+        self._deadline = polls.loop.time() + position.wait_ms_max / 1000
+        self._found: LogSlice | None = None  # by the last look
+        self._timer: asyncio.TimerHandle | None = None  # set exactly while it waits
+        self._watch: Watch | None = None
+        self._is_woken = False
+        self._begun_us = MonotonicUs(0)
+
+    def look(self) -> None:
+        """Answer, refuse, or wait."""
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001  its caller gets it
+            self._refuse(error)
+
+    def look_again(self) -> None:
+        """The same for a fetch that was woken, unless it has ended since."""
+        if self._timer is not None:
+            self._stop_waiting()
+            self.look()
+
+    def abandon(self) -> None:
+        """End without an answer, if there was none yet."""
+        if self._timer is not None:
+            self._stop_waiting()
+
+    def _look(self) -> None:
+        polls, replica, position = self._polls, self._replica, self._position
+        found = polls.look(replica, position)
+        if found is not None and _is_enough(found, position, replica):
+            self._answer(found)
+            return
+        now = polls.loop.time()
+        if polls.is_out_of_sync(replica):
+            self._deadline = min(self._deadline, now + OUT_OF_SYNC_SECONDS)
+        if self._deadline <= now or (found is not None and polls.waiting >= polls.waiting_max):
+            self._answer(found)
+        elif polls.waiting >= polls.waiting_max:
+            raise UnavailableError(f"{polls.waiting} fetches wait for records already")
+        else:
+            self._found = found
+            self._wait(self._deadline - now)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until the high watermark rises, the replica ends, or the time is over. Raises the
+        errors of AccessControl.check."""
+        polls = self._polls
+        self._watch = polls.access.watch_reading(
+            self._caller, self._replica.stream, self._lost_right
+        )
+        self._timer = polls.loop.call_later(seconds, self._time_is_over)
+        self._begun_us = polls.clock()
+        polls.waiting += 1
+        self._replica.add_waiter(self._wake)
+
+    def _stop_waiting(self) -> None:
+        assert self._timer is not None
+        polls = self._polls
+        self._timer.cancel()
+        self._timer = None
+        polls.waiting -= 1
+        polls.times.wait_us += polls.clock() - self._begun_us
+        if self._watch is not None:
+            self._watch.end()
+        if not self._is_woken:
+            self._replica.remove_waiter(self._wake)
+        self._is_woken = False
+
+    def _wake(self) -> None:
+        self._is_woken = True
+        self._polls.woken(self)
+
+    def _time_is_over(self) -> None:
+        if not self._is_woken:
+            self._stop_waiting()
+            try:
+                self._answer(self._found)
+            except Exception as error:  # noqa: BLE001  its caller gets it
+                self._refuse(error)
+
+    def _lost_right(self, error: JetstreamError) -> None:
+        self._stop_waiting()
+        self._refuse(error)
 
 
 def _is_enough(found: LogSlice, position: FetchPosition, replica: Replica) -> bool:
     """Whether it is as much as requested, or limited by something that waiting does not change."""
     return found.length >= position.bytes_min or found.next_offset < replica.high_watermark
-
-
-async def _woken(replica: Replica, seconds: float) -> bool:
-    woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wake() -> None:
-        if not woken.done():
-            woken.set_result(None)
-
-    replica.add_waiter(wake)
-    try:
-        async with asyncio.timeout(seconds):
-            await woken
-    except TimeoutError:
-        return False
-    finally:
-        replica.remove_waiter(wake)
-    return True

@@ -93,7 +93,7 @@ def test_frames_arrive_whole_however_their_bytes_are_split(
         if one_by_one:
             while True:
                 found.append(plain(await reader.frame(Kind.RECORDS)))
-        await reader.each(Kind.RECORDS, lambda frame: found.append(plain(frame)))
+        await reader.each(lambda frame: found.append(plain(frame)), Kind.RECORDS)
 
     async def scenario(sender: socket.socket, reader: FrameReader) -> None:
         taking = asyncio.ensure_future(take(reader))
@@ -115,7 +115,7 @@ def test_what_arrived_before_a_reset_is_handed_out_and_the_reset_is_told() -> No
         await send(sender, records(1, b"a", b"b"))
         assert (await reader.frame(Kind.RECORDS)).correlation == 1
         taking = asyncio.ensure_future(
-            reader.each(Kind.RECORDS, lambda frame: found.append(frame.correlation))
+            reader.each(lambda frame: found.append(frame.correlation), Kind.RECORDS)
         )
         await asyncio.sleep(0.01)
         await send(sender, records(2, b"a", b"b"))
@@ -131,6 +131,31 @@ def test_what_arrived_before_a_reset_is_handed_out_and_the_reset_is_told() -> No
     over_a_pair(scenario)
 
 
+def test_a_handler_that_has_enough_leaves_the_rest_to_the_next_one() -> None:
+    async def scenario(sender: socket.socket, reader: FrameReader) -> None:
+        found: list[int] = []
+
+        def take(frame: Frame) -> bool:
+            found.append(frame.correlation)
+            return len(found) % 3 == 0
+
+        await send(sender, b"".join(records(number, b"a", b"b") for number in range(5)))
+        await asyncio.sleep(0.01)
+        await reader.each(take, Kind.RECORDS)
+        assert found == [0, 1, 2]
+        assert (await reader.frame(Kind.RECORDS)).correlation == 3
+        taking = asyncio.ensure_future(reader.each(take, Kind.RECORDS))
+        await asyncio.sleep(0.01)
+        assert found == [0, 1, 2, 4]
+        await send(sender, records(5, b"a", b"b"))
+        await send(sender, records(6, b"a", b"b") + records(7, b"a", b"b"))
+        await taking
+        assert found == [0, 1, 2, 4, 5, 6]
+        assert (await reader.frame(Kind.RECORDS)).correlation == 7
+
+    over_a_pair(scenario)
+
+
 def test_an_error_of_the_handler_ends_the_reading() -> None:
     def refuse(_: Frame) -> None:
         raise InvalidRequestError("not this one")
@@ -138,7 +163,7 @@ def test_an_error_of_the_handler_ends_the_reading() -> None:
     async def scenario(sender: socket.socket, reader: FrameReader) -> None:
         await send(sender, records(1, b"", b""))
         with pytest.raises(InvalidRequestError, match="not this one"):
-            await reader.each(Kind.RECORDS, refuse)
+            await reader.each(refuse, Kind.RECORDS)
 
     over_a_pair(scenario)
 
@@ -169,7 +194,7 @@ def test_a_paused_reader_hands_out_nothing_until_it_goes_on() -> None:
             if frame.correlation == 1:
                 reader.pause()
 
-        taking = asyncio.ensure_future(reader.each(Kind.RECORDS, take))
+        taking = asyncio.ensure_future(reader.each(take, Kind.RECORDS))
         await send(sender, b"".join(records(number, b"x", b"y") for number in range(3)))
         await asyncio.sleep(0.05)
         await send(sender, records(3, b"x", b"y"))
@@ -206,7 +231,7 @@ def test_a_frame_that_does_not_go_on_ends_the_reading(monkeypatch: pytest.Monkey
     async def scenario(sender: socket.socket, reader: FrameReader) -> None:
         found: list[int] = []
         taking = asyncio.ensure_future(
-            reader.each(Kind.RECORDS, lambda frame: found.append(frame.correlation))
+            reader.each(lambda frame: found.append(frame.correlation), Kind.RECORDS)
         )
         data = records(1, b"head", b"tail")
         await send(sender, data)
@@ -227,7 +252,7 @@ def test_frames_that_always_overlap_the_reads_are_no_stall(
     async def scenario(sender: socket.socket, reader: FrameReader) -> None:
         found: list[int] = []
         taking = asyncio.ensure_future(
-            reader.each(Kind.RECORDS, lambda frame: found.append(frame.correlation))
+            reader.each(lambda frame: found.append(frame.correlation), Kind.RECORDS)
         )
         data = records(1, b"head", b"tail")
         await send(sender, data[:5])
@@ -252,7 +277,7 @@ def test_frames_that_take_long_to_handle_leave_the_loop_to_others_after_each() -
             time.sleep(1.5 * TURN_SECONDS)
 
         sending = asyncio.ensure_future(send(sender, records(1, b"", b"x" * 1_000) * 10_000))
-        reading = asyncio.ensure_future(reader.each(Kind.RECORDS, slowly))
+        reading = asyncio.ensure_future(reader.each(slowly, Kind.RECORDS))
         while len(handled) < 100:
             turn += 1
             await asyncio.sleep(0)

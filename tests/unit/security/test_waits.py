@@ -120,6 +120,46 @@ async def test_an_error_of_what_was_waited_for_stays_that_error() -> None:
     assert len(waits) == 0
 
 
+def test_a_watch_is_refused_once_and_not_after_its_end() -> None:
+    waits, kept, lost = Waits(), Right(), Right()
+    refused: list[JetstreamError] = []
+    watches = [waits.watch(right.check, refused.append) for right in (kept, lost, lost)]
+    waits.check_again()
+    assert (len(waits), refused) == (3, [])
+    lost.error = PermissionDeniedError("no more")
+    watches[2].end()
+    waits.check_again()
+    waits.check_again()
+    assert refused == [lost.error]
+    assert len(waits) == 1
+    watches[0].end()
+    watches[0].end()
+    assert len(waits) == 0
+
+
+def test_a_watch_that_ends_another_one_leaves_it_alone() -> None:
+    waits, right = Waits(), Right()
+    refused: list[JetstreamError] = []
+
+    def refuse(error: JetstreamError) -> None:
+        refused.append(error)
+        other.end()
+
+    waits.watch(right.check, refuse)
+    other = waits.watch(right.check, refused.append)
+    right.error = PermissionDeniedError("no more")
+    waits.check_again()
+    assert len(refused) == 1
+
+
+def test_what_is_not_allowed_is_not_watched() -> None:
+    waits, right = Waits(), Right()
+    right.error = PermissionDeniedError("never")
+    with pytest.raises(PermissionDeniedError):
+        waits.watch(right.check, lambda _: None)
+    assert len(waits) == 0
+
+
 @dataclass(frozen=True)
 class Orders:
     id: int = 1

@@ -123,7 +123,7 @@ async def served(
 
     connection = Connection(
         FrameSocket(accepted, frames.REQUEST_BYTES_MAX, OsDisk()),
-        hello, asked, no_node, unreadable, LogThrottle(),  # type: ignore[arg-type]
+        hello, lambda *_: None, asked, no_node, unreadable, LogThrottle(),  # type: ignore[arg-type]
         FetchTimes(), monotonic_clock, access or open_to_all(),
     )  # fmt: skip
     client = Client(sock, asyncio.get_running_loop().create_task(connection.run()))

@@ -1,5 +1,9 @@
 """One client of the data plane: fetches in, batches out, until either side closes.
 
+A fetch is served without a task as long as that is possible: until it is answered, for most. It
+needs one while an answer before it is being sent, when its own cannot be sent without waiting, and
+when finding the records takes more than a look at the log.
+
 Bounds: a frame is at most frames.REQUEST_BYTES_MAX; while PENDING_MAX requests are being served,
 nothing more is read. A client is dropped if it sends no HELLO within HELLO_SECONDS, if it does not
 identify itself although security is on, or if it reads nothing of an answer for some time
@@ -10,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import structlog
 
@@ -22,6 +28,7 @@ from jetstream_protocol.errors import (
     TooManyRequestsError,
     UnavailableError,
 )
+from jetstream_protocol.frame_decoder import Frame
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import MonotonicUs
@@ -35,7 +42,8 @@ from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import ANONYMOUS, Identity
 from jetstream_server.serving.certificates import shown_by
 from jetstream_server.serving.dataplane.guard import admit, rule_of
-from jetstream_server.serving.long_poll import FetchTimes
+from jetstream_server.serving.dataplane.sending_turn import SendingTurn
+from jetstream_server.serving.long_poll import FetchTimes, Poll, Refuse
 
 PENDING_MAX = 64
 PORT = "data"
@@ -48,22 +56,50 @@ NONCE_BYTES = 32
 logger = structlog.get_logger("jetstream.dataplane")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Found:
     """The answer to a fetch: its head, and its batches. decrypt: reads the slices, and returns the
-    bytes to send in their place; blocks. None: the slices are sent from their files."""
+    bytes to send in their place; blocks. None: the slices are sent from their files.
+
+    encoded, tail: the head's bytes, and those of short slices, once they are needed: an answer may
+    be shared by several fetches."""
 
     head: pb.DataFetchResponse
     slices: Sequence[LogSlice]
     decrypt: Callable[[], bytes] | None = None
+    encoded: bytes | None = None
+    tail: bytes | bytearray | None = None
+
+    @property
+    def length(self) -> int:
+        """Bytes of the slices."""
+        return sum([each.length for each in self.slices])
 
 
+BeginHandler = Callable[
+    [pb.DataFetchRequest, Identity, Callable[[Found], None], Refuse], Poll | None
+]
+"""(request, caller, answer, refuse): serves a fetch without a task; None: it needs one. Then
+FetchHandler serves it."""
 FetchHandler = Callable[[pb.DataFetchRequest, Identity], Awaitable[Found]]
 NodeHandler = Callable[[FrameConnection, int, pb.NodeHello, bytes], Awaitable[Identity | None]]
 """(socket, correlation, hello, our nonce): serves a follower until it leaves, and returns None. If
 the node wants to fetch like a client, returns the node's identity."""
 Unreadable = Callable[[int, int], None]
 """(stream id, offset): the records there could not be read."""
+
+
+@dataclass(slots=True, eq=False)
+class _Fetch:
+    """A request that is being served. is_counted: among the open requests of its principal. poll,
+    rest: to be ended if the connection ends before."""
+
+    correlation: int
+    request: pb.DataFetchRequest
+    asked_us: MonotonicUs
+    is_counted: bool = False
+    poll: Poll | None = None
+    rest: Coroutine[Any, Any, None] | None = None
 
 
 class Connection:
@@ -73,6 +109,7 @@ class Connection:
         self,
         socket: FrameConnection,
         hello: pb.HelloReply,
+        begin: BeginHandler,
         fetch: FetchHandler,
         node: NodeHandler,
         unreadable: Unreadable,
@@ -93,12 +130,16 @@ class Connection:
         self._hello = pb.HelloReply()
         self._hello.CopyFrom(hello)
         self._hello.nonce = self._nonce
+        self._begin = begin
         self._fetch = fetch
         self._node = node
+        self._node_hello: Frame | None = None
         self._unreadable = unreadable
-        self._sending = asyncio.Lock()
-        self._slots = asyncio.Semaphore(PENDING_MAX)
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._loop = asyncio.get_running_loop()
+        self._sending = SendingTurn()
+        self._open: dict[_Fetch, None] = {}
+        self._tasks: dict[asyncio.Task[None], _Fetch] = {}
+        self._looking: asyncio.TimerHandle | None = None  # set while nothing is read
 
     async def run(self) -> None:
         """Serve until the client leaves or violates the protocol. Always closes the socket."""
@@ -114,9 +155,14 @@ class Connection:
             if self._throttle.is_due("client_dropped", self._socket.peer):
                 logger.info("client_dropped", peer=self._socket.peer, reason=str(error))
         finally:
+            for fetch in self._open:
+                if fetch.poll is not None:
+                    fetch.poll.abandon()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            for fetch in list(self._open):
+                self._ended(fetch)
             self._access.disconnected(self._counted)
             self._socket.close()
 
@@ -154,92 +200,178 @@ class Connection:
     async def _serve_requests(self, patience: asyncio.Timeout) -> None:
         """patience: how long an unidentified peer has to prove that it is a node."""
         while True:
-            await self._slot()
-            wanted = (Kind.FETCH,) if self._tasks else (Kind.FETCH, Kind.NODE_HELLO)
-            frame = await self._socket.read_any(*wanted)
-            rule_of(frame.kind)  # A frame without a rule ends the connection.
-            if frame.kind == Kind.NODE_HELLO:
-                hello = decode_head(frame, pb.NodeHello)
-                patience.reschedule(None)  # Without the proof the connection ends.
-                node = await self._node(self._socket, frame.correlation, hello, self._nonce)
-                if node is None:
-                    return
-                self._identity = node
-                self._requests = self._access.requests_of(node, PORT)
-                self._slots.release()
-                continue
-            request = decode_head(frame, pb.DataFetchRequest)
-            serving = self._serve(frame.correlation, request, self._clock())
-            task = asyncio.get_running_loop().create_task(serving)
-            self._tasks[task] = None
-            task.add_done_callback(self._served)
-
-    async def _slot(self) -> None:
-        """Wait until another request may be served. Raises EOFError when the client leaves."""
-        while True:
-            try:
-                async with asyncio.timeout(None if not self._slots.locked() else LOOK_SECONDS):
-                    await self._slots.acquire()
+            await self._socket.take_each(self._take, Kind.FETCH, Kind.NODE_HELLO)
+            frame = self._node_hello
+            assert frame is not None
+            hello = decode_head(frame, pb.NodeHello)
+            patience.reschedule(None)  # Without the proof the connection ends.
+            node = await self._node(self._socket, frame.correlation, hello, self._nonce)
+            if node is None:
                 return
-            except TimeoutError:
-                # Nothing is read meanwhile, so nothing else would notice that.
-                if self._socket.peer_has_left:
-                    raise EOFError from None
+            self._identity = node
+            self._requests = self._access.requests_of(node, PORT)
 
-    def _served(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task)
-        self._slots.release()
-        error = None if task.cancelled() else task.exception()
-        if error is None:
+    def _take(self, frame: Frame) -> bool:
+        """Begin to serve a fetch. Returns True for the hello of a node: it is kept, and nothing
+        more is taken."""
+        rule_of(frame.kind)  # A frame without a rule ends the connection.
+        if frame.kind == Kind.NODE_HELLO:
+            if self._open:
+                raise InvalidRequestError(f"unexpected frame of kind {frame.kind}")
+            self._node_hello = frame
+            return True
+        request = decode_head(frame, pb.DataFetchRequest)
+        fetch = _Fetch(frame.correlation, request, self._clock())
+        self._open[fetch] = None
+        try:
+            self._serve(fetch)
+        except Exception as error:  # noqa: BLE001  becomes the answer, or ends the connection
+            self._refuse(fetch, error)
+        if len(self._open) >= PENDING_MAX:
+            self._socket.pause_reading()
+            self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
+        return False
+
+    def _look(self) -> None:
+        """Notice that the client has left while nothing is read, which would tell it."""
+        if self._socket.peer_has_left:
+            self._socket.shut_down()
+        else:
+            self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def _ended(self, fetch: _Fetch) -> None:
+        del self._open[fetch]
+        fetch.poll = None  # Its answer refers to the fetch: break the cycle.
+        if fetch.is_counted:
+            self._requests.end()
+        if fetch.rest is not None:
+            fetch.rest.close()  # It may never have begun.
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+            self._socket.resume_reading()
+
+    # Without a task.
+
+    def _serve(self, fetch: _Fetch) -> None:
+        try:
+            self._requests.begin()
+        except TooManyRequestsError as error:
+            raise self._access.too_many_requests(self._identity, PORT, error) from None
+        fetch.is_counted = True
+        answer, refuse = partial(self._answer, fetch), partial(self._refuse, fetch)
+        poll = self._begin(fetch.request, self._identity, answer, refuse)
+        if poll is None:
+            self._run(fetch, self._serve_in_task(fetch))
+        elif fetch in self._open:  # It waits, or has got a task already.
+            fetch.poll = poll
+
+    def _answer(self, fetch: _Fetch, found: Found) -> None:
+        if not self._sending.take():
+            self._run(fetch, self._serve_in_task(fetch, found))
             return
+        begun_us = self._clock()
+        try:
+            fetch.rest = self._start(fetch.correlation, found)
+        except UnreadableSliceError:
+            self._sending.give()
+            self._run(fetch, self._serve_in_task(fetch, found))  # Fails again, or not.
+        except Exception as error:  # noqa: BLE001  ends the connection
+            self._sending.give()
+            self._ended(fetch)
+            self._broken(error)
+        else:
+            if fetch.rest is None:
+                self._sending.give()
+                self._times.sent(found.length, 0, self._clock() - begun_us)
+                self._ended(fetch)
+            else:
+                self._run(fetch, self._finish(fetch, found, fetch.rest, begun_us))
+
+    def _start(self, correlation: int, found: Found) -> Coroutine[Any, Any, None] | None:
+        """Send an answer as far as possible without waiting. Otherwise returns the rest."""
+        if found.tail is None:
+            found.tail = self._socket.read_short(found.slices)
+            if found.tail is None:
+                return self._socket.start(Kind.FETCH_REPLY, correlation, found.head, found.slices)
+        if found.encoded is None:
+            found.encoded = found.head.SerializeToString()
+        return self._socket.start_tail(Kind.FETCH_REPLY, correlation, found.encoded, found.tail)
+
+    def _refuse(self, fetch: _Fetch, error: Exception) -> None:
+        if isinstance(error, JetstreamError):
+            self._run(fetch, self._send_refusal(fetch.correlation, error))
+        else:
+            self._ended(fetch)
+            self._broken(error)
+
+    def _broken(self, error: BaseException) -> None:
+        """End the connection: a frame may be half sent, so no other frame can follow. That wakes
+        the reader."""
         if isinstance(error, OSError | EOFError):
             if not isinstance(error, ConnectionError | TimeoutError):
                 logger.warning("answer_cut_off", reason=str(error))
         else:
             logger.error("request_failed", method="data plane", exc_info=error)
-        # Its frame may be half sent, so no other frame can follow. Closing the connection wakes the
-        # reader.
         self._socket.shut_down()
 
-    async def _serve(
-        self, correlation: int, request: pb.DataFetchRequest, asked_us: MonotonicUs
+    # In a task.
+
+    def _run(self, fetch: _Fetch, serving: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(serving)
+        self._tasks[task] = fetch
+        task.add_done_callback(self._served)
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        self._ended(self._tasks.pop(task))
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._broken(error)
+
+    async def _finish(
+        self, fetch: _Fetch, found: Found, rest: Coroutine[Any, Any, None], begun_us: MonotonicUs
     ) -> None:
-        queue_us = self._clock() - asked_us
-        requests = self._requests
+        """Send the rest of an answer. Its sender has the turn."""
         try:
-            requests.begin()
-        except TooManyRequestsError as error:
-            refusal = self._access.too_many_requests(self._identity, PORT, error)
-            await self._refuse(correlation, refusal)
+            await rest
+            self._times.sent(found.length, 0, self._clock() - begun_us)
             return
+        except UnreadableSliceError:
+            pass  # Nothing was sent.
+        finally:
+            self._sending.give()
+        await self._serve_in_task(fetch, found)
+
+    async def _serve_in_task(self, fetch: _Fetch, found: Found | None = None) -> None:
+        """found: the answer, if it is known already."""
+        queue_us = self._clock() - fetch.asked_us if found is None else 0
         try:
             try:
-                await self._answer(correlation, request, queue_us)
+                await self._answer_in_turn(fetch, found, queue_us)
             except UnreadableSliceError as error:
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise
                 # Deleted while the answer waited for its turn: the next request gets the reason.
-                await self._answer(correlation, request, queue_us)
+                await self._answer_in_turn(fetch, None, queue_us)
         except UnreadableSliceError as error:
             again = UnavailableError(f"{error.message}; the file is inspected, try again")
-            await self._refuse(correlation, again)
+            await self._send_refusal(fetch.correlation, again)
         except JetstreamError as error:
-            await self._refuse(correlation, error)
-        finally:
-            requests.end()
+            await self._send_refusal(fetch.correlation, error)
 
-    async def _refuse(self, correlation: int, error: JetstreamError) -> None:
+    async def _send_refusal(self, correlation: int, error: JetstreamError) -> None:
         refusal = pb.DataFetchResponse(error=bounded(error))
         async with self._sending:
             await self._socket.send(Kind.FETCH_REPLY, correlation, refusal)
 
-    async def _answer(self, correlation: int, request: pb.DataFetchRequest, queue_us: int) -> None:
-        found = await self._fetch(request, self._identity)
+    async def _answer_in_turn(self, fetch: _Fetch, found: Found | None, queue_us: int) -> None:
+        if found is None:
+            found = await self._fetch(fetch.request, self._identity)
         found_us = self._clock()
         try:
             async with self._sending:
                 begun_us = self._clock()
-                sent_bytes = await self._send(correlation, found)
+                sent_bytes = await self._send(fetch.correlation, found)
                 queue_us += begun_us - found_us
                 self._times.sent(sent_bytes, queue_us, self._clock() - begun_us)
         except UnreadableSliceError as error:
@@ -252,7 +384,7 @@ class Connection:
         until they are sent, for one answer of a connection at a time."""
         if found.decrypt is None:
             await self._socket.send_slices(Kind.FETCH_REPLY, correlation, found.head, found.slices)
-            return sum(each.length for each in found.slices)
+            return found.length
         tail = await asyncio.to_thread(found.decrypt)
         await self._socket.send_tail(Kind.FETCH_REPLY, correlation, found.head, tail)
         return len(tail)

@@ -6,7 +6,8 @@ import asyncio
 import socket
 import weakref
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,7 @@ from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.leader_stream import LeaderStream
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.identity import Identity
+from jetstream_server.security.requirements import Requirement
 from jetstream_server.serving.dataplane.connection import HELLO_SECONDS, Connection, Found
 from jetstream_server.serving.dataplane.guard import admit
 from jetstream_server.serving.decryption import (
@@ -42,7 +44,7 @@ from jetstream_server.serving.decryption import (
     read_plain,
 )
 from jetstream_server.serving.filtered_fetch import Filtered, FilteredFetches
-from jetstream_server.serving.long_poll import FetchPosition, LongPoll
+from jetstream_server.serving.long_poll import FetchPosition, LongPoll, Poll, Refuse
 from jetstream_server.serving.stream_access import StreamAccess
 
 CONNECTIONS_MAX = 4096
@@ -50,6 +52,18 @@ CONNECTIONS_MAX = 4096
 _BACKLOG = 512
 
 logger = structlog.get_logger("jetstream.dataplane")
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """A fetch that its sender may make. generation: of the rights, when that was checked."""
+
+    identity: Identity
+    rule: Requirement
+    generation: int
+    replica: Replica
+    position: FetchPosition
+    is_decrypted: bool
 
 
 class DataPlaneServer:
@@ -90,6 +104,8 @@ class DataPlaneServer:
         self._connections: dict[asyncio.Task[None], str] = {}  # and the peer's host
         self._per_address: Counter[str] = Counter()
         self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._shared: Found | None = None
+        """The last answer with records. Fetches that found the same slice share it."""
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
 
@@ -146,6 +162,7 @@ class DataPlaneServer:
         connection = Connection(
             accepted,
             self._hello,
+            self._begin,
             self._fetch,
             self._replicate,
             self._replicas.suspect,
@@ -171,14 +188,66 @@ class DataPlaneServer:
         if not task.cancelled() and task.exception() is not None:
             logger.error("connection_failed", exc_info=task.exception())
 
+    def _begin(
+        self,
+        request: pb.DataFetchRequest,
+        identity: Identity,
+        answer: Callable[[Found], None],
+        refuse: Refuse,
+    ) -> Poll | None:
+        """Serve a fetch without a task: see `LongPoll.begin`. None: it needs one, and `_fetch`.
+        Raises a JetstreamError, which becomes the answer."""
+        if (
+            request.refused
+            or request.filter_subject
+            or request.HasField("filter_key")
+            or self._access.control.is_paced(identity)
+        ):
+            return None
+        fetch = self._checked(request, identity)
+        if fetch.is_decrypted:
+            return None
+        answer_it = partial(self._answer, fetch, answer)
+        return self._fetches.begin(fetch.replica, fetch.position, identity, answer_it, refuse)
+
+    def _answer(
+        self, fetch: _Fetch, answer: Callable[[Found], None], found: LogSlice | None
+    ) -> None:
+        self._check_again(fetch)
+        if found is None:
+            answer(Found(self._head(fetch.replica), []))
+            return
+        shared = self._shared
+        if shared is None or shared.slices[0] is not found:
+            shared = self._shared = Found(self._head(fetch.replica), [found])
+        answer(shared)
+
     async def _fetch(self, request: pb.DataFetchRequest, identity: Identity) -> Found:
         """Serve one fetch. Raises a JetstreamError, which becomes the answer."""
-        generation = self._access.control.generation
-        rule = admit(self._access.control, identity, Kind.FETCH)
+        fetch = self._checked(request, identity)
+        replica, position = fetch.replica, fetch.position
+        if request.refused:
+            await self._replicas.healer.examined(replica, position.offset)
+        slices, filtered = await self._found(request, replica, position, identity)
+        length = sum(each.length for each in slices)
+        await self._access.control.pace(identity, replica.stream, length)
+        self._check_again(fetch)
+        response = self._head(replica)
+        if filtered is not None and filtered.next_offset > position.offset:
+            response.next_offset = filtered.next_offset
+            response.last_epoch = filtered.last_epoch
+        decrypt = partial(read_plain, replica, slices, partly=filtered is None)
+        return Found(response, slices, decrypt if fetch.is_decrypted and slices else None)
+
+    def _checked(self, request: pb.DataFetchRequest, identity: Identity) -> _Fetch:
+        """Check a fetch. Raises a JetstreamError."""
+        access = self._access.control
+        generation = access.generation
+        rule = admit(access, identity, Kind.FETCH)
         assert rule.operation is not None
         stream = self._access.resolve(identity, rule.operation, request.stream)
         replica = self._replicas.replica_of(stream)
-        bytes_max = self._access.control.bytes_max(identity, request.bytes_max)
+        bytes_max = access.bytes_max(identity, request.bytes_max)
         is_decrypted = may_be_encrypted(replica) and not (identity.is_node or request.as_stored)
         if is_decrypted:
             bytes_max = min(bytes_max or DECRYPTED_BYTES_MAX, DECRYPTED_BYTES_MAX)
@@ -189,13 +258,17 @@ class DataPlaneServer:
             bytes_min=request.bytes_min,
             wait_ms_max=request.wait_ms_max,
         )
-        if request.refused:
-            await self._replicas.healer.examined(replica, position.offset)
-        slices, filtered = await self._found(request, replica, position, identity)
-        await self._access.control.pace(identity, stream, sum(each.length for each in slices))
-        if rule.again and self._access.control.generation != generation:
-            self._access.control.check(identity, rule.operation, stream)
-        response = pb.DataFetchResponse(
+        return _Fetch(identity, rule, generation, replica, position, is_decrypted)
+
+    def _check_again(self, fetch: _Fetch) -> None:
+        """Raise an error if the sender has lost its right since the fetch was checked."""
+        access = self._access.control
+        if fetch.rule.again and access.generation != fetch.generation:
+            assert fetch.rule.operation is not None
+            access.check(fetch.identity, fetch.rule.operation, fetch.replica.stream)
+
+    def _head(self, replica: Replica) -> pb.DataFetchResponse:
+        return pb.DataFetchResponse(
             stream_id=replica.stream.id,
             log_start_offset=replica.log.log_start_offset,
             high_watermark=replica.high_watermark,
@@ -203,11 +276,6 @@ class DataPlaneServer:
             out_of_sync=self._fetches.is_out_of_sync(replica),
             tombstones_gone_below=_tombstones_gone_below(replica),
         )
-        if filtered is not None and filtered.next_offset > position.offset:
-            response.next_offset = filtered.next_offset
-            response.last_epoch = filtered.last_epoch
-        decrypt = partial(read_plain, replica, slices, partly=filtered is None)
-        return Found(response, slices, decrypt if is_decrypted and slices else None)
 
     async def _found(
         self,
