@@ -4,6 +4,7 @@ what the image installs: pinned, with hashes, and what pyproject.toml asks for."
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import tomllib
@@ -166,18 +167,22 @@ def asked_for(extra: str) -> Iterator[Requirement]:
             yield requirement
 
 
-@pytest.mark.parametrize("part", ["server", "build"])
-def test_the_image_installs_what_is_asked_for_pinned_with_hashes(part: str) -> None:
-    text = (TREE / "ops" / "image" / f"{part}.txt").read_text()
+@pytest.mark.parametrize("part", ["image/server", "image/build", "wheels"])
+def test_what_is_asked_for_is_pinned_with_hashes(part: str) -> None:
+    text = (TREE / "ops" / f"{part}.txt").read_text()
     lines = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
     pins = {name: version for name, version, _ in PIN.findall(text)}
     assert len(pins) == sum(not line.startswith(" ") for line in lines), "each is pinned"
     assert "://" not in text, "the index is for whoever builds to choose"
     wanted = (
         list(asked_for("server"))
-        if part == "server"
+        if part == "image/server"
         else [Requirement(each) for each in PYPROJECT["build-system"]["requires"]]
     )
+    if part == "wheels":
+        asked = re.search(r"printf '%s\\n' (.*) >>", (TREE / "scripts" / "lock").read_text())
+        assert asked is not None
+        wanted += map(Requirement, shlex.split(asked[1]))
     missing = [
         str(each)
         for each in wanted

@@ -1,16 +1,22 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: binding=False, always_allow_keywords=False
 """Cuts rows out of a column of byte strings: the compiled twin of columns.pure_slices."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.list cimport PyList_New, PyList_SET_ITEM
-from cpython.ref cimport Py_INCREF
+from cpython.list cimport PyList_New
+from cpython.object cimport PyObject
 from libc.stdint cimport int32_t
 from libc.stdlib cimport getenv
 from libc.string cimport strcmp
 
 if getenv("JETSTREAM_PURE") != NULL and strcmp(getenv("JETSTREAM_PURE"), "0") != 0:
     raise ImportError("JETSTREAM_PURE is set")
+
+
+cdef extern from "Python.h":
+    # With bare pointers: the list takes over each reference, and nothing counts them in between.
+    PyObject* new_bytes "PyBytes_FromStringAndSize"(const char*, Py_ssize_t) except NULL
+    int set_item "PyList_SetItem"(list, Py_ssize_t, PyObject*) except -1
 
 
 cdef bint _grow(const int32_t* offsets, Py_ssize_t count) noexcept:
@@ -66,9 +72,7 @@ def slices(body, Py_ssize_t offsets_at, Py_ssize_t data_at, Py_ssize_t count):
         start = 0
         for at in range(count):
             stop = offsets[at + 1]
-            item = PyBytes_FromStringAndSize(data + start, stop - start)
-            Py_INCREF(item)
-            PyList_SET_ITEM(items, at, item)
+            set_item(items, at, new_bytes(data + start, stop - start))
             start = stop
         return items
     finally:

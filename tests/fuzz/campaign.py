@@ -66,6 +66,7 @@ class Campaign:
         """Whether everything held; the report says what did not."""
         server = _started(folder / "data", self.tls)
         try:
+            self.report(next(x for x in server.log_text.splitlines() if '"ingest_form"' in x))
             oracle = Oracle(server)
             oracle.prepare()
             target = _prepare_target(server)

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 
-def fuzz(port: str, seconds: float, *options: str) -> None:
+def fuzz(port: str, seconds: float, *options: str, **environment: str) -> str:
+    """What the campaign has said."""
     command = [sys.executable, "-m", "tests.fuzz", "--port", port, "--seed", "ci", *options]
     found = subprocess.run(
-        [*command, "--minutes", str(seconds / 60)], capture_output=True, text=True, timeout=110
+        [*command, "--minutes", str(seconds / 60)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=110,
     )
     assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
+    return found.stdout
 
 
 @pytest.mark.parametrize("port", ["data", "http", "nats", "raft"])
 def test_hostile_bytes_have_no_effect(port: str) -> None:
     fuzz(port, 4)
+
+
+def test_hostile_messages_have_no_effect_on_plain_python() -> None:
+    assert '"form": "python"' in fuzz("nats", 3, JETSTREAM_PURE="1")
 
 
 def test_hostile_calls_have_no_effect() -> None:

@@ -1,13 +1,19 @@
-"""The wheel that is published: what it holds, and what the SDK alone brings along."""
+"""The wheels: what they hold, how they are named, how they serve, and what the SDK brings along."""
 
 from __future__ import annotations
 
+import json
+import os
+import platform
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 import urllib.request
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import distribution, requires, version
 from pathlib import Path
 
@@ -15,6 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from jetstream_client import Client
+from tests.support.cluster import PATIENCE_SECONDS
 from tests.support.server import ServerProcess
 
 TREE = Path(__file__).resolve().parents[2]
@@ -28,15 +35,72 @@ PACKAGES = (
 )
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    folder = tmp_path_factory.mktemp("wheel")
+EXTENSIONS = [
+    "jetstream_protocol/_murmur2.abi3.so",
+    "jetstream_protocol/_slices.abi3.so",
+    "jetstream_server/ingest/nats/_columns.abi3.so",
+]
+PLATFORM = f"manylinux_2_17_{platform.machine()}"
+needs_a_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+
+def make_wheel(folder: Path, **environment: str) -> zipfile.ZipFile:
+    """What `pip wheel` makes of the sources that are committed."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
     source = folder / "source"
     subprocess.run(["git", "clone", "--quiet", TREE, source], check=True)
-    subprocess.run([*command, "--no-deps", "--wheel-dir", folder, source], check=True)
+    subprocess.run(
+        [*command, "--no-deps", "--wheel-dir", folder, source],
+        env={**os.environ, **environment},
+        check=True,
+    )
     (found,) = folder.glob("*.whl")
     return zipfile.ZipFile(found)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """As scripts/wheels has it made, but by this machine's compiler, if there is one."""
+    cc = shutil.which("cc")
+    environment = {"JETSTREAM_WHEEL_PLATFORM": PLATFORM, "CC": cc} if cc else {}
+    return make_wheel(tmp_path_factory.mktemp("wheel"), **environment)
+
+
+@pytest.fixture(scope="module")
+def plain_wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """As it is made where there is no compiler."""
+    return make_wheel(tmp_path_factory.mktemp("plain"), CC="false")
+
+
+def tags(wheel: zipfile.ZipFile) -> list[str]:
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/WHEEL"))
+    found = re.findall("^Tag: (.*)$", wheel.read(name).decode(), re.MULTILINE)
+    assert str(wheel.filename).endswith(f"-{found[0]}.whl")
+    return found
+
+
+def extensions(wheel: zipfile.ZipFile) -> list[str]:
+    return sorted(name for name in wheel.namelist() if ".so" in name)
+
+
+def machine_of(program: bytes) -> bytes:
+    """What a program in ELF is for: its field e_machine."""
+    assert program[:4] == b"\x7fELF"
+    return program[18:20]
+
+
+@needs_a_compiler
+def test_a_wheel_for_a_platform_serves_every_python_there(wheel: zipfile.ZipFile) -> None:
+    assert tags(wheel) == [f"cp311-abi3-{PLATFORM}"]
+    assert extensions(wheel) == EXTENSIONS
+    with open(sys.executable, "rb") as file:
+        here = machine_of(file.read(20))
+    assert {machine_of(wheel.read(name)) for name in EXTENSIONS} == {here}
+
+
+def test_without_a_compiler_the_wheel_is_plain_python(plain_wheel: zipfile.ZipFile) -> None:
+    assert tags(plain_wheel) == ["py3-none-any"]
+    assert extensions(plain_wheel) == []
 
 
 def test_the_wheel_holds_types_protocol_and_licence(wheel: zipfile.ZipFile) -> None:
@@ -69,28 +133,50 @@ class FromWheel(ServerProcess):
         return [sys.executable, "-P", "-c", program, *arguments]
 
 
+@contextmanager
+def serving(wheel: zipfile.ZipFile, folder: Path) -> Iterator[FromWheel]:
+    wheel.extractall(folder / "site")
+    server = FromWheel(folder / "data")
+    server.site = folder / "site"
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def assert_it_stores(server: ServerProcess, form: str) -> None:
+    """form: "compiled" or "python", as the server says it in its log and in `/metrics`."""
+    with urllib.request.urlopen(f"{server.http}/metrics") as answer:
+        labels = f'ingest="{form}",version="{version("jetstream-log")}"'
+        assert f"jetstream_build_info{{{labels}}}" in answer.read().decode()
+    (line,) = (line for line in server.log_text.splitlines() if '"ingest_form"' in line)
+    said = json.loads(line)
+    assert (said["form"], said["reason"] != "") == (form, form == "python")
+    with Client(server.grpc, timeout=PATIENCE_SECONDS) as client:
+        client.create_stream("orders", "orders.>")
+        client.publish("orders.eu", b"hello", key=b"42")
+        assert [each.value for each in client.fetch("orders")] == [b"hello"]
+
+
 def test_a_server_from_the_wheel_alone_serves_everything(
     wheel: zipfile.ZipFile, tmp_path: Path
 ) -> None:
-    wheel.extractall(tmp_path / "site")
-    server = FromWheel(tmp_path / "data")
-    server.site = tmp_path / "site"
-    server.start()
-    try:
+    with serving(wheel, tmp_path) as server:
         console = TREE / "src" / "jetstream_server" / "serving" / "http" / "console_files"
         files = [path.name for path in console.iterdir() if path.suffix != ".html"]
         assert "console.js" in files
         for path in ("", *files, "healthz", "readyz", "api/v1/cluster"):
             with urllib.request.urlopen(f"{server.http}/{path}") as answer:
                 assert answer.read(), path
-        with urllib.request.urlopen(f"{server.http}/metrics") as answer:
-            assert f'version="{version("jetstream-log")}"' in answer.read().decode()
-        with Client(server.grpc) as client:
-            client.create_stream("orders", "orders.>")
-            client.publish("orders.eu", b"hello")
-            assert [each.value for each in client.fetch("orders")] == [b"hello"]
-    finally:
-        server.kill()
+        assert_it_stores(server, "compiled" if extensions(wheel) else "python")
+
+
+def test_a_server_without_the_compiled_parts_serves_and_says_so(
+    plain_wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    with serving(plain_wheel, tmp_path) as server:
+        assert_it_stores(server, "python")
 
 
 def needed(lines: list[str], found: set[str]) -> set[str]:

@@ -1,4 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: binding=False, always_allow_keywords=False
 # cython: initializedcheck=False
 """The compiled twin of gathering.py, delivery.py and of replies.py's Replies.
 
@@ -7,7 +8,7 @@ one copy of each value, and acks are formatted from the replies, without a Pytho
 message. Lists of objects are made only for callers that need them.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize, PyBytes_Size
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, getenv, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset, strcmp
@@ -158,7 +159,7 @@ cdef class Columns:
 
     def remove_prefix(self, Py_ssize_t length):
         """Remove the first `length` bytes of each subject."""
-        cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(self._data)
+        cdef const uint8_t* data = <const uint8_t*>PyBytes_AsString(self._data)
         cdef Py_ssize_t at
         cdef int32_t removed
         cdef Message* message
@@ -189,7 +190,7 @@ cdef class Columns:
         """A list with one object per message."""
         cdef Py_ssize_t at
         cdef Part part
-        cdef const char* data = PyBytes_AS_STRING(self._data)
+        cdef const char* data = PyBytes_AsString(self._data)
         cdef list found = []
         for at in range(self._count):
             part = _part(self._messages + at, field)
@@ -231,7 +232,7 @@ cdef class Columns:
 
     @property
     def is_plain(self):
-        cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(self._data)
+        cdef const uint8_t* data = <const uint8_t*>PyBytes_AsString(self._data)
         cdef Py_ssize_t at
         cdef Py_ssize_t subjects = 1 if self._one_subject else self._count
         if self._has_blocks:
@@ -261,20 +262,20 @@ cdef class Columns:
                 subject_bytes += self._messages[at].subject_length
             length = values_length + _column_length(count, subject_bytes)
         body = PyBytes_FromStringAndSize(NULL, length)
-        out = PyBytes_AS_STRING(body)
+        out = PyBytes_AsString(body)
         self._write_column(out, VALUE)
         out += values_length
         if self._one_subject:
             (<uint32_t*>out)[0] = <uint32_t>subject.length
-            memcpy(out + 4, PyBytes_AS_STRING(self._data) + subject.start, subject.length)
+            memcpy(out + 4, PyBytes_AsString(self._data) + subject.start, subject.length)
             _pad(out, 4 + subject.length)
             return seal(0, body, count, count - 1, length)
         self._write_column(out, SUBJECT)
         return seal(_SUBJECT_COLUMN, body, count, count - 1, length)
 
-    cdef void _write_column(self, char* out, Field field) noexcept:
+    cdef int _write_column(self, char* out, Field field) except -1:
         """Write the offsets, then the items back to back, each part padded."""
-        cdef const char* data = PyBytes_AS_STRING(self._data)
+        cdef const char* data = PyBytes_AsString(self._data)
         cdef Py_ssize_t at, offsets_length = 4 * (self._count + 1)
         cdef int32_t* offsets = <int32_t*>out
         cdef char* items = out + _padded(offsets_length)
@@ -288,6 +289,7 @@ cdef class Columns:
             end += part.length
             offsets[at + 1] = end
         _pad(items, end)
+        return 0
 
     def select(self, policy):
         """The messages that may be answered."""
@@ -309,8 +311,8 @@ cdef class Gathering:
     def take(self, bytes data not None, Py_ssize_t position):
         """Gather the whole messages from `position` on. Returns the position where something else
         begins."""
-        cdef const uint8_t* text = <const uint8_t*>PyBytes_AS_STRING(data)
-        cdef Py_ssize_t end = PyBytes_GET_SIZE(data)
+        cdef const uint8_t* text = <const uint8_t*>PyBytes_AsString(data)
+        cdef Py_ssize_t end = PyBytes_Size(data)
         cdef Py_ssize_t starts[6]
         cdef Py_ssize_t lengths[6]
         cdef Py_ssize_t at, line_end, field_start, start, stop
@@ -389,7 +391,7 @@ cdef class Gathering:
     cdef Columns _of(self, int64_t sid, bytes data):
         cdef Columns columns = self._by_sid.get(sid)
         if columns is None:
-            columns = Columns()
+            columns = Columns.__new__(Columns)
             columns.sid = sid
             columns._data = data
             columns._one_subject = True
@@ -407,29 +409,54 @@ cdef class Gathering:
         return order
 
 
+cdef struct Token:
+    const uint8_t* text
+    Py_ssize_t length
+    bint is_last
+
+
 cdef class ReplyMatcher:
-    """The subjects of replies.AckPolicy: patterns as lists of tokens."""
+    """The subjects of replies.AckPolicy: the tokens of their patterns, one after the other."""
 
-    cdef list _patterns
+    cdef list _texts  # They keep what the tokens point to.
+    cdef Token* _tokens
+    cdef Py_ssize_t _count
 
-    def __init__(self, patterns):
-        self._patterns = [[token.encode() for token in pattern.split(".")] for pattern in patterns]
+    def __cinit__(self, patterns):
+        cdef Py_ssize_t at = 0
+        cdef bytes text
+        self._texts = [token.encode() for pattern in patterns for token in pattern.split(".")]
+        self._tokens = <Token*>malloc(max(1, len(self._texts)) * sizeof(Token))
+        if self._tokens == NULL:
+            raise MemoryError()
+        for text in self._texts:
+            self._tokens[at] = Token(<const uint8_t*>PyBytes_AsString(text), PyBytes_Size(text), 0)
+            at += 1
+        for pattern in patterns:
+            self._count += pattern.count(".") + 1
+            self._tokens[self._count - 1].is_last = True
+
+    def __dealloc__(self):
+        free(self._tokens)
 
     def allows(self, bytes reply not None):
         return self._allows(
-            <const uint8_t*>PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply)
+            <const uint8_t*>PyBytes_AsString(reply), PyBytes_Size(reply)
         )
 
-    cdef bint _allows(self, const uint8_t* reply, Py_ssize_t length):
-        cdef list tokens
-        for tokens in self._patterns:
-            if _matches(tokens, reply, length):
+    cdef bint _allows(self, const uint8_t* reply, Py_ssize_t length) noexcept:
+        cdef Py_ssize_t at = 0
+        while at < self._count:
+            if _matches(self._tokens + at, reply, length):
                 return True
+            while not self._tokens[at].is_last:
+                at += 1
+            at += 1
         return False
 
     cdef Replies _select(self, Columns columns):
-        cdef Replies selected = Replies()
-        cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(columns._data)
+        cdef Replies selected = Replies.__new__(Replies)
+        cdef const uint8_t* data = <const uint8_t*>PyBytes_AsString(columns._data)
         cdef Py_ssize_t at, reply_bytes = 0
         cdef Message* message
         if columns._reply_count == 0:
@@ -453,16 +480,11 @@ cdef inline bint _is_special(uint8_t byte) noexcept nogil:
     return byte <= 32 or byte == 127 or byte == 42 or byte == 62
 
 
-cdef bint _matches(list tokens, const uint8_t* reply, Py_ssize_t length):
-    cdef Py_ssize_t at = 0, start, token_length, index
-    cdef Py_ssize_t count = len(tokens)
-    cdef bytes token
-    cdef const char* text
-    for index in range(count):
-        token = <bytes>tokens[index]
-        text = PyBytes_AS_STRING(token)
-        token_length = PyBytes_GET_SIZE(token)
-        if token_length == 1 and text[0] == b">":
+cdef bint _matches(const Token* token, const uint8_t* reply, Py_ssize_t length) noexcept nogil:
+    """Whether the reply matches the pattern that begins with this token."""
+    cdef Py_ssize_t at = 0, start
+    while True:
+        if token.length == 1 and token.text[0] == b">":
             if at >= length:
                 return False
             while at < length:
@@ -470,21 +492,22 @@ cdef bint _matches(list tokens, const uint8_t* reply, Py_ssize_t length):
                     return False
                 at += 1
             return True
-        if token_length == 1 and text[0] == b"*":
+        if token.length == 1 and token.text[0] == b"*":
             start = at
             while at < length and reply[at] != b"." and not _is_special(reply[at]):
                 at += 1
             if at == start:
                 return False
         else:
-            if length - at < token_length or memcmp(reply + at, text, token_length) != 0:
+            if length - at < token.length or memcmp(reply + at, token.text, token.length) != 0:
                 return False
-            at += token_length
-        if index < count - 1:
-            if at >= length or reply[at] != b".":
-                return False
-            at += 1
-    return at == length
+            at += token.length
+        if token.is_last:
+            return at == length
+        if at >= length or reply[at] != b".":
+            return False
+        at += 1
+        token += 1
 
 
 cdef class Replies:
@@ -539,10 +562,10 @@ cdef class Replies:
 
     def acks(self, bytes before not None, bytes after not None, int64_t base_offset):
         """One PUB for each reply: `before`, the sequence (offset + 1), `after`."""
-        cdef Py_ssize_t before_length = PyBytes_GET_SIZE(before)
-        cdef Py_ssize_t after_length = PyBytes_GET_SIZE(after)
-        cdef const char* before_text = PyBytes_AS_STRING(before)
-        cdef const char* after_text = PyBytes_AS_STRING(after)
+        cdef Py_ssize_t before_length = PyBytes_Size(before)
+        cdef Py_ssize_t after_length = PyBytes_Size(after)
+        cdef const char* before_text = PyBytes_AsString(before)
+        cdef const char* after_text = PyBytes_AsString(after)
         cdef Py_ssize_t at, start, length, size = 0
         cdef Py_ssize_t fixed = before_length + after_length
         cdef int64_t sequence
@@ -556,7 +579,7 @@ cdef class Replies:
             size += length + _digits(length)
         size += self._ends[self._count - 1] + self._count * 9  # PUB, two spaces, two line ends
         wire = PyBytes_FromStringAndSize(NULL, size)
-        out = PyBytes_AS_STRING(wire)
+        out = PyBytes_AsString(wire)
         start = 0
         for at in range(self._count):
             sequence = base_offset + 1 + self._positions[at]
