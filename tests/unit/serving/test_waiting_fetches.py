@@ -56,10 +56,12 @@ class Client:
         await asyncio.get_running_loop().sock_sendall(self.sock, data)
 
     async def receive(self) -> Answered:
-        """Correlation, head and tail of the next answer."""
-        prefix = frames.decode_prefix(await self._exactly(frames.PREFIX_BYTES), 1 << 30)
-        head = pb.DataFetchResponse.FromString(await self._exactly(prefix.head_length))
-        return prefix.correlation, head, await self._exactly(prefix.tail_length)
+        """Correlation, head and tail of the next answer, which comes long before a long wait is
+        over."""
+        async with asyncio.timeout(20):
+            prefix = frames.decode_prefix(await self._exactly(frames.PREFIX_BYTES), 1 << 30)
+            head = pb.DataFetchResponse.FromString(await self._exactly(prefix.head_length))
+            return prefix.correlation, head, await self._exactly(prefix.tail_length)
 
     async def _exactly(self, count: int) -> bytes:
         data = b""
@@ -218,6 +220,9 @@ async def test_nothing_is_shared_between_two_commits(
         loop.call_soon(port.node.append, port.replica, b"b")
         found = [values((await client.receive())[2]) for _ in range(3)]
         assert found == [[b"a"], [b"a", b"b"], [b"a", b"b"]]
+        port.node.append(port.replica, b"c")
+        await client.send(3)
+        assert values((await client.receive())[2]) == [b"a", b"b", b"c"]
 
 
 @on_loop
