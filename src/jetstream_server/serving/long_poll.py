@@ -133,6 +133,12 @@ class LongPoll:
             self._loop = asyncio.get_running_loop()
         return self._loop
 
+    @property
+    def is_in_turn(self) -> bool:
+        """Whether fetches that were woken together are being answered: only then may one of them
+        get what was read for another. Later, the records may have been removed."""
+        return self._found is not None
+
     def is_out_of_sync(self, replica: Replica) -> bool:
         """Whether committed records may exist that this replica does not get at present."""
         is_current = replica.is_in_sync or observes_closely(replica, self.clock())

@@ -226,6 +226,29 @@ async def test_nothing_is_shared_between_two_commits(
 
 
 @on_loop
+async def test_what_others_found_is_not_sent_once_it_is_purged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two that were woken together waits for more, and meanwhile the records are removed."""
+    monkeypatch.setattr(long_poll, "TURN_SECONDS", 60.0)  # Both in one turn.
+    async with data_plane(tmp_path) as port:
+        client = await port.connect()
+        await client.send(1, bytes_min=1000, wait_ms_max=800)
+        await client.send(2)
+        await port.waits(2)
+        port.node.append(port.replica, b"secret")
+        correlation, _, tail = await client.receive()
+        assert (correlation, values(tail)) == (2, [b"secret"])
+        log = port.replica.log
+        log.roll()
+        log.flush()
+        log.begin_advance(1)
+        log.finish_advance()
+        correlation, head, tail = await client.receive()
+        assert (correlation, head.error.code, tail) == (1, "offset_out_of_range", b"")
+
+
+@on_loop
 async def test_woken_fetches_leave_the_loop_to_others_after_each_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,7 +105,7 @@ class DataPlaneServer:
         self._per_address: Counter[str] = Counter()
         self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._shared: Found | None = None
-        """The last answer with records. Fetches that found the same slice share it."""
+        """The last answer with records. Fetches of a turn that found the same slice share it."""
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
 
@@ -217,7 +217,7 @@ class DataPlaneServer:
         if found is None:
             answer(Found(self._head(fetch.replica), []))
             return
-        shared = self._shared
+        shared = self._shared if self._fetches.is_in_turn else None
         if shared is None or shared.slices[0] is not found:
             shared = self._shared = Found(self._head(fetch.replica), [found])
         answer(shared)
