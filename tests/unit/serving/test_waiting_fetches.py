@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -498,6 +499,37 @@ async def test_answers_come_whole_and_in_turn_to_a_client_that_reads_slowly(
         for correlation, value in enumerate([*sent, b"last"]):
             number, _, tail = await client.receive()
             assert (number, values(tail)) == (correlation, [value])
+
+
+@on_loop
+async def test_nothing_is_sent_in_the_middle_of_an_answer_that_was_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another answer waits for its turn when the file of a long one cannot be sent any more."""
+    sendfile, calls = os.sendfile, iter([10_000, 0])
+
+    def fail(out: int, file: int, position: int, count: int) -> int:
+        allowed = next(calls, None)
+        if allowed is None:
+            raise OSError(errno.ENOMEM, "no memory")
+        if allowed == 0:
+            raise BlockingIOError
+        return sendfile(out, file, position, min(count, allowed))
+
+    async with data_plane(tmp_path) as port:
+        port.node.append(port.replica, os.urandom(100_000))
+        port.node.append(port.replica, b"next")
+        client = await port.connect()
+        monkeypatch.setattr(os, "sendfile", fail)
+        await client.send(1, offset=0, bytes_max=1)
+        await client.send(2, offset=1)
+        data = b""
+        with suppress(ConnectionError):
+            while chunk := await asyncio.get_running_loop().sock_recv(client.sock, 1 << 20):
+                data += chunk
+        await eventually(lambda: port.server.connection_count == 0)
+        assert len(data) > 10_000
+        assert b"next" not in data
 
 
 @on_loop

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -338,6 +339,9 @@ class Connection:
             return
         except UnreadableSliceError:
             pass  # Nothing was sent.
+        except Exception:
+            self._socket.shut_down()  # Before the turn is given: see `_turn`.
+            raise
         finally:
             self._sending.give()
         await self._serve_in_task(fetch, found)
@@ -359,9 +363,23 @@ class Connection:
         except JetstreamError as error:
             await self._send_refusal(fetch.correlation, error)
 
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Around sending an answer. An error ends the connection before another answer gets the
+        turn: it would be sent in the middle of a frame. A JetstreamError does not, because nothing
+        was sent."""
+        async with self._sending:
+            try:
+                yield
+            except JetstreamError:
+                raise
+            except Exception:
+                self._socket.shut_down()
+                raise
+
     async def _send_refusal(self, correlation: int, error: JetstreamError) -> None:
         refusal = pb.DataFetchResponse(error=bounded(error))
-        async with self._sending:
+        async with self._turn():
             await self._socket.send(Kind.FETCH_REPLY, correlation, refusal)
 
     async def _answer_in_turn(self, fetch: _Fetch, found: Found | None, queue_us: int) -> None:
@@ -369,7 +387,7 @@ class Connection:
             found = await self._fetch(fetch.request, self._identity)
         found_us = self._clock()
         try:
-            async with self._sending:
+            async with self._turn():
                 begun_us = self._clock()
                 sent_bytes = await self._send(fetch.correlation, found)
                 queue_us += begun_us - found_us
