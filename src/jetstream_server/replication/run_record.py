@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jetstream_protocol.errors import CorruptBatchError
+import structlog
+
+from jetstream_protocol.errors import CorruptBatchError, StorageError
 from jetstream_server.log.disk import Disk
 from jetstream_server.log.state_files import read_state, write_state
 from jetstream_server.replication.core.restart_trust import RunRecord
 
 _KIND = "runs"
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+
+logger = structlog.get_logger("jetstream.server")
 
 
 def boot_id() -> str:
@@ -20,7 +24,7 @@ def boot_id() -> str:
 
 
 class RunRecordFile:
-    """The record, durable after every method. All methods may raise StorageError."""
+    """The record, durable after every method. All methods but `stop` may raise StorageError."""
 
     def __init__(self, disk: Disk, path: str, owner: str) -> None:
         self._disk = disk
@@ -57,8 +61,12 @@ class RunRecordFile:
         self._write(self.record.streams_lost(revision))
 
     def stop(self) -> None:
-        """Record that the run ends cleanly."""
-        self._write(self.record.stopped())
+        """Record that the run ends cleanly. If that cannot be written, the next start takes the run
+        for one that was killed, and scans every log."""
+        try:
+            self._write(self.record.stopped())
+        except StorageError as error:
+            logger.error("stop_not_noted", reason=error.message)
 
     def _write(self, record: RunRecord) -> None:
         write_state(self._disk, self.path, _KIND, self._owner, record.to_dict())

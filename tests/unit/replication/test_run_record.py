@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from jetstream_server.log.disk import OsDisk
+from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.replication.core.restart_trust import RunRecord
 from jetstream_server.replication.run_record import RunRecordFile
+from tests.support.log_disk import FaultyDisk
 
 BOOT = "a boot"
 
@@ -21,7 +24,7 @@ def disk() -> Iterator[OsDisk]:
     disk.close()
 
 
-def open_book(disk: OsDisk, tmp_path: Path, owner: str = "cluster/0") -> RunRecordFile:
+def open_book(disk: Disk, tmp_path: Path, owner: str = "cluster/0") -> RunRecordFile:
     return RunRecordFile(disk, str(tmp_path / "runs"), owner)
 
 
@@ -53,6 +56,20 @@ def test_another_boot_after_an_unclean_run_is_remembered_until_it_is_registered(
 def test_a_suspected_stream_is_remembered(disk: OsDisk, tmp_path: Path) -> None:
     open_book(disk, tmp_path).suspect(7)
     assert open_book(disk, tmp_path).record.suspects == (7,)
+
+
+def test_a_stop_that_cannot_be_written_is_logged_and_taken_for_a_kill(
+    disk: OsDisk, tmp_path: Path
+) -> None:
+    full = FaultyDisk(disk)
+    book = open_book(full, tmp_path)
+    book.begin("first", BOOT)
+    full.fail("write_atomic", "runs", errno.ENOSPC)
+    with capture_logs() as logs:
+        book.stop()
+    assert [each["event"] for each in logs] == ["stop_not_noted"]
+    assert "No space left on device" in logs[0]["reason"]
+    assert not open_book(disk, tmp_path).record.clean
 
 
 @pytest.mark.parametrize("content", [b"", b"JSLC 1 00000000\n{}\n", b"\0" * 100])
