@@ -444,6 +444,7 @@ def test_the_next_read_is_smaller_after_a_long_step_and_larger_for_many_subscrip
     assert Load(False, 1, 1_000, fast).read_bytes(full // 2) == full
     # Few subscriptions: a larger read would not fit into the processor's cache.
     assert Load(True, 1, 1_300, fast).read_bytes(full) == full
+    assert Load(True, 1, 1, fast).read_bytes(full) == full
     # Many: an append for each message takes longer than the messages.
     assert Load(True, 1_000, 1_300, fast).read_bytes(full) == 2 * full
     assert Load(True, 1_000, 9_000, fast).read_bytes(READ_BYTES_OF_MANY_MAX) == (
