@@ -21,6 +21,8 @@ NODES = ["node0", "node1", "node2"]
 MONITORING = ["prometheus", "grafana"]
 SERVERS = "node0:9292,node1:9302,node2:9312"
 SIZE_MB_MAX = 250
+FOLDER_CHARACTERS_MAX = 46
+"""podman takes at most 50 for the folder "run" in it."""
 READY_SECONDS = 90.0
 LOAD_SECONDS = 30.0
 
@@ -38,6 +40,9 @@ def _podman(folder: Path) -> Podman:
     missing = missing_programs()
     if missing:
         print(f"error: not installed: {', '.join(missing)} (apt-get install)", file=sys.stderr)
+        raise typer.Exit(2)
+    if len(str(folder)) > FOLDER_CHARACTERS_MAX:
+        print(f"error: podman needs a shorter folder than {folder}", file=sys.stderr)
         raise typer.Exit(2)
     os.environ.setdefault("JETSTREAM_CREDENTIAL", secrets.token_hex(16))
     return Podman(folder)

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 from jetstream_protocol.types import MonotonicUs
@@ -33,12 +33,12 @@ WAITING_MAX = 16_384
 """Upper bound on concurrent long polls of this node, over both ports. Each costs 3 to 8 KB;
 without a limit, connections with 64 of them each would use all memory."""
 
-
 TURN_SECONDS = 0.005
 """Woken fetches are answered for so long before others get a turn."""
 
 Answer = Callable[[LogSlice | None], None]
 Refuse = Callable[[Exception], None]
+Made = TypeVar("Made")
 
 
 class FetchPosition(NamedTuple):
@@ -125,6 +125,8 @@ class LongPoll:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._found: dict[tuple[Replica, int, int, int], LogSlice] | None = None
         """What the fetches of this turn have found."""
+        self._made: dict[int, Any] = {}
+        """What was made of it in this turn, by the slice's id."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -133,11 +135,15 @@ class LongPoll:
             self._loop = asyncio.get_running_loop()
         return self._loop
 
-    @property
-    def is_in_turn(self) -> bool:
-        """Whether fetches that were woken together are being answered: only then may one of them
-        get what was read for another. Later, the records may have been removed."""
-        return self._found is not None
+    def shared(self, found: LogSlice, make: Callable[[], Made]) -> Made:
+        """What `make` makes of a slice: once for all fetches that were woken together and found it.
+        Later fetches get their own, because the records may have been removed meanwhile."""
+        if self._found is None:
+            return make()
+        made = self._made.get(id(found))
+        if made is None:
+            made = self._made[id(found)] = make()
+        return cast(Made, made)
 
     def is_out_of_sync(self, replica: Replica) -> bool:
         """Whether committed records may exist that this replica does not get at present."""
@@ -224,6 +230,7 @@ class LongPoll:
                     break
         finally:
             self._found = None
+            self._made.clear()
             self._answer_soon()
 
 

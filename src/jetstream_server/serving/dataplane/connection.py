@@ -161,11 +161,13 @@ class Connection:
                     fetch.poll.abandon()
             for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            for fetch in list(self._open):
-                self._ended(fetch)
-            self._access.disconnected(self._counted)
-            self._socket.close()
+            try:
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+            finally:
+                for fetch in list(self._open):
+                    self._ended(fetch)
+                self._access.disconnected(self._counted)
+                self._socket.close()
 
     def end_if_revoked(self) -> None:
         """End the connection if its token is not valid any more."""

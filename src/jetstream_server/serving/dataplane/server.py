@@ -104,8 +104,6 @@ class DataPlaneServer:
         self._connections: dict[asyncio.Task[None], str] = {}  # and the peer's host
         self._per_address: Counter[str] = Counter()
         self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
-        self._shared: Found | None = None
-        """The last answer with records. Fetches of a turn that found the same slice share it."""
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
 
@@ -217,10 +215,7 @@ class DataPlaneServer:
         if found is None:
             answer(Found(self._head(fetch.replica), []))
             return
-        shared = self._shared if self._fetches.is_in_turn else None
-        if shared is None or shared.slices[0] is not found:
-            shared = self._shared = Found(self._head(fetch.replica), [found])
-        answer(shared)
+        answer(self._fetches.shared(found, lambda: Found(self._head(fetch.replica), [found])))
 
     async def _fetch(self, request: pb.DataFetchRequest, identity: Identity) -> Found:
         """Serve one fetch. Raises a JetstreamError, which becomes the answer."""
