@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -247,3 +249,48 @@ def test_without_nats_nothing_is_sent(server: ServerProcess) -> None:
             client.publish("unsent.x", b"1")
         assert "secret" not in str(caught.value)
         assert client.describe_stream("unsent").log_end_offset == 0
+
+
+SLOW_IMPORT = """
+import asyncio, sys, time
+from jetstream_client import AsyncClient
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "nats":
+            time.sleep(3.0)
+
+sys.meta_path.insert(0, Slow())
+
+async def main():
+    turns = 0
+
+    async def turn():
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.01)
+            turns += 1
+
+    turning = asyncio.create_task(turn())
+    async with AsyncClient(sys.argv[1]) as client:
+        if sys.argv[2] == "plain":
+            print((await client.publish("imported.x", b"v", timeout=2.5)).offset)
+        else:
+            async with client.publisher("imported.x", delivery_timeout=2.5) as publisher:
+                print((await (await publisher.send(b"v"))).offset)
+    assert turns > 20, turns
+    turning.cancel()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("how", ["plain", "batched"])
+def test_the_import_of_nats_py_takes_nothing_of_a_publish_s_time_and_stops_no_loop(
+    how: str, server: ServerProcess, client: Client
+) -> None:
+    client.create_stream(f"imported-{how}", "imported.>")
+    program = [sys.executable, "-c", SLOW_IMPORT, server.grpc, how]
+    done = subprocess.run(program, capture_output=True, text=True)
+    client.delete_stream(f"imported-{how}")
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr

@@ -61,6 +61,7 @@ class AsyncPublisher(AsyncClosing):
             await asyncio.shield(self._beginning)
 
     async def _begin(self) -> None:
+        await self._plain.loaded()
         deadline = asyncio.get_running_loop().time() + self._plain.timeout
         route = await self._plain.route(self.subject, deadline)
         Senders.check(route, self.subject, self.options)

@@ -21,14 +21,14 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jetstream_client._log import logger
 from jetstream_client.publishing.ack import Pending, PublishResult
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
 from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.control import next_step
-from jetstream_client.transport.nats import NatsInbox
+from jetstream_client.transport.nats import NatsInbox, load_nats
 from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.headers import HeadersLike, check_value, outgoing
 from jetstream_client.values.positions import check_offset
@@ -142,6 +142,7 @@ class PlainPublisher:
         self._nats_urls = nats_urls
         self._inbox: NatsInbox | None = None
         self._connecting_inbox: NatsInbox | None = None  # Also after a failed attempt.
+        self._loading: asyncio.Future[Any] | None = None
         self._connecting: asyncio.Task[NatsInbox] | None = None
         self._pending: dict[str, Pending] = {}
         self._token = 0
@@ -193,6 +194,8 @@ class PlainPublisher:
         else:
             await self._turn()
         try:
+            if self._inbox is None:
+                await self.loaded()
             deadline = asyncio.get_running_loop().time() + timeout
             route = self._routes.known(subject) or await self.route(subject, deadline)
             target = subject
@@ -379,6 +382,12 @@ class PlainPublisher:
         except TimeoutError:
             why = self._trouble() or "no server answered in time which streams listen"
             raise UnavailableError(f"{why}; nothing was published to {subject!r}") from None
+
+    async def loaded(self) -> None:
+        """Once nats-py is imported. All wait for the same and go on in the order of their calls."""
+        if self._loading is None:
+            self._loading = load_nats()
+        await asyncio.shield(self._loading)
 
     async def connected(self, deadline: float | None = None) -> NatsInbox:
         """One connection, however many publishers ask for it at the same time."""

@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -38,6 +39,13 @@ _GREETING_SECONDS = 0.5
 """NATS greets at once. After this time the client checks what else may listen there."""
 # nats-py hands the server's error on in lower case.
 _FORBIDDEN = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
+
+
+def load_nats() -> asyncio.Future[Any]:
+    """Import nats-py, in a thread, because the first time takes some tenths of a second. To be
+    waited for before the time of a publish begins."""
+    loop = asyncio.get_running_loop()
+    return loop.run_in_executor(None, import_module, "nats.aio.client")
 
 
 def without_secrets(url: str) -> str:

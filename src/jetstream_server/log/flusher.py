@@ -6,7 +6,7 @@ turns in the order of their first request. There are several threads because fil
 many concurrent requests about as fast as one: a thousand logs one after the other would take
 seconds. Results reach the loop through `call_soon_threadsafe`; results of one log stay in order.
 
-A flush takes about 200 µs of processor time, whatever it brings. So while MANY logs wait, at most
+A flush takes about 200 µs of processor time, whatever it brings. So while MANY_LOGS wait, at most
 FLUSHES_PER_SECOND_MAX begin in a second: each then serves more appends, and the rest of the time is
 left to taking messages in.
 
@@ -30,7 +30,7 @@ CallSoonThreadsafe = Callable[..., object]
 
 
 THREADS = 4
-MANY = 64
+MANY_LOGS = 64
 FLUSHES_PER_SECOND_MAX = 2_000
 
 
@@ -112,7 +112,7 @@ class Flusher:
                 self._busy.discard(log)
                 if self._is_closing.is_set():
                     self._wakeup.notify_all()
-                rests = len(self._queued) > MANY and not self._is_closing.is_set()
+                rests = len(self._queued) > MANY_LOGS and not self._is_closing.is_set()
             if rests:
                 turn_us = 1_000_000 * len(self._threads) // FLUSHES_PER_SECOND_MAX
                 self._is_closing.wait(max(0, begun_us + turn_us - self._clock()) / 1_000_000)

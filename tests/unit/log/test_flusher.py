@@ -15,7 +15,7 @@ from jetstream_protocol.errors import InternalError, StorageError, UnavailableEr
 from jetstream_server.clocks import MonotonicUs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.log.flusher import FLUSHES_PER_SECOND_MAX, MANY, Flusher
+from jetstream_server.log.flusher import FLUSHES_PER_SECOND_MAX, MANY_LOGS, Flusher
 from tests.support.log_batches import batch
 from tests.support.log_disk import FaultyDisk
 
@@ -291,7 +291,7 @@ def test_while_many_logs_wait_flushes_begin_at_a_measured_pace(
     disk = GatedDisk()
     flusher = Flusher(loop.call_soon_threadsafe, threads=1, clock=lambda: MonotonicUs(0))
     monkeypatch.setattr(flusher._is_closing, "wait", rests.append)
-    logs = [open_log(disk, tmp_path, str(number)) for number in range(MANY + 3)]
+    logs = [open_log(disk, tmp_path, str(number)) for number in range(MANY_LOGS + 3)]
     for log in logs:
         append(log)
         flusher.request(log, lambda log, result: None)
@@ -299,6 +299,6 @@ def test_while_many_logs_wait_flushes_begin_at_a_measured_pace(
     for _ in logs:
         loop.run_one()
     flusher.close()
-    # The first is being flushed when the last is queued; it and the next find more than MANY left.
+    # The first is being flushed when the last is queued; it and the next find more than that left.
     assert rests == [1 / FLUSHES_PER_SECOND_MAX] * 2
     assert all(log.flushed_offset == 1 for log in logs)

@@ -26,6 +26,8 @@ from .raft_disks import walk
 from .raft_fabric import Fabric, SimulatedNode
 
 SEEDS_MAX = 300
+LIKELY = (0, 1, 8, 9, 10, 35, 82, 136)
+"""Tried first: each kills one of the mutants, as the product is now. It prints which."""
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -171,11 +173,11 @@ def restores_the_vote_without_the_others(patch: pytest.MonkeyPatch) -> None:
 )
 def test_the_mutant_dies(mutate: Mutate, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)
-    for seed in range(SEEDS_MAX):
+    for seed in dict.fromkeys([*LIKELY, *range(SEEDS_MAX)]):
         try:
             walk(seed, 3)
         except (AssertionError, StorageError) as error:
-            print(f"{mutate.__name__}: {error}")
+            print(f"{mutate.__name__} seed {seed}: {error}")
             return
     pytest.fail(f"{mutate.__name__} survived {SEEDS_MAX} seeds")
 

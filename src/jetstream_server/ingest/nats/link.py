@@ -48,11 +48,11 @@ a smaller size makes small batches, a larger one exceeds the processor's cache a
 loop."""
 
 READ_BYTES_OF_MANY_MAX: Final = 4 * 1024 * 1024
-"""While reads are full and bring messages to MANY subscriptions, but less than MESSAGES_EACH_MIN to
+"""While reads are full and bring messages to MANY_SUBSCRIPTIONS, but less than MESSAGES_EACH_MIN to
 each. An append takes its time, however few messages it has: a node that falls behind on a thousand
 subjects needs larger batches, not smaller reads."""
 
-MANY: Final = 64
+MANY_SUBSCRIPTIONS: Final = 64
 MESSAGES_EACH_MIN: Final = 16
 
 READ_BYTES_MIN: Final = 16 * 1024
@@ -111,7 +111,7 @@ class Load:
             return before * 2
         if not self.is_full:
             return before
-        if self.events >= MANY and self.messages < MESSAGES_EACH_MIN * self.events:
+        if self.events >= MANY_SUBSCRIPTIONS and self.messages < MESSAGES_EACH_MIN * self.events:
             return min(before * 2, READ_BYTES_OF_MANY_MAX)
         return max(before // 2, READ_BYTES_MAX)
 
