@@ -154,6 +154,15 @@ class Clients:
             return noted
 
         publisher = self._client.publisher(BATCHED.name, compression="lz4")
+        while True:
+            try:
+                await publisher.begin()
+                break
+            except JetstreamError as error:
+                if not error.retriable:
+                    raise
+                books.refusals += 1
+                books.last_refusal = str(error)
         async with publisher:
             while self._publishing:
                 for _ in range(BATCH_RECORDS):
