@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from jetstream_protocol.errors import UnavailableError
-from jetstream_server.ingest.nats import reconnector
+from jetstream_server.ingest.nats import link, reconnector
 from jetstream_server.ingest.nats.connection import HEARD_SECONDS, HELD_BYTES_MAX, NatsConnection
 from tests.support.loops import eventually, on_loop
 from tests.support.nats_client import Collector, connected, pub, url_of
@@ -88,6 +88,7 @@ async def test_what_is_written_while_a_lame_duck_is_being_closed_goes_to_the_nex
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reconnector, "CLOSE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(link, "PROBE_SECONDS", 60.0)  # A probe would take the scripted PONG.
     stuck = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
