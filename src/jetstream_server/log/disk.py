@@ -147,7 +147,7 @@ class OsDisk:
         os.mkdir(path)
 
     def create(self, path: str) -> None:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        os.close(self._descriptor(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644))
         self._forget(path)  # Another process may have removed an earlier file of that name.
 
     def write(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
@@ -178,13 +178,13 @@ class OsDisk:
             self._release(opened)
 
     def read_file(self, path: str) -> bytes:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=self._descriptor) as file:
             return file.read()
 
     def write_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
         temporary = path + ".tmp"
         try:
-            with open(temporary, "wb", buffering=0) as file:
+            with open(temporary, "wb", buffering=0, opener=self._descriptor) as file:
                 rest = memoryview(data)
                 while rest:
                     rest = rest[file.write(rest) :]
@@ -213,7 +213,7 @@ class OsDisk:
             self._release(opened)
 
     def fsync_directory(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self._descriptor(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:
@@ -260,6 +260,11 @@ class OsDisk:
 
     # The cache of descriptors.
 
+    @property
+    def open_count(self) -> int:
+        """How many files are open now."""
+        return len(self._open)
+
     def _acquire(self, path: str) -> _Open:
         with self._lock:
             opened = self._open.get(path)
@@ -287,13 +292,31 @@ class OsDisk:
             self._drop(entry)
         return opened
 
+    def _descriptor(self, path: str, flags: int, mode: int = 0o666) -> int:
+        """os.open. Connections may have taken the descriptors that were meant for files: then half
+        of the open files are closed."""
+        try:
+            return os.open(path, flags | os.O_CLOEXEC, mode)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+        self._close_half()
+        return os.open(path, flags | os.O_CLOEXEC, mode)
+
+    def _close_half(self) -> None:
+        """Close the descriptors that have not been used for longest."""
+        with self._lock:
+            closing = [self._open.popitem(last=False)[1] for _ in range((len(self._open) + 1) // 2)]
+        for opened in closing:
+            self._drop(opened)
+
     def _open_file(self, path: str) -> int:
         try:
-            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            return self._descriptor(path, os.O_RDWR)
         except OSError as error:
             if error.errno not in (errno.EROFS, errno.EACCES):
                 raise
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            return self._descriptor(path, os.O_RDONLY)
 
     def _release(self, opened: _Open) -> None:
         with self._lock:

@@ -128,6 +128,7 @@ async def build(start: Start) -> Server:
         bounds=bounds,
         grpc_loop=grpc_loop,
         peers=peers,
+        disk=disk,
     )
 
 

@@ -3,7 +3,7 @@
 The usual soft limit of 1,024 is low; a process may raise it to the hard limit. The log always gets
 DESCRIPTORS_MIN: a log that cannot open its file is worse than a client that cannot connect.
 Connections come next. The log then keeps as many more files open as are left, so that appends to
-thousands of streams do not open theirs anew each time.
+thousands of streams do not open theirs anew each time: at most half of all.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import resource
 
 from jetstream_server.log.disk import DESCRIPTORS_MIN
 from jetstream_server.serving.dataplane.server import CONNECTIONS_MAX
+from jetstream_server.serving.grpc.connection_limiter import CONNECTIONS_MAX as GRPC_CONNECTIONS_MAX
 from jetstream_server.serving.http.server import AT_ONCE as HTTP_AT_ONCE
 from jetstream_server.serving.http.server import CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX
 
 RESERVED = DESCRIPTORS_MIN + HTTP_CONNECTIONS_MAX + HTTP_AT_ONCE + 128
-"""Descriptors for the log's files, HTTP, gRPC, NATS, other nodes, and Python itself."""
+"""Descriptors for the log's files, HTTP, some of gRPC, NATS, other nodes, and Python itself."""
 LOG_FILES_MAX = 16_384
 _PER_CONNECTION = 2  # Its socket, and the segment that is being sent.
 
@@ -40,5 +41,6 @@ def log_files_max(limit: int, wanted: int = CONNECTIONS_MAX) -> int:
     the data plane."""
     if limit == resource.RLIM_INFINITY:
         return LOG_FILES_MAX
-    left = limit - RESERVED - _PER_CONNECTION * connections_max(limit, wanted)
+    connections = _PER_CONNECTION * connections_max(limit, wanted) + GRPC_CONNECTIONS_MAX
+    left = min(limit - RESERVED - connections, limit // 2)
     return min(DESCRIPTORS_MIN + max(left, 0), LOG_FILES_MAX)

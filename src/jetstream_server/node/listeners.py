@@ -101,7 +101,9 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
         SecurityService(metadata, node.access, wall_clock),
         node.stream_access,
         CallLimiter(close_connection),
-        ConnectionLimiter(port, server.connections_per_address, server.refused),
+        ConnectionLimiter(
+            port, server.connections_per_address, server.refused, lambda: server.disk.open_count
+        ),
         token_connections,
         server.grpc_loop,
         server.certificates,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.stream.stream_ingest import Bounds
+from jetstream_server.log.disk import OsDisk
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.node.banner import banner
 from jetstream_server.node.config import Config, NodeConfig
@@ -36,6 +37,7 @@ class Server:
     bounds: Bounds
     grpc_loop: GrpcLoop
     peers: Peers
+    disk: OsDisk
     refused: Counter[str] = field(default_factory=Counter)
 
     @property

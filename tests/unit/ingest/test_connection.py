@@ -4,6 +4,7 @@ tests/integration/test_nats_connection.py and test_nats_failover.py."""
 from __future__ import annotations
 
 import asyncio
+import time
 from random import Random
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from jetstream_protocol.errors import UnavailableError
 from jetstream_server.ingest.nats import link, reconnector
 from jetstream_server.ingest.nats.connection import HEARD_SECONDS, HELD_BYTES_MAX, NatsConnection
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.nats.link import TURN_SECONDS
 from tests.support.loops import eventually, on_loop
 from tests.support.nats_client import Collector, connected, pub, url_of
 from tests.support.nats_peer import accept, peer
@@ -114,6 +117,37 @@ async def test_what_is_written_while_a_lame_duck_is_being_closed_goes_to_the_nex
         await eventually(lambda: url_of(connection) == "")
         connection.write(pub("ack", b"for a publisher"))
         await eventually(lambda: b"for a publisher\r\n" in second.lines)
+
+
+@on_loop
+async def test_acks_of_what_is_delivered_after_the_end_of_a_link_go_to_the_next_one() -> None:
+    first, second = Peer(), Peer()
+    got = Collector()
+    async with (
+        peer(first.script) as one,
+        peer(second.script) as two,
+        connected([one, two], got, random=InOrder()) as connection,
+    ):
+        acks = 0
+
+        def slow(delivery: Delivery) -> None:
+            nonlocal acks
+            time.sleep(2 * TURN_SECONDS)
+            connection.write(pub(f"ack.{acks}", b""))
+            acks += 1
+
+        for _ in range(6):
+            connection.subscribe("a", "", slow)
+        await connection.flush()
+        first.say(b"".join(b"MSG a %d 1\r\nx\r\n" % sid for sid in range(1, 7)))
+        assert first.writer is not None
+        first.writer.transport.abort()
+        await eventually(lambda: acks == 6)
+        await eventually(lambda: b"PUB ack.5 0\r\n" in [*first.lines, *second.lines])
+        told = [*first.lines, *second.lines]
+        assert [each for each in told if each.startswith(b"PUB")][-3:] == [
+            b"PUB ack.%d 0\r\n" % number for number in (3, 4, 5)
+        ]
 
 
 @on_loop

@@ -436,6 +436,81 @@ async def test_what_was_read_is_delivered_although_the_server_has_closed_meanwhi
         assert len(owner.deliveries) == 10
 
 
+@on_loop
+async def test_a_delivery_that_fails_ends_the_link_in_a_later_turn_too_and_costs_no_other_one() -> (
+    None
+):
+    problems: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: problems.append(context["exception"])
+    )
+    delivered: list[int] = []
+    clock, bug = Clock(), RuntimeError("a bug")
+
+    def slow(delivery: Delivery) -> None:
+        clock.seconds += TURN_SECONDS
+        if delivery.sid == 5:
+            raise bug
+        delivered.append(delivery.sid)
+
+    events = replace(Owner().events(), delivered=slow)
+    async with peer(accept) as url:
+        link = await opened(url, events, clock)
+        await given(link, many(10))
+        assert await link.lost == "RuntimeError: a bug"
+    assert delivered == [1, 2, 3, 4, 6, 7, 8, 9, 10]
+    assert problems == [bug]
+
+
+@on_loop
+async def test_what_is_left_when_the_connection_ends_is_delivered_in_turns() -> None:
+    delivered: list[tuple[int, int]] = []  # of each: the loop's turn, and its subscription
+    turn = 0
+    clock = Clock()
+
+    def slow(delivery: Delivery) -> None:
+        delivered.append((turn, delivery.sid))
+        clock.seconds += TURN_SECONDS
+
+    events = replace(Owner().events(), delivered=slow)
+    async with peer(accept) as url:
+        link = await opened(url, events, clock)
+        await given(link, many(10))
+        link.connection_lost(ConnectionResetError("by peer"))
+        while not link.lost.done():
+            turn += 1
+            await asyncio.sleep(0)
+        assert link.lost.result() == "ConnectionResetError: by peer"
+        assert [sid for _, sid in delivered] == list(range(1, 11))
+        assert len({number for number, _ in delivered}) == 10
+        link.abort("done")
+
+
+@on_loop
+async def test_a_server_is_heard_while_what_it_sent_is_being_delivered() -> None:
+    heard: list[bool] = []
+    clock = Clock()
+    loop = asyncio.get_running_loop()
+
+    def slow(delivery: Delivery) -> None:
+        clock.seconds += TURN_SECONDS
+
+    events = replace(Owner().events(), delivered=slow)
+    async with peer(accept) as url:
+        link = await opened(url, events, clock)
+        await given(link, many(10))
+        left = loop.time() + 0.05
+        while loop.time() < left:  # As if each of the deliveries took so long.
+            pass
+        for _ in range(3):
+            heard.append(link.heard_within(0.02))
+            await asyncio.sleep(0)
+        assert heard == [True, True, True]
+        await eventually(lambda: not link.heard_within(0.02))
+        link.abort("done")
+        await link.lost
+
+
 def test_the_next_read_is_smaller_after_a_long_step_and_larger_for_many_subscriptions() -> None:
     full, fast, slow = READ_BYTES_MAX, TURN_SECONDS / 10, 3 * TURN_SECONDS
     assert Load(True, 1, 1_000, slow).read_bytes(full) == full // 2
@@ -445,6 +520,10 @@ def test_the_next_read_is_smaller_after_a_long_step_and_larger_for_many_subscrip
     # Few subscriptions: a larger read would not fit into the processor's cache.
     assert Load(True, 1, 1_300, fast).read_bytes(full) == full
     assert Load(True, 1, 1, fast).read_bytes(full) == full
+    # Larger reads end where one subscription takes over, also if its steps are long.
+    assert Load(True, 1, 20_000, TURN_SECONDS).read_bytes(READ_BYTES_OF_MANY_MAX) == (
+        READ_BYTES_OF_MANY_MAX // 2
+    )
     # Many: an append for each message takes longer than the messages.
     assert Load(True, 1_000, 1_300, fast).read_bytes(full) == 2 * full
     assert Load(True, 1_000, 9_000, fast).read_bytes(READ_BYTES_OF_MANY_MAX) == (

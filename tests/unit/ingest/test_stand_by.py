@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import cast
 
 import pytest
 
 from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.nats.parser import NatsParser
 from jetstream_server.ingest.stream import stand_by
 from jetstream_server.ingest.stream.stand_by import StandBy
 from jetstream_server.ingest.stream.stream_ingest import StreamIngest
@@ -60,6 +62,22 @@ def test_if_another_led_meanwhile_nothing_is_stored_that_it_refused(leader_epoch
 
 
 def test_it_does_not_keep_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stand_by, "BYTES_MAX", 3)
+    monkeypatch.setattr(stand_by, "BYTES_MAX", 2 * stand_by.MESSAGE_BYTES + 3)
     assert stored(keeping(b"12", b"3"), 100) == (True, [b"12", b"3", b"later"])
-    assert stored(keeping(b"12", b"34", b"5"), 100) == (False, [])
+    assert stored(keeping(b"12", b"34"), 100) == (False, [])
+    assert stored(keeping(b"1", b"", b""), 100) == (False, [])  # What they take, too, is counted.
+
+
+def test_what_was_read_with_a_kept_message_is_not_held_on_to() -> None:
+    kept = StandBy(4, 100)
+    other = b"MSG other 2 100000\r\n" + bytes(100_000) + b"\r\n"
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            mine, _ = NatsParser().feed(b"MSG s 1 4\r\nkept\r\n" + other)
+            kept.deliver(cast(Delivery, mine))
+        del mine, _
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert stored(kept, 100) == (True, [b"kept"] * 100 + [b"later"])

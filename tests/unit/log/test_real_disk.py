@@ -173,3 +173,22 @@ def test_a_log_whose_files_were_removed_under_it_is_begun_anew_on_files_that_are
     assert (again.offline_reason, again.log_end_offset) == ("", 20)
     assert values_of(again)[-1] == b"new 19"
     disk.close()
+
+
+def test_where_descriptors_run_out_files_that_were_not_used_for_longest_are_closed(
+    tmp_path: Path,
+) -> None:
+    code = """
+        import os, resource
+        logs = [CommitLog.open(disk, f"{path}/{n}", config, clean=False) for n in range(40)]
+        files = len(os.listdir("/proc/self/fd"))
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files + 10, hard))
+        for _ in range(3):
+            for log in logs:
+                append(log)
+        assert all(log.log_end_offset == 6 for log in logs)
+        assert len(os.listdir("/proc/self/fd")) <= files + 10
+    """
+    with start(code, tmp_path) as process:
+        assert process.wait(60) == 0

@@ -14,6 +14,7 @@ from jetstream_server.node.descriptors import (
     raise_limit,
 )
 from jetstream_server.serving.dataplane.server import CONNECTIONS_MAX
+from jetstream_server.serving.grpc.connection_limiter import CONNECTIONS_MAX as GRPC_CONNECTIONS_MAX
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,8 @@ def test_connections_leave_descriptors_for_the_log(limit: int, connections: int)
         (1_000_000, CONNECTIONS_MAX, LOG_FILES_MAX),
         (256, CONNECTIONS_MAX, 512),
         (1024, CONNECTIONS_MAX, 512),
-        (10_000, 2_000, 512 + 10_000 - RESERVED - 2 * 2_000),
+        (10_000, 2_000, 512 + 10_000 - RESERVED - 2 * 2_000 - GRPC_CONNECTIONS_MAX),
+        (16_384, 100, 512 + 16_384 // 2),
     ],
 )
 def test_the_log_keeps_files_open_with_what_connections_leave(

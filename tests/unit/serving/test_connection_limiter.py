@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -57,3 +58,14 @@ def test_while_a_process_has_few_descriptors_nothing_is_looked_at(sockets: ExitS
     many = connected(sockets, listener, 5, "127.0.0.1")
     ConnectionLimiter(listener.getsockname()[1], 100_000).look()
     assert not any(has_ended(each) for each in many)
+
+
+def test_files_of_the_log_do_not_count(sockets: ExitStack) -> None:
+    listener = sockets.enter_context(socket.create_server(("127.0.0.1", 0)))
+    many = connected(sockets, listener, 5, "127.0.0.1")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    port = listener.getsockname()[1]
+    ConnectionLimiter(port, 4, files_open=lambda: descriptors - 4).look()
+    assert not any(has_ended(each) for each in many)
+    ConnectionLimiter(port, 4, files_open=lambda: descriptors - 5).look()
+    assert [has_ended(each) for each in many] == [False] * 4 + [True]

@@ -214,13 +214,16 @@ class NatsConnection:
         Without a server they are kept for the next one. Returns False if they were dropped and
         counted because too much waits already (`write_buffer_size`).
         """
-        limit = HELD_BYTES_MAX if self._link is None else WRITE_BYTES_MAX
+        link = self._link
+        if link is not None and not link.takes_writes:
+            link = None  # It has ended; what it received before is still being delivered.
+        limit = HELD_BYTES_MAX if link is None else WRITE_BYTES_MAX
         if self.write_buffer_size + len(data) > limit:
             self._counts["writes_refused"] += 1
             return False
         self._counts["bytes_written"] += len(data)
-        if self._link is not None:
-            self._link.write(data)
+        if link is not None:
+            link.write(data)
         else:
             self._held.append(data)
             self._held_bytes += len(data)

@@ -12,7 +12,8 @@ Invariants.
 * Credentials are never sent before TLS is up, if we or the server require TLS.
 * Nothing is delivered before the login, and bytes received before the TLS handshake are never
   treated as received after it: an attacker on the network cannot insert messages.
-* `lost` is set exactly once, and no event follows it.
+* `lost` is set exactly once, and no event follows it. What was received before the connection ended
+  is delivered first, in turns like everything else.
 * Reading and delivering hold the loop for about `TURN_SECONDS` at a time, whatever publishers send.
   libuv would read up to 32 times in a row, and some bytes take a thousand times the work of others.
   Readers and operators must not wait behind a flood. What a turn has not delivered waits for the
@@ -103,17 +104,20 @@ class Load:
 
     def read_bytes(self, before: int) -> int:
         """How much to read next. before: what this read might take."""
+        brings_each_little = (
+            self.events >= MANY_SUBSCRIPTIONS and self.messages < MESSAGES_EACH_MIN * self.events
+        )
         if self.longest > 2 * TURN_SECONDS:
             return max(READ_BYTES_MIN, before // 2)
+        if before > READ_BYTES_MAX and self.is_full and not brings_each_little:
+            return max(before // 2, READ_BYTES_MAX)
         if self.longest >= TURN_SECONDS / 2:
             return before
         if before < READ_BYTES_MAX:
             return before * 2
-        if not self.is_full:
-            return before
-        if self.events >= MANY_SUBSCRIPTIONS and self.messages < MESSAGES_EACH_MIN * self.events:
+        if self.is_full and brings_each_little:
             return min(before * 2, READ_BYTES_OF_MANY_MAX)
-        return max(before // 2, READ_BYTES_MAX)
+        return before
 
 
 class NatsLink(asyncio.BufferedProtocol):
@@ -149,6 +153,8 @@ class NatsLink(asyncio.BufferedProtocol):
         self._accepted = False
         self._reason = ""
         self._complaint = ""
+        self._has_ended = False  # the transport; `lost` follows when everything is delivered
+        self._why_ended = ""
 
     async def open(self) -> None:
         """Connect and log in. Raises OSError (also for TLS), NatsProtocolError, UnavailableError or
@@ -178,6 +184,8 @@ class NatsLink(asyncio.BufferedProtocol):
             server_hostname=address.tls_name if first else None,
         )
         await self._informed
+        if first:
+            self._allow_large_reads(self._transport)
         if first or not upgrades_to_tls(options, address, self.info):
             return
         assert self._transport is not None
@@ -189,9 +197,20 @@ class NatsLink(asyncio.BufferedProtocol):
         if transport is None:
             raise UnavailableError(f"{address.url} closed during the TLS handshake")
         self._transport = transport
+        self._allow_large_reads(transport)
+
+    @staticmethod
+    def _allow_large_reads(tls_transport: Any) -> None:
+        """A TLS transport would stop to receive above 256 KiB while reading is paused."""
+        tls_transport.set_read_buffer_limits(high=READ_BYTES_OF_MANY_MAX)
+
+    @property
+    def takes_writes(self) -> bool:
+        """Whether the connection stands: what is written otherwise is dropped."""
+        return self._transport is not None and not self._transport.is_closing()
 
     def write(self, data: bytes) -> None:
-        """Send whole protocol lines. They are dropped once the link is lost."""
+        """Send whole protocol lines. They are dropped if the connection has ended."""
         self._outgoing.append(data)
         self._outgoing_bytes += len(data)
         if not self._gathering:
@@ -207,7 +226,8 @@ class NatsLink(asyncio.BufferedProtocol):
         data = b"".join(self._outgoing)
         self._outgoing.clear()
         self._outgoing_bytes = 0
-        if data and self._transport is not None and not self._transport.is_closing():
+        if data and self.takes_writes:
+            assert self._transport is not None
             self._transport.write(data)
 
     @property
@@ -247,7 +267,10 @@ class NatsLink(asyncio.BufferedProtocol):
             self._end()
 
     def heard_within(self, seconds: float) -> bool:
-        """Whether the server has sent anything in the last `seconds`."""
+        """Whether the server has sent anything in the last `seconds`, or what it sent is still
+        being delivered: nothing is read meanwhile."""
+        if self._is_paused or self._undelivered:
+            return True
         return self._loop.time() - self._heard_at <= seconds
 
     def _probe(self) -> None:
@@ -302,12 +325,26 @@ class NatsLink(asyncio.BufferedProtocol):
         if self._undelivered:
             self._begin_turn()
             if self._may_feed():
-                self._deliver()
+                self._deliver_or_end()
+        elif self._has_ended:
+            self._end()
         elif self._is_paused:
             self._is_paused = False
+            self._heard_at = self._loop.time()
             assert self._transport is not None
             if not self._transport.is_closing():
                 self._transport.resume_reading()
+
+    def _deliver_or_end(self) -> None:
+        """In a later turn. In the first one, asyncio closes the connection if a delivery fails."""
+        try:
+            self._deliver()
+        except Exception as error:  # noqa: BLE001  told to the loop, and the end of the link
+            self._why_ended = self._why_ended or f"{type(error).__name__}: {error}"
+            context = {"message": "a delivery failed", "exception": error, "protocol": self}
+            self._loop.call_exception_handler(context)
+            assert self._transport is not None
+            self._transport.abort()
 
     def _may_feed(self) -> bool:
         if self._events.before_feed():
@@ -316,7 +353,7 @@ class NatsLink(asyncio.BufferedProtocol):
         self._undelivered.clear()
         return False
 
-    def _deliver(self, *, until_empty: bool = False) -> None:
+    def _deliver(self) -> None:
         """Until the turn ends. Before the login all at once: nothing of then is left for later."""
         load, undelivered, seconds = self._load, self._undelivered, self._options.seconds
         begun = seconds()
@@ -335,7 +372,7 @@ class NatsLink(asyncio.BufferedProtocol):
             ended = seconds()
             load.longest = max(load.longest, ended - begun)
             begun = ended
-            if ended >= self._turn_ends and not until_empty:
+            if ended >= self._turn_ends:
                 self._pause()
                 if self._accepted:
                     break
@@ -349,15 +386,16 @@ class NatsLink(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._undelivered and not self._reason and self._may_feed():
-            self._deliver(until_empty=True)
-        if exc is not None and not self._complaint:
-            self._reason = self._reason or f"{type(exc).__name__}: {exc}"
-        self._end()
+        self._has_ended = True
+        if exc is not None:
+            self._why_ended = self._why_ended or f"{type(exc).__name__}: {exc}"
+        if not self._undelivered or self._reason:
+            self._end()  # Else the last turn does it.
 
     def _end(self) -> None:
         # If the server closes after an -ERR, the -ERR is the reason.
-        self._reason = self._reason or self._complaint or "closed by the server"
+        ended = self._why_ended or "closed by the server"
+        self._reason = self._reason or self._complaint or ended
         for timer in (self._ping_timer, self._probe_timer):
             if timer is not None:
                 timer.cancel()

@@ -11,7 +11,8 @@ stored some that are not in the log, they were never committed. Nothing is ackno
 stored. If the kept messages are not stored, later messages of the same subscription are not stored
 either, because the old leader may have received them too. A new subscription begins then.
 
-This module limits the bytes, the owner limits the time. Beyond the limit the kept messages are
+Messages are copied, because a delivery may hold on to everything that was read with it. This module
+limits the bytes, the owner limits the time. Beyond the limit the kept messages are
 dropped: publishers that want an ack get none; messages without acks belong to the gap.
 """
 
@@ -21,6 +22,8 @@ from jetstream_protocol.errors import PermissionDeniedError
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.stream.stream_ingest import StreamIngest
 
+MESSAGE_BYTES = 256
+"""What a message takes in memory beside its value."""
 BYTES_MAX = 32 * 1024 * 1024
 """Upper bound on kept bytes. A hand-over takes about ten milliseconds; at most this much arrives in
 a tenth of a second."""
@@ -55,11 +58,11 @@ class StandBy:
         if self._ingest is not None:
             self._ingest.deliver(delivery)
             return
-        self._bytes += delivery.value_bytes
+        self._bytes += delivery.value_bytes + MESSAGE_BYTES * len(delivery)
         if self._bytes > BYTES_MAX:
             self._kept = None
         if self._kept is not None:
-            self._kept.append(delivery)
+            self._kept.append(_copied(delivery))
 
     def refused(self, _: int, error: PermissionDeniedError) -> None:
         if self._ingest is None:
@@ -78,3 +81,14 @@ class StandBy:
         for delivery in kept:
             ingest.deliver(delivery)
         return True
+
+
+def _copied(delivery: Delivery) -> Delivery:
+    return Delivery(
+        delivery.sid,
+        delivery.subjects,
+        delivery.replies,
+        delivery.values,
+        delivery.header_blocks,
+        may_be_enveloped=delivery.may_be_enveloped,
+    )

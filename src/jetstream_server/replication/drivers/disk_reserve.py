@@ -22,7 +22,7 @@ logger = structlog.get_logger("jetstream.server")
 async def watch_space(folder: Path, reserve_bytes: int, replicas: ReplicaManager) -> None:
     """Check the free space for ever, and refuse appends while the disk is full."""
     while True:
-        reason = why_full(folder, reserve_bytes)
+        reason, seconds = check_space(folder, reserve_bytes)
         if bool(reason) != bool(replicas.full_reason):
             logger.log(
                 logging.ERROR if reason else logging.INFO,
@@ -31,13 +31,29 @@ async def watch_space(folder: Path, reserve_bytes: int, replicas: ReplicaManager
                 reserve_bytes=reserve_bytes,
             )
         replicas.refuse_appends(reason)
-        await asyncio.sleep(seconds_to_check(free_bytes(folder), reserve_bytes))
+        await asyncio.sleep(seconds)
 
 
-def seconds_to_check(free: int | None, reserve_bytes: int) -> float:
-    """Until the next check: soon enough that at least half of the reserve is free then."""
-    if free is None or free < reserve_bytes:
-        return CHECK_SECONDS_MAX  # Nothing is appended now.
+def check_space(folder: Path, reserve_bytes: int) -> tuple[str, float]:
+    """Why nothing more may be appended below `folder`, "" when there is space; and the seconds
+    until the next check."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        reason = f"the free space of the data folder cannot be told: {error.strerror}"
+        return reason, CHECK_SECONDS_MAX
+    if free < reserve_bytes:
+        reason = (
+            f"no appends are taken, because the disk has {_mebibytes(free)} free, "
+            f"below the reserve of {_mebibytes(reserve_bytes)}"
+        )
+        return reason, CHECK_SECONDS_MAX
+    return "", seconds_to_check(free, reserve_bytes)
+
+
+def seconds_to_check(free: int, reserve_bytes: int) -> float:
+    """How long at least half of the reserve stays free, whatever is appended. Not shorter than
+    CHECK_SECONDS_MIN, which is enough for reserves of 41 MiB."""
     seconds = (free - reserve_bytes / 2) / FASTEST_BYTES_PER_SECOND
     return min(max(seconds, CHECK_SECONDS_MIN), CHECK_SECONDS_MAX)
 
@@ -48,20 +64,6 @@ def free_bytes(folder: Path) -> int | None:
         return shutil.disk_usage(folder).free
     except OSError:
         return None
-
-
-def why_full(folder: Path, reserve_bytes: int) -> str:
-    """Why nothing more may be appended below `folder`; "" when there is space."""
-    try:
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        return f"the free space of the data folder cannot be told: {error.strerror}"
-    if free < reserve_bytes:
-        return (
-            f"no appends are taken, because the disk has {_mebibytes(free)} free, "
-            f"below the reserve of {_mebibytes(reserve_bytes)}"
-        )
-    return ""
 
 
 def _mebibytes(size: int) -> str:

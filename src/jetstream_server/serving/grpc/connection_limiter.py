@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 from collections import Counter
+from collections.abc import Callable
 
 import structlog
 
@@ -28,17 +29,24 @@ class ConnectionLimiter:
     highest descriptors are closed, which usually are the newest."""
 
     def __init__(
-        self, port: int, connections_per_address: int, refused: Counter[str] | None = None
+        self,
+        port: int,
+        connections_per_address: int,
+        refused: Counter[str] | None = None,
+        files_open: Callable[[], int] = lambda: 0,
     ) -> None:
-        """refused: counts the closed connections."""
+        """refused: counts the closed connections. files_open: how many descriptors of the process
+        belong to files."""
         self._refused = Counter() if refused is None else refused
+        self._files_open = files_open
         self._port = port
         self._most = connections_per_address
         self._throttle = LogThrottle()
 
     def look(self) -> None:
         """Close the connections above the limit."""
-        if len(os.listdir("/proc/self/fd")) <= self._most:
+        files = self._files_open()  # Asked first: files that are opened meanwhile count as more.
+        if len(os.listdir("/proc/self/fd")) - files <= self._most:
             return
         counts: Counter[str] = Counter()
 
