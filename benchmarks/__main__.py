@@ -336,11 +336,14 @@ def report(
     measure: Annotated[
         bool, typer.Option("--measure", help="First run the measurements that are missing.")
     ] = False,
+    measured: Annotated[
+        str, typer.Option(metavar="TEXT", help="When, and at which commits; a row of the page.")
+    ] = "",
 ) -> None:
     """Write a page with plots, the machine and the targets, from results in FOLDER."""
     failed = performance.measure(folder, _progress) if measure else []
     try:
-        performance.write(performance.load(folder), output)
+        performance.write(performance.load(folder), output, measured)
     except performance.NotAResultError as error:
         _progress(f"error: {error}")
         raise typer.Exit(1) from error

@@ -1,4 +1,5 @@
-"""`python -m benchmarks report FOLDER`: a page of all results, from the JSON of the benchmarks.
+"""`python -m benchmarks report FOLDER`: a page of the results against peers, from the benchmarks'
+JSON.
 
 FOLDER holds one file for each entry of MEASUREMENTS, as `--json` prints it; `--measure` runs those
 that are missing. A measurement that is missing is missing on the page, which says so.
@@ -248,17 +249,18 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def write(results: Results, page: Path) -> None:
-    """Write the page, and its plots into a folder beside it that has the page's name."""
+def write(results: Results, page: Path, measured: str = "") -> None:
+    """Write the page, and its plots into a folder beside it that has the page's name. measured:
+    when, and at which commits; a row of the page."""
     plots = page.with_suffix("")
     plots.mkdir(parents=True, exist_ok=True)
     lines = [
         "# Performance",
         "",
-        "Measured with `python -m benchmarks report FOLDER --measure`; [benchmarks](benchmarks.md) "
-        "says what each figure means.",
+        "Measured in a checkout, with `.venv/bin/python -m benchmarks report FOLDER --measure`; "
+        "[benchmarks](benchmarks.md) says what each figure means.",
         "",
-        *_machine(results),
+        *_machine(results, measured),
         *_targets(results),
     ]
     for number, plot in enumerate(PLOTS):
@@ -277,9 +279,9 @@ def write(results: Results, page: Path) -> None:
     page.write_text("\n".join(lines) + "\n")
 
 
-def _machine(results: Results) -> list[str]:
+def _machine(results: Results, measured: str) -> list[str]:
     """The environment; what differs between the measurements is told for each value."""
-    seen: dict[str, list[str]] = {}
+    seen: dict[str, list[str]] = {"measured": [measured]} if measured else {}
     for report in results.values():
         for name, value in report["environment"].items():
             if value not in seen.setdefault(name, []):

@@ -193,9 +193,11 @@ def test_the_report_is_a_page_of_what_was_measured(tmp_path: Path) -> None:
     page = tmp_path / "docs" / "performance.md"
     page.parent.mkdir()
     given = [sys.executable, "-m", "benchmarks", "report", str(results), "--output", str(page)]
+    given += ["--measured", "2026-11-25, at 79ef734"]
     done = subprocess.run(given, cwd=TREE, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
+    assert "| measured | 2026-11-25, at 79ef734 |" in text
     assert "| processor | two cores |" in text
     assert "| plain acked ingest vs JetStream R1, 128 B | ≥ 1.7 × | 3.00 × | met |" in text
     assert "| ≤ 0.9 µs | 1.25 µs | **missed** |" in text
