@@ -314,7 +314,8 @@ class Config(BaseSettings):
     """The secret by which nodes authenticate each other. Required with several nodes."""
     tls: TlsConfig | None = None
     insecure: bool = False
-    """Allows listeners beyond loopback without authentication."""
+    """Allows listeners beyond loopback that do not ask who connects for a certificate, and several
+    nodes without a credential. Tokens do not replace it: they come after the connection."""
     nats: NatsConfig = NatsConfig()
     security: SecurityConfig = SecurityConfig()
     limits: LimitsConfig = LimitsConfig()
@@ -394,9 +395,10 @@ class Config(BaseSettings):
                 host = split_address(getattr(node, port).listen)[0]
                 if not (self.insecure or has_known_clients or _is_loopback(host)):
                     raise ValueError(
-                        f"nodes: node {node.id} listens for {port} on {host}, beyond loopback and "
-                        "without authentication; set tls with client_auth: required, or "
-                        "insecure: true if the network is trusted"
+                        f"nodes: node {node.id} listens for {port} on {host}, beyond loopback, "
+                        "where anybody on the network can connect; set tls with client_auth: "
+                        "required, or insecure: true if the network is trusted or tokens "
+                        "(security.enabled) are enough"
                     )
         return self
 

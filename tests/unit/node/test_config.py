@@ -184,6 +184,18 @@ def test_listening_everywhere_needs_insecure_and_an_advertised_address(tmp_path:
     assert config.nodes[0].grpc.advertise == "log.example:1000"
 
 
+def test_tokens_do_not_replace_insecure_and_the_error_names_them(tmp_path: Path) -> None:
+    text = (
+        "credential: secret\nsecurity: {enabled: true}\n"
+        "nodes: [{id: 0, grpc: {listen: '0.0.0.0:1000', advertise: 'log.example:1000'}}]"
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        read(tmp_path, text)
+    assert "without authentication" not in str(caught.value)
+    assert "security.enabled" in str(caught.value)
+    assert read(tmp_path, f"insecure: true\n{text}").security.enabled
+
+
 def test_a_node_finds_itself_by_argument_variable_or_host_name() -> None:
     import socket
 
