@@ -314,8 +314,8 @@ class Config(BaseSettings):
     """The secret by which nodes authenticate each other. Required with several nodes."""
     tls: TlsConfig | None = None
     insecure: bool = False
-    """Allows listeners beyond loopback that do not ask who connects for a certificate, and several
-    nodes without a credential. Tokens do not replace it: they come after the connection."""
+    """Allows listeners beyond loopback without TLS, or that let everybody in; and several nodes
+    without a credential."""
     nats: NatsConfig = NatsConfig()
     security: SecurityConfig = SecurityConfig()
     limits: LimitsConfig = LimitsConfig()
@@ -390,15 +390,16 @@ class Config(BaseSettings):
                 "credential: needed with security, also on a single node: it distinguishes "
                 "nodes from clients; set it (best by JETSTREAM_CREDENTIAL)"
             )
+        asks_for_tokens = self.tls is not None and self.security.enabled
+        may_listen_everywhere = self.insecure or has_known_clients or asks_for_tokens
         for node in self.nodes:
             for port in PORTS:
                 host = split_address(getattr(node, port).listen)[0]
-                if not (self.insecure or has_known_clients or _is_loopback(host)):
+                if not (may_listen_everywhere or _is_loopback(host)):
                     raise ValueError(
                         f"nodes: node {node.id} listens for {port} on {host}, beyond loopback, "
-                        "where anybody on the network can connect; set tls with client_auth: "
-                        "required, or insecure: true if the network is trusted or tokens "
-                        "(security.enabled) are enough"
+                        "where anybody can connect; set tls, and in it client_auth: required or "
+                        "beside it security.enabled, or insecure: true if the network is trusted"
                     )
         return self
 

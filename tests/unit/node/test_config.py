@@ -184,16 +184,18 @@ def test_listening_everywhere_needs_insecure_and_an_advertised_address(tmp_path:
     assert config.nodes[0].grpc.advertise == "log.example:1000"
 
 
-def test_tokens_do_not_replace_insecure_and_the_error_names_them(tmp_path: Path) -> None:
-    text = (
-        "credential: secret\nsecurity: {enabled: true}\n"
-        "nodes: [{id: 0, grpc: {listen: '0.0.0.0:1000', advertise: 'log.example:1000'}}]"
+def test_tls_with_tokens_or_client_certificates_replaces_insecure(tmp_path: Path) -> None:
+    everywhere = "nodes: [{id: 0, grpc: {listen: '0.0.0.0:1000', advertise: 'log.example:1000'}}]"
+    tokens = "credential: secret\nsecurity: {enabled: true}\n"
+    tls = "tls: {certificate_file: cert.pem, key_file: key.pem}\n"
+    known = (
+        "tls: {certificate_file: c.pem, key_file: k.pem, ca_file: ca.pem, client_auth: required}\n"
     )
-    with pytest.raises(ConfigurationError) as caught:
-        read(tmp_path, text)
-    assert "without authentication" not in str(caught.value)
-    assert "security.enabled" in str(caught.value)
-    assert read(tmp_path, f"insecure: true\n{text}").security.enabled
+    for allowed in (tls + tokens, known, "insecure: true\n", "insecure: true\n" + tokens):
+        assert read(tmp_path, allowed + everywhere).nodes[0].grpc.listen == "0.0.0.0:1000"
+    for refused in ("", tls, tokens):
+        with pytest.raises(ConfigurationError, match=r"client_auth.*security\.enabled.*insecure"):
+            read(tmp_path, refused + everywhere)
 
 
 def test_a_node_finds_itself_by_argument_variable_or_host_name() -> None:
