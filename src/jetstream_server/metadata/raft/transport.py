@@ -161,6 +161,7 @@ class PeerLinks:
         self._stranger = 0
         self._throttle = LogThrottle()
         self._server: asyncio.Server | None = None
+        self._is_closing = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self, address: str) -> None:
@@ -192,6 +193,7 @@ class PeerLinks:
                 self._spawn(self._keep_dialling(peer))
 
     async def close(self) -> None:
+        self._is_closing = True
         if self._server is not None:
             self._server.close()
         for link in tuple(self._links.values()):
@@ -325,6 +327,9 @@ class PeerLinks:
     # Accepting
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_closing:  # It was accepted before the listener was closed.
+            writer.transport.abort()
+            return
         if self._certificates is not None:
             # Bytes that arrive from now on belong to TLS, which begins in `_shake_hands`.
             writer.transport.pause_reading()  # type: ignore[attr-defined]
