@@ -20,7 +20,12 @@ import grpc
 import pytest
 
 from jetstream_client import Client
-from jetstream_protocol.errors import JetstreamError, StorageError, StorageFullError
+from jetstream_protocol.errors import (
+    JetstreamError,
+    StorageError,
+    StorageFullError,
+    UnknownOutcomeError,
+)
 from tests.support.api import Api, RawNats, raw_nats
 from tests.support.browser import browser, needs_chromium
 from tests.support.server import ServerProcess
@@ -182,10 +187,11 @@ def test_a_burst_leaves_at_least_half_of_the_reserve(tmp_path: Path) -> None:
         opened(server) as (api, nats),
     ):
         api.create("burst", "burst", flush=1)
-        for _ in range(400):
-            nats.publish("burst", bytes(500_000))
-        nats.publish("burst", b"the last", "_INBOX.disk")
-        answer = json.loads(nats.message(20)[1])
+        for _ in range(20):
+            for _ in range(20):
+                nats.publish("burst", bytes(500_000))
+            # More than 64 MB on their way, and the nats-server may drop the node.
+            answer = ask(nats, "burst", b"the last")
         assert err_code(answer) == STORAGE_FULL
         assert shutil.disk_usage(disk.path).free >= 32 << 20
 
@@ -223,17 +229,18 @@ def test_a_full_disk_is_what_a_batched_publisher_is_told(disk: SmallDisk, tmp_pa
             disk.leave(4 << 20)
             eventually_ready(server, 503)
             with client.publisher("kept", delivery_timeout=1.0) as publisher:
-                delivery = publisher.send(b"refused")
-                with pytest.raises(StorageFullError, match="the disk is full"):
-                    delivery.result()
+                error = publisher.send(b"refused").exception()
+                # An attempt that is on its way when the time is over leaves the outcome unknown.
+                assert isinstance(error, StorageFullError | UnknownOutcomeError), error
+                assert "the disk is full" in str(error)
         # A client that does not ask hears of it at the end, and nobody else says a word.
         program = (
-            "from jetstream_client import Client, StorageFullError\n"
+            "from jetstream_client import Client, StorageFullError, UnknownOutcomeError\n"
             f"with Client({server.grpc!r}) as client:\n"
             "    try:\n"
             "        with client.publisher('kept', delivery_timeout=1.0) as publisher:\n"
             "            publisher.send(b'refused')\n"
-            "    except StorageFullError as error:\n"
+            "    except (StorageFullError, UnknownOutcomeError) as error:\n"
             "        print(error)\n"
         )
         found = subprocess.run(
