@@ -66,7 +66,7 @@ class Held:
         self.by_key: dict[int, dict[int, None]] = {}
         """The offsets of each key's."""
         self.removed: dict[int, Record] = {}
-        """By compaction; a power failure may bring them back."""
+        """By compaction, or with the whole log; a power failure may bring them back."""
         self.dropped: dict[int, None] = {}
         """Offsets of those that were removed since the log was opened, or begun anew."""
         self.superseded_at: dict[int, dict[int, int]] = {}
@@ -88,6 +88,12 @@ class Held:
         self.removed = {at: record for at, record in self.removed.items() if at < end_offset}
         self.dropped = {at: None for at in self.dropped if at < end_offset}
         self.checked_to = min(self.checked_to, end_offset)
+
+    def emptied(self) -> Held:
+        """What is left of it: nothing, but a power failure may bring all of it back."""
+        held = Held()
+        held.removed, held.superseded_at = self.removed | self.records, self.superseded_at
+        return held
 
     def within(self, start_offset: int, end_offset: int) -> list[int]:
         return [at for at in self.records if start_offset <= at < end_offset]
@@ -155,7 +161,7 @@ class CompactingChecker(Checker):
         super().truncated(node_id, log)
 
     def emptied(self, node_id: int) -> None:
-        self._held[node_id] = Held()
+        self._held[node_id] = self._held[node_id].emptied()
         super().emptied(node_id)
 
     def _hold(self, node_id: int, batches: Iterable[Batch]) -> None:
