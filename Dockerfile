@@ -8,23 +8,23 @@ FROM python:3.11-slim AS build
 # The compiler builds the hot path of ingest; the image itself has none.
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
-RUN python -m venv /opt/jetstream && python -m venv /opt/build
+RUN python -m venv --without-pip /opt/jetstream && python -m venv /opt/build
 WORKDIR /build
 # What is installed is pinned, with hashes: scripts/lock.
 COPY ops/image ops/image
 RUN /opt/build/bin/pip install --no-cache-dir --require-hashes --no-deps --requirement ops/image/build.txt \
-    && /opt/jetstream/bin/pip install --no-cache-dir --no-compile --require-hashes --no-deps \
-        --requirement ops/image/server.txt
+    && /opt/build/bin/pip --python /opt/jetstream install --no-cache-dir --no-compile \
+        --require-hashes --no-deps --requirement ops/image/server.txt
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY proto proto
 COPY src src
-# Without debugging symbols and the installer the image is half as large.
+# Without debugging symbols the image is half as large.
 RUN JETSTREAM_REQUIRE_COMPILED=1 \
     /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir wheels . \
-    && /opt/jetstream/bin/pip install --no-cache-dir --no-compile --no-index --no-deps wheels/*.whl \
-    && /opt/jetstream/bin/pip check \
+    && /opt/build/bin/pip --python /opt/jetstream install --no-cache-dir --no-compile --no-index \
+        --no-deps wheels/*.whl \
+    && /opt/build/bin/pip --python /opt/jetstream check \
     && find /opt/jetstream -name '*.so*' -exec strip --strip-unneeded {} + \
-    && /opt/jetstream/bin/pip uninstall --yes --quiet setuptools pip \
     && /opt/jetstream/bin/python -m compileall -q /opt/jetstream/lib
 
 FROM python:3.11-slim

@@ -138,17 +138,15 @@ class FaultNetwork:
 
     async def _listen(self, owner: str, kind: str, address: str) -> str:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
+            with suppress(OSError):  # One of the two has gone; so does the connection.
                 await self._forward(owner, kind, address, reader, writer)
-            except OSError:
-                pass  # One of the two has gone; so does the connection.
-            finally:
-                writer.close()
 
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = self._loop.create_task(serve(reader, writer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            # Also of one that is cancelled before it has begun.
+            task.add_done_callback(lambda _: writer.close())
 
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
         self._servers.append(server)
@@ -219,10 +217,10 @@ class FaultNetwork:
     async def _end(self) -> None:
         for server in self._servers:
             server.close()
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := tuple(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _reset(*writers: asyncio.StreamWriter) -> None:
