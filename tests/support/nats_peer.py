@@ -4,6 +4,7 @@ never does, or not when asked to."""
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -12,8 +13,9 @@ INFO = b'INFO {"max_payload":1048576} \r\n'
 
 
 @asynccontextmanager
-async def peer(script: Script) -> AsyncIterator[str]:
-    """A TCP server that follows the script with each connection; its URL."""
+async def peer(script: Script, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """A TCP server that follows the script with each connection; its URL. tls: from the first byte
+    on."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -28,7 +30,7 @@ async def peer(script: Script) -> AsyncIterator[str]:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     try:
         yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:

@@ -11,9 +11,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from examples.certificates.authority import Authority
 from jetstream_protocol.errors import UnauthenticatedError, UnavailableError
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.handshake import LinkOptions
@@ -547,4 +549,41 @@ async def test_a_flood_on_many_subjects_is_read_in_larger_and_larger_pieces() ->
             await given(link, wire[taken : taken + room])
             taken += room
         link.close("done")
+        await link.lost
+
+
+@on_loop
+async def test_a_flood_over_tls_is_read_in_larger_and_larger_pieces_too(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(*authority.issue("nats", hosts=("127.0.0.1",), serves=True))
+    trusting = ssl.create_default_context(cafile=str(authority.certificate_file))
+    clock, sizes, is_open = Clock(), [0], asyncio.Event()
+
+    def delivered(delivery: Delivery) -> None:
+        clock.seconds += TURN_SECONDS / 20  # Reading is paused for many turns.
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await accept(reader, writer)
+        await is_open.wait()
+        messages = b"".join(
+            b"MSG a %d 400\r\n%b\r\n" % (sid, bytes(400)) for sid in range(1, 5_001)
+        )
+        while max(sizes) < READ_BYTES_OF_MANY_MAX:
+            writer.write(messages)
+            await writer.drain()
+
+    events = replace(Owner().events(), delivered=delivered, received=sizes.append)
+    async with peer(flood, served) as url:
+        options = LinkOptions(
+            connect_timeout_s=2.0,
+            tls=trusting,
+            tls_handshake_first=True,
+            seconds=lambda: clock.seconds,
+        )
+        link = NatsLink(events, parse_url(url), options)
+        await link.open()
+        is_open.set()
+        await eventually(lambda: max(sizes) > READ_BYTES_OF_MANY_MAX // 2)
+        link.abort("done")
         await link.lost
