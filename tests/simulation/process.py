@@ -274,8 +274,11 @@ class Process:
             self.logs.append(log)
             if log.offline_reason:
                 world.count("damaged log")
-                if cluster.profile.replicas == 1 and cluster.faults.healing:
-                    log.salvage()  # The operator's decision: there is no other replica.
+                # The operator's decision: there is no other replica. If there are others all the
+                # same, after a move, it may lack its beginning, and the cluster copes with that.
+                is_alone = cluster.profile.replicas == 1 and not log.lacks_beginning
+                if is_alone and cluster.faults.healing:
+                    log.salvage()
             checker.reopened(self.node_id, log)
 
     def _failed(self, reason: str) -> None:
