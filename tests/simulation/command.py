@@ -12,12 +12,14 @@ from tests.simulation.mutants import MUTANTS
 from tests.simulation.runner import (
     COMPACTED,
     DAMAGED,
+    GROUPS,
     OBSERVED,
     PLAIN,
     REASSIGNED,
     SEVERAL,
     Failure,
     Totals,
+    run_group,
     run_seed,
     run_seeds,
     story,
@@ -54,6 +56,10 @@ def main() -> None:
         "--streams", dest="kind", action="store_const", const=SEVERAL,
         help="with several streams, and clocks that run at different speeds",
     )  # fmt: skip
+    kinds.add_argument(
+        "--groups", dest="kind", action="store_const", const=GROUPS,
+        help="consumer groups instead of a cluster",
+    )  # fmt: skip
     parser.add_argument("what", nargs="?", choices=["mutants"], help="kill and record mutants")
     parser.add_argument("names", nargs="*", help="only these mutants")
     arguments = parser.parse_args()
@@ -89,8 +95,11 @@ def _kill_mutants(names: list[str], jobs: int) -> int:
 
 
 def _trace(seed: int, kind: str) -> int:
-    cluster, reason = run_seed(seed, tracing=True, kind=kind)
-    print("\n".join(cluster.world.trace or []))
+    if kind == GROUPS:
+        reason = run_group(seed)
+    else:
+        cluster, reason = run_seed(seed, tracing=True, kind=kind)
+        print("\n".join(cluster.world.trace or []))
     print(f"\nseed {seed}: {reason or 'nothing was violated'}")
     return 1 if reason else 0
 

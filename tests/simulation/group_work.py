@@ -34,6 +34,8 @@ GROUP_KEY = b"group"
 STREAMS = 5
 MEMBERS_MAX = 4
 SESSION_MS = 1000
+STEPS = 200
+"""Of a run."""
 
 
 @dataclass
@@ -393,7 +395,7 @@ def _retrieve(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
-def run(seed: int, steps: int = 200) -> None:
+def run(seed: int, steps: int = STEPS) -> None:
     """Raises AssertionError with what is wrong."""
     with a_loop() as loop:
         World(seed, loop).run(steps)

@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from structlog.testing import capture_logs
+
+from tests.simulation import group_work
 from tests.simulation.cluster import Cluster, DamagedCluster
 from tests.simulation.compacting import CompactedCluster
 from tests.simulation.observers import ObservedCluster
@@ -19,6 +22,8 @@ from tests.simulation.world import Violation
 
 PLAIN, COMPACTED, DAMAGED, REASSIGNED = "plain", "compacted", "damaged", "reassigned"
 SEVERAL, OBSERVED = "streams", "observed"
+GROUPS = "groups"
+"""Consumer groups in a world of their own (group_work.py), without a cluster."""
 KINDS: dict[str, type[Cluster]] = {
     PLAIN: Cluster,
     COMPACTED: CompactedCluster,
@@ -93,6 +98,16 @@ def run_seed(seed: int, *, tracing: bool = False, kind: str = PLAIN) -> tuple[Cl
     return cluster, ""
 
 
+def run_group(seed: int) -> str:
+    """What consumer groups did wrong ("" when nothing)."""
+    with capture_logs():  # The coordinator's.
+        try:
+            group_work.run(seed)
+        except Exception:  # noqa: BLE001  as above
+            return traceback.format_exc()
+    return ""
+
+
 def run_seeds(
     seeds: Iterable[int],
     totals: Totals,
@@ -109,8 +124,13 @@ def run_seeds(
         for seed in seeds:
             if time.monotonic() >= deadline:
                 break
-            cluster, reason = run_seed(seed, kind=kind)
-            totals.add(cluster)
+            if kind == GROUPS:
+                reason = run_group(seed)
+                totals.seeds += 1
+                totals.events += group_work.STEPS
+            else:
+                cluster, reason = run_seed(seed, kind=kind)
+                totals.add(cluster)
             if reason:
                 failure = Failure(seed, reason, kind)
                 break
@@ -125,9 +145,13 @@ def run_seeds(
 
 def story(failure: Failure) -> str:
     """The failing seed again, with its trace: it replays exactly."""
-    cluster, reason = run_seed(failure.seed, tracing=True, kind=failure.kind)
+    lines: list[str] = []
+    if failure.kind == GROUPS:
+        reason = run_group(failure.seed)
+    else:
+        cluster, reason = run_seed(failure.seed, tracing=True, kind=failure.kind)
+        lines = cluster.world.trace or []
     option = "" if failure.kind == PLAIN else f" --{failure.kind}"
-    lines = cluster.world.trace or []
     return "\n".join(
         [
             *lines,
