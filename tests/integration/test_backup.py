@@ -121,11 +121,7 @@ def test_a_backup_is_taken_while_messages_come_and_goes_on_later(
     finally:
         ended.set()
         thread.join()
-    files = backups.batch_files(tmp_path / "live")
-    assert len(files) > 1
-    # It was interrupted in the middle of a batch.
-    with files[-1].open("r+b") as file:
-        file.truncate(files[-1].stat().st_size - 10)
+    assert len(backups.batch_files(tmp_path / "live")) > 1
     second = back_up(client, "live", tmp_path / "live", lambda _: None)
     assert second.end_offset == client.offset_at("live", "latest") >= first.end_offset
     assert second.records == second.end_offset

@@ -1,6 +1,6 @@
 """Backups: the batches of a stream as files, taken while it runs.
 
-    FOLDER/manifest.json                what the backup holds; says last that it is complete
+    FOLDER/manifest.json                what the last run that ended has copied
     FOLDER/00000000000000000000.log     batches as they are stored, about FILE_BYTES in each file
 
 A file is a segment (docs/file_formats.md): `jetstream log verify` and `dump` read it. Every batch
@@ -10,6 +10,10 @@ Batches that are encrypted at rest stay encrypted: restoring needs a server with
 
 Taking a backup again, whether it was interrupted or is complete, continues it: its batches stay,
 and newer ones are added behind them.
+
+**safety** Once a run has ended, the manifest describes a state that can be restored, whatever
+happens to later runs: they write to files of their own, and replace the manifest at their end. A
+run that is refused changes nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.logfiles.scan import walk
 
 MANIFEST = "manifest.json"
+_TEMPORARY = "manifest.tmp"
 FILE_BYTES = 256 * 1024 * 1024
 _FETCH_BYTES = 4 * 1024 * 1024
 
@@ -55,16 +60,17 @@ def back_up(client: Client, stream: StreamLike, folder: Path, advance: Advance) 
     described = client.describe_stream(stream)
     if described.log_start_offset is None or described.high_watermark is None:
         raise UnavailableError(f"stream {described.name!r} has no leader that answers: try again")
-    manifest, is_new = _begin(client, described, folder)
+    manifest = _begun(client, described, folder)
     files = _Files(folder, manifest)
-    if not is_new:
-        files.keep_what_is_whole()
-        advance(files.next_offset - manifest.start_offset)
+    files.find()
     if files.next_offset < described.log_start_offset:
         raise PreconditionFailedError(
             f"the backup ends at offset {files.next_offset}, and the stream begins at "
-            f"{described.log_start_offset} now: what is between is gone; begin another backup"
+            f"{described.log_start_offset} now: what is between is gone; begin another backup in "
+            f"another folder. {folder} stays as it is"
         )
+    files.go_on()
+    advance(files.next_offset - manifest.start_offset)
     while files.next_offset < described.high_watermark:
         fetched = client.fetch_batches(
             described,
@@ -81,24 +87,21 @@ def back_up(client: Client, stream: StreamLike, folder: Path, advance: Advance) 
     return files.finish()
 
 
-def _begin(client: Client, stream: StreamDescription, folder: Path) -> tuple[Manifest, bool]:
+def _begun(client: Client, stream: StreamDescription, folder: Path) -> Manifest:
+    """The manifest of the folder, or a new one, which is not written yet."""
     cluster_id = client.describe_cluster().cluster_id
-    path = folder / MANIFEST
-    if path.exists():
+    if (folder / MANIFEST).exists():
         manifest = read_manifest(folder)
         if (manifest.cluster_id, manifest.stream_id) != (cluster_id, stream.id):
             raise InvalidRequestError(
                 f"{folder} holds a backup of another stream, {manifest.name}@{manifest.subject}: "
                 "say another folder"
             )
-        manifest = replace(manifest, is_complete=False)
-        _write(path, manifest.to_json())
-        return manifest, False
-    if folder.exists() and any(folder.iterdir()):
+        return manifest
+    if folder.exists() and any(each.name != _TEMPORARY for each in folder.iterdir()):
         raise InvalidRequestError(f"{folder} is not empty and holds no backup: say another folder")
-    folder.mkdir(parents=True, exist_ok=True)
     assert stream.log_start_offset is not None
-    manifest = Manifest(
+    return Manifest(
         cluster_id=cluster_id,
         stream_id=stream.id,
         name=stream.name,
@@ -108,12 +111,11 @@ def _begin(client: Client, stream: StreamDescription, folder: Path) -> tuple[Man
         start_offset=stream.log_start_offset,
         end_offset=stream.log_start_offset,
     )
-    _write(path, manifest.to_json())
-    return manifest, True
 
 
 class _Files:
-    """The files of a backup that is being taken. Files are written to their end, one by one."""
+    """The files of a backup that is being taken: `find` what there is, `go_on` behind it, `append`,
+    `finish`. Each run writes to files of its own."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self._folder = folder
@@ -123,30 +125,44 @@ class _Files:
         self._counted = 0
         self._has_encrypted = False
         self._done: list[BackupFile] = []
+        self._left: list[tuple[Path, int]] = []
         self.next_offset = manifest.start_offset
         self.last_epoch = -1
 
-    def keep_what_is_whole(self) -> None:
-        """Go on behind the last whole batch that follows those before it."""
+    def find(self) -> None:
+        """Read the files of the last complete state, and what an interrupted run has left behind
+        them, up to its last whole batch. Changes nothing. Raises CorruptBatchError if the state
+        is damaged."""
+        check_files(self._folder, self._manifest)
+        listed = {each.name for each in self._manifest.files}
         for path in batch_files(self._folder):
             begins = int(path.stem)  # The first one perhaps before the first record.
             if begins > self.next_offset or (self._done and begins != self.next_offset):
                 raise InvalidRequestError(f"{path} does not continue the file before it")
-            self._keep(path)
+            end = 0
+            with path.open("rb") as file:
+                is_listed, size = path.name in listed, path.stat().st_size
+                for position, header, batch in _batches(file, size, end_quietly=not is_listed):
+                    self._note(header, batch)
+                    end = position + len(batch)
+            if not is_listed:
+                self._left.append((path, end))
+            if end:
+                self._add(path, end)
 
-    def _keep(self, path: Path) -> None:
-        end = 0
-        with path.open("r+b") as file:
-            size = file.seek(0, os.SEEK_END)
-            for position, header, batch in _batches(file, size, end_quietly=True):
-                self._note(header, batch)
-                end = position + len(batch)
-            file.truncate(end)
-        if not end:
-            path.unlink()  # It was interrupted before its first batch was whole.
-            return
-        self._file = path.open("ab")
-        self._close_file()
+    def go_on(self) -> None:
+        """Cut off what an interrupted run has not written to its end; begin a new folder."""
+        for path, end in self._left:
+            if not end:
+                path.unlink()  # It was interrupted before its first batch was whole.
+                continue
+            with path.open("r+b") as file:
+                file.truncate(end)
+                os.fsync(file.fileno())
+        if not (self._folder / MANIFEST).exists():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(self._folder.parent)
+            _write(self._folder, self._manifest)
 
     def append(self, data: bytes) -> None:
         """Whole batches, whose CRCs were checked."""
@@ -176,12 +192,13 @@ class _Files:
         os.fsync(self._file.fileno())
         self._file.close()
         path = Path(self._file.name)
-        self._done.append(
-            BackupFile(
-                path.name, int(path.stem), self.next_offset, path.stat().st_size, crc_of(path)
-            )
-        )
+        self._add(path, path.stat().st_size)
         self._file = None
+
+    def _add(self, path: Path, length: int) -> None:
+        """A file, as far as it was written; `next_offset` is where it ends."""
+        crc = crc_of(path, length)
+        self._done.append(BackupFile(path.name, int(path.stem), self.next_offset, length, crc))
 
     def finish(self) -> Manifest:
         self._close_file()
@@ -194,7 +211,7 @@ class _Files:
             files=tuple(self._done),
             is_complete=True,
         )
-        _write(self._folder / MANIFEST, manifest.to_json())
+        _write(self._folder, manifest)
         return manifest
 
 
@@ -213,17 +230,29 @@ def read_manifest(folder: Path) -> Manifest:
     return Manifest.from_json(path.read_bytes(), str(path))
 
 
-def stored_batches(folder: Path, manifest: Manifest) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Every batch of a complete backup, all of it checked. Raises CorruptBatchError."""
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """Raises CorruptBatchError if a file is missing or is not as it was written."""
     for each in manifest.files:
         path = folder / each.name
         if not path.exists():
             raise CorruptBatchError(f"the backup lacks its file {path}")
-        if path.stat().st_size != each.length or crc_of(path) != each.crc32c:
+        if path.stat().st_size != each.length or crc_of(path, each.length) != each.crc32c:
             raise CorruptBatchError(f"{path} is not as it was written: it fails its CRC")
-        with path.open("rb") as file:
+
+
+def stored_batches(folder: Path, manifest: Manifest) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Every batch of the last complete state, all of it checked. Raises CorruptBatchError."""
+    check_files(folder, manifest)
+    for each in manifest.files:
+        with (folder / each.name).open("rb") as file:
             for _, header, batch in _batches(file, each.length, end_quietly=False):
                 yield header, batch
+
+
+def was_interrupted(folder: Path, manifest: Manifest) -> bool:
+    """Whether a run after the last complete one has left something that is not restored."""
+    listed = {each.name for each in manifest.files}
+    return not manifest.is_complete or any(each.name not in listed for each in batch_files(folder))
 
 
 def _batches(
@@ -245,24 +274,32 @@ def batch_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("[0-9]" * 20 + ".log"))
 
 
-def crc_of(path: Path) -> str:
+def crc_of(path: Path, length: int) -> str:
+    """Of the first `length` bytes."""
     crc = crc32c(b"")
     with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
+        while chunk := file.read(min(1 << 20, length)):
             crc = extend_crc32c(crc, chunk)
+            length -= len(chunk)
     return f"{crc:08x}"
 
 
-def _write(path: Path, text: str) -> None:
-    """All of it or nothing, also through a power failure."""
-    temporary = path.with_suffix(".tmp")
+def _write(folder: Path, manifest: Manifest) -> None:
+    """All of it or nothing, also through a power failure; after the files that it names."""
+    temporary = folder / _TEMPORARY
     with temporary.open("w") as file:
-        file.write(text)
+        file.write(manifest.to_json())
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(folder)
+    temporary.replace(folder / MANIFEST)
+    sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """The names in it survive a power failure."""
+    opened = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(opened)
     finally:
-        os.close(folder)
+        os.close(opened)

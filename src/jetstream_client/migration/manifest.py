@@ -1,6 +1,8 @@
 """The description of a backup: `manifest.json` in its folder, or the metadata of a Parquet file.
 
-`is_complete` is written last: a backup without it was interrupted, and can be continued.
+A manifest in a folder describes the last run that ended. Before the first one ends, it says only
+which stream is copied: it has no files, no digest, and is not `is_complete`. Earlier releases also
+cleared `is_complete` while a later run went on, and left the rest as it was.
 """
 
 from __future__ import annotations
@@ -56,6 +58,11 @@ class Manifest:
     digest: str = ""
     files: tuple[BackupFile, ...] = ()
     is_complete: bool = False
+
+    @property
+    def is_restorable(self) -> bool:
+        """Whether a run has ended. The digest is that of no records if it had none to copy."""
+        return self.is_complete or bool(self.files) or bool(self.digest)
 
     @property
     def bounds(self) -> tuple[int, int]:

@@ -26,15 +26,18 @@ def restore(
     bar: Bar,
     **changed: Any,
 ) -> tuple[Stream, RecordDigest]:
-    """Make the stream anew under `name` (by default its own), with the same offsets and times.
+    """Make the stream anew under `name` (by default its own), with the same offsets and times, from
+    the last backup into the folder that has ended.
 
     changed: settings that differ from those of the backup. If a restore was interrupted, the same
     call goes on where it stopped. Raises CorruptBatchError for a damaged backup, StreamExistsError
     for another stream of that name.
     """
     manifest = read_manifest(folder)
-    if not manifest.is_complete:
-        raise PreconditionFailedError(f"the backup in {folder} is not complete: take it again")
+    if not manifest.is_restorable:
+        raise PreconditionFailedError(
+            f"no backup into {folder} has ended yet: run the same `stream backup` again"
+        )
     settings = {"replicas": manifest.replicas, **manifest.settings, **changed}
     subject = settings.pop("subject", None) or manifest.subject
     stream, limits = begin_restoring(client, name or manifest.name, subject, settings)

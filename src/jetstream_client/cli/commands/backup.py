@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from jetstream_client.cli import interrupts, options
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration import parquet
-from jetstream_client.migration.backup import back_up
+from jetstream_client.migration.backup import back_up, read_manifest, was_interrupted
 from jetstream_client.migration.manifest import Manifest
 from jetstream_client.migration.restore import restore as restore_stream
 from jetstream_protocol.errors import InvalidRequestError
@@ -103,11 +104,23 @@ def restore(
         raise InvalidRequestError(f"there is no {from_}")
     config = options.config(context, server, timeout)
     with interrupts.interrupted_once(), Client.from_config(config) as client:
+        if from_.is_dir():
+            _note_interrupted(from_)
         take = restore_stream if from_.is_dir() else parquet.restore
         stream, digest = take(client, from_, name, progress_bar, **changed)
     row = {"stream": stream.name, "records": digest.count, "digest": digest.hexdigest()}
     text = f"restored {stream.name}: {digest.count} records, digest {digest.hexdigest()}"
     options.answer(context, json, row, text)
+
+
+def _note_interrupted(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    if manifest.is_restorable and was_interrupted(folder, manifest):
+        print(
+            f"note: a later backup into {folder} has not ended: this restores the one before, "
+            f"{_offsets(manifest)}",
+            file=sys.stderr,
+        )
 
 
 def _summary(manifest: Manifest) -> dict[str, Any]:
@@ -121,7 +134,10 @@ def _summary(manifest: Manifest) -> dict[str, Any]:
 
 def _text(manifest: Manifest) -> str:
     digest = f"digest {manifest.digest}" if manifest.digest else "encrypted, without a digest"
-    return (
-        f"{manifest.records} records of {manifest.name}, offsets {manifest.start_offset} to "
-        f"{manifest.end_offset - 1}, {digest},"
-    )
+    return f"{manifest.records} records of {manifest.name}, {_offsets(manifest)}, {digest},"
+
+
+def _offsets(manifest: Manifest) -> str:
+    if not manifest.length:
+        return f"empty at offset {manifest.end_offset}"
+    return f"offsets {manifest.start_offset} to {manifest.end_offset - 1}"

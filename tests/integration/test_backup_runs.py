@@ -1,0 +1,165 @@
+"""Backups that are repeated, refused or interrupted: what was complete can always be restored."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jetstream_client import Client
+from jetstream_client.migration.backup import MANIFEST, batch_files
+from tests.support import command
+from tests.support.server import ServerProcess
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from jetstream_client import Client
+from jetstream_client.migration.backup import back_up
+
+server, stream, folder, most = sys.argv[1:]
+steps = 0
+
+def advance(offsets):
+    global steps
+    steps += offsets > 0
+    if steps > int(most):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with Client(server) as client:
+    back_up(client, stream, Path(folder), advance)
+"""
+_SOME = [b"%d" % number for number in range(20)]
+_LARGE = [b"%d" % number * 300_000 for number in range(10, 20)]
+"""6 MB: what two requests fetch."""
+
+
+def jetstream(server: ServerProcess, *arguments: str, code: int = 0) -> str:
+    done = command.jetstream("--server", server.grpc, *arguments)
+    assert done.returncode == code, done
+    return done.stderr + done.stdout
+
+
+def fill(client: Client, name: str, values: list[bytes]) -> None:
+    with client.publisher(name) as publisher:
+        publisher.publish_many(values)
+
+
+def killed_backup(server: ServerProcess, name: str, folder: Path, most: int) -> None:
+    """A backup that SIGKILL ends after so many steps."""
+    run = [sys.executable, "-c", _KILLED, server.grpc, name, str(folder), str(most)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL, done
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def values(client: Client, name: str) -> list[bytes | None]:
+    return [each.value for each in client.consume(name, stop="latest", patience=10)]
+
+
+def restored(server: ServerProcess, client: Client, folder: Path, name: str) -> list[Any]:
+    jetstream(server, "stream", "restore", str(folder), name, "--subject", name)
+    return values(client, name)
+
+
+def test_a_backup_that_is_refused_leaves_the_one_before_as_it_was(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "refused"
+    backup = ("stream", "backup", "refused", str(folder))
+    client.create_stream("refused", "refused")
+    fill(client, "refused", _SOME)
+    jetstream(server, *backup)
+    before = contents(folder)
+
+    client.publish("refused", b"gone")
+    client.purge_stream("refused")
+    client.publish("refused", b"new")
+    assert "begin another backup" in jetstream(server, *backup, code=1)
+    assert contents(folder) == before
+    client.create_stream("another", "another")
+    said = jetstream(server, "stream", "backup", "another", str(folder), code=2)
+    assert "a backup of another stream" in said
+    assert contents(folder) == before
+    client.delete_stream("refused")
+    jetstream(server, *backup, code=3)
+    assert contents(folder) == before
+    assert restored(server, client, folder, "refused-again") == _SOME
+
+
+def test_what_was_complete_is_restored_after_a_later_backup_was_killed(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "killed"
+    client.create_stream("killed", "killed")
+    fill(client, "killed", _SOME)
+    jetstream(server, "stream", "backup", "killed", str(folder))
+    before = contents(folder)
+    fill(client, "killed", _LARGE)
+    killed_backup(server, "killed", folder, 2)  # What is there, and the first fetch.
+    (left,) = contents(folder).keys() - before.keys()
+    assert {**before, left: (folder / left).read_bytes()} == contents(folder)
+    with (folder / left).open("r+b") as file:
+        file.truncate((folder / left).stat().st_size - 10)  # In the middle of a batch.
+
+    said = jetstream(server, "stream", "restore", str(folder), "old", "--subject", "old")
+    assert "has not ended" in said
+    assert f"offsets 0 to {len(_SOME) - 1}\n" in said
+    assert values(client, "old") == _SOME
+
+    jetstream(server, "stream", "backup", "killed", str(folder))
+    assert left in contents(folder), "it goes on behind what was copied"
+    assert restored(server, client, folder, "newer") == _SOME + _LARGE
+
+
+def test_a_backup_that_was_killed_goes_on_and_is_restored_once_it_has_ended(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "first"
+    client.create_stream("first", "first")
+    fill(client, "first", _LARGE)
+    killed_backup(server, "first", folder, 0)
+    assert batch_files(folder)
+    said = jetstream(server, "stream", "restore", str(folder), "too-early", code=1)
+    assert "has ended yet" in said
+    jetstream(server, "stream", "backup", "first", str(folder))
+    assert restored(server, client, folder, "first-again") == _LARGE
+
+
+def test_what_an_earlier_release_calls_incomplete_is_restored_if_a_run_had_ended(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "earlier"
+    client.create_stream("earlier", "earlier")
+    fill(client, "earlier", _SOME)
+    jetstream(server, "stream", "backup", "earlier", str(folder))
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "is_complete": False}))
+    assert restored(server, client, folder, "earlier-again") == _SOME
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut"])
+def test_a_damaged_backup_is_not_gone_on_with_and_not_changed(
+    server: ServerProcess, client: Client, tmp_path: Path, damage: str
+) -> None:
+    name, folder = f"damaged-{damage}", tmp_path / "damaged"
+    client.create_stream(name, name)
+    fill(client, name, _SOME)
+    jetstream(server, "stream", "backup", name, str(folder))
+    (file,) = batch_files(folder)
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 1
+    file.write_bytes(data if damage == "flipped" else data[:-5])
+    before = contents(folder)
+    client.publish(name, b"more")
+    said = jetstream(server, "stream", "backup", name, str(folder), code=1)
+    assert "not as it was written" in said
+    assert contents(folder) == before
