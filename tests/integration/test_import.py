@@ -395,13 +395,48 @@ def test_an_export_is_imported_as_it_was(
             assert getattr(after, field) == getattr(before, field), field
 
 
-def test_a_file_that_is_no_export_is_refused_by_its_line(
-    server: ServerProcess, tmp_path: Path
+def test_a_file_of_another_system_needs_only_values(
+    server: ServerProcess, client: Client, tmp_path: Path
 ) -> None:
-    file = tmp_path / "bad.jsonl"
-    file.write_text('{"offset": "one"}\n')
-    said = jetstream(server, "import", "bad", "--from", str(file), "--subject", "bad", code=2)
-    assert "line 1 is no record" in said
+    file = tmp_path / "other.jsonl"
+    lines = ['{"value": {"x": 1.10}, "id": 7}', '{"value": "text", "key": "k"}', '{"value": null}']
+    file.write_text("\ufeff" + "\n".join(lines) + "\n")
+    arguments = ("import", "other", "--from", str(file), "--subject")
+    said = jetstream(server, *arguments, "other.>", code=2)
+    assert 'line 1: it has no "subject"' in said
+    assert "other" not in [each.name for each in client.list_streams()], "nothing was made"
+    assert "3 records" in jetstream(server, *arguments, "other")
+    created = client.describe_stream("other").created_at
+    found = read(client, "other")
+    assert [(each.offset, each.subject, each.key, each.value) for each in found] == [
+        (0, "other", None, b'{"x": 1.10}'),
+        (1, "other", b"k", b"text"),
+        (2, "other", None, None),
+    ]
+    assert {each.timestamp for each in found} == {created}
+    assert client.publish("other", b"next").offset == 3
+
+
+def test_an_import_of_records_without_offsets_and_times_goes_on_where_it_was_interrupted(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "long.jsonl"
+    lines = [
+        json.dumps({"value": {"number": number, "text": "x" * 300}}) for number in range(10_500)
+    ]
+    file.write_text("\n".join([*lines[:-1], "[]"]))
+    arguments = ("import", "long", "--from", str(file), "--subject", "long")
+    assert "line 10500: it is no JSON object" in jetstream(server, *arguments, code=2)
+    before = client.describe_stream("long")
+    assert before.restoring
+    assert 0 < (before.high_watermark or 0) < len(lines)
+    file.write_text("\n".join(lines))
+    assert f"{len(lines)} records" in jetstream(server, *arguments)
+    found = read(client, "long")
+    assert [each.value.decode() for each in found] == [
+        line[len('{"value": ') : -1] for line in lines
+    ]
+    assert {each.timestamp for each in found} == {before.created_at}
 
 
 def test_headers_that_nats_cannot_carry_are_refused_by_the_offset_of_their_record() -> None:

@@ -1,17 +1,25 @@
 """A backup as one Parquet file: the columns of `jetstream export`, and the manifest as metadata.
+Files of other systems are read, too.
 
 Needs pyarrow. The file gets its name when it is complete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.backup import Advance, Bar
+from jetstream_client.migration.file_records import (
+    Defaults,
+    RecordsOfFile,
+    header_block_of,
+    timestamp_of,
+)
 from jetstream_client.migration.manifest import Manifest, settings_of
 from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_client.migration.restore import begin_restoring, differs, finish, listen
@@ -88,7 +96,7 @@ def restore(
     stream, limits = begin_restoring(client, name or manifest.name, subject, settings)
     writer = RestoreWriter(client, stream)
     with bar(manifest.records, "copying") as advance:
-        for records in read(path):
+        for records in read(path, Defaults(manifest.subject, 0)):
             writer.put(records)
             advance(len(records))
         writer.cover(manifest.end_offset)
@@ -107,14 +115,130 @@ def manifest_of(path: Path) -> Manifest | None:
     return None if text is None else Manifest.from_json(text, str(path))
 
 
-def read(path: Path) -> Iterator[Records]:
-    """The records of a file with the columns of `jetstream export`. Raises InvalidRequestError."""
+def read(path: Path, defaults: Defaults) -> Iterator[Records]:
+    """The records of a file with the columns of `jetstream export`, of which only `value` has to be
+    there. Raises InvalidRequestError, which names the column, and the row if it is one row's."""
     file = _open(path)
-    missing = {"subject", "offset", "timestamp", "value"} - set(file.schema_arrow.names)
-    if missing:
-        raise InvalidRequestError(f"{path} lacks the columns {', '.join(sorted(missing))}")
+    if "value" not in file.schema_arrow.names:
+        raise InvalidRequestError(f'{path} has no column "value"')
+    columns = _Columns(RecordsOfFile(path, "row", defaults))
     for batch in file.iter_batches(_ROWS):
-        yield _records(batch)
+        if len(batch):
+            yield columns.records(batch)
+
+
+class _Columns:
+    """Takes the records out of Arrow batches, which come in order."""
+
+    def __init__(self, file_records: RecordsOfFile) -> None:
+        self._file_records = file_records
+        self._rows = 0
+
+    def records(self, batch: pyarrow.RecordBatch) -> Records:
+        numbers = range(self._rows + 1, self._rows + 1 + len(batch))
+        records = self._file_records.complete(
+            numbers,
+            self._column(batch, "offset", self._offsets),
+            self._column(batch, "timestamp", self._timestamps),
+            self._column(batch, "subject", self._subjects),
+            self._column(batch, "key", self._bytes),
+            self._column(batch, "value", self._bytes),
+            self._column(batch, "headers", self._header_blocks),
+        )
+        self._rows += len(batch)
+        return records
+
+    def _column(
+        self, batch: pyarrow.RecordBatch, name: str, take: Callable[[Any], list[Any]]
+    ) -> list[Any]:
+        """What `take` makes of a column. If it cannot, the error names the first row of which it
+        cannot."""
+        arrow = _pyarrow()[1]
+        if name not in batch.schema.names:
+            return [None] * len(batch)
+        column = batch.column(batch.schema.names.index(name))
+        if arrow.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        if arrow.types.is_null(column.type):
+            return [None] * len(batch)
+        try:
+            return take(column)
+        except (arrow.ArrowException, ValueError, TypeError):
+            for row in range(len(column)):
+                try:
+                    take(column.slice(row, 1))
+                except (arrow.ArrowException, ValueError, TypeError) as error:
+                    raise self._file_records.wrong(
+                        self._rows + row + 1, f"column {name!r}: {error}"
+                    ) from error
+            raise
+
+    def _offsets(self, column: Any) -> list[Any]:
+        arrow = _pyarrow()[1]
+        if not arrow.types.is_integer(column.type) and not arrow.types.is_floating(column.type):
+            raise TypeError(f"an offset is a whole number, not {column.type}")
+        found: list[Any] = column.cast(arrow.int64()).to_pylist()
+        return found
+
+    def _timestamps(self, column: Any) -> list[Any]:
+        """Times without a zone are UTC. What is finer than microseconds is cut off."""
+        arrow = _pyarrow()[1]
+        if _is_text(column.type):
+            texts = column.cast(arrow.string()).to_pylist()
+            return [None if text is None else timestamp_of(text) for text in texts]
+        if not arrow.types.is_timestamp(column.type):
+            raise TypeError(f"a timestamp is a time, not {column.type}")
+        times = column.cast(arrow.timestamp("us", "UTC"), safe=column.type.unit != "ns")
+        found: list[Any] = times.cast(arrow.int64()).to_pylist()
+        return found
+
+    def _subjects(self, column: Any) -> list[Any]:
+        if not _is_text(column.type) and not _is_binary(column.type):
+            raise TypeError(f"a subject is text, not {column.type}")
+        return self._bytes(column)
+
+    def _bytes(self, column: Any) -> list[Any]:
+        """Texts and bytes as they are, anything else as JSON text."""
+        arrow = _pyarrow()[1]
+        if _is_text(column.type) or _is_binary(column.type):
+            found: list[Any] = column.cast(arrow.binary()).to_pylist()
+            return found
+        return [None if each is None else _json(each) for each in column.to_pylist()]
+
+    def _header_blocks(self, column: Any) -> list[Any]:
+        """Header blocks; or headers by their names, in a map or a struct."""
+        arrow = _pyarrow()[1]
+        if _is_text(column.type) or _is_binary(column.type):
+            return self._bytes(column)
+        if not arrow.types.is_map(column.type) and not arrow.types.is_struct(column.type):
+            raise TypeError(
+                f"headers are a NATS header block, a map or a struct, not {column.type}"
+            )
+        return [
+            None
+            if each is None
+            else header_block_of(
+                {name: text for name, text in dict(each).items() if text is not None}
+            )
+            for each in column.to_pylist()
+        ]
+
+
+def _is_text(kind: Any) -> bool:
+    types = _pyarrow()[1].types
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _is_binary(kind: Any) -> bool:
+    types = _pyarrow()[1].types
+    return bool(
+        types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+    )
+
+
+def _json(value: Any) -> bytes:
+    """Raises TypeError, ValueError."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _open(path: Path) -> Any:

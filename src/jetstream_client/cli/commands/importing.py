@@ -6,7 +6,6 @@ import math
 import sys
 import time
 from collections.abc import Iterable
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,9 +17,11 @@ from jetstream_client.cli.output import emit_json
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration import importing, json_lines, kafka, parquet
+from jetstream_client.migration.file_records import Defaults
 from jetstream_client.migration.nats_stream import NatsStream, StreamInfo
 from jetstream_client.migration.records import Records
 from jetstream_client.values.config import NatsOptions
+from jetstream_client.values.types import to_timestamp_us
 from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
 
 FOLLOW_SECONDS = 2.0
@@ -61,7 +62,7 @@ def import_(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="Parquet or JSON lines, as `jetstream export` writes them.",
+            help="Parquet or JSON lines, of `jetstream export` or with at least `value`.",
         ),
     ] = None,
     nats: NatsUrl = None,
@@ -83,7 +84,9 @@ def import_(
     The records keep their offsets, times, subjects, keys and headers. A sequence of JetStream is an
     offset + 1. At the end the stream is read back and compared, by count and digest; then it
     listens to its subject. If an import is interrupted, run it again: it goes on where it stopped.
-    Partitions of a topic of Kafka become streams NAME-0, NAME-1 … of one group.
+    Partitions of a topic of Kafka become streams NAME-0, NAME-1 … of one group. Records of a file
+    that have no offset are counted from 0, those without a time have the new stream's time of
+    creation, and those without a subject the stream's, which then has no wildcards.
 
     Examples:
 
@@ -283,8 +286,9 @@ def _from_file(
         )
     if subject is None:
         raise InvalidRequestError("name the subject of the new stream: --subject")
-    source = iter(parquet.read(path) if path.suffix == ".parquet" else json_lines.read(path))
-    first = next(source, _NO_RECORDS)
+    read = parquet.read if path.suffix == ".parquet" else json_lines.read
+    # Most files that cannot be imported are refused before anything is made.
+    first = next(read(path, Defaults(subject, 0)), _NO_RECORDS)
     start = first.offsets[0] if len(first) else 0
     end = start
 
@@ -297,8 +301,10 @@ def _from_file(
 
     copying = importing.Import(client, name, subject, settings, may_shrink=False)
     copying.begin(start)
+    # The same time each time that an interrupted import goes on.
+    created = to_timestamp_us(copying.stream.created_at)
     with progress_bar(None, "copying") as advance:
-        copying.add(noted(chain([first], source)), advance)
+        copying.add(noted(read(path, Defaults(subject, created))), advance)
     with progress_bar(end - start, "comparing") as advance:
         done = copying.verify(end, advance)
     copying.listen()
