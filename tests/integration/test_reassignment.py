@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 import pytest
 
 from examples.cluster.local import node_name
-from jetstream_client import Client, Consumer, PreconditionFailedError
+from jetstream_client import Client, Consumer, PreconditionFailedError, Stream
+from jetstream_client.cli import moves
+from jetstream_client.cli.exits import Exit
+from tests.support import command
 from tests.support.cluster import TestCluster, running_cluster
 from tests.support.load import Load
 
@@ -93,6 +103,116 @@ def test_one_replica_becomes_three_and_one_again(cluster: TestCluster) -> None:
             found = client.describe_stream(stream)
             assert (found.replicas, found.replication_factor) == (replicas, len(replicas))
         assert [message.value for message in client.fetch("grown")] == [b"1"]
+
+
+def decommission(
+    cluster: TestCluster, *arguments: str, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    done = command.jetstream("--server", cluster.servers, "node", "decommission", *arguments)
+    assert done.returncode == code, done
+    return done
+
+
+def placed(cluster: TestCluster, client: Client, name: str, node: int) -> Stream:
+    """A stream whose only replica is on that node."""
+    stream = client.create_stream(name, f"{name}.>", replicas=1)
+    client.publish(f"{name}.x", b"kept")
+    client.reassign_stream(stream, [node])
+    cluster.wait_for("it is there", lambda: client.describe_stream(name).replicas == (node,))
+    return stream
+
+
+@contextmanager
+def frozen(cluster: TestCluster, client: Client, node: int) -> Iterator[None]:
+    cluster.freeze(node)
+    try:
+        cluster.wait_for("it is fenced", lambda: client.describe_cluster().nodes[node].fenced)
+        yield
+    finally:
+        cluster.thaw(node)
+        cluster.wait_for("it is back", lambda: not client.describe_cluster().nodes[node].fenced)
+
+
+def test_a_node_is_not_empty_while_a_move_that_began_earlier_has_not_ended(
+    cluster: TestCluster, client: Client
+) -> None:
+    stays, goes = placed(cluster, client, "stays", 3), placed(cluster, client, "goes", 3)
+    with ThreadPoolExecutor() as pool:
+        with frozen(cluster, client, 2):
+            client.reassign_stream(stays, [2])
+            emptied = pool.submit(decommission, cluster, "3", "--yes")
+            cluster.wait_for("one has moved", lambda: not holds(cluster, 3, goes.id))
+            time.sleep(0.5)
+            assert not emptied.done()
+        done = emptied.result()
+    assert "stays@stays.> is being moved already, to 2\n" in done.stdout
+    assert done.stdout.endswith("node 3 is empty; stop it, then: jetstream node remove 3\n")
+    assert client.describe_stream("stays").replicas == (2,)
+    assert client.fetch("stays").values() == [b"kept"]
+    client.drain_node(3, undo=True)
+
+
+def test_a_dead_node_with_an_only_replica_is_not_empty(
+    cluster: TestCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves, "LEADERLESS_SECONDS", 1.0)
+    placed(cluster, client, "lone", 3)
+    with frozen(cluster, client, 3):
+        done = decommission(cluster, "3", "--yes", code=Exit.UNAVAILABLE)
+        assert "is empty" not in done.stdout + done.stderr
+        assert "lone@lone.> has no leader" in done.stderr
+        assert "error: node 3 is not empty: it is left with lone@lone.>, which" in done.stderr
+        said = json.loads(decommission(cluster, "3", "--yes", "--json", code=4).stdout)
+        assert (said["empty"], said["moved"], said["left"]) == (False, False, ["lone@lone.>"])
+    said = json.loads(decommission(cluster, "3", "--yes", "--json").stdout)
+    assert (said["empty"], said["moved"], said["left"]) == (True, True, [])
+    assert client.fetch("lone").values() == [b"kept"]
+    client.drain_node(3, undo=True)
+
+
+def test_what_comes_to_a_node_while_the_operator_is_asked_is_moved_too(
+    cluster: TestCluster, client: Client
+) -> None:
+    with asked(cluster, "node", "decommission", "3") as answer:
+        placed(cluster, client, "late", 3)
+        code, shown = answer("y")
+    assert code == 0, shown
+    assert "late@late.>" in shown
+    assert "node 3 is empty" in shown
+    assert 3 not in client.describe_stream("late").replicas
+    client.drain_node(3, undo=True)
+
+
+@contextmanager
+def asked(cluster: TestCluster, *arguments: str) -> Iterator[Callable[[str], tuple[int, str]]]:
+    """The command on a terminal, while it asks. Gives what answers it: this returns its exit code
+    and all that it has shown."""
+    primary, secondary = pty.openpty()
+    shown = b""
+    with subprocess.Popen(
+        [sys.executable, "-m", "jetstream_client", "-s", cluster.servers, *arguments],
+        stdin=secondary,
+        stdout=secondary,
+        stderr=secondary,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+    ) as process:
+        os.close(secondary)
+        while b"[y/N]" not in shown:
+            shown += os.read(primary, 1000)
+
+        def answer(text: str) -> tuple[int, str]:
+            nonlocal shown
+            os.write(primary, f"{text}\n".encode())
+            with suppress(OSError):  # EIO: the command has ended.
+                while more := os.read(primary, 1000):
+                    shown += more
+            return process.wait(), shown.decode()
+
+        try:
+            yield answer
+        finally:
+            process.kill()
+            os.close(primary)
 
 
 def test_an_emptied_node_is_removed_and_one_that_is_not_is_kept(

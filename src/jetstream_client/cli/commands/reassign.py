@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -10,16 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client.cli import options
-from jetstream_client.cli.output import emit_json, print_table
-from jetstream_client.cli.progress import Advance, progress_bar
+from jetstream_client.cli.moves import LOOK_SECONDS, Mover
+from jetstream_client.cli.output import emit_json, print_table, printable
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ReplicaMove, Stream
-from jetstream_protocol.errors import InvalidRequestError
-
-LOOK_SECONDS = 0.2
-LEADERLESS_SECONDS = 5.0
-"""A stream without a leader for so long is not waited for: nobody copies it. An election takes
-less."""
+from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 
 AtATime = Annotated[
     int,
@@ -97,19 +91,91 @@ def decommission(
 ) -> None:
     """Move all replicas off a node, for good.
 
-    Then stop its process, and remove it from the cluster with `node remove`.
+    The node is drained, and the command goes on until no stream is on it any more. Only then does
+    it say that the node is empty. Then stop its process, and remove it from the cluster with
+    `node remove`.
+
+    Exit code 4: streams without a leader are left, which nobody can copy. Keep the node's disk.
 
     Example: jetstream node decommission 3
     """
+    as_json = options.wants_json(context, json)
     with Client.from_config(options.config(context, server, timeout)) as client:
         moves = client.plan_reassignment(drain=node)
-        as_json = options.wants_json(context, json)
-        if not dry_run:
-            options.confirm(f"Empty node {node} ({len(moves)} streams)?", yes=yes, dry_run=True)
+        left = _on(client, node)
+        if dry_run:
+            if not as_json:
+                _show(moves, _not_in(moves, left))
+        else:
+            options.confirm(f"Empty node {node} ({len(left)} streams)?", yes=yes, dry_run=True)
             client.drain_node(node)
-        move_all(client, moves, at_a_time=at_a_time, yes=True, dry_run=dry_run, as_json=as_json)
+            moves, left = _empty(client, node, at_a_time, quiet=as_json)
+    if as_json:
+        emit_json(
+            {
+                "node": node,
+                "empty": not left,
+                "moved": not (dry_run or left),
+                "moves": [_row(move) for move in moves],
+                "left": [stream.full_name for stream in left],
+            }
+        )
+    if left and not dry_run:
+        raise UnavailableError(
+            f"node {node} is not empty: it is left with {', '.join(s.full_name for s in left)}, "
+            "which nobody leads and nobody can copy: keep its disk, and repeat the command once a "
+            "leader is there"
+        )
     if not (as_json or dry_run):
         print(f"node {node} is empty; stop it, then: jetstream node remove {node}")
+
+
+def _empty(
+    client: Client, node: int, at_a_time: int, *, quiet: bool
+) -> tuple[list[ReplicaMove], list[Stream]]:
+    """Move streams away until none is on the node, or only some that nobody leads. Returns the
+    moves, and those streams. quiet: do not show the plans."""
+    mover = Mover(client, at_a_time)
+    made: list[ReplicaMove] = []
+    while True:
+        moves = client.plan_reassignment(drain=node)
+        left = _on(client, node)
+        if not moves and all(s.leader < 0 and s.id in mover.leaderless for s in left):
+            if not (made or quiet or left):
+                print("nothing has to move")
+            return made, left
+        leaving = [each for each in _not_in(moves, left) if each.target_replicas]
+        news = [each for each in leaving if each.id not in mover.seen]
+        if not quiet and (moves or news):
+            _show(moves, news)
+        mover.carry_out(moves, leaving)
+        made += moves
+        time.sleep(LOOK_SECONDS)
+
+
+def _on(client: Client, node: int) -> list[Stream]:
+    """The streams that have a copy on the node, or are to have one."""
+    return [
+        stream
+        for stream in client.list_streams(internal=True)
+        if node in (*stream.replicas, *stream.target_replicas, *stream.observers)
+    ]
+
+
+def _not_in(moves: Sequence[ReplicaMove], streams: Sequence[Stream]) -> list[Stream]:
+    planned = {move.stream.id for move in moves}
+    return [stream for stream in streams if stream.id not in planned]
+
+
+def _show(moves: Sequence[ReplicaMove], leaving: Sequence[Stream] = ()) -> None:
+    """leaving: streams that are being moved already."""
+    for each in leaving:
+        where = ",".join(map(str, each.target_replicas))
+        print(f"{printable(each.full_name)} is being moved already, to {where or 'other nodes'}")
+    if moves:
+        print_table(("STREAM", "FROM", "TO"), [_cells(move) for move in moves])
+    elif not leaving:
+        print("nothing has to move")
 
 
 def remove(
@@ -137,48 +203,17 @@ def move_all(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Show the plan, ask, and carry it out."""
+    """Show the plan, ask, and carry it out. JSON comes at the end: `moved` is whether all streams
+    have moved."""
+    mover = Mover(client, at_a_time)
+    if not as_json:
+        _show(moves)
+    if moves and not dry_run:
+        options.confirm(f"Move {len(moves)} streams?", yes=yes, dry_run=True)
+        mover.carry_out(moves)
     if as_json:
-        emit_json({"moved": not dry_run, "moves": [_row(move) for move in moves]})
-    elif moves:
-        print_table(("STREAM", "FROM", "TO"), [_cells(move) for move in moves])
-    else:
-        print("nothing has to move")
-    if dry_run or not moves:
-        return
-    options.confirm(f"Move {len(moves)} streams?", yes=yes, dry_run=True)
-    with progress_bar(len(moves)) as advance:
-        _carry_out(client, moves, at_a_time, advance)
-
-
-def _carry_out(
-    client: Client, moves: Sequence[ReplicaMove], at_a_time: int, advance: Advance
-) -> None:
-    waiting = list(reversed(moves))
-    under_way: dict[int, float] = {}  # by stream id: when it had a leader last
-    while waiting or under_way:
-        while waiting and len(under_way) < at_a_time:
-            move = waiting.pop()
-            client.reassign_stream(move.stream, move.replicas, observers=move.observers)
-            under_way[move.stream.id] = time.monotonic()
-        time.sleep(LOOK_SECONDS)
-        moving = {each.id: each for each in client.list_streams() if each.target_replicas}
-        for stream_id, led_at in list(under_way.items()):
-            stream, now = moving.get(stream_id), time.monotonic()
-            if stream is not None and stream.leader >= 0:
-                under_way[stream_id] = now
-            elif stream is None or now - led_at > LEADERLESS_SECONDS:
-                del under_way[stream_id]
-                advance(1)
-                if stream is not None:
-                    _tell_leaderless(stream)
-
-
-def _tell_leaderless(stream: Stream) -> None:
-    print(
-        f"{stream.full_name} has no leader: it moves once it has one (jetstream stream elect)",
-        file=sys.stderr,
-    )
+        moved = not (dry_run or mover.leaderless)
+        emit_json({"moved": moved, "moves": [_row(move) for move in moves]})
 
 
 def _move_of(client: Client, name: str, replicas: str | None, observers: str | None) -> ReplicaMove:
