@@ -111,8 +111,7 @@ def test_what_was_complete_is_restored_after_a_later_backup_was_killed(
         file.truncate((folder / left).stat().st_size - 10)  # In the middle of a batch.
 
     said = jetstream(server, "stream", "restore", str(folder), "old", "--subject", "old")
-    assert "has not ended" in said
-    assert f"offsets 0 to {len(_SOME) - 1}\n" in said
+    assert "has not ended: this restores the one before, offsets 0 to 19\n" in said
     assert values(client, "old") == _SOME
 
     jetstream(server, "stream", "backup", "killed", str(folder))
@@ -144,6 +143,36 @@ def test_what_an_earlier_release_calls_incomplete_is_restored_if_a_run_had_ended
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps({**manifest, "is_complete": False}))
     assert restored(server, client, folder, "earlier-again") == _SOME
+
+
+def test_a_parquet_file_replaces_only_what_it_has_itself(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "parquet.parquet"
+    backup = ("stream", "backup", "parquet", str(file))
+    client.create_stream("parquet", "parquet")
+    assert "0 records of parquet (empty), digest" in jetstream(server, *backup)
+    fill(client, "parquet", _SOME)
+    assert "20 records of parquet, offsets 0 to 19, digest" in jetstream(server, *backup)
+    before = contents(tmp_path)
+    assert before.keys() == {file.name}
+
+    client.create_stream("beside", "beside")
+    said = jetstream(server, "stream", "backup", "beside", str(file), code=2)
+    assert "a backup of another stream" in said
+    client.publish("parquet", b"new")
+    client.purge_stream("parquet", len(_SOME))
+    assert "would lose records; say another file" in jetstream(server, *backup, code=1)
+    client.delete_stream("parquet")
+    client.create_stream("parquet", "parquet")
+    jetstream(server, *backup, code=2)
+    assert contents(tmp_path) == before
+    assert restored(server, client, file, "parquet-again") == _SOME
+
+    jetstream(server, "export", "parquet-again", "--output", str(file), "--format", "parquet")
+    exported = contents(tmp_path)
+    assert "is no backup" in jetstream(server, *backup, code=2)
+    assert contents(tmp_path) == exported
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut"])

@@ -92,11 +92,7 @@ def _begun(client: Client, stream: StreamDescription, folder: Path) -> Manifest:
     cluster_id = client.describe_cluster().cluster_id
     if (folder / MANIFEST).exists():
         manifest = read_manifest(folder)
-        if (manifest.cluster_id, manifest.stream_id) != (cluster_id, stream.id):
-            raise InvalidRequestError(
-                f"{folder} holds a backup of another stream, {manifest.name}@{manifest.subject}: "
-                "say another folder"
-            )
+        check_stream(manifest, cluster_id, stream, f"{folder} holds", "folder")
         return manifest
     if folder.exists() and any(each.name != _TEMPORARY for each in folder.iterdir()):
         raise InvalidRequestError(f"{folder} is not empty and holds no backup: say another folder")
@@ -111,6 +107,18 @@ def _begun(client: Client, stream: StreamDescription, folder: Path) -> Manifest:
         start_offset=stream.log_start_offset,
         end_offset=stream.log_start_offset,
     )
+
+
+def check_stream(
+    manifest: Manifest, cluster_id: str, stream: StreamDescription, where: str, what: str
+) -> None:
+    """Raises InvalidRequestError if the backup is of another stream. where: "X holds"; what: of
+    which the caller is to name another."""
+    if (manifest.cluster_id, manifest.stream_id) != (cluster_id, stream.id):
+        raise InvalidRequestError(
+            f"{where} a backup of another stream, {manifest.name}@{manifest.subject}: "
+            f"say another {what}"
+        )
 
 
 class _Files:

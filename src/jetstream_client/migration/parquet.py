@@ -1,19 +1,21 @@
 """A backup as one Parquet file: the columns of `jetstream export`, and the manifest as metadata.
 Files of other systems are read, too.
 
-Needs pyarrow. The file gets its name when it is complete.
+Needs pyarrow. The file gets its name when it is complete. **safety** It replaces only a backup that
+has nothing more than itself: one of the same stream, which has lost none of the records since.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jetstream_client.clients.blocking_client import Client
-from jetstream_client.migration.backup import Advance, Bar
+from jetstream_client.migration.backup import Advance, Bar, check_stream, sync_folder
 from jetstream_client.migration.file_records import (
     Defaults,
     RecordsOfFile,
@@ -24,8 +26,12 @@ from jetstream_client.migration.manifest import Manifest, settings_of
 from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_client.migration.restore import begin_restoring, differs, finish, listen
 from jetstream_client.migration.restore_writer import RestoreWriter
-from jetstream_client.values.types import Stream, StreamLike
-from jetstream_protocol.errors import InvalidRequestError, UnavailableError
+from jetstream_client.values.types import Stream, StreamDescription, StreamLike
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    PreconditionFailedError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -36,11 +42,18 @@ ROW_GROUP_BYTES = 64 * 1024 * 1024
 
 
 def back_up(client: Client, stream: StreamLike, path: Path, advance: Advance) -> Manifest:
-    """As `backup.back_up`, to one file, which is written anew each time."""
+    """As `backup.back_up`, to one file, which is written anew each time.
+
+    Raises InvalidRequestError if the file exists and is no backup of this stream,
+    PreconditionFailedError if it has records that the stream has no more.
+    """
     parquet, arrow = _pyarrow()
     described = client.describe_stream(stream)
     if described.log_start_offset is None or described.high_watermark is None:
         raise UnavailableError(f"stream {described.name!r} has no leader that answers: try again")
+    cluster_id = client.describe_cluster().cluster_id
+    if path.exists():
+        _check_replaced(path, cluster_id, described)
     digest = RecordDigest()
     partial = path.with_name(f"{path.name}.partial")
     scan = client.scan(described, described.log_start_offset, described.high_watermark)
@@ -57,7 +70,7 @@ def back_up(client: Client, stream: StreamLike, path: Path, advance: Advance) ->
             if group:
                 writer.write_table(arrow.Table.from_batches(group))
             manifest = Manifest(
-                cluster_id=client.describe_cluster().cluster_id,
+                cluster_id=cluster_id,
                 stream_id=described.id,
                 name=described.name,
                 subject=described.subject,
@@ -70,11 +83,31 @@ def back_up(client: Client, stream: StreamLike, path: Path, advance: Advance) ->
                 is_complete=True,
             )
             writer.add_key_value_metadata({_METADATA: manifest.to_json()})
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
         partial.replace(path)
+        sync_folder(path.parent)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
     return manifest
+
+
+def _check_replaced(path: Path, cluster_id: str, stream: StreamDescription) -> None:
+    """What a backup of `stream` would replace must not hold more than it."""
+    manifest = manifest_of(path)
+    if manifest is None:
+        raise InvalidRequestError(f"{path} exists and is no backup: say another file")
+    check_stream(manifest, cluster_id, stream, f"{path} holds", "file")
+    start_offset, end_offset = stream.log_start_offset, stream.high_watermark
+    assert start_offset is not None
+    assert end_offset is not None
+    if manifest.start_offset < start_offset or manifest.end_offset > end_offset:
+        raise PreconditionFailedError(
+            f"{path} begins at offset {manifest.start_offset} and ends before "
+            f"{manifest.end_offset}, and the stream begins at {start_offset} and ends before "
+            f"{end_offset} now: a new backup in its place would lose records; say another file"
+        )
 
 
 def restore(

@@ -35,9 +35,11 @@ def backup(
     The stream runs on meanwhile. The backup has the records that were committed when it began, with
     their offsets, times, subjects, keys and headers, and the stream's settings. `stream restore`
     makes the same stream of it, here or in another cluster. Into a folder with an earlier backup of
-    the stream, only newer records are copied. If a backup is interrupted, run it again: it goes on
-    where it stopped. Batches that the servers encrypt at rest stay encrypted in a folder, and not
-    in Parquet. Parquet needs: pip install 'jetstream-log[arrow]'
+    the stream, only newer records are copied. A Parquet file is written anew, in place of an
+    earlier backup of the same stream, unless that one has records that the stream has no more. If a
+    backup is interrupted, run it again: into a folder it goes on where it stopped. Batches that the
+    servers encrypt at rest stay encrypted in a folder, and not in Parquet. Parquet needs:
+    pip install 'jetstream-log[arrow]'
 
     Examples:
 
@@ -117,7 +119,7 @@ def _note_interrupted(folder: Path) -> None:
     manifest = read_manifest(folder)
     if manifest.is_restorable and was_interrupted(folder, manifest):
         print(
-            f"note: a later backup into {folder} has not ended: this restores the one before, "
+            f"note: a later backup into {folder} has not ended: this restores the one before"
             f"{_offsets(manifest)}",
             file=sys.stderr,
         )
@@ -134,10 +136,10 @@ def _summary(manifest: Manifest) -> dict[str, Any]:
 
 def _text(manifest: Manifest) -> str:
     digest = f"digest {manifest.digest}" if manifest.digest else "encrypted, without a digest"
-    return f"{manifest.records} records of {manifest.name}, {_offsets(manifest)}, {digest},"
+    return f"{manifest.records} records of {manifest.name}{_offsets(manifest)}, {digest},"
 
 
 def _offsets(manifest: Manifest) -> str:
     if not manifest.length:
-        return f"empty at offset {manifest.end_offset}"
-    return f"offsets {manifest.start_offset} to {manifest.end_offset - 1}"
+        return " (empty)"
+    return f", offsets {manifest.start_offset} to {manifest.end_offset - 1}"
