@@ -151,3 +151,29 @@ def test_a_node_without_a_replica_says_who_has_one(cluster: TestCluster) -> None
         for read_from in ("leader", "nearest", "any"):
             found = client.fetch("single", 0, read_from=read_from)
             assert found.values() == [b"1"]
+
+
+@pytest.mark.parametrize("read_from", ["leader", "any"])
+def test_a_replica_that_was_never_in_sync_does_not_say_that_there_is_nothing(
+    cluster: TestCluster, read_from: ReadFrom
+) -> None:
+    with Client(cluster.servers, timeout=8) as client:
+        stream = client.create_stream("lone", "lone", replicas=1)
+        client.publish("lone", b"the only one")
+        leader = client.describe_stream(stream).leader
+        target = next(node for node in cluster.nodes if node != leader)
+        cluster.freeze(target)
+        try:
+            client.reassign_stream(stream, [leader, target])
+            cluster.kill(leader)
+        finally:
+            cluster.thaw(target)
+        try:
+            cluster.wait_for("nobody leads", lambda: client.describe_stream(stream).leader < 0)
+            with pytest.raises(UnavailableError, match="has no leader"):
+                client.fetch(stream, 0, read_from=read_from, max_wait=1.0)
+        finally:
+            cluster.restart(leader)
+        cluster.wait_for_isr("lone", sorted([leader, target]))
+        assert client.fetch(stream, 0, read_from=read_from).values() == [b"the only one"]
+        client.delete_stream(stream)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
-from jetstream_protocol.types import MonotonicUs
+from jetstream_protocol.types import NO_NODE, MonotonicUs
 from jetstream_server.clocks import MonotonicClock, monotonic_clock
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.replication.core.closeness import observes_closely
@@ -156,7 +156,7 @@ class LongPoll:
         """Committed batches at `position`; waits as long as it allows; None: there are none.
 
         A replica that is out of sync answers soon, because its reader may know a better one. Raises
-        the errors of `Replica.read`, at once or when the state changes during the wait, those of
+        the errors of `look`, at once or when the state changes during the wait, those of
         AccessControl.check if the caller loses its right during the wait, and UnavailableError when
         too many fetches wait already.
         """
@@ -193,7 +193,8 @@ class LongPoll:
         return poll
 
     def look(self, replica: Replica, position: FetchPosition) -> LogSlice | None:
-        """What is at `position` now. Raises the errors of `Replica.read`."""
+        """What is at `position` now. Raises the errors of `Replica.read`, and UnavailableError
+        where this replica cannot know that there is nothing."""
         key = replica, position.offset, position.last_epoch, position.bytes_max
         if self._found is not None and key in self._found:
             return self._found[key]
@@ -203,6 +204,8 @@ class LongPoll:
             position.offset, position.bytes_max, position.last_epoch, is_leader=is_leader
         )
         self.times.local_us += self.clock() - begun_us
+        if found is None:
+            _check_knows(replica)
         if self._found is not None and found is not None:
             self._found[key] = found
         return found
@@ -339,6 +342,20 @@ class Poll:
     def _lost_right(self, error: JetstreamError) -> None:
         self._stop_waiting()
         self._refuse(error)
+
+
+def _check_knows(replica: Replica) -> None:
+    """Raise UnavailableError if "no more records" would be a guess: nobody leads, and this replica
+    was not in sync with the last leader. Its log may be empty where the stream is not."""
+    stream, node_id = replica.stream, replica.node_id
+    if stream.leader != NO_NODE or node_id in (*stream.isr, *stream.elr, *stream.last_known):
+        return
+    if node_id in stream.observers and replica.high_watermark:
+        return
+    raise UnavailableError(
+        f"{stream.full_name} has no leader, and its replica on node {node_id} was not in sync with "
+        "the last one: it may lack records (jetstream stream describe)"
+    )
 
 
 def _is_enough(found: LogSlice, position: FetchPosition, replica: Replica) -> bool:
