@@ -234,3 +234,20 @@ def test_an_emptied_node_is_removed_and_one_that_is_not_is_kept(
     refused = cluster.jetstream("node", "decommission", "2", "--yes", code=1)
     assert "has no other node to go to: start another node, or lower its" in refused
     assert not client.describe_cluster().nodes[2].draining
+
+
+def test_a_node_that_is_removed_while_it_is_frozen_stops_and_says_why(
+    cluster: TestCluster, client: Client
+) -> None:
+    if len(client.describe_cluster().nodes) < 4:  # The test before has removed it.
+        cluster.restart(3)
+    cluster.jetstream("node", "decommission", "3", "--yes")
+    cluster.freeze(3)
+    try:
+        cluster.wait_for("it is not heard", lambda: client.describe_cluster().nodes[3].fenced)
+        cluster.jetstream("node", "remove", "3")
+    finally:
+        cluster.thaw(3)
+    cluster.wait_for("it has stopped", lambda: "node-3" not in cluster.cluster.pids())
+    assert '"node_removed"' in cluster.log(3)
+    assert "error: this node was removed from the cluster while it was not heard" in cluster.log(3)

@@ -43,14 +43,15 @@ async def serve(
 
 async def _run(start: Start, stopped: asyncio.Event, for_people: bool) -> None:
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(start.state.loop_error)
-    ends = (stopped, start.state.failed, start.state.folder_gone)
+    state = start.state
+    loop.set_exception_handler(state.loop_error)
+    ends = (stopped, state.failed, state.folder_gone, state.removed)
     try:
         starting = loop.create_task(_start(start))
         if not await _first_of(starting, *ends):
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
-        if not (stopped.is_set() or start.state.is_over):
+        if not (stopped.is_set() or state.is_over):
             server = starting.result()
             announcing = run_in_background(_announce(server, for_people), "announcements")
             await _first_of(None, *ends)
@@ -78,6 +79,11 @@ def _raise_why_over(state: RunState) -> None:
         raise StartError(
             f"{state.why_gone}; this node has stopped: put the folder back before it starts "
             "again, or it begins with an empty one"
+        )
+    if state.removed.is_set():
+        raise StartError(
+            "this node was removed from the cluster while it was not heard, and has stopped: if it "
+            "starts again, it joins as a new node, which holds nothing"
         )
     if state.failed.is_set():
         raise StartError("this node cannot go on; its log says why")

@@ -35,7 +35,8 @@ from jetstream_server.log.encryption import Keys
 from jetstream_server.log.flusher import Flusher
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.member.config import MemberConfig
-from jetstream_server.metadata.state.model import Addresses
+from jetstream_server.metadata.state.changes import Change, NodeChanged
+from jetstream_server.metadata.state.model import Addresses, NodeMetadata
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_socket import dial
 from jetstream_server.node.config import PORTS, Config, NodeConfig, SecurityConfig, split_address
@@ -80,7 +81,7 @@ class Start:
     async def stop(self) -> None:
         """Stop in the reverse order of the start. Everything acknowledged is on its way to disk."""
         self.state.stopping()
-        if not self.state.failed.is_set():
+        if not (self.state.failed.is_set() or self.state.removed.is_set()):
             for step_down in self.step_down:
                 await step_down()
         await self.stack.aclose()
@@ -117,6 +118,7 @@ async def build(start: Start) -> Server:
         rack=start.configured.rack,
         addresses=Addresses(**{port: getattr(start.configured, port).advertise for port in PORTS}),
     )
+    start.stack.callback(node_start.metadata.watch(partial(_watch_registration, start)))
     return Server(
         config=start.config,
         configured=start.configured,
@@ -169,6 +171,13 @@ async def _watch_folder(folder: DataFolder, state: RunState) -> None:
         await asyncio.sleep(FOLDER_CHECK_SECONDS)
         reason = folder.why_gone()
     state.lose_folder(reason)
+
+
+def _watch_registration(start: Start, change: Change) -> None:
+    match change:
+        case NodeChanged(before=NodeMetadata(node_id=node_id), after=None):
+            if node_id == start.configured.id:
+                start.state.lose_registration()
 
 
 def _node_start(

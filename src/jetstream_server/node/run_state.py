@@ -18,11 +18,12 @@ class StartError(Exception):
 
 class RunState:
     """failed: the node cannot continue. folder_gone: its data folder is gone; `why_gone` says
-    how."""
+    how. removed: the cluster has forgotten this node."""
 
     def __init__(self) -> None:
         self.failed = asyncio.Event()
         self.folder_gone = asyncio.Event()
+        self.removed = asyncio.Event()
         self.why_gone = ""
         self._reasons_not_ready = ["starting"]
 
@@ -33,7 +34,7 @@ class RunState:
 
     @property
     def is_over(self) -> bool:
-        return self.failed.is_set() or self.folder_gone.is_set()
+        return self.failed.is_set() or self.folder_gone.is_set() or self.removed.is_set()
 
     def started(self) -> None:
         self._reasons_not_ready.clear()
@@ -48,6 +49,12 @@ class RunState:
         self._reasons_not_ready.append(reason)
         self.why_gone = reason
         self.folder_gone.set()
+
+    def lose_registration(self) -> None:
+        """Stop: somebody has removed this node while it was not heard, for example frozen."""
+        logger.error("node_removed")
+        self._reasons_not_ready.append("this node was removed from the cluster")
+        self.removed.set()
 
     def lose_metadata(self, reason: str) -> None:
         """Stop: without its metadata member a node cannot work."""
