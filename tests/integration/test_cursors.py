@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -45,6 +46,36 @@ def offsets(consumer: Consumer, count: int) -> list[int]:
 
 def position(client: Client, cursor: str, stream: str) -> int:
     return client.describe_cursor(cursor, stream).offset
+
+
+@pytest.mark.parametrize("wrong", ["", 'we"ird\\cur sor', "a" * 256, "billing\n"])
+def test_a_name_that_no_cursor_can_have_is_refused_when_its_reader_is_made(
+    client: Client, server: ServerProcess, stream: str, wrong: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match="invalid cursor name") as by_server:
+        client.commit_cursor(wrong, stream, 0)
+    said = f"^{re.escape(by_server.value.message)}$"
+    handled: list[object] = []
+    for make in (
+        lambda: client.consume(stream, cursor=wrong),
+        lambda: client.consume_group(stream, wrong),
+        lambda: client.consume_group(stream, "billing", instance=wrong or " "),
+        lambda: client.process(stream, handled.append, cursor=wrong),
+        lambda: client.process(stream, handled.append, group=wrong),
+    ):
+        with pytest.raises(InvalidRequestError, match=said if wrong else "invalid cursor name"):
+            make()
+    assert not handled
+
+    @on_loop
+    async def asynchronously() -> None:
+        async with AsyncClient(server.grpc) as asynchronous:
+            with pytest.raises(InvalidRequestError, match=said):
+                asynchronous.consume(stream, cursor=wrong)
+            with pytest.raises(InvalidRequestError, match=said):
+                asynchronous.consume_group(stream, wrong)
+
+    asynchronously()
 
 
 class TestResuming:

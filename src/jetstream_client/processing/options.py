@@ -9,6 +9,7 @@ from jetstream_client.reading.deserializers import Deserializer, Deserializers
 from jetstream_client.reading.group_consumer import SESSION_SECONDS, Listener
 from jetstream_client.values.positions import Position
 from jetstream_client.values.types import OnReset, Payload, ReadFrom
+from jetstream_protocol.cursor_names import check_cursor_name
 from jetstream_protocol.errors import InvalidRequestError
 
 
@@ -93,6 +94,7 @@ class ProcessOptions:
         return options
 
     def _check(self) -> None:
+        check_cursor_name(self.name)
         numbers: dict[str, tuple[Any, int]] = {
             "concurrency": (self.concurrency, 1),
             "retries": (self.retries, 0),

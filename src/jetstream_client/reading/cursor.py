@@ -20,6 +20,7 @@ from jetstream_client.transport.cursors import NO_REVISION, Cursors, commit_of, 
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.positions import Position
 from jetstream_client.values.types import Cursor, OnReset, Stream, StreamLike
+from jetstream_protocol.cursor_names import check_cursor_name
 from jetstream_protocol.errors import (
     DivergedError,
     InvalidRequestError,
@@ -53,7 +54,7 @@ class ConsumerCursor:
             raise InvalidRequestError(
                 f"on_reset must be 'error', 'earliest' or 'latest', not {on_reset!r}"
             )
-        self.name = name
+        self.name = check_cursor_name(name)
         self.auto_commit = auto_commit
         self._on_reset: OnReset = on_reset
         self.committed: int | None = None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Set
 
 from jetstream_client._log import logger
 from jetstream_client.transport.groups import Groups
+from jetstream_protocol.cursor_names import check_cursor_name
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
@@ -40,7 +41,7 @@ class Membership:
                 f"session_timeout is {session_seconds:g} s; it must be from {SESSION_SECONDS[0]:g} "
                 f"to {SESSION_SECONDS[1]:g}"
             )
-        self.group = group
+        self.group = check_cursor_name(group)
         self.id = secrets.token_hex(8)
         self.generation = 0
         self.told: Set[int] = frozenset()
@@ -50,7 +51,7 @@ class Membership:
         self.news = asyncio.Event()
         self._groups = groups
         self._source = source
-        self._instance = instance
+        self._instance = check_cursor_name(instance) if instance else ""
         self._session = session_seconds
         self._held: Callable[[], Set[int]] = frozenset
         self._adjusted = asyncio.Event()

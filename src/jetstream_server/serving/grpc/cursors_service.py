@@ -3,9 +3,9 @@ forward. The first commit in a cluster creates the stream."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
+from jetstream_protocol.cursor_names import check_cursor_name
 from jetstream_protocol.errors import (
     CODES,
     InvalidRequestError,
@@ -35,7 +35,6 @@ METADATA_BYTES_MAX = 1024
 _COMMIT = "/jetstream.v1.Cursors/CommitCursors"
 OWNER_LENGTH_MAX = 64
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 _OFFSET_MAX = 2**63 - 1
 _OfStream = pb.ListCursorsRequest | pb.DeleteCursorRequest
 
@@ -264,14 +263,6 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         now = self._registry.find(cursor.stream_name, cursor.stream_subject)
         cursor.stream_id_now = 0 if now is None else now.id
         return cursor
-
-
-def check_cursor_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise InvalidRequestError(
-            f"invalid cursor name {name!r}: use 1 to 255 letters, digits, '_', '-' and '.'"
-        )
-    return name
 
 
 def _key(request: _OfStream) -> bytes:

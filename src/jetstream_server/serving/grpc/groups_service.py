@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from jetstream_protocol.cursor_names import check_cursor_name
 from jetstream_protocol.errors import InvalidRequestError, StreamNotFoundError
 from jetstream_protocol.generated import common_pb2, groups_pb2_grpc
 from jetstream_protocol.generated import groups_pb2 as pb
@@ -18,7 +19,6 @@ from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.cursor_leader import CursorLeader
-from jetstream_server.serving.grpc.cursors_service import check_cursor_name
 from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.grpc.peers import quota_holder
 from jetstream_server.serving.stream_access import StreamAccess
