@@ -183,6 +183,24 @@ def test_what_comes_to_a_node_while_the_operator_is_asked_is_moved_too(
     client.drain_node(3, undo=True)
 
 
+def test_a_plan_does_not_undo_what_was_decided_since(cluster: TestCluster, client: Client) -> None:
+    first = placed(cluster, client, "spread", 2)
+    with asked(cluster, "stream", "reassign", "spread", "--replicas", "3") as answer:
+        cluster.jetstream("stream", "reassign", "spread", "--replicas", "0,1,2", "--yes")
+        code, shown = answer("y")
+    assert code == 1, shown
+    assert "spread@spread.> changed since the plan: it was on 2, and is on 0,1,2" in shown
+    assert client.describe_stream("spread").replicas == (0, 1, 2)
+    with pytest.raises(PreconditionFailedError, match=r"spread@spread.> changed: stream epoch"):
+        client.reassign_stream("spread", [3], stream_epoch=first.stream_epoch)
+    # What does not concern its nodes may change.
+    with asked(cluster, "stream", "reassign", "spread", "--replicas", "0,1") as answer:
+        client.alter_stream("spread", max_messages=5)
+        code, shown = answer("y")
+    assert code == 0, shown
+    assert client.describe_stream("spread").replicas == (0, 1)
+
+
 @contextmanager
 def asked(cluster: TestCluster, *arguments: str) -> Iterator[Callable[[str], tuple[int, str]]]:
     """The command on a terminal, while it asks. Gives what answers it: this returns its exit code

@@ -10,20 +10,23 @@ from jetstream_client.cli.output import printable
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ReplicaMove, Stream
+from jetstream_protocol.errors import PreconditionFailedError, StreamNotFoundError
 
 LOOK_SECONDS = 0.2
 LEADERLESS_SECONDS = 5.0
 """A stream without a leader for so long is not waited for: nobody copies it. An election takes
 less."""
+RACING_SECONDS = 10.0
+"""For so long a move is tried again whose stream changes, but not the nodes that it is on."""
 
 
 class _UnderWay:
-    """A move that has begun. stream: as it was when it began. led_at: when it had a leader last,
-    monotonic seconds."""
+    """A move that has begun. stream: as it was when it began. move: of the plan; None: others have
+    begun it. led_at: when it had a leader last, monotonic seconds."""
 
-    def __init__(self, stream: Stream, *, is_planned: bool) -> None:
+    def __init__(self, stream: Stream, move: ReplicaMove | None = None) -> None:
         self.stream = stream
-        self.is_planned = is_planned
+        self.move = move
         self.led_at = time.monotonic()
 
 
@@ -33,31 +36,71 @@ class Mover:
     def __init__(self, client: Client, at_a_time: int) -> None:
         self._client = client
         self._at_a_time = at_a_time
-        self._told: set[int] = set()
+        self._told: set[tuple[int, str]] = set()
         self.seen: set[int] = set()
         """The ids of the streams that it has waited for."""
         self.leaderless: set[int] = set()
         """The ids of the streams of the last plan that it did not wait for: nobody leads them."""
+        self.changed: set[int] = set()
+        """The ids of the streams of the last plan that are not where it wanted them, because
+        somebody else has moved or deleted them since."""
 
     def carry_out(self, moves: Sequence[ReplicaMove], joined: Sequence[Stream] = ()) -> None:
         """Carry out these moves. joined: streams that are being moved already, to wait for."""
-        self.leaderless = set()
+        self.leaderless, self.changed = set(), set()
+        most = self._at_a_time
         self.seen |= {move.stream.id for move in moves} | {stream.id for stream in joined}
         waiting = list(reversed(moves))
-        under_way = {each.id: _UnderWay(each, is_planned=False) for each in joined}
+        under_way = {each.id: _UnderWay(each) for each in joined}
         with progress_bar(len(waiting) + len(under_way)) as advance:
             while waiting or under_way:
-                while waiting and sum(e.is_planned for e in under_way.values()) < self._at_a_time:
+                while waiting and sum(e.move is not None for e in under_way.values()) < most:
                     move = waiting.pop()
                     begun = self._begin(move)
-                    under_way[begun.id] = _UnderWay(begun, is_planned=True)
+                    if begun is None:
+                        advance(1)
+                    else:
+                        under_way[begun.id] = _UnderWay(begun, move)
                 time.sleep(LOOK_SECONDS)
                 for ended in self._ended(under_way):
                     del under_way[ended]
                     advance(1)
 
-    def _begin(self, move: ReplicaMove) -> Stream:
-        return self._client.reassign_stream(move.stream, move.replicas, observers=move.observers)
+    def _begin(self, move: ReplicaMove) -> Stream | None:
+        """The stream as its move begins. None: it is no longer as it was when the plan was made,
+        and stays as it is."""
+        deadline = time.monotonic() + RACING_SECONDS
+        while True:
+            try:
+                found = self._client.describe_stream(move.stream)
+            except StreamNotFoundError:
+                self._leave(move, None)
+                return None
+            # An older epoch: the answering node has not heard yet of what the plan knew.
+            if found.stream_epoch >= move.stream.stream_epoch or time.monotonic() > deadline:
+                if _nodes_of(found) != _nodes_of(move.stream) and not _is_wanted(found, move):
+                    self._leave(move, found)
+                    return None
+                try:
+                    return self._client.reassign_stream(
+                        found,
+                        move.replicas,
+                        observers=move.observers,
+                        stream_epoch=found.stream_epoch,
+                    )
+                except PreconditionFailedError:  # The ISR has changed, for example: look again.
+                    if time.monotonic() > deadline:
+                        raise
+            time.sleep(LOOK_SECONDS)
+
+    def _leave(self, move: ReplicaMove, now: Stream | None) -> None:
+        self.changed.add(move.stream.id)
+        name = move.stream.full_name
+        if now is None:
+            self._tell(move.stream, f"{name} changed since the plan: it was deleted")
+            return
+        was, is_now = _text(move.stream), _text(now)
+        self._tell(now, f"{name} changed since the plan: it was {was}, and is {is_now}: not moved")
 
     def _ended(self, under_way: dict[int, _UnderWay]) -> list[int]:
         """Those that need not be waited for any more."""
@@ -72,6 +115,7 @@ class Mover:
         if seen is not None and seen.stream_epoch < move.stream.stream_epoch:
             return False  # Another node answers, which has not heard of the move yet.
         if seen is None or not seen.target_replicas:
+            self._check_there(move.move, seen)
             return True
         if seen.leader >= 0:
             move.led_at = time.monotonic()
@@ -84,8 +128,41 @@ class Mover:
         )
         return True
 
+    def _check_there(self, move: ReplicaMove | None, now: Stream | None) -> None:
+        """Whether a move that has ended has put the stream where the plan wanted it."""
+        if move is not None and (now is None or now.replicas != tuple(sorted(move.replicas))):
+            self.changed.add(move.stream.id)
+            where = "it was deleted" if now is None else f"it is {_text(now)}"
+            self._tell(move.stream, f"{move.stream.full_name} changed while it was moved: {where}")
+
     def _tell(self, stream: Stream, text: str) -> None:
-        """Once for each stream."""
-        if stream.id not in self._told:
-            self._told.add(stream.id)
+        """Once for each stream and text."""
+        if (stream.id, text) not in self._told:
+            self._told.add((stream.id, text))
             print(printable(text), file=sys.stderr)
+
+
+def _nodes_of(stream: Stream) -> tuple[tuple[int, ...], ...]:
+    return stream.replicas, stream.target_replicas, stream.observers
+
+
+def _is_wanted(stream: Stream, move: ReplicaMove) -> bool:
+    """Whether the stream is where the move wants it, or on its way there."""
+    target = stream.target_replicas or stream.replicas
+    return (target, stream.observers) == (tuple(sorted(move.replicas)), observers_after(move))
+
+
+def observers_after(move: ReplicaMove) -> tuple[int, ...]:
+    """The observers that the stream will have."""
+    if move.observers is not None:
+        return tuple(sorted(move.observers))
+    return tuple(node for node in move.stream.observers if node not in move.replicas)
+
+
+def _text(stream: Stream) -> str:
+    said = f"on {','.join(map(str, stream.replicas))}"
+    if stream.target_replicas:
+        said += f" on its way to {','.join(map(str, stream.target_replicas))}"
+    if stream.observers:
+        said += f" with observers on {','.join(map(str, stream.observers))}"
+    return said

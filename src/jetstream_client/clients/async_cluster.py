@@ -85,6 +85,7 @@ class AsyncClusterMethods(AsyncMethods):
         replicas: Sequence[int] | None = None,
         *,
         observers: Sequence[int] | None = None,
+        stream_epoch: int | None = None,
     ) -> Stream:
         """Move a stream to these nodes. It then has one replica on each of them.
 
@@ -93,12 +94,14 @@ class AsyncClusterMethods(AsyncMethods):
         move. replicas: None: they stay. observers: the nodes of its observers, which change at
         once; None: they stay, but those that are named as replicas are promoted. Raises
         InvalidRequestError for an unknown node, one that is named as both, or fewer nodes than the
-        stream's `min_insync_replicas`.
+        stream's `min_insync_replicas`. stream_epoch: move the stream only if it still has this
+        epoch; otherwise raise PreconditionFailedError. If the answer to a first try was lost, that
+        error may also mean that the stream is being moved.
         """
         self._check_open()
         if replicas is None and observers is None:
             raise InvalidRequestError("name the nodes of the replicas, the observers, or both")
-        return await self._cluster.reassign(stream, replicas or (), observers)
+        return await self._cluster.reassign(stream, replicas or (), observers, stream_epoch)
 
     async def plan_reassignment(self, *, drain: int | None = None) -> list[ReplicaMove]:
         """Plan which streams to move where, so that all nodes hold as many replicas. Moves nothing.

@@ -79,6 +79,7 @@ class ClusterMethods:
         replicas: Sequence[int] | None = None,
         *,
         observers: Sequence[int] | None = None,
+        stream_epoch: int | None = None,
     ) -> Stream:
         """Move a stream to these nodes. It then has one replica on each of them.
 
@@ -87,9 +88,15 @@ class ClusterMethods:
         move. replicas: None: they stay. observers: the nodes of its observers, which change at
         once; None: they stay, but those that are named as replicas are promoted. Raises
         InvalidRequestError for an unknown node, one that is named as both, or fewer nodes than the
-        stream's `min_insync_replicas`.
+        stream's `min_insync_replicas`. stream_epoch: move the stream only if it still has this
+        epoch; otherwise raise PreconditionFailedError. If the answer to a first try was lost, that
+        error may also mean that the stream is being moved.
         """
-        return self._thread.run(self._client.reassign_stream(stream, replicas, observers=observers))
+        return self._thread.run(
+            self._client.reassign_stream(
+                stream, replicas, observers=observers, stream_epoch=stream_epoch
+            )
+        )
 
     def plan_reassignment(self, *, drain: int | None = None) -> list[ReplicaMove]:
         """Plan which streams to move where, so that all nodes hold as many replicas. Moves nothing.

@@ -89,10 +89,16 @@ class Cluster:
         )
 
     async def reassign(
-        self, stream: StreamLike, replicas: Sequence[int], observers: Sequence[int] | None
+        self,
+        stream: StreamLike,
+        replicas: Sequence[int],
+        observers: Sequence[int] | None,
+        stream_epoch: int | None,
     ) -> Stream:
-        """Repeated, it finds the stream on its way, or there."""
-        request = pb.ReassignStreamRequest(stream=wire.to_ref(stream), replicas=replicas)
+        """Repeated without stream_epoch, it finds the stream on its way, or there."""
+        request = pb.ReassignStreamRequest(
+            stream=wire.to_ref(stream), replicas=replicas, stream_epoch=stream_epoch
+        )
         if observers is not None:
             request.observers.CopyFrom(pb.Nodes(nodes=observers))
         answer = await self._control.call(

@@ -669,14 +669,16 @@ class Nodes(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReassignStreamRequest(_message.Message):
-    __slots__ = ("stream", "replicas", "observers")
+    __slots__ = ("stream", "replicas", "observers", "stream_epoch")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     OBSERVERS_FIELD_NUMBER: _ClassVar[int]
+    STREAM_EPOCH_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     replicas: _containers.RepeatedScalarFieldContainer[int]
     observers: Nodes
-    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., observers: _Optional[_Union[Nodes, _Mapping]] = ...) -> None: ...
+    stream_epoch: int
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., observers: _Optional[_Union[Nodes, _Mapping]] = ..., stream_epoch: _Optional[int] = ...) -> None: ...
 
 class ReassignStreamResponse(_message.Message):
     __slots__ = ("stream",)

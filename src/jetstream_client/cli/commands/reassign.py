@@ -9,11 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client.cli import options
-from jetstream_client.cli.moves import LOOK_SECONDS, Mover
+from jetstream_client.cli.moves import LOOK_SECONDS, Mover, observers_after
 from jetstream_client.cli.output import emit_json, print_table, printable
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ReplicaMove, Stream
-from jetstream_protocol.errors import InvalidRequestError, UnavailableError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    PreconditionFailedError,
+    UnavailableError,
+)
 
 AtATime = Annotated[
     int,
@@ -52,7 +56,8 @@ def reassign(
 
     The command shows the plan and asks. A stream stays on its old nodes until the new ones have all
     of it. If the command is interrupted, moves that have begun go on; to undo one, name the old
-    nodes. An observer that is named in --replicas becomes a replica. Observers change at once.
+    nodes. A stream whose nodes have changed since the plan is left as it is, with exit code 1. An
+    observer that is named in --replicas becomes a replica. Observers change at once.
 
     Examples:
 
@@ -149,7 +154,7 @@ def _empty(
         if not quiet and (moves or news):
             _show(moves, news)
         mover.carry_out(moves, leaving)
-        made += moves
+        made += [move for move in moves if move.stream.id not in mover.changed]
         time.sleep(LOOK_SECONDS)
 
 
@@ -204,7 +209,8 @@ def move_all(
     as_json: bool,
 ) -> None:
     """Show the plan, ask, and carry it out. JSON comes at the end: `moved` is whether all streams
-    have moved."""
+    have moved. Raises PreconditionFailedError if streams are not, or no longer, where the plan
+    wanted them, because somebody else has changed that."""
     mover = Mover(client, at_a_time)
     if not as_json:
         _show(moves)
@@ -212,8 +218,14 @@ def move_all(
         options.confirm(f"Move {len(moves)} streams?", yes=yes, dry_run=True)
         mover.carry_out(moves)
     if as_json:
-        moved = not (dry_run or mover.leaderless)
-        emit_json({"moved": moved, "moves": [_row(move) for move in moves]})
+        moved = not (dry_run or mover.leaderless or mover.changed)
+        changed = [move.stream.full_name for move in moves if move.stream.id in mover.changed]
+        emit_json({"moved": moved, "moves": [_row(move) for move in moves], "changed": changed})
+    if mover.changed:
+        raise PreconditionFailedError(
+            f"{len(mover.changed)} of {len(moves)} streams changed since the plan and did not move "
+            "as planned: look, and make a new plan"
+        )
 
 
 def _move_of(client: Client, name: str, replicas: str | None, observers: str | None) -> ReplicaMove:
@@ -247,7 +259,7 @@ def _row(move: ReplicaMove) -> dict[str, Any]:
         "from": list(move.stream.replicas),
         "to": list(move.replicas),
         "observers_from": list(move.stream.observers),
-        "observers_to": list(_observers_after(move)),
+        "observers_to": list(observers_after(move)),
     }
 
 
@@ -255,14 +267,8 @@ def _cells(move: ReplicaMove) -> tuple[str, str, str]:
     return (
         move.stream.full_name,
         _text(move.stream.replicas, move.stream.observers),
-        _text(move.replicas, _observers_after(move)),
+        _text(move.replicas, observers_after(move)),
     )
-
-
-def _observers_after(move: ReplicaMove) -> Sequence[int]:
-    if move.observers is not None:
-        return move.observers
-    return [node for node in move.stream.observers if node not in move.replicas]
 
 
 def _text(replicas: Sequence[int], observers: Sequence[int]) -> str:

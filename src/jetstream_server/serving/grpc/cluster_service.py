@@ -230,7 +230,12 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
             observers = tuple(map(NodeId, request.observers.nodes))
             replicas = replicas or stream.target_replicas or stream.replicas
         await self._metadata.propose(
-            ReassignStream(stream_id=stream.id, replicas=replicas, observers=observers)
+            ReassignStream(
+                stream_id=stream.id,
+                replicas=replicas,
+                stream_epoch=request.stream_epoch if request.HasField("stream_epoch") else None,
+                observers=observers,
+            )
         )
         after = self._metadata.registry.streams.get(stream.id, stream)
         return pb.ReassignStreamResponse(stream=stream_to_proto(after))
