@@ -92,6 +92,10 @@ def test_a_backup_that_is_refused_leaves_the_one_before_as_it_was(
     client.delete_stream("refused")
     jetstream(server, *backup, code=3)
     assert contents(folder) == before
+    client.create_stream("refused", "refused")
+    said = jetstream(server, *backup, code=2)
+    assert "holds a backup of an earlier stream of this name (id " in said
+    assert contents(folder) == before
     assert restored(server, client, folder, "refused-again") == _SOME
 
 
@@ -165,7 +169,7 @@ def test_a_parquet_file_replaces_only_what_it_has_itself(
     assert "would lose records; say another file" in jetstream(server, *backup, code=1)
     client.delete_stream("parquet")
     client.create_stream("parquet", "parquet")
-    jetstream(server, *backup, code=2)
+    assert "an earlier stream of this name (id " in jetstream(server, *backup, code=2)
     assert contents(tmp_path) == before
     assert restored(server, client, file, "parquet-again") == _SOME
 
@@ -192,3 +196,41 @@ def test_a_damaged_backup_is_not_gone_on_with_and_not_changed(
     said = jetstream(server, "stream", "backup", name, str(folder), code=1)
     assert "not as it was written" in said
     assert contents(folder) == before
+    said = jetstream(server, "stream", "restore", str(folder), "whole", code=1)
+    assert "not as it was written" in said
+    assert "whole" not in [each.name for each in client.list_streams()], "nothing is left of it"
+
+
+def test_of_a_damaged_parquet_file_it_says_what_to_delete(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "rotten.parquet"
+    client.create_stream("rotten", "rotten")
+    fill(client, "rotten", _SOME)
+    jetstream(server, "stream", "backup", "rotten", str(file))
+    data = bytearray(file.read_bytes())
+    data[4:200] = bytes(196)
+    file.write_bytes(data)
+    again = ("stream", "restore", str(file), "again", "--subject", "again")
+    said = jetstream(server, *again, code=1)
+    assert f"{file} is damaged: " in said
+    assert "jetstream stream delete 'again@again' --yes" in said
+    jetstream(server, "stream", "delete", "again@again", "--yes")
+
+
+def test_a_restore_into_a_stream_that_exists_says_what_to_do(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "exists"
+    client.create_stream("exists", "exists")
+    fill(client, "exists", _SOME)
+    jetstream(server, "stream", "backup", "exists", str(folder))
+    restore = ("stream", "restore", str(folder))
+    for options in (), ("exists", "--subject", "elsewhere"):
+        said = jetstream(server, *restore, *options, code=1)
+        assert "stream exists@exists exists already" in said
+        assert "give the new stream another NAME" in said
+    client.create_stream("under-way", "under-way", restoring=True, duplicate_window=7)
+    said = jetstream(server, *restore, "under-way", "--subject", "under-way", code=1)
+    assert "duplicate_window is 7" in said
+    assert "go on with the same settings, or delete it" in said

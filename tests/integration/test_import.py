@@ -103,7 +103,9 @@ def test_a_stream_of_jetstream_is_imported_with_its_sequences_times_and_headers(
     assert found[0].timestamp < found[-1].timestamp < stream.created_at
     # It listens now, on its own cluster's NATS.
     assert client.publish("ORDERS.a.0", b"next").offset == 51
-    assert "exists with another configuration" in jetstream(server, *arguments, code=1)
+    assert "was restored or imported before, that is complete" in jetstream(
+        server, *arguments, code=1
+    )
     missing = ("import", "none", "--from-jetstream", "NONE", "--nats", peer.url)
     assert "no stream 'NONE'" in jetstream(server, *missing, code=3)
 

@@ -114,11 +114,17 @@ def check_stream(
 ) -> None:
     """Raises InvalidRequestError if the backup is of another stream. where: "X holds"; what: of
     which the caller is to name another."""
-    if (manifest.cluster_id, manifest.stream_id) != (cluster_id, stream.id):
-        raise InvalidRequestError(
-            f"{where} a backup of another stream, {manifest.name}@{manifest.subject}: "
-            f"say another {what}"
+    if (manifest.cluster_id, manifest.stream_id) == (cluster_id, stream.id):
+        return
+    if manifest.cluster_id != cluster_id:
+        found = f"a backup of a stream of another cluster, {manifest.name}@{manifest.subject}"
+    elif manifest.name == stream.name:
+        found = (
+            f"a backup of an earlier stream of this name (id {manifest.stream_id}, now {stream.id})"
         )
+    else:
+        found = f"a backup of another stream, {manifest.name}@{manifest.subject}"
+    raise InvalidRequestError(f"{where} {found}: say another {what}")
 
 
 class _Files:
@@ -238,7 +244,7 @@ def read_manifest(folder: Path) -> Manifest:
     return Manifest.from_json(path.read_bytes(), str(path))
 
 
-def check_files(folder: Path, manifest: Manifest) -> None:
+def check_files(folder: Path, manifest: Manifest, advance: Advance = lambda offsets: None) -> None:
     """Raises CorruptBatchError if a file is missing or is not as it was written."""
     for each in manifest.files:
         path = folder / each.name
@@ -246,11 +252,12 @@ def check_files(folder: Path, manifest: Manifest) -> None:
             raise CorruptBatchError(f"the backup lacks its file {path}")
         if path.stat().st_size != each.length or crc_of(path, each.length) != each.crc32c:
             raise CorruptBatchError(f"{path} is not as it was written: it fails its CRC")
+        advance(each.next_offset - max(each.base_offset, manifest.start_offset))
 
 
 def stored_batches(folder: Path, manifest: Manifest) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Every batch of the last complete state, all of it checked. Raises CorruptBatchError."""
-    check_files(folder, manifest)
+    """Every batch of the last complete state, both of its CRCs checked. Raises CorruptBatchError;
+    `check_files` finds what is missing or cut."""
     for each in manifest.files:
         with (folder / each.name).open("rb") as file:
             for _, header, batch in _batches(file, each.length, end_quietly=False):

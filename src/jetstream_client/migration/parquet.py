@@ -24,10 +24,17 @@ from jetstream_client.migration.file_records import (
 )
 from jetstream_client.migration.manifest import Manifest, settings_of
 from jetstream_client.migration.records import RecordDigest, Records
-from jetstream_client.migration.restore import begin_restoring, differs, finish, listen
+from jetstream_client.migration.restore import (
+    begin_restoring,
+    differs,
+    finish,
+    listen,
+    told_what_is_left,
+)
 from jetstream_client.migration.restore_writer import RestoreWriter
 from jetstream_client.values.types import Stream, StreamDescription, StreamLike
 from jetstream_protocol.errors import (
+    CorruptBatchError,
     InvalidRequestError,
     PreconditionFailedError,
     UnavailableError,
@@ -128,7 +135,7 @@ def restore(
     subject = settings.pop("subject", None) or manifest.subject
     stream, limits = begin_restoring(client, name or manifest.name, subject, settings)
     writer = RestoreWriter(client, stream)
-    with bar(manifest.records, "copying") as advance:
+    with bar(manifest.records, "copying") as advance, told_what_is_left(stream):
         for records in read(path, Defaults(manifest.subject, 0)):
             writer.put(records)
             advance(len(records))
@@ -150,14 +157,22 @@ def manifest_of(path: Path) -> Manifest | None:
 
 def read(path: Path, defaults: Defaults) -> Iterator[Records]:
     """The records of a file with the columns of `jetstream export`, of which only `value` has to be
-    there. Raises InvalidRequestError, which names the column, and the row if it is one row's."""
+    there. Raises InvalidRequestError, which names the column, and the row if it is one row's, and
+    CorruptBatchError."""
     file = _open(path)
     if "value" not in file.schema_arrow.names:
         raise InvalidRequestError(f'{path} has no column "value"')
     columns = _Columns(RecordsOfFile(path, "row", defaults))
-    for batch in file.iter_batches(_ROWS):
+    for batch in _batches(file, path):
         if len(batch):
             yield columns.records(batch)
+
+
+def _batches(file: Any, path: Path) -> Iterator[pyarrow.RecordBatch]:
+    try:
+        yield from file.iter_batches(_ROWS)
+    except (OSError, _pyarrow()[1].ArrowException) as error:
+        raise CorruptBatchError(f"{path} is damaged: {error}") from error
 
 
 class _Columns:

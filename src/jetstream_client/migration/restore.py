@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from jetstream_client.clients.blocking_client import Client
-from jetstream_client.migration.backup import Advance, Bar, kept, read_manifest, stored_batches
+from jetstream_client.migration.backup import (
+    Advance,
+    Bar,
+    check_files,
+    kept,
+    read_manifest,
+    stored_batches,
+)
 from jetstream_client.migration.manifest import Manifest
 from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_client.migration.restore_writer import RestoreWriter
 from jetstream_client.values.types import Stream
 from jetstream_protocol.batch import BatchHeader, iterate
-from jetstream_protocol.errors import CorruptBatchError, PreconditionFailedError
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    MessageTooLargeError,
+    PreconditionFailedError,
+    StreamExistsError,
+)
 
 _FETCH_BYTES = 4 * 1024 * 1024
 _LIMITS = ("max_age", "max_bytes", "max_messages", "compact")
@@ -30,20 +43,22 @@ def restore(
     the last backup into the folder that has ended.
 
     changed: settings that differ from those of the backup. If a restore was interrupted, the same
-    call goes on where it stopped. Raises CorruptBatchError for a damaged backup, StreamExistsError
-    for another stream of that name.
+    call goes on where it stopped. Raises CorruptBatchError for a damaged backup, of which no
+    stream is made, and StreamExistsError for another stream of that name.
     """
     manifest = read_manifest(folder)
     if not manifest.is_restorable:
         raise PreconditionFailedError(
             f"no backup into {folder} has ended yet: run the same `stream backup` again"
         )
+    with bar(manifest.length, "checking") as advance:
+        check_files(folder, manifest, advance)
     settings = {"replicas": manifest.replicas, **manifest.settings, **changed}
     subject = settings.pop("subject", None) or manifest.subject
     stream, limits = begin_restoring(client, name or manifest.name, subject, settings)
     writer = RestoreWriter(client, stream)
     whole = _WholeBatches(manifest)
-    with bar(manifest.length, "copying") as advance:
+    with bar(manifest.length, "copying") as advance, told_what_is_left(stream):
         for header, batch in stored_batches(folder, manifest):
             writer.put_batches(batch)
             whole.add(header)
@@ -85,10 +100,41 @@ def begin_restoring(
     client: Client, name: str, subject: str, settings: dict[str, Any]
 ) -> tuple[Stream, dict[str, Any]]:
     """The new stream, or the one of a restore that was interrupted; and the settings that it gets
-    in the end: nothing is to be removed before everything was compared."""
+    in the end: nothing is to be removed before everything was compared. Raises StreamExistsError.
+    """
     limits = {each: settings.pop(each) for each in _LIMITS if settings.get(each)}
     settings = {each: value for each, value in settings.items() if each not in _LIMITS}
-    return client.create_stream(name, subject, restoring=True, **settings), limits
+    try:
+        return client.create_stream(name, subject, restoring=True, **settings), limits
+    except StreamExistsError as error:
+        raise _exists(client, name, subject, error) from error
+
+
+def _exists(client: Client, name: str, subject: str, error: StreamExistsError) -> StreamExistsError:
+    """What the caller can do about it."""
+    found = [each for each in client.list_streams() if each.name == name]
+    if not found:
+        return error  # The caller may not see it, or it was deleted just now.
+    if any(each.restoring and each.subject == subject for each in found):
+        return StreamExistsError(
+            f"{error}. It is being restored or imported: go on with the same settings, or delete it"
+        )
+    return StreamExistsError(
+        f"stream {found[0].full_name} exists already: if it was restored or imported before, that "
+        "is complete; otherwise give the new stream another NAME"
+    )
+
+
+@contextmanager
+def told_what_is_left(stream: Stream) -> Iterator[None]:
+    """What cannot be copied leaves a stream that never becomes complete."""
+    try:
+        yield
+    except (CorruptBatchError, MessageTooLargeError) as error:
+        raise type(error)(
+            f"{error}. The new stream is not complete, and does not listen to its subject: "
+            f"jetstream stream delete '{stream.full_name}' --yes"
+        ) from error
 
 
 def finish(
