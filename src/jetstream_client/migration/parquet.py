@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from datetime import date, time
+from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.backup import Advance, Bar, check_stream, sync_folder
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
 
 _METADATA = b"jetstream.backup"
 _ROWS = 16_384
+_HAVE_TEXT = (str, date, time, Decimal, UUID)
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 
 
@@ -207,6 +211,9 @@ class _Columns:
         column = batch.column(batch.schema.names.index(name))
         if arrow.types.is_dictionary(column.type):
             column = column.dictionary_decode()
+        kind = column.type
+        if isinstance(kind, arrow.BaseExtensionType) and _is_text(kind.storage_type):
+            column = column.storage  # JSON, as DuckDB writes it.
         if arrow.types.is_null(column.type):
             return [None] * len(batch)
         try:
@@ -246,12 +253,13 @@ class _Columns:
         return self._bytes(column)
 
     def _bytes(self, column: Any) -> list[Any]:
-        """Texts and bytes as they are, anything else as JSON text."""
+        """Texts and bytes as they are, times, decimals and UUIDs as text, anything else as JSON
+        text."""
         arrow = _pyarrow()[1]
         if _is_text(column.type) or _is_binary(column.type):
             found: list[Any] = column.cast(arrow.binary()).to_pylist()
             return found
-        return [None if each is None else _json(each) for each in column.to_pylist()]
+        return [None if each is None else _bytes_of(each) for each in column.to_pylist()]
 
     def _header_blocks(self, column: Any) -> list[Any]:
         """Header blocks; or headers by their names, in a map or a struct."""
@@ -284,9 +292,22 @@ def _is_binary(kind: Any) -> bool:
     )
 
 
-def _json(value: Any) -> bytes:
-    """Raises TypeError, ValueError."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+def _bytes_of(value: Any) -> bytes:
+    """See `_Columns._bytes`. Raises TypeError, ValueError."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, _HAVE_TEXT):
+        return _text(value).encode()
+    text = json.dumps(
+        value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_text
+    )
+    return text.encode()
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, _HAVE_TEXT):
+        raise TypeError(f"{type(value).__name__} has no JSON text")
+    return value.isoformat() if isinstance(value, date | time) else str(value)
 
 
 def _open(path: Path) -> Any:
