@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 import time
@@ -150,6 +151,29 @@ def test_a_node_is_not_empty_while_a_move_that_began_earlier_has_not_ended(
     assert client.describe_stream("stays").replicas == (2,)
     assert client.fetch("stays").values() == [b"kept"]
     client.drain_node(3, undo=True)
+
+
+def test_a_move_that_waits_for_a_node_that_is_down_says_so_and_how_to_undo_it(
+    cluster: TestCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves, "UNHEARD_SECONDS", 0.5)
+    placed(cluster, client, "waits", 1)
+    arguments = ("--server", cluster.servers, "stream", "reassign", "waits", "--replicas", "2")
+    with ThreadPoolExecutor() as pool, frozen(cluster, client, 2):
+        moving = pool.submit(command.jetstream, *arguments, "--yes")
+        cluster.wait_for(
+            "it moves", lambda: client.describe_stream("waits").target_replicas == (2,)
+        )
+        time.sleep(1)
+        undo = "jetstream stream reassign 'waits@waits.>' --replicas 1"
+        *_, name, _, node = shlex.split(undo)
+        client.reassign_stream(name, [int(node)])
+        done = moving.result(30)
+    assert done.returncode == 1, done
+    warned, waits, ended, _ = done.stderr.splitlines()
+    assert warned.startswith("node 2 is not heard: waits@waits.> stays where it is until")
+    assert waits == f"waits@waits.> waits for node 2, which is not heard; to undo: {undo}"
+    assert ended == "waits@waits.> changed while it was moved: it is on 1"
 
 
 def test_a_dead_node_with_an_only_replica_is_not_empty(

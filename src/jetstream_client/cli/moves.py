@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -16,18 +17,20 @@ LOOK_SECONDS = 0.2
 LEADERLESS_SECONDS = 5.0
 """A stream without a leader for so long is not waited for: nobody copies it. An election takes
 less."""
+UNHEARD_SECONDS = 3.0
+"""After so long a move that waits for a node that is not heard is told."""
 RACING_SECONDS = 10.0
 """For so long a move is tried again whose stream changes, but not the nodes that it is on."""
 
 
 class _UnderWay:
     """A move that has begun. stream: as it was when it began. move: of the plan; None: others have
-    begun it. led_at: when it had a leader last, monotonic seconds."""
+    begun it. begun_at, led_at: when it began, and had a leader last, monotonic seconds."""
 
     def __init__(self, stream: Stream, move: ReplicaMove | None = None) -> None:
         self.stream = stream
         self.move = move
-        self.led_at = time.monotonic()
+        self.begun_at = self.led_at = time.monotonic()
 
 
 class Mover:
@@ -37,6 +40,8 @@ class Mover:
         self._client = client
         self._at_a_time = at_a_time
         self._told: set[tuple[int, str]] = set()
+        self._waits: set[int] = set()  # The ids of those that were said to wait for a node.
+        self._asked_at = 0.0
         self.seen: set[int] = set()
         """The ids of the streams that it has waited for."""
         self.leaderless: set[int] = set()
@@ -105,6 +110,7 @@ class Mover:
     def _ended(self, under_way: dict[int, _UnderWay]) -> list[int]:
         """Those that need not be waited for any more."""
         known = {each.id: each for each in self._client.list_streams(internal=True)}
+        self._tell_unheard(under_way, known)
         return [
             stream_id
             for stream_id, each in under_way.items()
@@ -127,6 +133,27 @@ class Mover:
             f"{seen.full_name} has no leader: it moves once it has one (jetstream stream elect)",
         )
         return True
+
+    def _tell_unheard(self, under_way: dict[int, _UnderWay], known: dict[int, Stream]) -> None:
+        """Say which nodes that are not heard the moves wait for, and how to undo them."""
+        now = time.monotonic()
+        slow = [each for each in under_way.values() if now - each.begun_at > UNHEARD_SECONDS]
+        if not slow or now - self._asked_at < 1.0:
+            return
+        self._asked_at = now
+        fenced = fenced_nodes(self._client)
+        for each in slow:
+            stream = known.get(each.stream.id)
+            if stream is None or stream.id in self._waits:
+                continue
+            missing = [node for node in stream.target_replicas if node not in stream.isr]
+            if unheard := [node for node in missing if node in fenced]:
+                self._waits.add(stream.id)
+                self._tell(
+                    stream,
+                    f"{stream.full_name} waits for {_not_heard(unheard)}; to undo: "
+                    f"{_undoing(each, stream)}",
+                )
 
     def _check_there(self, move: ReplicaMove | None, now: Stream | None) -> None:
         """Whether a move that has ended has put the stream where the plan wanted it."""
@@ -157,6 +184,34 @@ def observers_after(move: ReplicaMove) -> tuple[int, ...]:
     if move.observers is not None:
         return tuple(sorted(move.observers))
     return tuple(node for node in move.stream.observers if node not in move.replicas)
+
+
+def fenced_nodes(client: Client) -> set[int]:
+    """The nodes that the cluster does not hear."""
+    return {node.id for node in client.describe_cluster().nodes if node.fenced}
+
+
+def _not_heard(nodes: Sequence[int]) -> str:
+    if len(nodes) == 1:
+        return f"node {nodes[0]}, which is not heard"
+    return f"nodes {', '.join(map(str, nodes))}, which are not heard"
+
+
+def _undoing(move: _UnderWay, now: Stream) -> str:
+    """The command that undoes a move that has not ended."""
+    if move.move is None:  # Nobody knows where it was: where it has all records is certain.
+        replicas = [n for n in now.replicas if n not in now.target_replicas or n in now.isr]
+        observers = now.observers
+    else:
+        before = move.move.stream
+        replicas = list(before.target_replicas or before.replicas)
+        observers = before.observers
+    said = f"jetstream stream reassign {shlex.quote(now.full_name)} --replicas {_list(replicas)}"
+    return said if observers == now.observers else f"{said} --observers {_list(observers)}"
+
+
+def _list(nodes: Sequence[int]) -> str:
+    return ",".join(map(str, nodes)) or "none"
 
 
 def _text(stream: Stream) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client.cli import options
-from jetstream_client.cli.moves import LOOK_SECONDS, Mover, observers_after
+from jetstream_client.cli.moves import LOOK_SECONDS, Mover, fenced_nodes, observers_after
 from jetstream_client.cli.output import emit_json, print_table, printable
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ReplicaMove, Stream
@@ -214,6 +215,7 @@ def move_all(
     mover = Mover(client, at_a_time)
     if not as_json:
         _show(moves)
+    _warn_of_unheard(client, moves)
     if moves and not dry_run:
         options.confirm(f"Move {len(moves)} streams?", yes=yes, dry_run=True)
         mover.carry_out(moves)
@@ -226,6 +228,20 @@ def move_all(
             f"{len(mover.changed)} of {len(moves)} streams changed since the plan and did not move "
             "as planned: look, and make a new plan"
         )
+
+
+def _warn_of_unheard(client: Client, moves: Sequence[ReplicaMove]) -> None:
+    """Say which streams would wait for a node that may never come."""
+    fenced = fenced_nodes(client) if moves else set()
+    for move in moves:
+        old = (*move.stream.replicas, *move.stream.observers)
+        for node in move.replicas:
+            if node in fenced and node not in old:
+                print(
+                    f"node {node} is not heard: {printable(move.stream.full_name)} stays where it "
+                    "is until that node is back",
+                    file=sys.stderr,
+                )
 
 
 def _move_of(client: Client, name: str, replicas: str | None, observers: str | None) -> ReplicaMove:
