@@ -34,6 +34,22 @@ def advance(offsets):
 with Client(server) as client:
     back_up(client, stream, Path(folder), advance)
 """
+_WAITING = """
+import sys
+from pathlib import Path
+from jetstream_client import Client
+from jetstream_client.migration.backup import back_up
+
+server, stream, folder = sys.argv[1:]
+
+def advance(offsets):
+    if offsets:
+        print("copied", flush=True)
+        sys.stdin.readline()
+
+with Client(server) as client:
+    back_up(client, stream, Path(folder), advance)
+"""
 _SOME = [b"%d" % number for number in range(20)]
 _LARGE = [b"%d" % number * 300_000 for number in range(10, 20)]
 """6 MB: what two requests fetch."""
@@ -135,6 +151,25 @@ def test_a_backup_that_was_killed_goes_on_and_is_restored_once_it_has_ended(
     assert "has ended yet" in said
     jetstream(server, "stream", "backup", "first", str(folder))
     assert restored(server, client, folder, "first-again") == _LARGE
+
+
+def test_two_runs_into_one_folder_do_not_go_on_at_once(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "twice"
+    client.create_stream("twice", "twice")
+    fill(client, "twice", _LARGE)
+    run = [sys.executable, "-c", _WAITING, server.grpc, "twice", str(folder)]
+    with subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "copied\n"
+        before = contents(folder)
+        said = jetstream(server, "stream", "backup", "twice", str(folder), code=1)
+        assert "is under way" in said
+        assert contents(folder) == before
+        first.communicate("\n" * 10, timeout=60)
+    assert first.returncode == 0
+    assert restored(server, client, folder, "twice-again") == _LARGE
 
 
 def test_what_an_earlier_release_calls_incomplete_is_restored_if_a_run_had_ended(

@@ -1,6 +1,7 @@
 """Backups: the batches of a stream as files, taken while it runs.
 
     FOLDER/manifest.json                what the last run that ended has copied
+    FOLDER/lock                         locked while a run goes on
     FOLDER/00000000000000000000.log     batches as they are stored, about FILE_BYTES in each file
 
 A file is a segment (docs/file_formats.md): `jetstream log verify` and `dump` read it. Every batch
@@ -18,9 +19,10 @@ run that is refused changes nothing.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -41,6 +43,8 @@ from jetstream_protocol.logfiles.scan import walk
 
 MANIFEST = "manifest.json"
 _TEMPORARY = "manifest.tmp"
+_LOCK = "lock"
+_CANNOT_LOCK = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 FILE_BYTES = 256 * 1024 * 1024
 _FETCH_BYTES = 4 * 1024 * 1024
 
@@ -55,23 +59,35 @@ def back_up(client: Client, stream: StreamLike, folder: Path, advance: Advance) 
     holds then.
 
     Raises InvalidRequestError for a folder that holds something else, PreconditionFailedError if
-    the stream does not continue what the folder holds.
+    the stream does not continue what the folder holds, or while another run writes to the folder.
     """
     described = client.describe_stream(stream)
     if described.log_start_offset is None or described.high_watermark is None:
         raise UnavailableError(f"stream {described.name!r} has no leader that answers: try again")
-    manifest = _begun(client, described, folder)
-    files = _Files(folder, manifest)
+    cluster_id = client.describe_cluster().cluster_id
+    _begun(cluster_id, described, folder)  # May refuse the folder: then it stays as it is.
+    folder.mkdir(parents=True, exist_ok=True)
+    with _only_run(folder):
+        files = _Files(folder, _begun(cluster_id, described, folder))
+        return _copy(client, described, files, advance)
+
+
+def _copy(
+    client: Client, described: StreamDescription, files: _Files, advance: Advance
+) -> Manifest:
+    log_start_offset, high_watermark = described.log_start_offset, described.high_watermark
+    assert log_start_offset is not None
+    assert high_watermark is not None
     files.find()
-    if files.next_offset < described.log_start_offset:
+    if files.next_offset < log_start_offset:
         raise PreconditionFailedError(
             f"the backup ends at offset {files.next_offset}, and the stream begins at "
-            f"{described.log_start_offset} now: what is between is gone; begin another backup in "
-            f"another folder. {folder} stays as it is"
+            f"{log_start_offset} now: what is between is gone; begin another backup in another "
+            f"folder. {files.folder} stays as it is"
         )
     files.go_on()
-    advance(files.next_offset - manifest.start_offset)
-    while files.next_offset < described.high_watermark:
+    advance(files.next_offset - files.manifest.start_offset)
+    while files.next_offset < high_watermark:
         fetched = client.fetch_batches(
             described,
             files.next_offset,
@@ -87,14 +103,32 @@ def back_up(client: Client, stream: StreamLike, folder: Path, advance: Advance) 
     return files.finish()
 
 
-def _begun(client: Client, stream: StreamDescription, folder: Path) -> Manifest:
+@contextmanager
+def _only_run(folder: Path) -> Iterator[None]:
+    """Two runs would write to the same files. On a file system that has no locks the caller has to
+    see to it."""
+    import fcntl  # Not where the module begins: only Unix has it, and every command imports this.
+
+    with (folder / _LOCK).open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PreconditionFailedError(
+                f"another backup into {folder} is under way: wait until it has ended"
+            ) from None
+        except OSError as error:
+            if error.errno not in _CANNOT_LOCK:
+                raise
+        yield
+
+
+def _begun(cluster_id: str, stream: StreamDescription, folder: Path) -> Manifest:
     """The manifest of the folder, or a new one, which is not written yet."""
-    cluster_id = client.describe_cluster().cluster_id
     if (folder / MANIFEST).exists():
         manifest = read_manifest(folder)
         check_stream(manifest, cluster_id, stream, f"{folder} holds", "folder")
         return manifest
-    if folder.exists() and any(each.name != _TEMPORARY for each in folder.iterdir()):
+    if folder.exists() and {each.name for each in folder.iterdir()} - {_LOCK, _TEMPORARY}:
         raise InvalidRequestError(f"{folder} is not empty and holds no backup: say another folder")
     assert stream.log_start_offset is not None
     return Manifest(
@@ -132,8 +166,8 @@ class _Files:
     `finish`. Each run writes to files of its own."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self._folder = folder
-        self._manifest = manifest
+        self.folder = folder
+        self.manifest = manifest
         self._file: BinaryIO | None = None
         self._digest = RecordDigest()
         self._counted = 0
@@ -147,9 +181,9 @@ class _Files:
         """Read the files of the last complete state, and what an interrupted run has left behind
         them, up to its last whole batch. Changes nothing. Raises CorruptBatchError if the state
         is damaged."""
-        check_files(self._folder, self._manifest)
-        listed = {each.name for each in self._manifest.files}
-        for path in batch_files(self._folder):
+        check_files(self.folder, self.manifest)
+        listed = {each.name for each in self.manifest.files}
+        for path in batch_files(self.folder):
             begins = int(path.stem)  # The first one perhaps before the first record.
             if begins > self.next_offset or (self._done and begins != self.next_offset):
                 raise InvalidRequestError(f"{path} does not continue the file before it")
@@ -173,10 +207,9 @@ class _Files:
             with path.open("r+b") as file:
                 file.truncate(end)
                 os.fsync(file.fileno())
-        if not (self._folder / MANIFEST).exists():
-            self._folder.mkdir(parents=True, exist_ok=True)
-            sync_folder(self._folder.parent)
-            _write(self._folder, self._manifest)
+        if not (self.folder / MANIFEST).exists():
+            sync_folder(self.folder.parent)
+            _write(self.folder, self.manifest)
 
     def append(self, data: bytes) -> None:
         """Whole batches, whose CRCs were checked."""
@@ -185,7 +218,7 @@ class _Files:
             header = decode_header(data, position)
             if self._file is None or self._file.tell() + header.length > FILE_BYTES:
                 self._close_file()
-                self._file = (self._folder / f"{header.base_offset:020}.log").open("xb")
+                self._file = (self.folder / f"{header.base_offset:020}.log").open("xb")
             self._file.write(data[position : position + header.length])
             self._note(header, data[position : position + header.length])
             position += header.length
@@ -196,7 +229,7 @@ class _Files:
             self._has_encrypted = True
         else:
             records = Records.of_batch(Batch.decode(data))
-            self._digest.add(kept(records, self._manifest.start_offset))
+            self._digest.add(kept(records, self.manifest.start_offset))
         self.next_offset, self.last_epoch = header.next_offset, header.leader_epoch
 
     def _close_file(self) -> None:
@@ -217,7 +250,7 @@ class _Files:
     def finish(self) -> Manifest:
         self._close_file()
         manifest = replace(
-            self._manifest,
+            self.manifest,
             end_offset=self.next_offset,
             last_epoch=self.last_epoch,
             records=self._counted if self._has_encrypted else self._digest.count,
@@ -225,7 +258,7 @@ class _Files:
             files=tuple(self._done),
             is_complete=True,
         )
-        _write(self._folder, manifest)
+        _write(self.folder, manifest)
         return manifest
 
 
