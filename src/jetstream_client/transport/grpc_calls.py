@@ -22,6 +22,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from jetstream_client.values.tls import TlsConfig
+from jetstream_protocol.channels import RECONNECT_OPTIONS
 from jetstream_protocol.errors import (
     InternalError,
     InvalidRequestError,
@@ -39,14 +40,7 @@ what is too large, which is too large the next time, too."""
 
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-    # gRPC's own reconnect back-off (to 120 s) would outlast a failover.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    # This long an attempt to connect may take.
-    ("grpc.min_reconnect_backoff_ms", 500),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.enable_http_proxy", 0),
-    # Without this a new client shares the back-off and the last failure of earlier ones.
-    ("grpc.use_local_subchannel_pool", 1),
+    *RECONNECT_OPTIONS,
 )
 
 

@@ -11,6 +11,7 @@ import grpc
 from google.protobuf.message import Message
 from grpc import aio
 
+from jetstream_protocol.channels import RECONNECT_OPTIONS
 from jetstream_protocol.errors import JetstreamError, UnavailableError, from_trailers
 from jetstream_protocol.generated import (
     api_pb2_grpc,
@@ -82,10 +83,10 @@ class NodeChannels:
 
     def _open(self, address: str) -> aio.Channel:
         if self._certificates is None:
-            return aio.insecure_channel(address)
+            return aio.insecure_channel(address, options=RECONNECT_OPTIONS)
         pem = self._certificates.pem
         credentials = grpc.ssl_channel_credentials(pem.ca or None, pem.key, pem.certificate)
-        return aio.secure_channel(address, credentials)
+        return aio.secure_channel(address, credentials, options=RECONNECT_OPTIONS)
 
     def _replace_channels(self) -> None:
         for channel in self._channels.values():
