@@ -76,6 +76,23 @@ def test_every_alert_has_a_section_that_says_what_to_do() -> None:
         )
 
 
+@pytest.mark.parametrize("page", ["ops/prometheus.yml", "docs/operations/alerts.md"])
+def test_the_second_scrape_job_keeps_every_series_of_streams_and_cursors(page: str) -> None:
+    """Also those that say how many are missing; and nothing that the first job has."""
+    text = (TREE / page).read_text()
+    job = re.search(
+        r"job_name: jetstream-streams\b.*?regex: \"(.*?)\", action: keep", text, re.DOTALL
+    )
+    assert job is not None
+    singles = [*stream_series.series([], MonotonicUs(0)), *cursor_series.series([], 0)]
+    names = {sample.name for each in singles for sample in each.samples} | {
+        each.name for each in singles
+    }
+    assert {name for name in names if not re.fullmatch(job[1], name)} == set()
+    others = {each.name for each in (*families(Snapshot.empty()), *Histograms().collect())}
+    assert {name for name in others if re.fullmatch(job[1], name)} == set()
+
+
 @needs_promtool
 def test_prometheus_understands_the_alerts() -> None:
     assert PROMTOOL is not None
@@ -153,6 +170,21 @@ def test_an_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
                                 "JetstreamConsumerLate", {"cursor": "billing", "stream": "orders"}
                             )
                         ],
+                    },
+                ],
+            },
+            {
+                "interval": "1m",
+                "input_series": [
+                    {"series": 'jetstream_streams_left_out{instance="a"}', "values": "0x20"},
+                    {"series": 'jetstream_cursors_left_out{instance="a"}', "values": "0 0 7x18"},
+                ],
+                "alert_rule_test": [
+                    {"eval_time": "6m", "alertname": "JetstreamSeriesLeftOut", "exp_alerts": []},
+                    {
+                        "eval_time": "7m",
+                        "alertname": "JetstreamSeriesLeftOut",
+                        "exp_alerts": [_fired("JetstreamSeriesLeftOut", {})],
                     },
                 ],
             },

@@ -148,6 +148,8 @@ def test_prometheus_scrapes_a_cluster_and_alerts_on_what_is_wrong(
         high_watermark = f'max(jetstream_stream_high_watermark{{stream="{STREAM}"}})'
         eventually(lambda: prometheus.values(high_watermark) == [5.0])
         eventually(lambda: prometheus.values("max(jetstream_cursor_lag_records)") == [3.0])
+        left_out = '{__name__=~"jetstream_(streams|cursors)_left_out"}'
+        eventually(lambda: prometheus.values(f"count({left_out})") == [6.0])
         eventually(lambda: _all_are_evaluated(prometheus))
         wanted = [rule["name"] for rule in _rules(prometheus)]
         told = yaml.safe_load((TREE / "ops" / "alerts.yml").read_text())["groups"][0]["rules"]
