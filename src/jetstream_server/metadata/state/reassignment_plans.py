@@ -37,6 +37,21 @@ def moves_off(tables: Tables, leaving: NodeId) -> Moves:
     return moves
 
 
+def check_removable(tables: Tables, leaving: NodeId) -> None:
+    """Raise PreconditionFailedError for a node that is alive or not empty, and say what to do. The
+    command RemoveNode refuses it in any case."""
+    node = tables.nodes.get(leaving)
+    if node is None:
+        return
+    if copies := tables.copy_count(leaving):
+        raise PreconditionFailedError(
+            f"node {leaving} holds replicas or observers of {copies} streams: move them first "
+            f"(jetstream node decommission {leaving})"
+        )
+    if not node.fenced:
+        raise PreconditionFailedError(f"node {leaving} is empty, and still alive: stop it first")
+
+
 def balancing(tables: Tables) -> Moves:
     """Moves after which the most and the fewest replicas of a node differ by at most one, as far as
     racks allow."""

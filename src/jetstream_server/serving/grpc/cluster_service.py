@@ -21,7 +21,11 @@ from jetstream_server.metadata.state.commands import (
     TransferLeader,
 )
 from jetstream_server.metadata.state.model import StreamMetadata
-from jetstream_server.metadata.state.reassignment_plans import balancing, moves_off
+from jetstream_server.metadata.state.reassignment_plans import (
+    balancing,
+    check_removable,
+    moves_off,
+)
 from jetstream_server.replication.drivers import activity_recorder
 from jetstream_server.replication.drivers.hand_over import HandOver
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -262,6 +266,8 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
 
     async def RemoveNode(self, request: pb.RemoveNodeRequest, call: Call) -> pb.RemoveNodeResponse:
         self._voters.check_is_none(NodeId(request.node_id))
+        await self._metadata.barrier()
+        check_removable(self._metadata.registry, NodeId(request.node_id))
         await self._metadata.propose(RemoveNode(node_id=NodeId(request.node_id)))
         return pb.RemoveNodeResponse()
 
