@@ -10,8 +10,10 @@ import pytest
 import yaml
 
 from jetstream_client import Client, JetstreamError, PermissionDeniedError, UnauthenticatedError
+from jetstream_client.cli.exits import Exit
 from jetstream_server.node.bootstrap import bootstrap
 from jetstream_server.node.config import load
+from tests.support import command
 from tests.support.cluster import TestCluster, running_cluster
 
 
@@ -82,6 +84,28 @@ def test_security_is_switched_on_by_a_rolling_restart_without_a_client_noticing(
             ):
                 nobody.list_streams()
             _nodes_still_work_together(cluster, admin)
+
+
+def test_a_node_with_a_stream_that_its_operator_may_not_see_is_not_said_to_be_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = TestCluster(tmp_path / "nodes")
+    switch_on(cluster)
+    try:
+        cluster.start()
+        with Client(cluster.servers, token=administrator(cluster), timeout=20) as admin:
+            (node,) = admin.create_stream("hidden", "hidden.>", replicas=1).replicas
+            admin.add_acl("user:operator", "cluster_alter")
+            monkeypatch.setenv("JETSTREAM_TOKEN", admin.create_token("user:operator").text)
+            refused = command.jetstream(
+                *("--server", cluster.servers, "node", "decommission", str(node), "--yes")
+            )
+            assert refused.returncode == Exit.FAILED, refused
+            error = f"error: node {node} is not empty: you may not describe hidden@hidden.>\n"
+            assert refused.stderr.endswith(error)
+            assert admin.describe_stream("hidden").replicas == (node,)
+    finally:
+        cluster.close()
 
 
 def _nodes_still_work_together(cluster: TestCluster, admin: Client) -> None:

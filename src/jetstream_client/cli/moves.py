@@ -102,7 +102,7 @@ class Mover:
         self.changed.add(move.stream.id)
         name = move.stream.full_name
         if now is None:
-            self._tell(move.stream, f"{name} changed since the plan: it was deleted")
+            self._tell(move.stream, f"{name} changed since the plan: it was deleted, or is hidden")
             return
         was, is_now = _text(move.stream), _text(now)
         self._tell(now, f"{name} changed since the plan: it was {was}, and is {is_now}: not moved")

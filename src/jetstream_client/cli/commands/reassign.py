@@ -16,6 +16,7 @@ from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ReplicaMove, Stream
 from jetstream_protocol.errors import (
     InvalidRequestError,
+    PermissionDeniedError,
     PreconditionFailedError,
     UnavailableError,
 )
@@ -143,9 +144,19 @@ def _empty(
     moves, and those streams. quiet: do not show the plans."""
     mover = Mover(client, at_a_time)
     made: list[ReplicaMove] = []
+    unseen: set[int] = set()
     while True:
         moves = client.plan_reassignment(drain=node)
         left = _on(client, node)
+        planned = {move.stream.id: move.stream.full_name for move in moves}
+        # One that is planned twice and not listed was not deleted in between: it is hidden.
+        hidden = unseen & set(planned)
+        unseen = set(planned) - {stream.id for stream in left}
+        if hidden & unseen:
+            raise PermissionDeniedError(
+                f"node {node} is not empty: you may not describe "
+                f"{', '.join(planned[each] for each in sorted(hidden & unseen))}"
+            )
         if not moves and all(s.leader < 0 and s.id in mover.leaderless for s in left):
             if not (made or quiet or left):
                 print("nothing has to move")
