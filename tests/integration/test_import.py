@@ -524,3 +524,8 @@ def test_a_topic_of_kafka_becomes_streams_of_a_group(
         for key in set(records.keys):
             assert client.publish("topic", b"later", key=key).stream == f"topic-{number}"
     assert len(said) == 3
+    # As after an interruption between the partitions.
+    for number in (1, 2):
+        client.delete_stream(f"topic-{number}")
+    again = jetstream(server, "import", "topic", *arguments)
+    assert [json.loads(line) for line in again.split("\n") if line] == said[1:]

@@ -84,9 +84,10 @@ def import_(
     The records keep their offsets, times, subjects, keys and headers. A sequence of JetStream is an
     offset + 1. At the end the stream is read back and compared, by count and digest; then it
     listens to its subject. If an import is interrupted, run it again: it goes on where it stopped.
-    Partitions of a topic of Kafka become streams NAME-0, NAME-1 … of one group. Records of a file
-    that have no offset are counted from 0, those without a time have the new stream's time of
-    creation, and those without a subject the stream's, which then has no wildcards.
+    Partitions of a topic of Kafka become streams NAME-0, NAME-1 … of one group; those that are
+    complete are passed over. Records of a file that have no offset are counted from 0, those
+    without a time have the new stream's time of creation, and those without a subject the stream's,
+    which then has no wildcards.
 
     Examples:
 
@@ -315,9 +316,17 @@ def _from_kafka(
     client: Client, name: str, topic: str, servers: str, subject: str, settings: dict[str, Any]
 ) -> list[dict[str, Any]]:
     done = []
+    complete = {
+        each.name: each.partition
+        for each in client.list_streams()
+        if each.group == name and not each.restoring
+    }
     with kafka.KafkaTopic(servers, topic) as source:
         bounds = source.bounds(client.config.timeout)
         for partition, (start, end) in bounds.items():
+            if complete.get(f"{name}-{partition}") == partition:
+                print(f"note: {name}-{partition} is complete already", file=sys.stderr)
+                continue
             records = source.records(partition, start, end, subject.encode(), client.config.timeout)
             grouped = {
                 **settings, "group": name, "partition": partition, "partitions": len(bounds)
