@@ -224,7 +224,7 @@ class LocalCluster:
                 time.sleep(0.03)
 
     def why_not_ready(self, node: int) -> str:
-        """Why a node that runs does not serve; "" when it does."""
+        """Why a node that runs does not serve; "" when it does, also while it catches up."""
         host, port = _addresses(self.config)[node_name(node)][PORTS.index("http")]
         pid = self.processes.pid(node_name(node))
         if pid is not None and listens(pid, port):
@@ -233,7 +233,7 @@ class LocalCluster:
                 connection.request("GET", "/readyz")
                 answer = connection.getresponse()
                 said = answer.read().decode(errors="replace")
-                return "" if answer.status == http.client.OK else "; ".join(said.splitlines())
+                return "" if serves(answer.status, said) else "; ".join(said.splitlines())
             except (OSError, http.client.HTTPException):
                 return "/readyz does not answer"
             finally:
@@ -262,6 +262,11 @@ class LocalCluster:
     def _late(self, name: str, reason: str) -> ClusterError:
         log = self.processes.log(name)
         return ClusterError(f"{name} is not ready after {READY_SECONDS:.0f} s, {reason}; see {log}")
+
+
+def serves(status: int, said: str) -> bool:
+    """Whether a node that answers so at /readyz serves. It does while it catches up, too."""
+    return status == http.client.OK or said.startswith("catching up")
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,6 +118,44 @@ def test_a_leader_that_nobody_could_replace_goes_on_leading(
     cluster.network.heal()
     load.wait_for_acks(100)
     assert cluster.settled(name).stream.leader == leader
+    cluster.check_everywhere(name, load.stop())
+
+
+def readyz(cluster: TestCluster, node: int) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{http_of(cluster, node)}/readyz", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def http_of(cluster: TestCluster, node: int) -> str:
+    return str(cluster.cluster.config["nodes"][node]["http"])
+
+
+def test_a_restarted_node_is_ready_once_it_was_in_sync_and_stays_so(
+    cluster: FaultCluster, name: str
+) -> None:
+    load, leader = begin(cluster, name)
+    node = (leader + 1) % 3
+    others = [each for each in cluster.nodes if each != node]
+    cluster.network.cut(node_name(leader), node_name(node), "data")
+    cluster.wait_for_isr(name, others)
+    cluster.stop(node)
+    cluster.restart(node)  # It serves, so whoever starts it by hand does not wait.
+    status, said = readyz(cluster, node)
+    assert (status, said.startswith("catching up: ")) == (503, True), said
+    assert "of its replicas" in said
+    with Client(cluster.cluster.grpc_addresses[node]) as client:
+        assert not any(each.not_ready for each in client.describe_cluster().nodes)
+    cluster.network.heal()
+    cluster.wait_for("node is ready", lambda: readyz(cluster, node) == (200, "ready\n"))
+    cluster.wait_for_isr(name, cluster.nodes)  # The leader may apply it a moment later.
+    cluster.network.cut(node_name(leader), node_name(node), "data")
+    cluster.wait_for_isr(name, others)
+    assert readyz(cluster, node) == (200, "ready\n")
+    cluster.network.heal()
+    cluster.wait_for_isr(name, cluster.nodes)
     cluster.check_everywhere(name, load.stop())
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from examples.cluster.local import NATS, NATS_PORT, READY_SECONDS, LocalCluster, node_name
+from examples.cluster.local import NATS, NATS_PORT, READY_SECONDS, LocalCluster, node_name, serves
 from examples.cluster.processes import ClusterError
 from jetstream_server.ingest.nats.server_process import find_binary
 from jetstream_server.node.config import PORTS, split_address
@@ -153,7 +153,7 @@ class _LocalOnMachines(LocalCluster):
             connection.request("GET", "/readyz")
             answer = connection.getresponse()
             said = answer.read().decode(errors="replace")
-            return "" if answer.status == http.client.OK else said
+            return "" if serves(answer.status, said) else said
         except (OSError, http.client.HTTPException) as error:
             return f"/readyz does not answer: {error}"
         finally:

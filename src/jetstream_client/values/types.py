@@ -213,8 +213,9 @@ class UncleanElection:
 class Node:
     """A server process of the cluster and the addresses of its ports.
 
-    not_ready: why the node does not serve publishers and readers, as its /readyz says. voter:
-    whether it votes on the metadata, as the answering node knows; None: that is an older server.
+    not_ready: why the node does not serve publishers and readers. A node that catches up after its
+    start does serve, although its /readyz still waits. voter: whether it votes on the metadata, as
+    the answering node knows; None: that is an older server.
     """
 
     id: int

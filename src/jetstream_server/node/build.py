@@ -39,6 +39,7 @@ from jetstream_server.metadata.state.changes import Change, NodeChanged
 from jetstream_server.metadata.state.model import Addresses, NodeMetadata
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_socket import dial
+from jetstream_server.node.catching_up import CatchingUp
 from jetstream_server.node.config import PORTS, Config, NodeConfig, SecurityConfig, split_address
 from jetstream_server.node.descriptors import connections_max, log_files_max, raise_limit
 from jetstream_server.node.encryption_options import KeyFolder, KeyReload, keys_of, note_keys
@@ -131,6 +132,12 @@ async def build(start: Start) -> Server:
         grpc_loop=grpc_loop,
         peers=peers,
         disk=disk,
+        catching_up=CatchingUp(
+            node.metadata.registry,
+            start.configured.id,
+            lambda: node.metadata.incarnation,
+            monotonic_clock,
+        ),
     )
 
 

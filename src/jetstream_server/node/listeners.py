@@ -151,7 +151,7 @@ async def _start_http(server: Server, metrics: MetricsPage, stack: AsyncExitStac
         requires_token=node.access.enabled,
     )
     stack.push_async_callback(gateway.close)
-    pages = Pages(server.not_ready, metrics)
+    pages = Pages(server.not_to_be_relied_on, metrics)
     routes = [*pages.routes(), *Api(gateway).routes(), *ConsumersApi(gateway, wall_clock).routes()]
     routes += console.routes()
     hosts = None if node.access.enabled else OwnHosts(own_names(server.config))

@@ -11,6 +11,7 @@ from jetstream_server.ingest.stream.stream_ingest import Bounds
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.node.banner import banner
+from jetstream_server.node.catching_up import CatchingUp
 from jetstream_server.node.config import Config, NodeConfig
 from jetstream_server.node.node import Node
 from jetstream_server.node.run_state import RunState
@@ -38,6 +39,7 @@ class Server:
     grpc_loop: GrpcLoop
     peers: Peers
     disk: OsDisk
+    catching_up: CatchingUp
     refused: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -59,6 +61,11 @@ class Server:
             if self.node.replicas.full_reason:
                 reasons.append(self.node.replicas.full_reason)
         return reasons
+
+    def not_to_be_relied_on(self) -> list[str]:
+        """Why /readyz says no: the node is not ready, or it serves and has not caught up since its
+        start, so that no other node should be stopped yet."""
+        return self.not_ready() or self.catching_up.reasons()
 
     def nats_urls(self) -> tuple[str, ...]:
         """The URLs to which clients publish."""

@@ -42,8 +42,8 @@ logger = structlog.get_logger("jetstream.replication")
 
 
 class ClusterService(api_pb2_grpc.ClusterServicer):
-    """nats_urls: returns the URLs to which clients can publish. not_ready: returns the reasons of
-    this node's /readyz."""
+    """nats_urls: returns the URLs to which clients can publish. not_ready: returns why
+    this node does not serve."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""The paths for machines: `/healthz` (the process runs), `/readyz` (it serves; else why not),
-`/metrics`."""
+"""The paths for machines: `/healthz` (the process runs), `/readyz` (it serves and has caught up
+since its start; else why not), `/metrics`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.metrics.page import CONTENT_TYPE, MetricsPage
 
 Readiness = Callable[[], list[str]]
-"""Returns the reasons why this node should not be sent work; empty: it is ready."""
+"""Returns the reasons why this node should not be relied on; empty: it is ready."""
 
 PATTERN_LENGTH_MAX = 500
 
