@@ -255,7 +255,10 @@ class Process:
     def _opened(self, logs: Logs) -> None:
         cluster, world = self.cluster, self.world
         self.replicas = logs.replicas
-        self.machine.has_opened = True
+        # A log that could not be read has not been looked at: what a power failure took from it
+        # shows only at the next start.
+        if not any(replica.unreadable_reason for replica in self.replicas):
+            self.machine.has_opened = True
         for stream in cluster.streams:
             if self.replicas.get(stream.stream_id) is None:
                 stream.checker.emptied(self.node_id)
