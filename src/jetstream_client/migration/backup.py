@@ -182,7 +182,7 @@ class _Files:
         them, up to its last whole batch. Changes nothing. Raises CorruptBatchError if the state
         is damaged."""
         check_files(self.folder, self.manifest)
-        listed = {each.name for each in self.manifest.files}
+        listed = {each.name: each for each in self.manifest.files}
         for path in batch_files(self.folder):
             begins = int(path.stem)  # The first one perhaps before the first record.
             if begins > self.next_offset or (self._done and begins != self.next_offset):
@@ -193,8 +193,10 @@ class _Files:
                 for position, header, batch in _batches(file, size, end_quietly=not is_listed):
                     self._note(header, batch)
                     end = position + len(batch)
-            if not is_listed:
-                self._left.append((path, end))
+            if is_listed:
+                self._done.append(listed[path.name])  # Its CRC was checked above.
+                continue
+            self._left.append((path, end))
             if end:
                 self._add(path, end)
 
