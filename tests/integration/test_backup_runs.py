@@ -66,6 +66,12 @@ def fill(client: Client, name: str, values: list[bytes]) -> None:
         publisher.publish_many(values)
 
 
+def filled(client: Client, name: str, values: list[bytes]) -> None:
+    """A new stream of that name and subject, with these values."""
+    client.create_stream(name, name)
+    fill(client, name, values)
+
+
 def killed_backup(server: ServerProcess, name: str, folder: Path, most: int) -> None:
     """A backup that SIGKILL ends after so many steps."""
     run = [sys.executable, "-c", _KILLED, server.grpc, name, str(folder), str(most)]
@@ -91,8 +97,7 @@ def test_a_backup_that_is_refused_leaves_the_one_before_as_it_was(
 ) -> None:
     folder = tmp_path / "refused"
     backup = ("stream", "backup", "refused", str(folder))
-    client.create_stream("refused", "refused")
-    fill(client, "refused", _SOME)
+    filled(client, "refused", _SOME)
     jetstream(server, *backup)
     before = contents(folder)
 
@@ -119,8 +124,7 @@ def test_what_was_complete_is_restored_after_a_later_backup_was_killed(
     server: ServerProcess, client: Client, tmp_path: Path
 ) -> None:
     folder = tmp_path / "killed"
-    client.create_stream("killed", "killed")
-    fill(client, "killed", _SOME)
+    filled(client, "killed", _SOME)
     jetstream(server, "stream", "backup", "killed", str(folder))
     before = contents(folder)
     fill(client, "killed", _LARGE)
@@ -143,8 +147,7 @@ def test_a_backup_that_was_killed_goes_on_and_is_restored_once_it_has_ended(
     server: ServerProcess, client: Client, tmp_path: Path
 ) -> None:
     folder = tmp_path / "first"
-    client.create_stream("first", "first")
-    fill(client, "first", _LARGE)
+    filled(client, "first", _LARGE)
     killed_backup(server, "first", folder, 0)
     assert batch_files(folder)
     said = jetstream(server, "stream", "restore", str(folder), "too-early", code=1)
@@ -157,8 +160,7 @@ def test_two_runs_into_one_folder_do_not_go_on_at_once(
     server: ServerProcess, client: Client, tmp_path: Path
 ) -> None:
     folder = tmp_path / "twice"
-    client.create_stream("twice", "twice")
-    fill(client, "twice", _LARGE)
+    filled(client, "twice", _LARGE)
     run = [sys.executable, "-c", _WAITING, server.grpc, "twice", str(folder)]
     with subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
@@ -176,8 +178,7 @@ def test_what_an_earlier_release_calls_incomplete_is_restored_if_a_run_had_ended
     server: ServerProcess, client: Client, tmp_path: Path
 ) -> None:
     folder = tmp_path / "earlier"
-    client.create_stream("earlier", "earlier")
-    fill(client, "earlier", _SOME)
+    filled(client, "earlier", _SOME)
     jetstream(server, "stream", "backup", "earlier", str(folder))
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps({**manifest, "is_complete": False}))
@@ -219,8 +220,7 @@ def test_a_damaged_backup_is_not_gone_on_with_and_not_changed(
     server: ServerProcess, client: Client, tmp_path: Path, damage: str
 ) -> None:
     name, folder = f"damaged-{damage}", tmp_path / "damaged"
-    client.create_stream(name, name)
-    fill(client, name, _SOME)
+    filled(client, name, _SOME)
     jetstream(server, "stream", "backup", name, str(folder))
     (file,) = batch_files(folder)
     data = bytearray(file.read_bytes())
@@ -240,8 +240,7 @@ def test_of_a_damaged_parquet_file_it_says_what_to_delete(
     server: ServerProcess, client: Client, tmp_path: Path
 ) -> None:
     file = tmp_path / "rotten.parquet"
-    client.create_stream("rotten", "rotten")
-    fill(client, "rotten", _SOME)
+    filled(client, "rotten", _SOME)
     jetstream(server, "stream", "backup", "rotten", str(file))
     data = bytearray(file.read_bytes())
     data[4:200] = bytes(196)
@@ -257,8 +256,7 @@ def test_a_restore_into_a_stream_that_exists_says_what_to_do(
     server: ServerProcess, client: Client, tmp_path: Path
 ) -> None:
     folder = tmp_path / "exists"
-    client.create_stream("exists", "exists")
-    fill(client, "exists", _SOME)
+    filled(client, "exists", _SOME)
     jetstream(server, "stream", "backup", "exists", str(folder))
     restore = ("stream", "restore", str(folder))
     for options in (), ("exists", "--subject", "elsewhere"):
