@@ -25,6 +25,7 @@ from jetstream_client import (
     Output,
     PreconditionFailedError,
 )
+from jetstream_client.reading import consumer as consumers
 from tests.integration.process_worker import copied_to
 from tests.support.loops import eventually, on_loop
 from tests.support.server import ServerProcess
@@ -439,7 +440,11 @@ async def test_only_what_is_wanted_is_handled_and_the_cursor_passes_over_the_res
 
 
 @on_loop
-async def test_members_that_want_a_part_pass_over_the_rest(server: ServerProcess) -> None:
+async def test_members_that_want_a_part_pass_over_the_rest(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What was passed over is known when a fetch that waits for more ends.
+    monkeypatch.setattr(consumers, "WAIT_SECONDS", 0.5)
     handled: list[str] = []
     stop = asyncio.Event()
 
