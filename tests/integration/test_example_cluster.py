@@ -56,7 +56,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         assert done.returncode == 0, done.stderr
         yield cluster
     finally:
-        cluster.stop()
+        for name in cluster.pids():
+            cluster.end(name, signal.SIGKILL)
 
 
 def port_base(cluster: LocalCluster) -> int:
@@ -300,13 +301,6 @@ def test_a_demo_whose_terminal_is_closed_leaves_nothing(tmp_path: Path) -> None:
     assert ended(demo).returncode == 130
     assert LocalCluster(folder).pids() == {}
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_failover_demo_finds_nothing_lost() -> None:
-    done = cluster_command("demo", "--rate", "300")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "nothing acknowledged was lost" in done.stdout
-    assert "is back in the ISR" in done.stdout
 
 
 def test_the_verdict_tells_loss_from_doubt() -> None:
