@@ -59,6 +59,8 @@ class NodeProcess:
         self.acknowledged: dict[str, int] = {}
         self.counts = {"ack": 0, "unknown": 0, "refused": 0}
         self.leader = self.term = -1
+        self.leader_at = 0.0
+        """When it said so."""
         self.events: queue.Queue[Event] = queue.Queue()
         self._argument = {
             "directory": str(directory / str(node_id)),
@@ -152,6 +154,7 @@ class NodeProcess:
                 self.acknowledged[event["name"]] = event["id"]
             elif event["event"] == "leader":
                 self.leader, self.term = event["leader"], event["term"]
+                self.leader_at = event["at"]
             if event["event"] in self.counts:
                 self.counts[event["event"]] += 1
             self.events.put(event)

@@ -10,9 +10,11 @@ Lines on stdout are JSON, each with `at`, the monotonic time, which all processe
     {"event": "told", "held": true}             the lease holds, or has lapsed
     {"event": "node", "node": 2, "incarnation": 5, "fenced": true}    applied here
     {"event": "streams", "leaders": {name: node}}                     the answer to "streams"
+    {"event": "state", "held": true, "unfenced": [0, 1, 2]}           the answer to "state"
 
-Lines on stdin: `create NAME NODE…`, `streams`, `block SECONDS` (the server's loop, not the Raft
-thread), `stall SECONDS` (the disk: the next flush of the metadata journal takes so long), `stop`.
+Lines on stdin: `create NAME NODE…`, `streams`, `state`, `block SECONDS` (the server's loop, not the
+Raft thread), `stall SECONDS` (the disk: the next flush of the metadata journal takes so long),
+`stop`.
 """
 
 from __future__ import annotations
@@ -91,6 +93,10 @@ class Node:
             case ["streams"]:
                 streams = self.log.registry.streams.values()
                 say("streams", leaders={stream.name: stream.leader for stream in streams})
+            case ["state"]:
+                nodes = self.log.registry.nodes.values()
+                unfenced = sorted(node.node_id for node in nodes if not node.fenced)
+                say("state", held=self.session.lease_holds(), unfenced=unfenced)
             case ["block", seconds]:
                 time.sleep(float(seconds))  # noqa: ASYNC251  # On purpose.
             case ["stall", seconds]:

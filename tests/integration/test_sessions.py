@@ -5,13 +5,12 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.chaos.metadata_group import Event, Group, NodeProcess
+from tests.chaos.metadata_group import WAIT_SECONDS_MAX, Event, Group, NodeProcess
 from tests.support.lateness import Lateness
 
 FENCED_SECONDS_MAX = 2.5
@@ -34,28 +33,48 @@ class Sessions(Group):
     def controller(self) -> NodeProcess:
         """Once it may fence: no grant of an earlier one is outstanding."""
         leader = self.leader()
-        time.sleep(1.6)
+        while time.monotonic() - leader.leader_at < 1.6:
+            time.sleep(0.05)
         assert self.leader() is leader
         return leader
 
     def others(self, node: NodeProcess) -> list[NodeProcess]:
         return [other for other in self.nodes if other is not node]
 
-
-@contextmanager
-def sessions(directory: Path) -> Iterator[Sessions]:
-    """Three nodes that all hold a lease."""
-    group = Sessions(directory)
-    group.start_missing()
-    try:
-        for node in group.nodes:
-            node.wait_for(lambda event: event["event"] == "held")
-        yield group
-    finally:
-        for node in group.nodes:
+    def mend(self) -> None:
+        """Every node runs, holds a lease, is fenced by nobody, and has said all it had to say."""
+        for node in self.nodes:
             if node.is_running:
                 node.signal(signal.SIGCONT)
+        self.start_missing()
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while not all(self._is_well(node) for node in self.nodes):
+            assert time.monotonic() < deadline, "the group does not recover"
+            time.sleep(0.05)
+        for node in self.nodes:
+            seen_already(node)
+
+    def _is_well(self, node: NodeProcess) -> bool:
+        node.say("state")
+        state = see(node, "state")
+        return bool(state["held"]) and state["unfenced"] == [each.node_id for each in self.nodes]
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
+    group = Sessions(tmp_path_factory.mktemp("sessions"))
+    group.start_missing()
+    try:
+        yield group
+    finally:
         group.close()
+
+
+@pytest.fixture
+def group(nodes: Sessions) -> Sessions:
+    """Three nodes that all hold a lease. The tests share them, and may leave them as they like."""
+    nodes.mend()
+    return nodes
 
 
 def see(node: NodeProcess, event: str, /, **fields: Any) -> Event:
@@ -90,137 +109,129 @@ def seen_already(node: NodeProcess) -> list[Event]:
 
 
 def test_a_killed_node_is_fenced_and_unfenced_as_another_incarnation(
-    tmp_path: Path, lateness: Lateness
+    group: Sessions, lateness: Lateness
 ) -> None:
-    with sessions(tmp_path) as group:
-        controller = group.controller()
-        victim, witness = group.others(controller)
-        controller.say("create s 0 1 2")
-        killed_at = victim.kill()
-        fenced = see(witness, "node", node=victim.node_id, fenced=True)
-        fenced_in_time = FENCED_SECONDS_MAX + lateness.since(killed_at)
-        assert 1.0 < fenced["at"] - killed_at < fenced_in_time
-        victim.start()
-        registered = see(victim, "registered")
-        assert registered["incarnation"] > fenced["incarnation"]
-        back = see(witness, "node", node=victim.node_id, fenced=False)
-        assert back["incarnation"] == registered["incarnation"]
-        assert see(victim, "held")["at"] - registered["at"] < 1.0 + lateness.since(registered["at"])
-        # Nobody else was touched by any of it.
-        for node in (controller, witness):
-            assert not [event for event in seen_already(node) if event["event"] == "lost"]
+    controller = group.controller()
+    victim, witness = group.others(controller)
+    controller.say("create s 0 1 2")
+    killed_at = victim.kill()
+    fenced = see(witness, "node", node=victim.node_id, fenced=True)
+    fenced_in_time = FENCED_SECONDS_MAX + lateness.since(killed_at)
+    assert 1.0 < fenced["at"] - killed_at < fenced_in_time
+    victim.start()
+    registered = see(victim, "registered")
+    assert registered["incarnation"] > fenced["incarnation"]
+    back = see(witness, "node", node=victim.node_id, fenced=False)
+    assert back["incarnation"] == registered["incarnation"]
+    assert see(victim, "held")["at"] - registered["at"] < 1.0 + lateness.since(registered["at"])
+    # Nobody else was touched by any of it.
+    for node in (controller, witness):
+        assert not [event for event in seen_already(node) if event["event"] == "lost"]
 
 
 def test_a_frozen_node_holds_no_lease_from_its_fencing_until_it_is_unfenced(
-    tmp_path: Path,
-    lateness: Lateness,
+    group: Sessions, lateness: Lateness
 ) -> None:
-    with sessions(tmp_path) as group:
-        controller = group.controller()
-        victim, witness = group.others(controller)
-        seen_already(victim)
-        frozen_at = time.monotonic()
-        victim.signal(signal.SIGSTOP)
-        fenced = see(witness, "node", node=victim.node_id, fenced=True)
-        assert fenced["at"] - frozen_at < FENCED_SECONDS_MAX + lateness.since(frozen_at)
-        thawed_at = time.monotonic()
-        victim.signal(signal.SIGCONT)
-        lost = see(victim, "lost")
-        assert thawed_at <= lost["at"] < thawed_at + 0.5 + lateness.since(thawed_at)
-        unfenced = see(controller, "node", node=victim.node_id, fenced=False)
-        held, told = see_told(victim, held=True)
-        # The controller's own loop may have looked later than its Raft thread granted.
-        assert held["at"] > unfenced["at"] - 0.05
-        assert told["at"] - thawed_at < 3.0 + lateness.since(thawed_at)
+    controller = group.controller()
+    victim, witness = group.others(controller)
+    seen_already(victim)
+    frozen_at = time.monotonic()
+    victim.signal(signal.SIGSTOP)
+    fenced = see(witness, "node", node=victim.node_id, fenced=True)
+    assert fenced["at"] - frozen_at < FENCED_SECONDS_MAX + lateness.since(frozen_at)
+    thawed_at = time.monotonic()
+    victim.signal(signal.SIGCONT)
+    lost = see(victim, "lost")
+    assert thawed_at <= lost["at"] < thawed_at + 0.5 + lateness.since(thawed_at)
+    unfenced = see(controller, "node", node=victim.node_id, fenced=False)
+    held, told = see_told(victim, held=True)
+    # The controller's own loop may have looked later than its Raft thread granted.
+    assert held["at"] > unfenced["at"] - 0.05
+    assert told["at"] - thawed_at < 3.0 + lateness.since(thawed_at)
 
 
-def test_a_frozen_node_that_wakes_just_in_time_is_not_fenced(tmp_path: Path) -> None:
-    with sessions(tmp_path) as group:
-        controller = group.controller()
-        victim, witness = group.others(controller)
-        seen_already(witness)
-        victim.signal(signal.SIGSTOP)
-        time.sleep(0.8)
-        victim.signal(signal.SIGCONT)
-        time.sleep(1.5)
-        assert not [event for event in seen_already(witness) if event["event"] == "node"]
+def test_a_frozen_node_that_wakes_just_in_time_is_not_fenced(group: Sessions) -> None:
+    controller = group.controller()
+    victim, witness = group.others(controller)
+    seen_already(witness)
+    victim.signal(signal.SIGSTOP)
+    time.sleep(0.8)
+    victim.signal(signal.SIGCONT)
+    time.sleep(1.5)
+    assert not [event for event in seen_already(witness) if event["event"] == "node"]
 
 
 def test_a_killed_metadata_leader_is_fenced_by_the_next_one_as_soon_as_any_other_node(
-    tmp_path: Path,
-    lateness: Lateness,
+    group: Sessions, lateness: Lateness
 ) -> None:
-    with sessions(tmp_path) as group:
-        controller = group.controller()
-        survivors = group.others(controller)
-        for node in survivors:
-            seen_already(node)
-        killed_at = controller.kill()
-        for node in survivors:
-            fenced = see(node, "node", node=controller.node_id, fenced=True)
-            print(f"fenced after {fenced['at'] - killed_at:.2f} s")
-            fenced_in_time = FENCED_SECONDS_MAX + lateness.since(killed_at)
-            assert 1.0 < fenced["at"] - killed_at < fenced_in_time
-            # The others' leases have outlived the change of the metadata leader.
-            assert not [event for event in seen_already(node) if event["event"] == "lost"]
+    controller = group.controller()
+    survivors = group.others(controller)
+    for node in survivors:
+        seen_already(node)
+    killed_at = controller.kill()
+    for node in survivors:
+        fenced = see(node, "node", node=controller.node_id, fenced=True)
+        print(f"fenced after {fenced['at'] - killed_at:.2f} s")
+        fenced_in_time = FENCED_SECONDS_MAX + lateness.since(killed_at)
+        assert 1.0 < fenced["at"] - killed_at < fenced_in_time
+        # The others' leases have outlived the change of the metadata leader.
+        assert not [event for event in seen_already(node) if event["event"] == "lost"]
 
 
 def test_an_isolated_metadata_leader_grants_nothing_not_even_to_itself(
-    tmp_path: Path, lateness: Lateness
+    group: Sessions, lateness: Lateness
 ) -> None:
-    with sessions(tmp_path) as group:
-        leader = group.controller()
-        seen_already(leader)
-        frozen_at = time.monotonic()
-        for node in group.others(leader):
-            node.signal(signal.SIGSTOP)
-        lost, told = see_told(leader, held=False)
-        late = lateness.since(frozen_at)
-        assert lost["at"] - frozen_at < 2.0 + late  # authority, and a lease
-        assert told["at"] - lost["at"] < 0.2 + late
-        time.sleep(1.0)
-        assert not [event for event in seen_already(leader) if event["event"] == "held"]
-        for node in group.others(leader):
-            node.signal(signal.SIGCONT)
-        see(leader, "held")
+    leader = group.controller()
+    seen_already(leader)
+    frozen_at = time.monotonic()
+    for node in group.others(leader):
+        node.signal(signal.SIGSTOP)
+    lost, told = see_told(leader, held=False)
+    late = lateness.since(frozen_at)
+    assert lost["at"] - frozen_at < 2.0 + late  # authority, and a lease
+    assert told["at"] - lost["at"] < 0.2 + late
+    time.sleep(1.0)
+    assert not [event for event in seen_already(leader) if event["event"] == "held"]
+    for node in group.others(leader):
+        node.signal(signal.SIGCONT)
+    see(leader, "held")
 
 
-def test_a_busy_loop_costs_no_session_and_no_failover(tmp_path: Path, lateness: Lateness) -> None:
-    with sessions(tmp_path) as group:
-        controller = group.controller()
-        victim, witness = group.others(controller)
-        seen_already(controller)
-        seen_already(witness)
-        controller.say("block 5")
-        time.sleep(0.2)
-        killed_at = victim.kill()
-        fenced = see(witness, "node", node=victim.node_id, fenced=True)
-        assert fenced["at"] - killed_at < FENCED_SECONDS_MAX + lateness.since(killed_at)
-        see(controller, "node", node=victim.node_id, fenced=True)
-        assert time.monotonic() - killed_at > 4.0, "the controller's own loop was held up"
-        for node in (controller, witness):
-            events = seen_already(node)
-            assert not [event for event in events if event["event"] == "lost"]
-            assert not [event for event in events if event.get("node") == controller.node_id]
+def test_a_busy_loop_costs_no_session_and_no_failover(group: Sessions, lateness: Lateness) -> None:
+    controller = group.controller()
+    victim, witness = group.others(controller)
+    seen_already(controller)
+    seen_already(witness)
+    controller.say("block 5")
+    time.sleep(0.2)
+    killed_at = victim.kill()
+    fenced = see(witness, "node", node=victim.node_id, fenced=True)
+    assert fenced["at"] - killed_at < FENCED_SECONDS_MAX + lateness.since(killed_at)
+    see(controller, "node", node=victim.node_id, fenced=True)
+    assert time.monotonic() - killed_at > 4.0, "the controller's own loop was held up"
+    for node in (controller, witness):
+        events = seen_already(node)
+        assert not [event for event in events if event["event"] == "lost"]
+        assert not [event for event in events if event.get("node") == controller.node_id]
 
 
 @pytest.mark.parametrize("who", ["a follower", "the metadata leader"])
 def test_a_disk_that_stands_still_costs_no_lease_and_no_leadership(
-    tmp_path: Path, who: str
+    group: Sessions, who: str
 ) -> None:
     """Longer than a lease (1.3 s), an election timeout (1.0 s) and a session's (1.5 s) together
     allow: what leaves a node meanwhile promises nothing that the disk would have to hold."""
-    with sessions(tmp_path) as group:
-        controller = group.controller()
-        victim = controller if who == "the metadata leader" else group.others(controller)[0]
-        for node in group.nodes:
-            seen_already(node)
-        victim.say("stall 1.5")
-        controller.say("create s 0 1 2")
-        see(victim, "stalled")
-        time.sleep(3.0)
-        for node in group.nodes:
-            names = {event["event"] for event in seen_already(node)}
-            assert not names & {"lost", "node", "leader"}, (node.node_id, names)
-        victim.say("streams")
-        assert see(victim, "streams")["leaders"].keys() == {"s"}
+    controller = group.controller()
+    victim = controller if who == "the metadata leader" else group.others(controller)[0]
+    for node in group.nodes:
+        seen_already(node)
+    stream = who.replace(" ", "-")
+    victim.say("stall 1.5")
+    controller.say(f"create {stream} 0 1 2")
+    see(victim, "stalled")
+    time.sleep(3.0)
+    for node in group.nodes:
+        names = {event["event"] for event in seen_already(node)}
+        assert not names & {"lost", "node", "leader"}, (node.node_id, names)
+    victim.say("streams")
+    assert stream in see(victim, "streams")["leaders"]
