@@ -1,6 +1,6 @@
 """jetstream-server with a disk that a test can watch, hold and break.
 
-    python gated_server.py GATE ARGUMENTS…
+    python -m tests.integration.gated_server GATE ARGUMENTS…
 
 GATE is a folder. Every fsync of a segment is a line in its file `fsyncs`; while its file `hold`
 exists, which says how many fsyncs are let through, no further one ends; while `fail` exists each

@@ -18,10 +18,10 @@ import pytest
 
 from jetstream_protocol.errors import CODES, StorageError, UnknownOutcomeError
 from jetstream_protocol.generated import api_pb2 as pb
-from tests.integration import gated_server
 from tests.support.api import Api, RawNats, raw_nats
 from tests.support.server import ServerProcess
 
+GATED = "tests.integration.gated_server"
 WAIT_SECONDS = 10.0
 QUIET_SECONDS = 0.3
 """Long enough for an ack that should not come: one takes about a millisecond."""
@@ -35,7 +35,7 @@ class GatedServer(ServerProcess):
         self.gate = folder
 
     def command(self) -> list[str]:
-        return [sys.executable, gated_server.__file__, str(self.gate), *super().command()[3:]]
+        return [sys.executable, "-m", GATED, str(self.gate), *super().command()[3:]]
 
     def hold(self, *, after: int = 0) -> None:
         """Let only the first `after` fsyncs of the process end."""
