@@ -61,17 +61,17 @@ GARBAGE: list[tuple[str, Callable[[], bytes]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "data"), GARBAGE, ids=[name for name, _ in GARBAGE])
-def test_foreign_bytes_are_harmless(name: str, data: Callable[[], bytes], tmp_path: Path) -> None:
+def test_foreign_bytes_are_harmless(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as (group, logs):
             leader = await agreed(logs)
             async with undisturbed(logs):
-                for address in group.voters.values():
-                    said = await pour(address, data())
-                    assert len(said) <= handshake.CHALLENGE_BYTES + handshake.ANSWER_BYTES
-                await persist(logs[(leader + 1) % 3], create("after", 0))
-            assert group.failures == []
+                for number, (name, data) in enumerate(GARBAGE):
+                    for address in group.voters.values():
+                        said = await pour(address, data())
+                        assert len(said) <= handshake.CHALLENGE_BYTES + handshake.ANSWER_BYTES, name
+                    await persist(logs[(leader + 1) % 3], create(f"after-{number}", 0))
+                    assert group.failures == [], name
 
     asyncio.run(main())
 
@@ -118,35 +118,33 @@ class _Silent:
         pass
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
-        b"\x00",
-        b"\x3f" * 100,
-        b"\xff" * 100,
-        b"\x01" + bytes(10),
-        b"\x06" + bytes(8) + b"\x02a pickled membership",
-        b"\x02" + bytes(10) + b"no snapshot",
-    ],
-)
-def test_nonsense_from_a_peer_that_knows_the_credential_is_harmless(
-    tmp_path: Path, frame: bytes
-) -> None:
+NONSENSE = [
+    b"\x00",
+    b"\x3f" * 100,
+    b"\xff" * 100,
+    b"\x01" + bytes(10),
+    b"\x06" + bytes(8) + b"\x02a pickled membership",
+    b"\x02" + bytes(10) + b"no snapshot",
+]
+
+
+def test_nonsense_from_a_peer_that_knows_the_credential_is_harmless(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as (group, logs):
             leader = await agreed(logs)
-            identity = handshake.Identity(NodeId(9), b"i" * 16, SECRET)
             addresses = {voter: (address,) for voter, address in group.voters.items()}
-            links = PeerLinks(identity, addresses, _Silent(), lambda: bytes(16))
-            links.start()
-            await until(lambda: len(links.connected()) == 3)
             async with undisturbed(logs):
-                for peer in group.voters:
-                    links.send(peer, frame)
-                await asyncio.sleep(0.3)
-                await links.close()
-                await persist(logs[(leader + 1) % 3], create("after", 0))
-            assert group.failures == []
+                for number, frame in enumerate(NONSENSE):
+                    identity = handshake.Identity(NodeId(9 + number), b"i" * 16, SECRET)
+                    links = PeerLinks(identity, addresses, _Silent(), lambda: bytes(16))
+                    links.start()
+                    await until(lambda links=links: len(links.connected()) == 3)
+                    for peer in group.voters:
+                        links.send(peer, frame)
+                    await asyncio.sleep(0.3)
+                    await links.close()
+                    await persist(logs[(leader + 1) % 3], create(f"after-{number}", 0))
+                    assert group.failures == [], frame
 
     asyncio.run(main())
 
@@ -167,17 +165,20 @@ def test_a_wrong_credential_is_refused_and_both_sides_say_so(tmp_path: Path) -> 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("node_id", [0, 1, 2])
-def test_a_second_process_with_the_same_id_does_not_start(tmp_path: Path, node_id: int) -> None:
+def test_a_second_process_with_the_same_id_does_not_start(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as (group, logs):
             await agreed(logs)
-            async with undisturbed(logs):
+
+            async def try_to_start(node_id: int) -> None:
+                directory = str(tmp_path / f"second-{node_id}")
                 with pytest.raises(PreconditionFailedError, match=f"node id {node_id} is in use"):
-                    await group.start(
-                        node_id, directory=str(tmp_path / "second"), listen="127.0.0.1:0"
-                    )
-                await persist(logs[node_id], create("unharmed", 0))
+                    await group.start(node_id, directory=directory, listen="127.0.0.1:0")
+
+            async with undisturbed(logs):
+                await asyncio.gather(*map(try_to_start, range(3)))
+                for node_id in range(3):
+                    await persist(logs[node_id], create(f"unharmed-{node_id}", 0))
 
     asyncio.run(main())
 
