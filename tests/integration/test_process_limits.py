@@ -180,7 +180,7 @@ def test_a_call_that_hangs_does_not_keep_the_program_from_ending(
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1\n", "")
 
 
-TIMEOUT = 4.0
+TIMEOUT = 2.0
 
 
 @pytest.mark.parametrize("how", [{"cursor": "p"}, {"group": "g", "session_timeout": 1.0}])
