@@ -42,8 +42,16 @@ class UnreadableCluster(LocalCluster):
         self.server = unreadable_server.command(self.sectors)
 
 
+class ScrubbedCluster(UnreadableCluster):
+    """Its nodes begin a round of the scrub every second, in place of every ten."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.server = unreadable_server.command(self.sectors, "1.0")
+
+
 class Cluster(TestCluster):
-    kind = UnreadableCluster
+    kind: type[LocalCluster] = UnreadableCluster
 
     def harm(self, node: int, segment: Path, how: str) -> BatchHeader:
         """Rot, or a sector that cannot be read, in the middle of a segment; the batch there."""
@@ -58,6 +66,10 @@ class Cluster(TestCluster):
         return header
 
 
+class Scrubbed(Cluster):
+    kind = ScrubbedCluster
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running(tmp_path_factory.mktemp("three"), SLOW_SCRUB) as cluster:
@@ -66,7 +78,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def scrubbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running(tmp_path_factory.mktemp("scrubbed"), FAST_SCRUB) as cluster:
+    with running(tmp_path_factory.mktemp("scrubbed"), FAST_SCRUB, kind=Scrubbed) as cluster:
         yield cluster
 
 
@@ -77,8 +89,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @contextmanager
-def running(folder: Path, scrub_bytes_per_second: int, nodes: int = 3) -> Iterator[Cluster]:
-    cluster = Cluster(folder / "cluster", nodes)
+def running(
+    folder: Path, scrub_bytes_per_second: int, nodes: int = 3, kind: type[Cluster] = Cluster
+) -> Iterator[Cluster]:
+    cluster = kind(folder / "cluster", nodes)
     config = cluster.cluster.config
     config["log"] = {"scrub_bytes_per_second": scrub_bytes_per_second}
     cluster.cluster.config_file.write_text(yaml.safe_dump(config))

@@ -1,9 +1,10 @@
 """A whole server that cannot read some sectors of its disk: what a test names gives EIO.
 
-    python -m tests.support.unreadable_server FOLDER --config … --node-id N …
+    python -m tests.support.unreadable_server FOLDER ROUND --config … --node-id N …
 
 `FOLDER/N` holds a line for each: how a path ends, and the first and the last page that cannot be
-read. Written and renamed they may be: this is about what lies there.
+read. Written and renamed they may be: this is about what lies there. ROUND: the least seconds that
+the scrub takes for a round, or "-" for as many as it takes in production.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 PAGE = 4096
+AS_EVER = "-"
 
 
-def command(folder: Path) -> tuple[str, ...]:
+def command(folder: Path, scrub_round: str = AS_EVER) -> tuple[str, ...]:
     """What to run in place of the server."""
-    return sys.executable, "-m", "tests.support.unreadable_server", str(folder)
+    return sys.executable, "-m", "tests.support.unreadable_server", str(folder), scrub_round
 
 
 def make_unreadable(folder: Path, node: int, file: Path, position: int, end: int) -> None:
@@ -71,12 +73,15 @@ def lose(sectors: Sectors) -> None:
 
 
 def main() -> None:
-    folder = Path(sys.argv.pop(1))
+    folder, scrub_round = Path(sys.argv.pop(1)), sys.argv.pop(1)
     node = sys.argv[sys.argv.index("--node-id") + 1]
     lose(Sectors(folder / node))
 
     from jetstream_server.node.cli import main as serve
+    from jetstream_server.replication.drivers import scrub
 
+    if scrub_round != AS_EVER:
+        setattr(scrub, "ROUND_SECONDS", float(scrub_round))  # noqa: B010
     serve()
 
 
