@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -83,6 +84,7 @@ def test_security_is_switched_on_by_a_rolling_restart_without_a_client_noticing(
                 pytest.raises(UnauthenticatedError),
             ):
                 nobody.list_streams()
+            _activity_names_who_asked(cluster, admin, token)
             _nodes_still_work_together(cluster, admin)
 
 
@@ -106,6 +108,22 @@ def test_a_node_with_a_stream_that_its_operator_may_not_see_is_not_said_to_be_em
             assert admin.describe_stream("hidden").replicas == (node,)
     finally:
         cluster.close()
+
+
+def _activity_names_who_asked(cluster: TestCluster, admin: Client, token: str) -> None:
+    """Whichever node is asked: it forwards to the leader of the cursors."""
+    admin.record_activity()
+    for node in cluster.nodes:
+        with Client(cluster.cluster.grpc_addresses[node], token=token, timeout=20) as client:
+            client.commit_cursor(f"by-{node}", "orders", 0)
+            client.delete_cursor(f"by-{node}", "orders")
+
+    def told() -> list[tuple[str, str]]:
+        events = (json.loads(each.value or b"") for each in admin.fetch("__activity", offset=0))
+        return [(e["cursor"], e["principal"]) for e in events if "cursor" in e]
+
+    expected = [(f"by-{node}", "user:admin") for node in cluster.nodes for _ in range(2)]
+    cluster.wait_for("who has changed cursors is recorded", lambda: told() == expected)
 
 
 def _nodes_still_work_together(cluster: TestCluster, admin: Client) -> None:

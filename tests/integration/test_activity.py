@@ -3,14 +3,18 @@ meanwhile."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from jetstream_client import Client
+from jetstream_client import Client, NotFoundError, UnavailableError
 from tests.support.cluster import TestCluster
 
 
@@ -60,3 +64,102 @@ def test_every_change_is_recorded_once_although_leaders_are_killed(
     assert {event["stream"] for event in led} >= {"__activity"}
     query = "select count(*) as n from __activity where decode(value)->>'type' = 'stream_deleted'"
     assert json.loads(cluster.jetstream("sql", query, "--json"))["n"] == 1
+
+
+def test_every_change_of_a_cursor_is_recorded_once_although_its_leader_is_killed(
+    client: Client, cluster: TestCluster
+) -> None:
+    """Cursors are created, moved and deleted without a pause while the leader of `__cursors` is
+    killed: between the commit of a cursor and its event, too."""
+    client.create_stream("orders", "orders")
+    client.record_activity()
+    done: list[str] = []
+    stop = threading.Event()
+
+    def work() -> None:
+        with Client(cluster.servers) as client:
+            for number in itertools.count():
+                if stop.is_set():
+                    return
+                name = f"c{number}"
+                until_done(lambda name=name: client.commit_cursor(name, "orders", 0))  # type: ignore[misc]
+                if number % 3 == 0:
+                    until_done(lambda name=name: client.commit_cursor(name, "orders", 7))  # type: ignore[misc]
+                elif number % 3 == 1:
+                    until_done(lambda name=name: client.delete_cursor(name, "orders"))  # type: ignore[misc]
+                done.append(name)
+
+    with ThreadPoolExecutor() as threads:
+        working = threads.submit(work)
+        try:
+            for _ in range(2):
+                known = len(done)
+                cluster.wait_for("cursors are made", lambda: len(done) > known + 20)  # noqa: B023
+                leader = cluster.settled("__cursors").stream.leader
+                cluster.kill(leader)
+                known = len(done)
+                cluster.wait_for("another one leads", lambda: len(done) > known + 5)  # noqa: B023
+                cluster.restart(leader)
+                cluster.wait_for_isr("__cursors", cluster.nodes)
+        finally:
+            stop.set()
+        working.result()
+    client.commit_cursor("last", "orders", 0)
+
+    def is_complete() -> bool:
+        return recorded(client)[-1].get("cursor") == "last"
+
+    cluster.wait_for("the last event is recorded", is_complete)
+    found = [event for event in recorded(client) if "cursor" in event]
+    expected = Counter({("cursor_created", "last"): 1})
+    for number, name in enumerate(done):
+        expected["cursor_created", name] += 1
+        if number % 3 == 0:
+            expected["cursor_moved", name] += 1
+        elif number % 3 == 1:
+            expected["cursor_deleted", name] += 1
+    assert Counter((event["type"], event["cursor"]) for event in found) == expected
+    assert {event["stream"] for event in found} == {"orders@orders"}
+    moved = [event["changes"] for event in found if event["type"] == "cursor_moved"]
+    assert moved[0] == {"offset": {"before": 0, "after": 7}}
+
+
+def until_done(change: Callable[[], object]) -> None:
+    """Repeat a change until it is known to be made."""
+    while True:
+        try:
+            change()
+        except NotFoundError:
+            return  # An earlier attempt has deleted it.
+        except UnavailableError:
+            time.sleep(0.05)
+        else:
+            return
+
+
+def test_a_consumer_is_recorded_when_its_cursor_is_created_and_not_when_it_commits(
+    client: Client, cluster: TestCluster
+) -> None:
+    client.record_activity()
+    client.create_stream("invoices", "invoices")
+    for number in range(30):
+        client.publish("invoices", b"%d" % number)
+    with client.consume("invoices", cursor="mine") as consumer:
+        for _ in range(30):
+            next(consumer)
+            consumer.commit()
+    client.seek_cursor("mine", "invoices", 5)
+    client.delete_cursor("mine", "invoices")
+
+    def told() -> list[str]:
+        return [event["type"] for event in recorded(client) if event.get("cursor") == "mine"]
+
+    every = ["cursor_created", "cursor_moved", "cursor_deleted"]
+    cluster.wait_for("the deletion is recorded", lambda: told()[-1:] == every[-1:])
+    assert told() == every
+    query = (
+        "select decode(value)->>'cursor' as cursor, decode(value)->'changes'->'offset' as moved "
+        "from __activity where decode(value)->>'type' = 'cursor_moved'"
+    )
+    found = [json.loads(line) for line in cluster.jetstream("sql", query, "--json").splitlines()]
+    assert {"cursor": "mine", "moved": '{"before":30,"after":5}'} in found

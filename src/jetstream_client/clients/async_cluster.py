@@ -72,7 +72,8 @@ class AsyncClusterMethods(AsyncMethods):
         return await self._cluster.debug_node(node)
 
     async def record_activity(self) -> Stream:
-        """Write every change of the metadata to the stream `__activity` from now on.
+        """Write every change of the metadata, and which cursors are created, moved by hand and
+        deleted, to the stream `__activity` from now on.
 
         Returns this stream, which can be read like any other. Idempotent; it cannot be undone.
         """

@@ -853,7 +853,8 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RecordActivity(self, request, context):
-        """From now on every change of the metadata is a record of the stream `__activity`. Idempotent.
+        """From now on every change of the metadata is a record of the stream `__activity`, and so is every
+        cursor that is created, moved by hand or deleted. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,10 @@ from jetstream_server.cursors.records import (
     group_to_proto,
 )
 from jetstream_server.cursors.table import CursorTable, Entry, Outcome, Plan, Write
+from jetstream_server.cursors.teller import EventTeller
 from jetstream_server.log.encryption import plain_batches
+from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.state.activity import tells_of_cursors
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import RoleListener
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -73,9 +76,11 @@ class CursorStore(RoleListener):
         lease_held: Callable[[], bool],
         streams_of: StreamsOf,
         monotonic_clock: MonotonicClock,
+        metadata: MetadataLog,
     ) -> None:
         """lease_held: returns whether this node's session lease holds. streams_of: returns the
         streams that a consumer group reads."""
+        self._metadata = metadata
         self._replicas = replicas
         self._lease_held = lease_held
         self._streams_of = streams_of
@@ -94,7 +99,9 @@ class CursorStore(RoleListener):
             before.end()
             self._leading = None
         if leads:
-            self._leading = Leadership(replica, self._replicas, self._streams_of, self._clock)
+            self._leading = Leadership(
+                replica, self._replicas, self._streams_of, self._clock, self._metadata
+            )
 
     async def write(self, writes: Sequence[Write]) -> list[Outcome]:
         """Append the records that may be written, and return one outcome for each write once they
@@ -163,11 +170,14 @@ class Leadership:
         replicas: ReplicaManager,
         streams_of: StreamsOf,
         monotonic_clock: MonotonicClock,
+        metadata: MetadataLog,
     ) -> None:
         self.coordinator = Coordinator(self._save, streams_of, monotonic_clock)
         self._watching: asyncio.Task[None] | None = None
         self.leader_epoch = replica.stream.leader_epoch
         self.table = CursorTable()
+        self._registry = metadata.registry
+        self._teller = EventTeller(self.table, self.write, metadata)
         self.loaded = asyncio.Event()
         self.ended = False
         self.trouble = ""
@@ -197,6 +207,7 @@ class Leadership:
                 await asyncio.sleep(_RETRY_SECONDS)
                 offset = max(offset, log.log_start_offset)
         self._load_groups()
+        self._teller.start()
         logger.info("cursors_loaded", count=len(self.table.committed), records_end=end_offset)
         self.loaded.set()
 
@@ -293,7 +304,10 @@ class Leadership:
         leadership = self._replica.leadership
         if leadership is None:
             raise NotLeaderError("this node does not lead the cursors any more; try again")
-        plan = self.table.plan(requests, self._replica.log.log_end_offset)
+        tells = tells_of_cursors(self._registry)
+        plan = self.table.plan(
+            requests, self._replica.log.log_end_offset, self.leader_epoch if tells else None
+        )
         if plan.keys:
             leadership.check_can_append()
             encoded = batches.encode(plan.values, SUBJECT, keys=plan.keys)
@@ -318,6 +332,7 @@ class Leadership:
             for answer, outcomes in zip(self._plan_answers.popleft(), plan.answers, strict=True):
                 if not answer.done():
                     answer.set_result(outcomes)
+        self._teller.look()
         if self.table.waits:
             self._watch()
 
@@ -327,6 +342,7 @@ class Leadership:
         self._loading.cancel()
         if self._watching is not None:
             self._watching.cancel()
+        self._teller.end()
         self._replica.remove_waiter(self._moved)
         self.loaded.set()
         error = UnavailableError("the leader of the cursors changes; try again")

@@ -8,7 +8,8 @@ Invariants. `committed` holds only records that every later leader will have. Re
 else. A request is decided against all records appended before it, committed or not. It is answered
 once all of them are committed, so no answer depends on a record that may still be lost. A key
 counts for its creator until it is deleted, whoever writes it later. The revision of a record is its
-offset, so it grows with every record of a key.
+offset, so it grows with every record of a key. **safety** While activity is recorded, a change that
+has to be told is in one batch with its event (events.py), or is refused.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from sys import intern
 from typing import NamedTuple
 
@@ -26,12 +28,24 @@ from jetstream_protocol.errors import (
     QuotaExceededError,
     UnavailableError,
 )
-from jetstream_server.cursors.records import creator_of, with_creator
+from jetstream_server.cursors.events import (
+    EVENT_PREFIX,
+    NO_CAUSE,
+    Cause,
+    Event,
+    event_about,
+    event_key,
+    waiting_event,
+)
+from jetstream_server.cursors.records import CURSOR_PREFIX, creator_of, with_creator
 
 NO_REVISION = -1
 """The expected revision of a key that has no record."""
 KEYS_MAX = 250_000
 """Upper bound on keys: about 100 MB of memory on the node that leads `__cursors`."""
+
+EVENTS_WAITING_MAX = 20_000
+"""Upper bound on committed events that wait to be noted. Changes that need one are refused then."""
 
 
 class Entry(NamedTuple):
@@ -58,7 +72,7 @@ class Write:
     """A record to write. value: None deletes the key. expected_revision: write the record only if
     the key has this revision; NO_REVISION: only if it has none; None: in any case. creator: the
     principal whose a new key is, "" for none; creator_keys_max: how many keys it may have, 0: any
-    number."""
+    number. cause: what an event about it says."""
 
     key: bytes
     value: bytes | None
@@ -66,6 +80,7 @@ class Write:
     fence: Fence | None = None
     creator: str = ""
     creator_keys_max: int = 0
+    cause: Cause = NO_CAUSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +107,11 @@ class Plan:
     def end_offset(self) -> int:
         return self.base_offset + len(self.keys)
 
+    def add(self, key: bytes, entry: Entry | None, creator: str = "") -> None:
+        self.keys.append(key)
+        self.values.append(None if entry is None else entry.value)
+        self.creators.append(creator)
+
 
 class CursorTable:
     """See the module."""
@@ -104,6 +124,8 @@ class CursorTable:
         self._sorted: list[bytes] | None = None
         self._created: Counter[str] = Counter()
         """How many keys each creator has, records that wait included."""
+        self._events: dict[bytes, None] = {}
+        """The keys of the committed events, in the order of the log."""
 
     @property
     def committed(self) -> Mapping[bytes, Entry]:
@@ -114,6 +136,20 @@ class CursorTable:
     def waits(self) -> bool:
         """Whether a plan waits for its commit."""
         return bool(self._waiting)
+
+    def events(self, count_max: int, bytes_max: int) -> list[Event]:
+        """The first committed events that wait to be noted, all of one leader epoch. At least one,
+        if there is any, and not much more than that many bytes."""
+        found: list[Event] = []
+        for key in islice(self._events, count_max):
+            event = waiting_event(key, self._committed[key].value)
+            if found and event.leader_epoch != found[0].leader_epoch:
+                break
+            found.append(event)
+            bytes_max -= len(self._committed[key].value)
+            if bytes_max <= 0:
+                break
+        return found
 
     def load(
         self, offsets: Iterable[int], keys: Iterable[bytes | None], values: Iterable[bytes | None]
@@ -126,18 +162,27 @@ class CursorTable:
             before = self._committed.get(key)
             entry = None if value is None else Entry(value, offset, intern(creator_of(key, value)))
             self._count(before, entry)
+            self._list_event(key, entry)
             if entry is None:
                 self._committed.pop(key, None)
             else:
                 self._committed[key] = entry
 
-    def plan(self, requests: Iterable[Sequence[Write]], base_offset: int) -> Plan:
-        """Decide the requests in their order. Changes nothing; `appended` does."""
+    def plan(
+        self,
+        requests: Iterable[Sequence[Write]],
+        base_offset: int,
+        telling_epoch: int | None = None,
+    ) -> Plan:
+        """Decide the requests in their order. Changes nothing; `appended` does. telling_epoch: the
+        leader epoch, if changes of cursors are to be told; else None."""
         plan = Plan(base_offset, [], [], [])
         planned: dict[bytes, Entry | None] = {}
         created: Counter[str] = Counter()
         for writes in requests:
-            plan.answers.append([self._decide(write, planned, created, plan) for write in writes])
+            plan.answers.append(
+                [self._decide(write, planned, created, plan, telling_epoch) for write in writes]
+            )
         return plan
 
     def _decide(
@@ -146,6 +191,7 @@ class CursorTable:
         planned: dict[bytes, Entry | None],
         created: Counter[str],
         plan: Plan,
+        telling_epoch: int | None,
     ) -> Outcome:
         """created: by how much the plan changes the number of keys of each creator."""
         key, expected = write.key, write.expected_revision
@@ -168,11 +214,15 @@ class CursorTable:
         entry = None
         if write.value is not None:
             entry = Entry(with_creator(write.value, creator), plan.end_offset, creator)
+        event = None if telling_epoch is None else _event(before, entry, write)
+        if event is not None and len(self._events) >= EVENTS_WAITING_MAX:
+            return Outcome(before, _cannot_tell())
         created[creator] += (entry is not None) - (before is not None)
-        plan.keys.append(key)
-        plan.values.append(None if entry is None else entry.value)
-        plan.creators.append(creator)
         planned[key] = entry
+        plan.add(key, entry, creator)
+        if event is not None and telling_epoch is not None:
+            offset = plan.end_offset
+            plan.add(event_key(telling_epoch, offset), Entry(event.encode(), offset))
         return Outcome(entry)
 
     def _newest(self, key: bytes) -> Entry | None:
@@ -202,6 +252,7 @@ class CursorTable:
 
     def _commit(self, plan: Plan) -> None:
         for key, entry in _records(plan):
+            self._list_event(key, entry)
             if entry is None:
                 self._sorted = None
                 self._committed.pop(key, None)
@@ -210,6 +261,13 @@ class CursorTable:
                     self._sorted = None
                 self._committed[key] = entry
             self._settle(key, None if entry is None else entry.revision)
+
+    def _list_event(self, key: bytes, entry: Entry | None) -> None:
+        if key.startswith(EVENT_PREFIX):
+            if entry is None:
+                self._events.pop(key, None)
+            else:
+                self._events[key] = None
 
     def _settle(self, key: bytes, revision: int | None) -> None:
         """Forget a waiting record that is committed, unless a later record of the key waits."""
@@ -227,6 +285,21 @@ class CursorTable:
         found = [key for key in keys if key.startswith(prefix)]
         is_last = len(found) < count_max or start + count_max >= len(self._sorted)
         return [self._committed[key] for key in found], b"" if is_last else keys[-1]
+
+
+def _event(before: Entry | None, after: Entry | None, write: Write) -> str | None:
+    """What to tell of a write; None: nothing."""
+    if not write.key.startswith(CURSOR_PREFIX):
+        return None
+    was, now = (None if each is None else each.value for each in (before, after))
+    return event_about(was, now, write.cause)
+
+
+def _cannot_tell() -> UnavailableError:
+    return UnavailableError(
+        f"{EVENTS_WAITING_MAX} changes of cursors wait to be recorded in __activity: look whether "
+        "its replicas are in sync, and try again"
+    )
 
 
 def _used_up(creator: str, most: int) -> QuotaExceededError:

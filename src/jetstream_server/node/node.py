@@ -490,7 +490,9 @@ class NodeStart:
     def _make_cursors(self, replicas: ReplicaManager) -> CursorStore:
         clock = self._environment.clocks.monotonic
         return self._until_stop(
-            CursorStore(replicas, self.membership.lease_held, self._read_as_one, clock)
+            CursorStore(
+                replicas, self.membership.lease_held, self._read_as_one, clock, self.metadata
+            )
         )
 
     def _read_as_one(self, source: str) -> list[StreamId]:

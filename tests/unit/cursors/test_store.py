@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,9 +13,11 @@ from jetstream_protocol.errors import NotLeaderError, UnavailableError
 from jetstream_server.cursors import store
 from jetstream_server.cursors.store import CURSORS, SETTINGS, CursorStore
 from jetstream_server.cursors.table import Entry, Write
+from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.commands import FEATURE_LEVEL_MAX, SetCluster, TransferLeader
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import Listeners
+from tests.support.local_metadata import LocalMetadata
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
 
@@ -30,7 +33,11 @@ class Leader:
         self.node.open()
         self.lease = True
         self.store = CursorStore(
-            self.node.replicas, lambda: self.lease, lambda source: [], self.node.clocks.monotonic
+            self.node.replicas,
+            lambda: self.lease,
+            lambda source: [],
+            self.node.clocks.monotonic,
+            cast(MetadataLog, LocalMetadata(self.node.cluster)),
         )
         self.node.begin(Listeners(roles=(self.store,)))
 
@@ -85,7 +92,11 @@ async def test_a_restarted_leader_knows_what_was_committed(tmp_path: Path) -> No
     leader.node.cluster.register(0, feature_level_max=FEATURE_LEVEL_MAX)
     leader.node.open(clean=True)
     again = CursorStore(
-        leader.node.replicas, lambda: True, lambda source: [], leader.node.clocks.monotonic
+        leader.node.replicas,
+        lambda: True,
+        lambda source: [],
+        leader.node.clocks.monotonic,
+        cast(MetadataLog, LocalMetadata(leader.node.cluster)),
     )
     leader.node.begin(Listeners(roles=(again,)))
     leader.flush()

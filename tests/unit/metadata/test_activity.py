@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from jetstream_protocol.types import NodeId, WallUs
+import pytest
+
+from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
+from jetstream_protocol.generated.cursors_pb2 import Cursor
+from jetstream_protocol.types import LeaderEpoch, NodeId, WallUs
+from jetstream_server.cursors.events import Cause, event_about
 from jetstream_server.metadata.state import outbox as outboxes
-from jetstream_server.metadata.state.activity import ACTIVITY
+from jetstream_server.metadata.state.activity import ACTIVITY, NOTED_MAX, tells_of_cursors
 from jetstream_server.metadata.state.commands import (
     FEATURE_LEVEL_MAX,
     AddAcl,
@@ -16,6 +21,7 @@ from jetstream_server.metadata.state.commands import (
     CreateToken,
     DeleteStream,
     FenceNode,
+    NoteCursors,
     RevokeToken,
     SetCluster,
     TransferLeader,
@@ -39,6 +45,24 @@ def recording() -> Cluster:
         )
     )
     return cluster
+
+
+def cursor_event(number: int) -> str:
+    cursor = Cursor(
+        name=f"reader-{number}", stream_id=7, stream_name="orders", stream_subject="orders.>"
+    )
+    text = event_about(None, cursor.SerializeToString(), Cause("user:me"))
+    assert text is not None
+    return text
+
+
+def noted(epoch: int, *offsets: int) -> NoteCursors:
+    """The records of `__cursors` at these offsets."""
+    return NoteCursors(
+        leader_epoch=LeaderEpoch(epoch),
+        offsets=offsets,
+        events=tuple(map(cursor_event, offsets)),
+    )
 
 
 def events(registry: Registry, after: int = 0) -> list[dict[str, Any]]:
@@ -151,3 +175,87 @@ def test_an_outbox_that_nobody_empties_is_bounded_and_the_numbers_show_what_was_
     assert outbox.first_sequence == 6
     assert len(outbox.after(0)) == outboxes.EVENTS_MAX
     assert Outbox.from_dict(outbox.to_dict()) == outbox
+
+
+class TestCursors:
+    def test_an_event_is_put_in_once_however_often_it_comes(self) -> None:
+        cluster = recording()
+        cluster.do(noted(1, 5, 7))
+        cluster.do(noted(1, 5, 7))
+        cluster.do(noted(1, 7, 9))
+        found = events(cluster.registry, after=1)
+        assert [event["cursor"] for event in found] == ["reader-5", "reader-7", "reader-9"]
+        assert [event["sequence"] for event in found] == [2, 3, 4]
+        assert found[0] == {
+            "sequence": 2,
+            "revision": cluster.registry.revision - 2,
+            "type": "cursor_created",
+            "cursor": "reader-5",
+            "stream": "orders@orders.>",
+            "stream_id": 7,
+            "offset": 0,
+            "principal": "user:me",
+        }
+
+    def test_a_leader_that_lost_records_may_use_their_offsets_again(self) -> None:
+        cluster = recording()
+        cluster.do(noted(1, 5, 7))
+        cluster.do(noted(2, 6))
+        assert events(cluster.registry)[-1]["cursor"] == "reader-6"
+
+    def test_which_were_put_in_survives_a_snapshot_and_trimming(self) -> None:
+        cluster = recording()
+        cluster.do(noted(1, 5))
+        cluster.do(TrimActivity(through=2))
+        fresh = Registry()
+        fresh.restore(cluster.registry.snapshot())
+        assert fresh.activity == cluster.registry.activity
+        cluster.do(noted(1, 5))
+        assert events(cluster.registry) == []
+
+    def test_before_the_level_nothing_is_told_and_the_command_is_unknown(self) -> None:
+        cluster = Cluster(nodes=3)
+        for node_id in range(3):
+            cluster.register(node_id, feature_level_max=FEATURE_LEVEL_MAX)
+        cluster.do(SetCluster(feature_level=FeatureLevel(4)))
+        cluster.create(ACTIVITY, "", internal=True)
+        assert not tells_of_cursors(cluster.registry)
+        with pytest.raises(InvalidRequestError, match="unknown metadata operation 'note_cursors'"):
+            cluster.do(noted(1, 5))
+        cluster.do(SetCluster(feature_level=FEATURE_LEVEL_MAX))
+        assert tells_of_cursors(cluster.registry)
+        cluster.do(noted(1, 5))
+
+    def test_without_the_stream_nothing_is_told(self) -> None:
+        cluster = Cluster(nodes=3)
+        for node_id in range(3):
+            cluster.register(node_id, feature_level_max=FEATURE_LEVEL_MAX)
+        cluster.do(SetCluster(feature_level=FEATURE_LEVEL_MAX))
+        assert not tells_of_cursors(cluster.registry)
+        with pytest.raises(PreconditionFailedError, match="no stream of activity"):
+            cluster.do(noted(1, 5))
+
+    @pytest.mark.parametrize(
+        "event",
+        [
+            "",
+            "[" * 3000,
+            "[]",
+            "{}",
+            '{"type":"stream_deleted"}',
+            cursor_event(1)[:-1] + ',"more":1}',
+            cursor_event(1).replace('"reader-1"', "1"),
+            cursor_event(1).replace("cursor_created", "cursor_moved"),
+        ],
+    )
+    def test_what_is_not_an_event_about_a_cursor_is_refused(self, event: str) -> None:
+        cluster = recording()
+        before = cluster.registry.activity
+        with pytest.raises(InvalidRequestError):
+            cluster.do(NoteCursors(leader_epoch=LeaderEpoch(1), offsets=(5,), events=(event,)))
+        assert cluster.registry.activity == before
+
+    @pytest.mark.parametrize("offsets", [(), (5, 5), (7, 5), tuple(range(NOTED_MAX + 1))])
+    def test_the_number_and_the_order_of_events_are_checked(self, offsets: tuple[int, ...]) -> None:
+        with pytest.raises(InvalidRequestError):
+            recording().do(noted(1, *offsets))

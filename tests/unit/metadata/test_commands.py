@@ -35,6 +35,7 @@ from jetstream_server.metadata.state.commands import (
     DrainNode,
     ElectLeader,
     FenceNode,
+    NoteCursors,
     PurgeStream,
     RegisterNode,
     RemoveAcl,
@@ -78,6 +79,10 @@ WRITTEN: list[tuple[Command, str]] = [
     ),
     (DeleteStream(stream_id=STREAM), '{"op":"delete_stream","stream_id":7}'),
     (TrimActivity(through=9), '{"op":"trim_activity","through":9}'),
+    (
+        NoteCursors(leader_epoch=LeaderEpoch(3), offsets=(7, 9), events=("{}", '{"a":1}')),
+        '{"op":"note_cursors","leader_epoch":3,"offsets":[7,9],"events":["{}","{\\"a\\":1}"]}',
+    ),
     (
         AlterStream(stream_id=STREAM, stream_epoch=3, config={"min_insync_replicas": 1}),
         '{"op":"alter_stream","stream_id":7,"stream_epoch":3,"config":{"min_insync_replicas":1}}',

@@ -74,7 +74,7 @@ def record_activity(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Write every later change to the stream __activity.
+    """Write every later change, also of cursors, to the stream __activity.
 
     Example: jetstream cluster record-activity && jetstream fetch __activity --follow
     """

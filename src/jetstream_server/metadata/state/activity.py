@@ -4,14 +4,18 @@ Once that stream exists, the entry that makes a change also puts an event with t
 the outbox. The leader of the stream appends the events, and then removes them by a command. So no
 event is missed, whichever node fails: an event that is not committed in the stream's log is still
 in the outbox, and its number shows a new leader what is in the log already.
+
+Cursors are not metadata: their events come from `__cursors` (cursors/events.py), by a command.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
+from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
 from jetstream_server.metadata.state.changes import (
     ActivityChanged,
     Change,
@@ -23,8 +27,13 @@ from jetstream_server.metadata.state.changes import (
     StreamCreated,
     StreamDeleted,
 )
-from jetstream_server.metadata.state.commands import TrimActivity
+from jetstream_server.metadata.state.commands import (
+    CURSOR_EVENTS_LEVEL,
+    NoteCursors,
+    TrimActivity,
+)
 from jetstream_server.metadata.state.decision import Decision
+from jetstream_server.metadata.state.fields import Fields
 from jetstream_server.metadata.state.model import (
     FeatureLevel,
     NodeMetadata,
@@ -37,6 +46,9 @@ from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.security.state import SecurityState
 
 ACTIVITY = "__activity"
+CURSOR_EVENTS = ("cursor_created", "cursor_moved", "cursor_deleted")
+NOTED_MAX = 500
+"""Upper bound on the events of one command: it is one entry of the metadata group."""
 
 
 def noted(tables: Tables, changes: Iterable[Change]) -> Outbox:
@@ -57,6 +69,64 @@ def trim_activity(tables: Tables, command: TrimActivity) -> Decision:
     before = tables.activity
     after = before.without(command.through)
     return Decision(changes=() if after is before else (ActivityChanged(before, after),))
+
+
+def tells_of_cursors(tables: Tables) -> bool:
+    """Whether events about cursors are asked for, and every node understands them."""
+    if tables.settings.feature_level < CURSOR_EVENTS_LEVEL:
+        return False
+    return tables.find(ACTIVITY, "") is not None
+
+
+def note_cursors(tables: Tables, command: NoteCursors) -> Decision:
+    """Put events about cursors into the outbox. **safety** Each once: those up to the last one that
+    was noted are passed over. So whoever leads `__cursors` may repeat what it finds there."""
+    before = tables.activity
+    if tables.find(ACTIVITY, "") is None:
+        raise PreconditionFailedError("there is no stream of activity")
+    if not 0 < len(command.events) == len(command.offsets) <= NOTED_MAX:
+        raise InvalidRequestError(f"note_cursors has 1 to {NOTED_MAX} events, each with its offset")
+    positions = [(int(command.leader_epoch), offset) for offset in command.offsets]
+    if positions != sorted(set(positions)):
+        raise InvalidRequestError("note_cursors has events in the order of the log")
+    texts: list[str] = []
+    for position, text in zip(positions, command.events, strict=True):
+        event = _cursor_event(text)
+        if position > before.cursors_noted:
+            sequence = before.next_sequence + len(texts)
+            numbered = {"sequence": sequence, "revision": tables.revision, **event}
+            texts.append(json.dumps(numbered, separators=(",", ":")))
+    if not texts:
+        return Decision()
+    after = replace(before.with_events(texts), cursors_noted=positions[-1])
+    return Decision(changes=(ActivityChanged(before, after),))
+
+
+def _cursor_event(text: str) -> dict[str, Any]:
+    """Read an event about a cursor. Raises InvalidRequestError for anything else."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError("an event of note_cursors is not JSON") from error
+    if not isinstance(values, dict):
+        raise InvalidRequestError("an event of note_cursors is not a JSON object")
+    given = Fields(values, "note_cursors.events")
+    event: dict[str, Any] = {"type": given.choice("type", CURSOR_EVENTS)}
+    event |= {"cursor": given.text("cursor"), "stream": given.text("stream")}
+    event["stream_id"] = given.stream_id()
+    if event["type"] == "cursor_moved":
+        moved = given.object("changes")
+        offset = moved.object("offset")
+        both = {name: offset.integer(name) for name in ("before", "after")}
+        event["changes"] = {"offset": both}
+        offset.finish()
+        moved.finish()
+    else:
+        event["offset"] = given.integer("offset")
+    if given.has("principal"):
+        event["principal"] = given.text("principal")
+    given.finish()
+    return event
 
 
 def _events(change: Change, level: FeatureLevel) -> Iterator[dict[str, Any]]:

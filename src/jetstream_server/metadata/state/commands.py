@@ -21,10 +21,12 @@ from jetstream_protocol.types import BootUs, LeaderEpoch, NodeId, StreamId, Wall
 from jetstream_server.metadata.state.command_json import ALWAYS_WRITTEN, Command, since
 from jetstream_server.metadata.state.model import Addresses, FeatureLevel, RequestedSettings
 
-FEATURE_LEVEL_MAX = FeatureLevel(4)
+FEATURE_LEVEL_MAX = FeatureLevel(5)
 """The newest feature level this software understands (docs/replication.md, "Feature levels")."""
 VOTERS_LEVEL = FeatureLevel(4)
 """From this level on the group's log may name its voters (metadata/raft/voters.py)."""
+CURSOR_EVENTS_LEVEL = FeatureLevel(5)
+"""From this level on the stream of activity tells of cursors (NoteCursors)."""
 
 # Which streams exist (stream_commands.py).
 
@@ -420,3 +422,22 @@ class TrimActivity(Command):
     op: ClassVar[str] = "trim_activity"
     level: ClassVar[int] = 2
     through: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteCursors(Command):
+    """Put events about cursors into the outbox of the stream of activity, each once.
+
+    offsets, events: of the records of `__cursors` that hold the events, and their texts, in the
+    order of the log (cursors/events.py). leader_epoch: in which all of them were appended. Events
+    up to the last one that was noted are passed over, so a repetition changes nothing.
+
+    Errors: invalid_request for other than 1 to NOTED_MAX events, and for texts that are not events;
+    precondition_failed while there is no stream of activity.
+    """
+
+    op: ClassVar[str] = "note_cursors"
+    level: ClassVar[int] = CURSOR_EVENTS_LEVEL
+    leader_epoch: LeaderEpoch
+    offsets: tuple[int, ...]
+    events: tuple[str, ...] = field(repr=False)

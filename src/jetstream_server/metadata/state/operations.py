@@ -63,6 +63,7 @@ OPERATIONS: dict[str, Operation[Any]] = {
         Operation(commands.RemoveAcl, security_commands.remove_acl),
         Operation(commands.BootstrapSecurity, security_commands.bootstrap_security),
         Operation(commands.TrimActivity, activity.trim_activity),
+        Operation(commands.NoteCursors, activity.note_cursors),
     )
 }
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 EVENTS_MAX = 10_000
 """Upper bound on events. If the stream takes none for a long time, the oldest are lost. Their
 numbers show that: the next event written does not have the next number."""
 
+NOTHING_NOTED = (-1, -1)
+
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """events: JSON texts, the oldest first; the last has the number `next_sequence - 1`."""
+    """events: JSON texts, the oldest first; the last has the number `next_sequence - 1`.
+
+    cursors_noted: the leader epoch and the offset of the last record of `__cursors` whose event was
+    put in; later records have higher ones."""
 
     next_sequence: int = 1
     events: tuple[str, ...] = ()
+    cursors_noted: tuple[int, int] = NOTHING_NOTED
 
     @property
     def first_sequence(self) -> int:
@@ -28,18 +34,28 @@ class Outbox:
         return self.events[max(0, sequence + 1 - self.first_sequence) :]
 
     def with_event(self, text: str) -> Outbox:
-        return Outbox(self.next_sequence + 1, (*self.events, text)[-EVENTS_MAX:])
+        return self.with_events((text,))
+
+    def with_events(self, texts: Sequence[str]) -> Outbox:
+        events = (*self.events, *texts)[-EVENTS_MAX:]
+        return replace(self, next_sequence=self.next_sequence + len(texts), events=events)
 
     def without(self, through: int) -> Outbox:
         """The outbox without the events up to this number."""
         kept = self.after(min(through, self.next_sequence - 1))
-        return self if len(kept) == len(self.events) else Outbox(self.next_sequence, kept)
+        return self if len(kept) == len(self.events) else replace(self, events=kept)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"next_sequence": self.next_sequence, "events": list(self.events)}
+        """Without `cursors_noted` before the first event about a cursor: older software writes the
+        same."""
+        values: dict[str, Any] = {"next_sequence": self.next_sequence, "events": list(self.events)}
+        if self.cursors_noted != NOTHING_NOTED:
+            values["cursors_noted"] = list(self.cursors_noted)
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Outbox:
         """The reverse of `to_dict`. Raises KeyError, TypeError or ValueError for other values."""
         events = tuple(map(str, values["events"]))
-        return cls(int(values["next_sequence"]), events)
+        leader_epoch, offset = values.get("cursors_noted", NOTHING_NOTED)
+        return cls(int(values["next_sequence"]), events, (int(leader_epoch), int(offset)))

@@ -11,6 +11,7 @@ from jetstream_protocol.errors import JetstreamError, NotFoundError, Unavailable
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc
 from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.cursors.store import CURSORS
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.client.streams import Streams
 from jetstream_server.metadata.state.activity import ACTIVITY
@@ -39,6 +40,9 @@ from jetstream_server.serving.grpc.transfers import Transfers
 from jetstream_server.serving.grpc.voters import GroupVoters
 
 logger = structlog.get_logger("jetstream.replication")
+
+TOLD_SECONDS = 3.0
+TOLD_RETRY_SECONDS = 0.05
 
 
 class ClusterService(api_pb2_grpc.ClusterServicer):
@@ -195,7 +199,32 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         await self._streams.create_internal(ACTIVITY, activity_recorder.SETTINGS)
         stream = self._metadata.registry.find(ACTIVITY, "")
         assert stream is not None, "a stream of the server's own is not deleted"
+        await self._until_cursors_are_told(stream)
         return pb.RecordActivityResponse(stream=stream_to_proto(stream))
+
+    async def _until_cursors_are_told(self, stream: StreamMetadata) -> None:
+        """Return once the leader of the cursors knows the stream of activity. A later leader does:
+        it was elected by a later entry. Raises UnavailableError."""
+        cursors = self._metadata.registry.find(CURSORS, "")
+        if cursors is None or cursors.leader in (NO_NODE, self._node_id):
+            return
+        reason = f"node {cursors.leader} does not answer"
+        try:
+            async with asyncio.timeout(TOLD_SECONDS):
+                while True:
+                    try:
+                        await self._peers.reach_epoch(
+                            cursors.leader, stream.id, stream.stream_epoch
+                        )
+                    except JetstreamError as error:
+                        reason = error.message
+                        await asyncio.sleep(TOLD_RETRY_SECONDS)
+                    else:
+                        return
+        except TimeoutError:
+            raise UnavailableError(
+                f"changes are recorded, but perhaps not those of cursors yet: {reason}; try again"
+            ) from None
 
     async def PrepareHandOver(
         self, request: pb.PrepareHandOverRequest, call: Call

@@ -46,8 +46,8 @@ class CursorLeader:
     ) -> _Answer | None:
         """The answer of the node that leads; None: this node leads and has to answer.
 
-        principal: whose quota counts. Raises the other node's JetstreamError, UnavailableError,
-        and NotLeaderError for a call that was forwarded to the wrong node.
+        principal: the caller, whose quota counts. Raises the other node's JetstreamError,
+        UnavailableError, and NotLeaderError for a call that was forwarded to the wrong node.
         """
         log = self._registry.find(CURSORS, "")
         assert log is not None, "it was created"

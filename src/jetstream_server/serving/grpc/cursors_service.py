@@ -16,6 +16,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import common_pb2, cursors_pb2_grpc
 from jetstream_protocol.generated import cursors_pb2 as pb
 from jetstream_server.clocks import WallClock
+from jetstream_server.cursors.events import Cause
 from jetstream_server.cursors.records import CURSOR_PREFIX, cursor_key
 from jetstream_server.cursors.store import CursorStore
 from jetstream_server.cursors.table import Entry, Fence, Outcome, Write
@@ -166,9 +167,10 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         self, request: pb.DeleteCursorRequest, call: Call
     ) -> pb.DeleteCursorResponse:
         self._name_in_full(request, call.identity)
+        principal = quota_holder(self._access.control, call)
         if self._leader.exists:
             told = await self._leader.forward(
-                call, "DeleteCursor", request, pb.DeleteCursorResponse
+                call, "DeleteCursor", request, pb.DeleteCursorResponse, principal
             )
             if told is not None:
                 return told
@@ -179,7 +181,9 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
             )
         stream = self._registry.find(ref.name, ref.subject)
         fence = Fence(request.name, 0 if stream is None else stream.id)
-        (outcome,) = await self._store.write([Write(key, None, None, fence)])
+        (outcome,) = await self._store.write(
+            [Write(key, None, None, fence, cause=Cause(principal))]
+        )
         if outcome.error is not None:
             raise outcome.error
         return pb.DeleteCursorResponse()
@@ -241,6 +245,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
             Fence(commit.name, stream.id, commit.member_id, commit.generation),
             principal,
             self._access.control.quotas.cursors,
+            Cause(principal, by_hand=not commit.owner),
         )
 
     # Answers.

@@ -227,7 +227,8 @@ class Peers:
         self, node_id: NodeId, method: str, request: Message, principal: str = ""
     ) -> Any:
         """Forward a request of the services `Cursors` and `Groups` to the leader of the cursors.
-        principal: whose quota counts, "" for nobody's. Raises the leader's JetstreamError."""
+        principal: the caller, whose quota counts; "": nobody's. Raises the leader's
+        JetstreamError."""
         in_groups = hasattr(groups_pb2_grpc.GroupsServicer, method)
         return await self._call(
             node_id,
