@@ -10,12 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jetstream_client import Client, NotFoundError, UnavailableError
-from tests.support.cluster import TestCluster
+from tests.support.cluster import TestCluster, running_cluster
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_every_change_of_a_cursor_is_recorded_once_although_its_leader_is_killed
     client.commit_cursor("last", "orders", 0)
 
     def is_complete() -> bool:
-        return recorded(client)[-1].get("cursor") == "last"
+        return any(event.get("cursor") == "last" for event in recorded(client))
 
     cluster.wait_for("the last event is recorded", is_complete)
     found = [event for event in recorded(client) if "cursor" in event]
@@ -163,3 +164,39 @@ def test_a_consumer_is_recorded_when_its_cursor_is_created_and_not_when_it_commi
     )
     found = [json.loads(line) for line in cluster.jetstream("sql", query, "--json").splitlines()]
     assert {"cursor": "mine", "moved": '{"before":30,"after":5}'} in found
+
+
+def test_recording_has_begun_once_the_leader_of_the_cursors_knows(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster, Client(cluster.servers) as client:
+        client.create_stream("orders", "orders")
+        client.commit_cursor("mine", "orders", 0)
+        controller = client.describe_cluster().controller
+        leader, other = (node for node in cluster.nodes if node != controller)
+        if client.describe_stream("__cursors").leader != leader:
+            client.transfer_leader("__cursors", leader)
+        cluster.wait_for_isr("__cursors", cluster.nodes)
+        with (
+            Client(cluster.cluster.grpc_addresses[other]) as asking,
+            ThreadPoolExecutor() as threads,
+        ):
+            cluster.freeze(leader)
+            try:
+                recording = threads.submit(asking.record_activity)
+                cluster.wait_for(
+                    "the stream is there", lambda: "__activity" in names_known_to(cluster, other)
+                )
+                time.sleep(0.2)
+                assert not recording.done()
+            finally:
+                cluster.thaw(leader)
+            recording.result()
+        client.commit_cursor("mine", "orders", 7)
+        cluster.wait_for(
+            "it is recorded",
+            lambda: any(event["type"] == "cursor_moved" for event in recorded(client)),
+        )
+
+
+def names_known_to(cluster: TestCluster, node: int) -> list[str]:
+    with Client(cluster.cluster.grpc_addresses[node]) as client:
+        return [stream.name for stream in client.list_streams(internal=True)]

@@ -205,17 +205,12 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
     async def _until_cursors_are_told(self, stream: StreamMetadata) -> None:
         """Return once the leader of the cursors knows the stream of activity. A later leader does:
         it was elected by a later entry. Raises UnavailableError."""
-        cursors = self._metadata.registry.find(CURSORS, "")
-        if cursors is None or cursors.leader in (NO_NODE, self._node_id):
-            return
-        reason = f"node {cursors.leader} does not answer"
+        reason = "its leader does not answer"
         try:
             async with asyncio.timeout(TOLD_SECONDS):
-                while True:
+                while (leader := self._other_cursor_leader()) is not None:
                     try:
-                        await self._peers.reach_epoch(
-                            cursors.leader, stream.id, stream.stream_epoch
-                        )
+                        await self._peers.reach_epoch(leader, stream.id, stream.stream_epoch)
                     except JetstreamError as error:
                         reason = error.message
                         await asyncio.sleep(TOLD_RETRY_SECONDS)
@@ -225,6 +220,13 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
             raise UnavailableError(
                 f"changes are recorded, but perhaps not those of cursors yet: {reason}; try again"
             ) from None
+
+    def _other_cursor_leader(self) -> NodeId | None:
+        """The node that leads the cursors, if it is another one."""
+        cursors = self._metadata.registry.find(CURSORS, "")
+        if cursors is None or cursors.leader in (NO_NODE, self._node_id):
+            return None
+        return cursors.leader
 
     async def PrepareHandOver(
         self, request: pb.PrepareHandOverRequest, call: Call
