@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shlex
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 from examples.cluster.local import node_name
 from jetstream_client import Client, Consumer, PreconditionFailedError, Stream
 from jetstream_client.cli import moves
+from jetstream_client.cli.copy_progress import to_copy
 from jetstream_client.cli.exits import Exit
 from tests.support import command
 from tests.support.cluster import TestCluster, running_cluster
@@ -223,6 +225,46 @@ def test_a_plan_does_not_undo_what_was_decided_since(cluster: TestCluster, clien
         code, shown = answer("y")
     assert code == 0, shown
     assert client.describe_stream("spread").replicas == (0, 1)
+
+
+MEBIBYTE = 1024 * 1024
+
+
+def test_a_move_is_as_fast_as_the_throttle_allows_and_shows_how_far_it_is(
+    cluster: TestCluster, client: Client
+) -> None:
+    stream = client.create_stream("heavy", "heavy", replicas=1)
+    with client.publisher("heavy") as publisher:
+        for _ in range(8 * 16):
+            publisher.send(bytes(64 * 1024))
+    new = next(node for node in cluster.nodes if node not in stream.replicas)
+    said = cluster.jetstream("cluster", "throttle", "1MiB")
+    assert said == "copying: 1MiB a second and node\n"
+    assert client.describe_cluster().copy_bytes_per_second == MEBIBYTE
+    assert "1MiB a second" in cluster.jetstream("cluster", "status")
+    move = ("stream", "reassign", "heavy", "--replicas", str(new))
+    try:
+        with asked(cluster, *move) as answer:
+            moving = ThreadPoolExecutor().submit(answer, "y")
+            # Three answers of 1 MiB take 2 s, all of them 7 s.
+            cluster.wait_for("copies arrive", lambda: to_copy(client.describe_stream("heavy")) > 0)
+            time.sleep(2.5)
+            missing = to_copy(client.describe_stream("heavy"))
+            assert 8 * 16 / 4 <= missing < 8 * 16
+            assert cluster.jetstream("cluster", "throttle", "none") == "copying: no limit\n"
+            code, shown = moving.result(timeout=20)
+    finally:
+        client.set_throttle(0)
+    assert (code, client.describe_stream("heavy").replicas) == (0, (new,))
+    assert re.search(r"0/1 streams, \d+ records to copy", shown), shown
+    assert "1/1 streams" in shown
+
+
+@pytest.mark.parametrize("rate", ["1KiB", "fast"])
+def test_a_throttle_that_cannot_be_is_refused(cluster: TestCluster, rate: str) -> None:
+    done = command.jetstream("--server", cluster.servers, "cluster", "throttle", rate)
+    assert done.returncode == Exit.USAGE, done
+    assert "65536 bytes a second or more" in done.stderr or "is not a size" in done.stderr
 
 
 @contextmanager

@@ -7,15 +7,9 @@ replicas, between all other faults. Often it is read, from all copies in turn.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.state.commands import (
-    FEATURE_LEVEL_MAX,
-    ReassignStream,
-    RegisterNode,
-    SetCluster,
-)
+from jetstream_server.metadata.state.commands import ReassignStream
 from jetstream_server.metadata.state.model import StreamMetadata
 from tests.simulation.cluster import BEGIN_US, Profile
 from tests.simulation.compacting import (
@@ -57,11 +51,8 @@ class ObservedCluster(ReassignedCluster):
         minimum = min(profile.min_insync_replicas, replicas)
         return replace(profile, replicas=replicas, min_insync_replicas=minimum)
 
-    def registration_of(self, node_id: int, **fields: Any) -> RegisterNode:
-        return super().registration_of(node_id, feature_level_max=FEATURE_LEVEL_MAX, **fields)
-
     def create_streams(self) -> None:
-        self.metadata.apply(SetCluster(feature_level=FEATURE_LEVEL_MAX))
+        self.set_cluster()
         profile, world = self.profile, self.world
         nodes = world.random.sample(range(profile.nodes), profile.nodes)
         replicas, others = nodes[: profile.replicas], nodes[profile.replicas :]

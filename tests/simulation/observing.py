@@ -36,6 +36,7 @@ from jetstream_server.replication.drivers import (
 from jetstream_server.replication.drivers import (
     resignation as resigning,
 )
+from jetstream_server.replication.drivers.leader_stream import LeaderStream
 from jetstream_server.replication.drivers.retention import Retention
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.replication.run_record import RunRecordFile
@@ -196,6 +197,13 @@ def _advance(self: Retention, replica: Replica, log_start_offset: int) -> None:
     _ORIGINAL[Retention, "_advance"](self, replica, log_start_offset)
 
 
+def _must_wait(self: LeaderStream, *arguments: Any) -> bool:
+    waits = bool(_ORIGINAL[LeaderStream, "_must_wait"](self, *arguments))
+    if waits:
+        owner_of(self._replicas).world.count("copy waited")
+    return waits
+
+
 def _rebuilt(self: RunRecordFile, stream_id: int) -> None:
     _WORLD[-1].count("log rebuilt")
     _ORIGINAL[RunRecordFile, "rebuilt"](self, stream_id)
@@ -213,6 +221,7 @@ _WATCHED: dict[tuple[type, str], Any] = {
     (StandBy, "store"): _store,
     (RunRecordFile, "rebuilt"): _rebuilt,
     (Retention, "_advance"): _advance,
+    (LeaderStream, "_must_wait"): _must_wait,
 }
 _ORIGINAL: dict[tuple[type, str], Any] = {}
 """As they are when the cluster begins to run: a mutant may have replaced them."""

@@ -10,17 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from random import Random
+from typing import Any
 from unittest.mock import patch
 
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.state.changes import Change, StreamChanged
-from jetstream_server.metadata.state.commands import ReassignStream
+from jetstream_server.metadata.state.commands import (
+    COPY_BYTES_PER_SECOND_MIN,
+    FEATURE_LEVEL_MAX,
+    ReassignStream,
+    RegisterNode,
+    SetCluster,
+)
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.reassignment_commands import may_finish
 from jetstream_server.replication.replica_manager import ReplicaManager
 from tests.simulation.cluster import BEGIN_US, Cluster, Profile
 from tests.simulation.observing import owner_of
 from tests.simulation.world import World
+
+LIMITED_SHARE = 0.3
+"""Of the clusters, whose copies have to wait: for some milliseconds after each answer."""
 
 
 class ReassignedCluster(Cluster):
@@ -35,6 +46,19 @@ class ReassignedCluster(Cluster):
         replicas = world.between(1, 3)
         minimum = min(profile.min_insync_replicas, replicas)
         return replace(profile, nodes=nodes, replicas=replicas, min_insync_replicas=minimum)
+
+    def registration_of(self, node_id: int, **fields: Any) -> RegisterNode:
+        return super().registration_of(node_id, feature_level_max=FEATURE_LEVEL_MAX, **fields)
+
+    def create_streams(self) -> None:
+        self.set_cluster()
+        super().create_streams()
+
+    def set_cluster(self) -> None:
+        self.metadata.apply(SetCluster(feature_level=FEATURE_LEVEL_MAX))
+        if Random(f"copies of {self.world.seed}").random() < LIMITED_SHARE:
+            limit = SetCluster(copy_bytes_per_second=COPY_BYTES_PER_SECOND_MIN)
+            self.metadata.apply(limit)
 
     def run(self) -> None:
         self._move_later()

@@ -13,3 +13,4 @@ def test_no_seed_violates_an_invariant_while_the_stream_moves() -> None:
     assert failure is None, story(failure)
     assert totals.counts["stream reassigned"] > 3 * SEEDS
     assert totals.counts["stream moved"] > SEEDS // 2
+    assert totals.counts["copy waited"] > SEEDS

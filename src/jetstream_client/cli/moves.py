@@ -7,8 +7,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from jetstream_client.cli.copy_progress import copy_progress
 from jetstream_client.cli.output import printable
-from jetstream_client.cli.progress import progress_bar
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ReplicaMove, Stream
 from jetstream_protocol.errors import PreconditionFailedError, StreamNotFoundError
@@ -57,19 +57,19 @@ class Mover:
         self.seen |= {move.stream.id for move in moves} | {stream.id for stream in joined}
         waiting = list(reversed(moves))
         under_way = {each.id: _UnderWay(each) for each in joined}
-        with progress_bar(len(waiting) + len(under_way)) as advance:
+        total = len(waiting) + len(under_way)
+        with copy_progress(self._client, total) as look:
             while waiting or under_way:
                 while waiting and sum(e.move is not None for e in under_way.values()) < most:
                     move = waiting.pop()
                     begun = self._begin(move)
-                    if begun is None:
-                        advance(1)
-                    else:
+                    if begun is not None:
                         under_way[begun.id] = _UnderWay(begun, move)
                 time.sleep(LOOK_SECONDS)
                 for ended in self._ended(under_way):
                     del under_way[ended]
-                    advance(1)
+                done = total - len(waiting) - len(under_way)
+                look(done, [each.stream for each in under_way.values()])
 
     def _begin(self, move: ReplicaMove) -> Stream | None:
         """The stream as its move begins. None: it is no longer as it was when the plan was made,

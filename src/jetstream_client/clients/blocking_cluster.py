@@ -107,6 +107,16 @@ class ClusterMethods:
         """
         return self._thread.run(self._client.plan_reassignment(drain=drain))
 
+    def set_throttle(self, bytes_per_second: int) -> None:
+        """Limit how many bytes a second each node sends to replicas that are not in sync: new ones,
+        observers, and those that were away. 0: no limit.
+
+        It holds for the whole cluster, at once, and until it is set again; `describe_cluster` tells
+        it. Replicas in sync are not affected, nor streams that have fewer of them than
+        `min_insync_replicas`. Raises InvalidRequestError below 64 KiB.
+        """
+        self._thread.run(self._client.set_throttle(bytes_per_second))
+
     def remove_node(self, node: int) -> None:
         """Remove a stopped node from the cluster's metadata. Raises PreconditionFailedError if it
         is alive or holds replicas."""

@@ -126,6 +126,15 @@ class Cluster:
             for move in answer.moves
         ]
 
+    async def set_throttle(self, bytes_per_second: int) -> None:
+        await self._control.call(
+            lambda stubs: stubs.cluster.SetThrottle,
+            pb.SetThrottleRequest(copy_bytes_per_second=bytes_per_second),
+            pb.SetThrottleResponse,
+            what="limiting how fast records are copied",
+            changes=True,
+        )
+
     async def remove_node(self, node: int) -> None:
         await self._control.call(
             lambda stubs: stubs.cluster.RemoveNode,

@@ -279,4 +279,5 @@ def cluster_of(answer: api_pb2.DescribeClusterResponse) -> ClusterInfo:
         nats=tuple(answer.nats),
         server_version=answer.server_version,
         answering_node=answer.answering_node,
+        copy_bytes_per_second=answer.copy_bytes_per_second,
     )

@@ -233,7 +233,8 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
     """The nodes of the cluster. `controller` is -1 if there is none; `nats` are the URLs to publish
-    to."""
+    to. copy_bytes_per_second: what each node sends at most to replicas that are not in sync; 0: no
+    limit."""
 
     cluster_id: str
     controller: int
@@ -241,6 +242,7 @@ class ClusterInfo:
     nats: tuple[str, ...]
     server_version: str
     answering_node: int
+    copy_bytes_per_second: int = 0
 
     def node(self, node_id: int) -> Node | None:
         """The node of this number; None: there is none."""

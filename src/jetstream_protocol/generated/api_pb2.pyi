@@ -478,7 +478,7 @@ class NodeUse(_message.Message):
     def __init__(self, streams: _Optional[int] = ..., streams_led: _Optional[int] = ..., log_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., disk_reserve_bytes: _Optional[int] = ...) -> None: ...
 
 class DescribeClusterResponse(_message.Message):
-    __slots__ = ("cluster_id", "controller", "nodes", "nats", "server_version", "answering_node")
+    __slots__ = ("cluster_id", "controller", "nodes", "nats", "server_version", "answering_node", "copy_bytes_per_second")
     class Node(_message.Message):
         __slots__ = ("address", "rack", "incarnation", "fenced", "draining", "not_ready", "use", "voter")
         ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -504,13 +504,15 @@ class DescribeClusterResponse(_message.Message):
     NATS_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     ANSWERING_NODE_FIELD_NUMBER: _ClassVar[int]
+    COPY_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     controller: int
     nodes: _containers.RepeatedCompositeFieldContainer[DescribeClusterResponse.Node]
     nats: _containers.RepeatedScalarFieldContainer[str]
     server_version: str
     answering_node: int
-    def __init__(self, cluster_id: _Optional[str] = ..., controller: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[DescribeClusterResponse.Node, _Mapping]]] = ..., nats: _Optional[_Iterable[str]] = ..., server_version: _Optional[str] = ..., answering_node: _Optional[int] = ...) -> None: ...
+    copy_bytes_per_second: int
+    def __init__(self, cluster_id: _Optional[str] = ..., controller: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[DescribeClusterResponse.Node, _Mapping]]] = ..., nats: _Optional[_Iterable[str]] = ..., server_version: _Optional[str] = ..., answering_node: _Optional[int] = ..., copy_bytes_per_second: _Optional[int] = ...) -> None: ...
 
 class TransferLeaderRequest(_message.Message):
     __slots__ = ("stream", "node_id")
@@ -750,6 +752,16 @@ class ChangeVotersRequest(_message.Message):
     VOTERS_FIELD_NUMBER: _ClassVar[int]
     voters: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, voters: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SetThrottleRequest(_message.Message):
+    __slots__ = ("copy_bytes_per_second",)
+    COPY_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    copy_bytes_per_second: int
+    def __init__(self, copy_bytes_per_second: _Optional[int] = ...) -> None: ...
+
+class SetThrottleResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class RecordActivityRequest(_message.Message):
     __slots__ = ()

@@ -717,6 +717,11 @@ class ClusterStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.PlanReassignmentRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.PlanReassignmentResponse.FromString,
                 _registered_method=True)
+        self.SetThrottle = channel.unary_unary(
+                '/jetstream.v1.Cluster/SetThrottle',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.SetThrottleRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.SetThrottleResponse.FromString,
+                _registered_method=True)
         self.RemoveNode = channel.unary_unary(
                 '/jetstream.v1.Cluster/RemoveNode',
                 request_serializer=jetstream_dot_v1_dot_api__pb2.RemoveNodeRequest.SerializeToString,
@@ -831,6 +836,13 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetThrottle(self, request, context):
+        """How fast records are copied to replicas that are not in sync, until it is called again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RemoveNode(self, request, context):
         """Forget a node that has stopped and holds no replicas.
         """
@@ -933,6 +945,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.PlanReassignment,
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.PlanReassignmentRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.PlanReassignmentResponse.SerializeToString,
+            ),
+            'SetThrottle': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetThrottle,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.SetThrottleRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.SetThrottleResponse.SerializeToString,
             ),
             'RemoveNode': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveNode,
@@ -1240,6 +1257,33 @@ class Cluster:
             '/jetstream.v1.Cluster/PlanReassignment',
             jetstream_dot_v1_dot_api__pb2.PlanReassignmentRequest.SerializeToString,
             jetstream_dot_v1_dot_api__pb2.PlanReassignmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetThrottle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/SetThrottle',
+            jetstream_dot_v1_dot_api__pb2.SetThrottleRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.SetThrottleResponse.FromString,
             options,
             channel_credentials,
             insecure,

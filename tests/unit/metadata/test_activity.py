@@ -47,6 +47,25 @@ def recording() -> Cluster:
     return cluster
 
 
+def test_a_changed_limit_on_copying_is_told() -> None:
+    cluster = recording()
+    cluster.do(SetCluster(copy_bytes_per_second=1 << 20))
+    (event,) = events(cluster.registry)[-1:]
+    assert event["type"] == "cluster_changed"
+    assert event["changes"] == {"copy_bytes_per_second": {"before": 0, "after": 1 << 20}}
+
+
+def test_a_raised_level_is_told_without_the_settings_that_it_brings() -> None:
+    cluster = Cluster(nodes=3)
+    for node_id in range(3):
+        cluster.register(node_id, feature_level_max=FEATURE_LEVEL_MAX)
+    cluster.do(SetCluster(feature_level=FeatureLevel(4)))
+    cluster.create(ACTIVITY, "", internal=True)
+    cluster.do(SetCluster(feature_level=FeatureLevel(5)))
+    (event,) = events(cluster.registry)[-1:]
+    assert event["changes"] == {"feature_level": {"before": 4, "after": 5}}
+
+
 def cursor_event(number: int) -> str:
     cursor = Cursor(
         name=f"reader-{number}", stream_id=7, stream_name="orders", stream_subject="orders.>"

@@ -171,6 +171,10 @@ WRITTEN: list[tuple[Command, str]] = [
         SetCluster(ack_subjects=("_INBOX.>", "acks.>")),
         '{"op":"set_cluster","ack_subjects":["_INBOX.>","acks.>"]}',
     ),
+    (
+        SetCluster(copy_bytes_per_second=65536),
+        '{"op":"set_cluster","copy_bytes_per_second":65536}',
+    ),
     (SetCluster(recoveries=("one", "two")), '{"op":"set_cluster","recoveries":["one","two"]}'),
     (Barrier(), '{"op":"barrier"}'),
     (

@@ -23,6 +23,7 @@ from jetstream_server.metadata.state.changes import (
 )
 from jetstream_server.metadata.state.command_json import encode_command
 from jetstream_server.metadata.state.commands import (
+    FEATURE_LEVEL_MAX,
     Barrier,
     ClaimController,
     DeleteStream,
@@ -30,6 +31,7 @@ from jetstream_server.metadata.state.commands import (
     FenceNode,
     SetCluster,
 )
+from jetstream_server.metadata.state.model import COPY_LIMIT_LEVEL
 from jetstream_server.metadata.state.operations import OPERATIONS, Operation
 from jetstream_server.metadata.state.registry import Registry, check_result
 from jetstream_server.metadata.state.results import SPAN, WINDOW
@@ -222,6 +224,32 @@ class TestSettings:
             cluster.do(SetCluster(feature_level=1))
         with pytest.raises(PreconditionFailedError, match="too old"):
             cluster.register(2, feature_level_max=1)
+
+    def test_copying_is_limited_from_its_feature_level_on(self) -> None:
+        cluster = Cluster()
+        cluster.register(0, feature_level_max=FEATURE_LEVEL_MAX)
+        cluster.do(SetCluster(feature_level=COPY_LIMIT_LEVEL - 1))
+        with pytest.raises(InvalidRequestError, match="unknown fields 'copy_bytes_per_second'"):
+            cluster.do(SetCluster(copy_bytes_per_second=1 << 20))
+        # Older software, which does not know it, writes the same snapshot.
+        assert "copy_bytes_per_second" not in cluster.registry.settings.to_dict()
+        cluster.do(SetCluster(feature_level=COPY_LIMIT_LEVEL))
+        assert cluster.registry.settings.copy_bytes_per_second == 0
+        cluster.do(SetCluster(copy_bytes_per_second=1 << 20))
+        cluster.do(SetCluster(ack_subjects=["acks.>"]))
+        restored = Registry()
+        restored.restore(cluster.registry.snapshot())
+        assert restored.settings.copy_bytes_per_second == 1 << 20
+        cluster.do(SetCluster(copy_bytes_per_second=0))
+        assert cluster.registry.settings.copy_bytes_per_second == 0
+
+    @pytest.mark.parametrize("limit", [1, 65_535, -1, 1 << 70])
+    def test_a_limit_that_is_a_typing_mistake_is_refused(self, limit: int) -> None:
+        cluster = Cluster()
+        cluster.register(0, feature_level_max=FEATURE_LEVEL_MAX)
+        cluster.do(SetCluster(feature_level=COPY_LIMIT_LEVEL))
+        with pytest.raises(InvalidRequestError, match=r"65536 bytes a second or more|an integer"):
+            cluster.do(SetCluster(copy_bytes_per_second=limit))
 
 
 class TestSnapshot:

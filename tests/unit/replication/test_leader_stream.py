@@ -16,7 +16,9 @@ from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.log.disk import OsDisk
+from jetstream_server.metadata.state.commands import AlterStream
 from jetstream_server.net.frame_socket import FrameSocket
+from jetstream_server.replication.core.copy_limit import CopyLimit
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.wire import POSITIONS_MAX
 from jetstream_server.replication.drivers.leader_stream import REFUSED_MAX, LeaderStream
@@ -82,7 +84,9 @@ class AppendsOnCommit(ReplicaListener):
 
 
 @asynccontextmanager
-async def followed(tmp_path: Path, *, listening: bool = True) -> AsyncIterator[Follower]:
+async def followed(
+    tmp_path: Path, *, listening: bool = True, copy_bytes_per_second: int = 0
+) -> AsyncIterator[Follower]:
     """A stream with two replicas, led here, and the follower on the other node."""
     node = Node(tmp_path / "streams")
     node.cluster = Cluster(nodes=2)
@@ -101,6 +105,7 @@ async def followed(tmp_path: Path, *, listening: bool = True) -> AsyncIterator[F
     incarnation = node.cluster.registry.nodes[replica.stream.replicas[1]].incarnation
     session = LeaderStream(
         connection, node.replicas, follower=FOLLOWER, incarnation=incarnation,
+        copy_limit=CopyLimit(lambda: copy_bytes_per_second),
         monotonic_clock=lambda: round(asyncio.get_running_loop().time() * 1e6),
     )  # fmt: skip
     follower = Follower(node, replica, sock, connection)
@@ -226,3 +231,86 @@ async def test_where_the_logs_part_it_is_told_once_more_how_the_leader_stands(
             told = len(follower.told)
             await follower.ask(offset)
             await eventually(lambda told=told: len(follower.told) > told)
+
+
+VALUE = b"x" * 100_000
+PER_SECOND = 1_500_000
+"""With the limit, an answer (1 MiB) takes two thirds of a second."""
+
+
+async def filled(follower: Follower, values: int) -> None:
+    """Values that are committed without the follower, which has left the ISR."""
+    follower.node.cluster.change_isr(follower.replica.stream, (0,))
+    follower.node.apply()
+    for _ in range(values):
+        follower.node.append(follower.replica, VALUE, flush=False)
+        await asyncio.sleep(0)
+
+
+async def copied(follower: Follower) -> int:
+    """Ask for all that there is, as a replica does that begins anew. Returns how many answers had
+    records."""
+    answers = offset = 0
+    while offset < follower.replica.log.log_end_offset:
+        told = len(follower.told)
+        await follower.ask(offset)
+        await eventually(lambda told=told: any(each[1] for each in follower.told[told:]))
+        offset += sum(len(each[1]) for each in follower.told[told:])
+        answers += 1
+    return answers
+
+
+@on_loop
+async def test_copies_take_as_long_as_their_limit_says(tmp_path: Path) -> None:
+    async with followed(tmp_path, copy_bytes_per_second=PER_SECOND) as follower:
+        await filled(follower, 24)
+        begun = asyncio.get_running_loop().time()
+        answers = await copied(follower)
+        took = asyncio.get_running_loop().time() - begun
+        # The last answer is not paid for yet.
+        assert answers >= 3
+        assert took >= (24 - 11) * len(VALUE) / PER_SECOND - 0.1
+
+
+@on_loop
+async def test_a_replica_in_sync_is_never_limited(tmp_path: Path) -> None:
+    async with followed(tmp_path, copy_bytes_per_second=64 * 1024) as follower:
+        begun = asyncio.get_running_loop().time()
+        for _ in range(24):
+            follower.node.append(follower.replica, VALUE, flush=False)
+        assert await copied(follower) >= 3
+        assert asyncio.get_running_loop().time() - begun < 10  # With the limit: over 20 s.
+
+
+@on_loop
+async def test_without_enough_replicas_in_sync_copies_are_not_limited(tmp_path: Path) -> None:
+    """Publishers wait for that copy."""
+    async with followed(tmp_path, copy_bytes_per_second=64 * 1024) as follower:
+        await filled(follower, 24)
+        stream = follower.replica.stream
+        follower.node.cluster.do(
+            AlterStream(
+                stream_id=stream.id,
+                stream_epoch=stream.stream_epoch,
+                config={"min_insync_replicas": 2},
+            )
+        )
+        follower.node.apply()
+        begun = asyncio.get_running_loop().time()
+        assert await copied(follower) >= 3
+        assert asyncio.get_running_loop().time() - begun < 10
+
+
+@on_loop
+async def test_a_copy_that_has_everything_is_sent_what_is_new_at_once(tmp_path: Path) -> None:
+    """An observer is never in sync, and must not lag because others are copied."""
+    async with followed(tmp_path, copy_bytes_per_second=64 * 1024) as follower:
+        await filled(follower, 12)
+        begun = asyncio.get_running_loop().time()
+        await follower.ask(12)
+        for offset in range(12, 36):
+            told = len(follower.told)
+            follower.node.append(follower.replica, VALUE, flush=False)
+            await eventually(lambda told=told: any(each[1] for each in follower.told[told:]))
+            await follower.ask(offset + 1)
+        assert asyncio.get_running_loop().time() - begun < 10

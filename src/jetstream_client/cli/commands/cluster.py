@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,12 +17,22 @@ from jetstream_client.cli.output import (
     print_table,
     stream_row,
 )
+from jetstream_client.cli.units import parse_size, size_text
 from jetstream_client.cli.watching import Watch, show
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ClusterInfo, Node
 
 app = options.group("Show the cluster.")
 node_app = options.group("Empty a node for maintenance, or for good.")
+
+
+def _rate(text: str | int) -> int:
+    """Bytes a second. Raises typer.BadParameter."""
+    return 0 if text == "none" else parse_size(text)
+
+
+def _throttle_text(bytes_per_second: int) -> str:
+    return f"{size_text(bytes_per_second)} a second and node" if bytes_per_second else "no limit"
 
 
 @app.command()
@@ -60,6 +70,7 @@ def _draw(cluster: ClusterInfo) -> None:
             "controller": node_text(cluster.controller),
             "nats": cluster.nats,
             "version": cluster.server_version,
+            "throttle": _throttle_text(cluster.copy_bytes_per_second),
         }
     )
     print()
@@ -85,6 +96,41 @@ def record_activity(
     options.answer(context, json, stream_row(stream), text)
 
 
+@app.command()
+def throttle(
+    context: typer.Context,
+    rate: Annotated[
+        int | None,
+        typer.Argument(parser=_rate, metavar="RATE", help="Bytes a second: 50MiB; or: none."),
+    ] = None,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Limit how fast streams are copied, or show the limit.
+
+    Each node sends at most so many bytes a second to replicas that are not in sync: new ones,
+    observers, and those of a node that was away. The limit holds at once, for the whole cluster,
+    and until it is changed. Replicas in sync are not slowed down, nor streams that have too few of
+    them to accept messages. If more is published to a stream than the limit lets through, its copy
+    never catches up.
+
+    Examples:
+
+      jetstream cluster throttle 50MiB
+
+      jetstream cluster throttle none
+    """
+    config = options.config_of_one_thing(context, server, timeout)
+    with Client.from_config(config) as client:
+        if rate is None:
+            rate = client.describe_cluster().copy_bytes_per_second
+        else:
+            client.set_throttle(rate)
+    row = {"copy_bytes_per_second": rate}
+    options.answer(context, json, row, f"copying: {_throttle_text(rate)}")
+
+
 app.command()(health)
 node_app.command()(drain)
 
@@ -101,6 +147,7 @@ def cluster_row(cluster: ClusterInfo) -> dict[str, Any]:
         "nodes": [_node_row(cluster, node) for node in cluster.nodes],
         "nats": cluster.nats,
         "server_version": cluster.server_version,
+        "copy_bytes_per_second": cluster.copy_bytes_per_second,
     }
 
 

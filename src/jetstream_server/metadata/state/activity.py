@@ -184,10 +184,11 @@ def _node(node: NodeMetadata) -> dict[str, Any]:
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """What both have, and differs: a raised feature level brings fields that nothing had."""
     return {
         name: {"before": before[name], "after": after[name]}
         for name in after
-        if before[name] != after[name]
+        if name in before and before[name] != after[name]
     }
 
 

@@ -19,7 +19,12 @@ from typing import ClassVar
 
 from jetstream_protocol.types import BootUs, LeaderEpoch, NodeId, StreamId, WallUs
 from jetstream_server.metadata.state.command_json import ALWAYS_WRITTEN, Command, since
-from jetstream_server.metadata.state.model import Addresses, FeatureLevel, RequestedSettings
+from jetstream_server.metadata.state.model import (
+    COPY_LIMIT_LEVEL,
+    Addresses,
+    FeatureLevel,
+    RequestedSettings,
+)
 
 FEATURE_LEVEL_MAX = FeatureLevel(5)
 """The newest feature level this software understands (docs/replication.md, "Feature levels")."""
@@ -27,6 +32,8 @@ VOTERS_LEVEL = FeatureLevel(4)
 """From this level on the group's log may name its voters (metadata/raft/voters.py)."""
 CURSOR_EVENTS_LEVEL = FeatureLevel(5)
 """From this level on the stream of activity tells of cursors (NoteCursors)."""
+COPY_BYTES_PER_SECOND_MIN = 64 * 1024
+"""The lowest limit on copying: with one answer (1 MiB) in 16 s. Less is a typing mistake."""
 
 # Which streams exist (stream_commands.py).
 
@@ -326,6 +333,8 @@ class ClaimController(Command):
 class SetCluster(Command):
     """Change settings of the whole cluster; None leaves a setting unchanged.
 
+    copy_bytes_per_second: 0: no limit; else at least COPY_BYTES_PER_SECOND_MIN.
+
     Errors: precondition_failed for another cluster_id, for a lower feature_level or one that some
     node does not understand, and for recoveries that do not continue the known ones.
     """
@@ -335,6 +344,7 @@ class SetCluster(Command):
     ack_subjects: tuple[str, ...] | None = None
     feature_level: FeatureLevel | None = None
     recoveries: tuple[str, ...] | None = None
+    copy_bytes_per_second: int | None = field(default=None, metadata=since(COPY_LIMIT_LEVEL))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

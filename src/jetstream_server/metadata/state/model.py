@@ -33,6 +33,9 @@ FLUSH_POLICIES: tuple[FlushPolicy, ...] = get_args(FlushPolicy)
 ACK_POLICIES: tuple[AckPolicy, ...] = get_args(AckPolicy)
 ENCRYPTION_POLICIES: tuple[EncryptionPolicy, ...] = get_args(EncryptionPolicy)
 
+COPY_LIMIT_LEVEL = FeatureLevel(5)
+"""From this level on the cluster has a limit on copying."""
+
 SETTING_LEVELS: Mapping[str, FeatureLevel] = {
     "restoring": FeatureLevel(2),
     "encryption": FeatureLevel(2),
@@ -290,15 +293,21 @@ class ClusterSettings:
     feature_level: the newest level that every node understands; it only grows.
     ack_subjects: patterns of the subjects to which an ack may be published.
     recoveries: a token for each recovery of the metadata group without lost voters.
+    copy_bytes_per_second: how much each node sends to replicas that are not in sync; 0: no limit.
     """
 
     cluster_id: str = ""
     feature_level: FeatureLevel = FeatureLevel(1)
     ack_subjects: tuple[str, ...] = ("_INBOX.>",)
     recoveries: tuple[str, ...] = ()
+    copy_bytes_per_second: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """**safety** Older software writes the same at its levels, so snapshots are the same."""
+        values = asdict(self)
+        if self.feature_level < COPY_LIMIT_LEVEL:
+            del values["copy_bytes_per_second"]
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ClusterSettings:

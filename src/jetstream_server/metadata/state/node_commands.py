@@ -28,6 +28,7 @@ from jetstream_server.metadata.state.changes import (
     StreamChanged,
 )
 from jetstream_server.metadata.state.commands import (
+    COPY_BYTES_PER_SECOND_MIN,
     Barrier,
     ClaimController,
     DrainNode,
@@ -156,9 +157,20 @@ def set_cluster(tables: Tables, command: SetCluster) -> Decision:
         after = replace(after, recoveries=_checked_recoveries(before, command.recoveries))
         if after.recoveries != before.recoveries:
             others = _recovered(tables)
+    if command.copy_bytes_per_second is not None:
+        after = replace(after, copy_bytes_per_second=_checked_limit(command.copy_bytes_per_second))
     if after == before:
         return Decision()
     return Decision({}, (SettingsChanged(before, after), *others))
+
+
+def _checked_limit(bytes_per_second: int) -> int:
+    if bytes_per_second and bytes_per_second < COPY_BYTES_PER_SECOND_MIN:
+        raise InvalidRequestError(
+            f"copying can be limited to {COPY_BYTES_PER_SECOND_MIN} bytes a second or more, not to "
+            f"{bytes_per_second}; 0 is no limit"
+        )
+    return bytes_per_second
 
 
 def _checked_recoveries(before: ClusterSettings, recoveries: tuple[str, ...]) -> tuple[str, ...]:

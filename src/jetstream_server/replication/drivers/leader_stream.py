@@ -4,6 +4,10 @@ The follower names its streams once and then only the changed ones, so the cost 
 active streams. An answer is sent for records, a risen high watermark, a divergence or an error, and
 at the latest every KEEP_ALIVE_SECONDS. Per stream, one answer with records is in flight at a time:
 the next position acknowledges it.
+
+Copies may be limited: records for a replica that is not in sync and has not had everything yet wait
+for their turn (copy_limit.py). No record waits on which a commit depends: a stream that has too
+few replicas in sync to commit is not limited, because its publishers wait for the copy.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from jetstream_protocol.types import MonotonicUs, NodeId
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.net.frame_connection import FrameConnection, UnreadableSliceError
+from jetstream_server.replication.core.copy_limit import CopyLimit
 from jetstream_server.replication.core.messages import Answer, FetchRequest, LeaderSnapshot, Records
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.wire import (
@@ -37,6 +42,8 @@ KEEP_ALIVE_TICKS = 2
 """Several times within the time after which a follower reports its leader."""
 FRAME_BYTES = 4 * 1024 * 1024
 """Approximate bytes of a frame, so that a stream that catches up does not delay others."""
+COPY_WAIT_SECONDS = 0.5
+"""How long copies wait at most before the limit, which may have changed, is looked at again."""
 PARTS_MAX = 256
 REFUSED_MAX = 4 * PARTS_MAX
 """Refusals that wait to be sent. With more, nothing is read: a follower that reads nothing must not
@@ -47,7 +54,8 @@ class _Stream:
     """The state of one stream on this connection."""
 
     __slots__ = (
-        "decided", "is_answered", "notice_at_us", "notice_is_due", "replica", "request", "sent",
+        "committed_then", "decided", "has_caught_up", "is_answered", "notice_at_us",
+        "notice_is_due", "replica", "request", "sent",
     )  # fmt: skip
 
     def __init__(self, replica: Replica, request: FetchRequest) -> None:
@@ -60,6 +68,10 @@ class _Stream:
         self.sent: LeaderSnapshot | None = None
         self.notice_at_us = MonotonicUs(0)
         self.notice_is_due = False
+        self.has_caught_up = False
+        """Whether the follower has kept up at some time since it has connected: it had everything
+        that was committed at its request before."""
+        self.committed_then = replica.high_watermark
 
     @property
     def has_all(self) -> bool:
@@ -77,16 +89,21 @@ class LeaderStream:
         *,
         follower: int,
         incarnation: int,
+        copy_limit: CopyLimit,
         monotonic_clock: MonotonicClock,
     ) -> None:
+        """copy_limit: of this node, for all its followers."""
         self._socket = socket
         self._replicas = replicas
         self._follower = follower
         self._incarnation = incarnation
+        self._copy_limit = copy_limit
         self._monotonic_clock = monotonic_clock
         self._streams: dict[int, _Stream] = {}
         self._ready: dict[int, _Stream] = {}
         self._put_off: dict[int, _Stream] = {}  # in the order of their `notice_at_us`
+        self._copies: dict[int, _Stream] = {}  # those that wait for the limit
+        self._copy_timer: asyncio.TimerHandle | None = None
         self._refused: list[pb.Records.Part] = []
         self._notice_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -102,8 +119,9 @@ class LeaderStream:
             await self._socket.read_each(Kind.POSITIONS, pb.Positions, self._take)
         finally:
             self._replicas.remove_progress_listener(self)
-            if self._notice_timer is not None:
-                self._notice_timer.cancel()
+            for timer in (self._notice_timer, self._copy_timer):
+                if timer is not None:
+                    timer.cancel()
             tasks = [task for task in (keeping_alive, self._sending) if task is not None]
             for task in tasks:
                 task.cancel()
@@ -154,6 +172,8 @@ class LeaderStream:
         elif not stream.request.matches(request):
             stream.is_answered = False
         stream.request, stream.decided = request, None
+        stream.has_caught_up |= request.fetch_offset >= stream.committed_then
+        stream.committed_then = replica.high_watermark
         if isinstance(answer, Records) and answer.slice is None:
             self._wait_for_records(stream_id, stream)
         else:
@@ -161,7 +181,7 @@ class LeaderStream:
             self._ready[stream_id] = stream
 
     def _forget(self, stream_id: int) -> None:
-        for table in (self._streams, self._ready, self._put_off):
+        for table in (self._streams, self._ready, self._put_off, self._copies):
             table.pop(stream_id, None)
 
     def _send_soon(self) -> None:
@@ -268,7 +288,7 @@ class LeaderStream:
                 self._forget(stream_id)
                 records.parts.append(error_to_proto(stream.request, error))
                 continue
-            if answer is None:
+            if answer is None or self._must_wait(stream_id, stream, answer):
                 continue
             self._put_off.pop(stream_id, None)
             # In a divergence the follower does not use the leader's state: send it again.
@@ -296,6 +316,32 @@ class LeaderStream:
         if isinstance(answer, Records) and answer.slice is None and answer.snapshot == stream.sent:
             return None
         return answer
+
+    def _must_wait(self, stream_id: int, stream: _Stream, answer: Answer) -> bool:
+        """Whether the answer is a copy that has to wait: its stream is answered later. Otherwise
+        notes that it is sent."""
+        if not isinstance(answer, Records) or answer.slice is None or stream.has_caught_up:
+            return False
+        leadership = stream.replica.leadership
+        if leadership is None or not leadership.can_commit or self._follower in leadership.isr:
+            return False
+        now_us = self._monotonic_clock()
+        wait_us = self._copy_limit.wait_us(now_us)
+        if not wait_us:
+            self._copy_limit.sent(answer.slice.length, now_us)
+            return False
+        self._copies[stream_id] = stream
+        if self._copy_timer is None:
+            wait_seconds = min(wait_us / 1e6, COPY_WAIT_SECONDS)
+            self._copy_timer = self._loop.call_later(wait_seconds, self._send_copies)
+        return True
+
+    def _send_copies(self) -> None:
+        """Answer the streams that have waited, as far as the limit allows."""
+        self._copy_timer = None
+        self._ready.update(self._copies)
+        self._copies.clear()
+        self._send_answers()
 
     def _wait_for_records(self, stream_id: int, stream: _Stream) -> None:
         """Delay other news, so that records can carry it."""

@@ -7,7 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import structlog
 
-from jetstream_protocol.errors import JetstreamError, NotFoundError, UnavailableError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    NotFoundError,
+    UnavailableError,
+)
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc
 from jetstream_protocol.types import NO_NODE, NodeId
@@ -19,6 +24,7 @@ from jetstream_server.metadata.state.commands import (
     DrainNode,
     ReassignStream,
     RemoveNode,
+    SetCluster,
     TransferLeader,
 )
 from jetstream_server.metadata.state.model import StreamMetadata
@@ -98,6 +104,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
             nats=self._nats_urls(),
             server_version=self._version,
             answering_node=self._node_id,
+            copy_bytes_per_second=registry.settings.copy_bytes_per_second,
         )
         if request.readiness:
             await self._add_readiness(answer, only_here=was_forwarded(call))
@@ -294,6 +301,15 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
                 for stream_id, placement in moves.items()
             )
         )
+
+    async def SetThrottle(
+        self, request: pb.SetThrottleRequest, call: Call
+    ) -> pb.SetThrottleResponse:
+        limit = request.copy_bytes_per_second
+        if limit < 0:
+            raise InvalidRequestError(f"copying cannot be limited to {limit} bytes a second")
+        await self._metadata.propose(SetCluster(copy_bytes_per_second=limit))
+        return pb.SetThrottleResponse()
 
     async def RemoveNode(self, request: pb.RemoveNodeRequest, call: Call) -> pb.RemoveNodeResponse:
         self._voters.check_is_none(NodeId(request.node_id))
