@@ -38,14 +38,22 @@ def misuse(client: Client) -> None:
 """
 
 
-@pytest.mark.parametrize(("program", "errors"), [(WELL_TYPED, 0), (ILL_TYPED, 3)])
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where mypy keeps what it knows of the package and all it imports."""
+    return tmp_path_factory.mktemp("checked")
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "errors"), [("well_typed", WELL_TYPED, 0), ("ill_typed", ILL_TYPED, 3)]
+)
 def test_programs_are_checked_against_the_types_of_the_package(
-    tmp_path: Path, program: str, errors: int
+    checked: Path, name: str, program: str, errors: int
 ) -> None:
-    (tmp_path / "program.py").write_text(program)
+    (checked / f"{name}.py").write_text(program)
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file", "/dev/null", "program.py"],
-        cwd=tmp_path,
+        [sys.executable, "-m", "mypy", "--strict", "--config-file", "/dev/null", f"{name}.py"],
+        cwd=checked,
         capture_output=True,
         text=True,
         timeout=110,
