@@ -239,16 +239,16 @@ def test_a_deleted_stream_is_gone_and_can_be_created_anew(server: ServerProcess,
 def test_every_acknowledged_message_is_read_back_in_order_after_kill_9(
     own_server: ServerProcess,
 ) -> None:
-    """nats-py's js.publish() publishes 10,000 messages through a kill -9 and a restart."""
+    """nats-py's js.publish() publishes 3,000 messages through a kill -9 and a restart."""
     own_server.start()
     api = Api(own_server.grpc)
     api.create("orders", "orders")
     api.close()
-    acknowledged = asyncio.run(_publish_through_a_crash(own_server, 10_000))
+    acknowledged = asyncio.run(_publish_through_a_crash(own_server, 3_000))
     api = Api(own_server.grpc)
     values = api.values("orders")
     api.close()
-    assert len(acknowledged) == 10_000
+    assert len(acknowledged) == 3_000
     for value, sequence in acknowledged.items():
         assert values[sequence - 1] == value
     ours = [int(value) for value in values if value is not None]
