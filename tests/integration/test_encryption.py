@@ -19,8 +19,8 @@ from jetstream_client.migration.restore import restore
 from jetstream_server.log.encryption import key_id_of
 from tests.support import command
 from tests.support.api import Api
-from tests.support.cluster import TestCluster
 from tests.support.digests import digests_while_compacting
+from tests.support.hasty_server import HastyCluster
 from tests.support.server import ServerProcess
 
 KEY, NEW = "ab" * 32, "cd" * 32
@@ -197,7 +197,7 @@ def test_keys_are_rotated_missed_and_retired(server: ServerProcess) -> None:
 def test_a_cluster_loses_nothing_through_failover_and_a_node_without_the_new_key(
     tmp_path: Path,
 ) -> None:
-    cluster = TestCluster(tmp_path / "cluster")
+    cluster = HastyCluster(tmp_path / "cluster")
     keys = tmp_path / "keys"
     write_keys(keys, KEY)
     first, second, behind = cluster.nodes

@@ -27,7 +27,7 @@ from tests.integration.test_encryption import (
     write_keys,
 )
 from tests.support import command
-from tests.support.cluster import TestCluster
+from tests.support.hasty_server import HastyCluster
 from tests.support.server import ServerProcess
 
 
@@ -177,7 +177,7 @@ def test_a_node_that_has_lost_its_keys_refuses_the_stream_and_serves_the_others(
 
 
 def test_a_node_of_a_cluster_without_keys_keeps_no_such_stream(tmp_path: Path) -> None:
-    cluster = TestCluster(tmp_path / "cluster")
+    cluster = HastyCluster(tmp_path / "cluster")
     write_keys(tmp_path / "keys", KEY)
     first, second, without = cluster.nodes
     without_keys = cluster.cluster.config
