@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import queue
 import random
 import signal
@@ -36,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.fault_network import FaultNetwork
+from tests.support.fork_server import ForkedProcess, fork_server
 from tests.support.server import free_port_base
 
 Event = dict[str, Any]
@@ -70,18 +72,19 @@ class NodeProcess:
             "secret": SECRET,
             "compact_after_entries": compact,
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkedProcess | None = None
         self._reader: threading.Thread | None = None
         self.stderr_path = directory / f"{node_id}.stderr"
 
     def start(self, **overrides: Any) -> None:
         argument = json.dumps({**self._argument, **overrides})
         with open(self.stderr_path, "ab") as stderr:
-            self._process = subprocess.Popen(
+            self._process = fork_server.start(
                 [sys.executable, "-m", self.program, argument],
+                environment=os.environ,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=stderr,
+                stderr=stderr.fileno(),
             )
         self.leader = -1
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
@@ -103,7 +106,7 @@ class NodeProcess:
     def say(self, line: str) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        self._process.stdin.write(line.encode() + b"\n")
+        self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
 
     def signal(self, number: int) -> None:
@@ -144,10 +147,10 @@ class NodeProcess:
         self.say("registry")
         return self.wait_for(lambda event: event["event"] == "registry")
 
-    def _read(self, process: subprocess.Popen[bytes]) -> None:
+    def _read(self, process: ForkedProcess) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            if not line.endswith(b"\n"):
+            if not line.endswith("\n"):
                 break  # Cut off by the kill: what was not said whole was not said.
             event = json.loads(line)
             if event["event"] == "ack":

@@ -43,6 +43,21 @@ def test_it_has_the_environment_the_arguments_and_the_descriptors_it_is_given() 
     assert process.wait(10) == 0
 
 
+def test_it_is_told_on_its_stdin_what_to_do_and_hears_the_end() -> None:
+    process = fork_server.start(
+        [sys.executable, "-m", "tests.support.run_code", "import sys; print(sys.stdin.read())"],
+        environment={},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=2,
+    )
+    assert process.stdin is not None
+    with process.stdin:
+        process.stdin.write("one\n")
+    assert said(process) == "one\n\n"
+    assert process.wait(10) == 0
+
+
 def test_its_exit_status_is_told_and_it_exits_as_any_other() -> None:
     process = forked("import atexit, sys; atexit.register(print, 'the end'); sys.exit(3)")
     assert said(process) == "the end\n"

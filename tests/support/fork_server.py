@@ -55,8 +55,11 @@ class Request:
 class ForkedProcess:
     """A child of the fork server, with what tests use of `subprocess.Popen`."""
 
-    def __init__(self, pid: int, status: int, stdout: IO[str] | None) -> None:
+    def __init__(
+        self, pid: int, status: int, stdin: IO[str] | None, stdout: IO[str] | None
+    ) -> None:
         self.pid = pid
+        self.stdin = stdin
         self.stdout = stdout
         self.returncode: int | None = None
         self._status = status
@@ -108,24 +111,36 @@ class ForkServer:
         command: Sequence[str],
         *,
         environment: Mapping[str, str],
+        stdin: int = subprocess.DEVNULL,
         stdout: int,
         stderr: int,
         new_session: bool = False,
     ) -> ForkedProcess:
-        """Run `[sys.executable, "-m", MODULE, ARGUMENTS…]`. `stdout` may be subprocess.PIPE."""
+        """Run `[sys.executable, "-m", MODULE, ARGUMENTS…]`. stdin: subprocess.DEVNULL or PIPE.
+        `stdout` may be subprocess.PIPE."""
         assert can_fork(command), command
         request = Request(command[2], [*command[3:]], dict(environment), os.getcwd(), new_session)
+        if stdin == subprocess.PIPE:
+            hears, told = os.pipe()
+        else:
+            hears, told = os.open(os.devnull, os.O_RDONLY), -1
         said, says = os.pipe() if stdout == subprocess.PIPE else (-1, stdout)
         status, ends = os.pipe()
         try:
-            with open(os.devnull, "rb") as nothing, self._lock:
-                descriptors = [nothing.fileno(), says, stderr, ends]
+            with self._lock:
+                descriptors = [hears, says, stderr, ends]
                 pid = self._ask(json.dumps(asdict(request)).encode(), descriptors)
         finally:
+            os.close(hears)
             os.close(ends)
             if said != -1:
                 os.close(says)
-        return ForkedProcess(pid, status, None if said == -1 else open(said))
+        return ForkedProcess(
+            pid,
+            status,
+            None if told == -1 else open(told, "w"),
+            None if said == -1 else open(said),
+        )
 
     def _ask(self, message: bytes, descriptors: list[int]) -> int:
         if self._socket is None:
