@@ -1,4 +1,5 @@
-"""A Spark application of its own process: `python -m tests.spark.driver batch|stream …`.
+"""A Spark application of its own process: `python -m tests.spark.driver JOBS …`, where JOBS are
+`batch` and `stream`, those that are to be run in this order, with a comma between.
 
 It and its executors talk to the test by files in a folder, so that a leader can be killed, or this
 process, at a known point of a read.
@@ -76,7 +77,7 @@ def wait_for(path: Path) -> None:
 
 
 def main() -> None:
-    what, master, servers, name, folder = sys.argv[1:]
+    jobs, master, servers, name, folder = sys.argv[1:]
     config = {
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
@@ -84,7 +85,8 @@ def main() -> None:
         "spark.task.maxFailures": "1",
     }
     with local_session(Path(folder), master, config) as spark:
-        {"batch": batch, "stream": stream}[what](spark, servers, name, Path(folder))
+        for job in jobs.split(","):
+            {"batch": batch, "stream": stream}[job](spark, servers, name, Path(folder))
 
 
 if __name__ == "__main__":

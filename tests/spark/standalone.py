@@ -1,4 +1,5 @@
-"""Spark's own cluster on this machine: a master and workers, each a process."""
+"""Spark's own cluster on this machine: a master and a worker, each a process, which starts two
+executors for a session."""
 
 from __future__ import annotations
 
@@ -18,32 +19,31 @@ from tests.spark.support import JVM_OPTIONS
 from tests.support.server import free_port_base
 
 START_SECONDS = 300.0
-WORKER_MEMORY = "1g"
+CORES = 2
+"""Of the worker; each is an executor, a process of its own, where a session asks for such."""
+WORKER_MEMORY = "2g"
 
 
 class StandaloneCluster:
     """`start`, then sessions at `url`; `close` ends every process, executors included."""
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = free_port_base(3 + 2 * workers)
+        self.port = free_port_base(4)
         self.url = f"spark://127.0.0.1:{self.port}"
-        self._workers = workers
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
         host = ("--host", "127.0.0.1")
-        ui = self.port + 1
+        ui, port = self.port + 1, self.port + 2
         self._launch("master.Master", *host, "--port", f"{self.port}", "--webui-port", f"{ui}")
-        for number in range(self._workers):
-            port = self.port + 3 + 2 * number
-            self._launch(
-                "worker.Worker", *host, "--port", f"{port}", "--webui-port", f"{port + 1}",
-                "--cores", "1", "--memory", WORKER_MEMORY,
-                "--work-dir", str(self.folder / f"worker-{number}"), self.url,
-            )  # fmt: skip
+        self._launch(
+            "worker.Worker", *host, "--port", f"{port}", "--webui-port", f"{port + 1}",
+            "--cores", f"{CORES}", "--memory", WORKER_MEMORY,
+            "--work-dir", str(self.folder / "worker"), self.url,
+        )  # fmt: skip
         deadline = time.monotonic() + START_SECONDS
-        while self._alive_workers(ui) < self._workers:
+        while not self._has_worker(ui):
             assert all(process.poll() is None for process in self._processes), self.log
             assert time.monotonic() < deadline, self.log
             time.sleep(0.2)
@@ -70,12 +70,12 @@ class StandaloneCluster:
             )
 
     @staticmethod
-    def _alive_workers(ui: int) -> int:
+    def _has_worker(ui: int) -> bool:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{ui}/json/", timeout=5) as page:
-                return page.read().decode().count('"ALIVE"') - 1  # The master is, too.
+                return page.read().decode().count('"ALIVE"') == 2  # The master is alive, too.
         except OSError:
-            return 0
+            return False
 
     @property
     def log(self) -> str:
