@@ -16,6 +16,7 @@ import typer
 from jetstream_client.cli import options
 from jetstream_client.cli.exits import Exit
 from jetstream_client.cli.output import emit_json, printable
+from jetstream_client.cli.units import size_text
 from jetstream_client.cli.watching import Watch, show
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ClusterInfo, Node, StreamDescription
@@ -101,9 +102,19 @@ def _of_stream(stream: StreamDescription) -> Iterator[Problem]:
 
 
 def notes_of(cluster: ClusterInfo, streams: Sequence[StreamDescription]) -> list[str]:
-    """What an operator should know although all may be well now: where records may be missing, and
-    which observers do not follow."""
-    return [*_lossy(streams), *_lost_observers(cluster, streams)]
+    """What an operator should know although all may be well now: what slows copies down, where
+    records may be missing, and which observers do not follow."""
+    return [*_slow_copies(cluster, streams), *_lossy(streams), *_lost_observers(cluster, streams)]
+
+
+def _slow_copies(cluster: ClusterInfo, streams: Sequence[StreamDescription]) -> Iterator[str]:
+    """A limit that an operator may have forgotten."""
+    limit = cluster.copy_bytes_per_second
+    if limit and any(set(each.replicas) - set(each.isr) for each in streams):
+        yield (
+            f"nodes copy {size_text(limit)} a second at most to replicas that are not in sync "
+            "(jetstream cluster throttle)"
+        )
 
 
 def _lossy(streams: Sequence[StreamDescription]) -> list[str]:
