@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from jetstream_client import Client
+from jetstream_client.migration import parquet
 from jetstream_client.migration.backup import MANIFEST, batch_files
 from tests.support import command
 from tests.support.server import ServerProcess
@@ -213,6 +214,25 @@ def test_a_parquet_file_replaces_only_what_it_has_itself(
     exported = contents(tmp_path)
     assert "is no backup" in jetstream(server, *backup, code=2)
     assert contents(tmp_path) == exported
+
+
+def test_two_runs_to_one_parquet_file_do_not_write_into_each_other(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "both.parquet"
+    filled(client, "both", _SOME)
+    others = 0
+
+    def advance(_: int) -> None:
+        nonlocal others
+        if not others:
+            jetstream(server, "stream", "backup", "both", str(file))
+        others += 1
+
+    parquet.back_up(client, "both", file, advance)
+    assert others
+    assert contents(tmp_path).keys() == {file.name}
+    assert restored(server, client, file, "both-again") == _SOME
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut"])

@@ -190,6 +190,10 @@ def test_a_dead_node_with_an_only_replica_is_not_empty(
         assert "error: node 3 is not empty: it is left with lone@lone.>, which" in done.stderr
         said = json.loads(decommission(cluster, "3", "--yes", "--json", code=4).stdout)
         assert (said["empty"], said["moved"], said["left"]) == (False, False, ["lone@lone.>"])
+        move = ("stream", "reassign", "lone", "--replicas", "0", "--yes")
+        done = command.jetstream("--server", cluster.servers, *move)
+        assert done.returncode == Exit.UNAVAILABLE, done
+        assert "error: nobody leads lone@lone.>: until somebody does, nobody can" in done.stderr
     said = json.loads(decommission(cluster, "3", "--yes", "--json").stdout)
     assert (said["empty"], said["moved"], said["left"]) == (True, True, [])
     assert client.fetch("lone").values() == [b"kept"]

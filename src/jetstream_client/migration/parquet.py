@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from datetime import date, time
 from decimal import Decimal
@@ -66,7 +67,8 @@ def back_up(client: Client, stream: StreamLike, path: Path, advance: Advance) ->
     if path.exists():
         _check_replaced(path, cluster_id, described)
     digest = RecordDigest()
-    partial = path.with_name(f"{path.name}.partial")
+    # A name of its own: another run to the same file must not write into this one's.
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     scan = client.scan(described, described.log_start_offset, described.high_watermark)
     try:
         with parquet.ParquetWriter(partial, scan.schema, compression="zstd") as writer:

@@ -1,12 +1,13 @@
 """`jetstream export`: a range of a stream as a Parquet file or as lines of JSON.
 
-The file gets its name when it is complete; until then it is `FILE.partial`. Memory is bounded for
-any range: a few fetches, for Parquet also one row group.
+The file gets its name when it is complete; until then it is `FILE.….partial`. Memory is bounded
+for any range: a few fetches, for Parquet also one row group.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -126,7 +127,7 @@ def _whole(output: Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    partial = output.with_name(f"{output.name}.partial")
+    partial = output.with_name(f"{output.name}.{secrets.token_hex(4)}.partial")
     try:
         with partial.open("wb") as file:
             yield file

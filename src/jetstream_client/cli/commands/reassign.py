@@ -58,7 +58,8 @@ def reassign(
 
     The command shows the plan and asks. A stream stays on its old nodes until the new ones have all
     of it. If the command is interrupted, moves that have begun go on; to undo one, name the old
-    nodes. A stream whose nodes have changed since the plan is left as it is, with exit code 1. An
+    nodes. A stream whose nodes have changed since the plan is left as it is, with exit code 1. One
+    that nobody leads moves once it has a leader; the command ends with exit code 4 then. An
     observer that is named in --replicas becomes a replica. Observers change at once.
 
     Examples:
@@ -222,7 +223,8 @@ def move_all(
 ) -> None:
     """Show the plan, ask, and carry it out. JSON comes at the end: `moved` is whether all streams
     have moved. Raises PreconditionFailedError if streams are not, or no longer, where the plan
-    wanted them, because somebody else has changed that."""
+    wanted them, because somebody else has changed that, and UnavailableError if streams wait for a
+    leader."""
     mover = Mover(client, at_a_time)
     if not as_json:
         _show(moves)
@@ -238,6 +240,11 @@ def move_all(
         raise PreconditionFailedError(
             f"{len(mover.changed)} of {len(moves)} streams changed since the plan and did not move "
             "as planned: look, and make a new plan"
+        )
+    if mover.leaderless:
+        names = [m.stream.full_name for m in moves if m.stream.id in mover.leaderless]
+        raise UnavailableError(
+            f"nobody leads {', '.join(names)}: until somebody does, nobody can copy what is there"
         )
 
 
