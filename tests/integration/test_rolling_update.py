@@ -1,0 +1,102 @@
+"""A cluster is updated node by node while it is published to and read: software of an earlier
+release and of today work together, as processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from examples.cluster.local import LocalCluster
+from examples.cluster.processes import Processes
+from jetstream_client import Client, PreconditionFailedError
+from jetstream_client.cli.exits import Exit
+from tests.support import command
+from tests.support.cluster import TestCluster
+from tests.support.load import Load
+from tests.vectors.releases import unpacked
+
+RELEASE = "0.2.0-level-4"
+NEW = LocalCluster.server
+LIMIT = 50 * 1024 * 1024
+
+
+@contextmanager
+def old_cluster(folder: Path) -> Iterator[tuple[TestCluster, tuple[str, ...]]]:
+    """Three nodes of the release, and the command that starts its software."""
+    old = unpacked(RELEASE, folder / "software")
+    cluster = TestCluster(folder / "nodes")
+    cluster.cluster.processes = Processes(cluster.cluster.directory)  # Forked ones are of today.
+    cluster.cluster.server = old
+    try:
+        cluster.start()
+        yield cluster, old
+    finally:
+        cluster.close()
+
+
+def is_healthy(cluster: TestCluster) -> bool:
+    done = command.jetstream("--server", cluster.servers, "cluster", "health")
+    return done.returncode == Exit.OK
+
+
+def change(cluster: TestCluster, node: int, software: tuple[str, ...]) -> None:
+    """Stop a node, and start it with that software, as the page of updates says."""
+    cluster.wait_for("the cluster is healthy", lambda: is_healthy(cluster))
+    cluster.stop(node)
+    cluster.cluster.server = software
+    cluster.restart(node)
+
+
+def check_serves(cluster: TestCluster, node: int) -> None:
+    """Whatever leads: the node takes commits of cursors, leads, and is read from."""
+    with Client(cluster.cluster.grpc_addresses[node], timeout=20) as client:
+        client.commit_cursor("reader", "orders", node)
+        assert client.describe_cursor("reader", "orders").offset == node
+        cluster.wait_for(
+            "the node leads",
+            lambda: client.transfer_leader("orders", node).leader == node,
+        )
+        assert client.fetch("orders", offset=0, max_messages=1).values() == [b"0"]
+
+
+def test_software_of_the_release_before_and_of_today_work_together(tmp_path: Path) -> None:
+    with old_cluster(tmp_path) as (cluster, old), Client(cluster.servers, timeout=20) as client:
+        client.create_stream("orders", "orders", replicas=3, min_insync_replicas=2)
+        load = Load(cluster.nats, "orders").start()
+        try:
+            load.wait_for_acks(200)
+            # Back and forth, as long as one node is old.
+            for node, software in ((0, NEW), (0, old), (0, NEW), (1, NEW)):
+                change(cluster, node, software)
+                for each in cluster.nodes:
+                    check_serves(cluster, each)
+                load.wait_for_acks(200)
+            with (
+                Client(cluster.cluster.grpc_addresses[1], timeout=20) as newest,
+                pytest.raises(PreconditionFailedError, match=r"level 5.*at 4: nodes \[2\] run old"),
+            ):
+                newest.set_throttle(LIMIT)
+            change(cluster, 2, NEW)
+            load.wait_for_acks(200)
+            cluster.wait_for("the level is raised", lambda: limited(client) == LIMIT)
+        finally:
+            books = load.stop()
+        cluster.check_everywhere("orders", books)
+        assert len(books.acked) > 1000
+
+        cluster.stop(2)
+        cluster.cluster.server = old
+        cluster.cluster.start_node(2)
+        cluster.wait_for("it ends", lambda: cluster.cluster.processes.pid("node-2") is None)
+        assert "feature level 5, and this software understands 4" in cluster.log(2)
+        cluster.cluster.server = NEW
+        cluster.restart(2)
+        cluster.wait_for("the cluster is healthy", lambda: is_healthy(cluster))
+
+
+def limited(client: Client) -> int:
+    client.set_throttle(LIMIT)
+    return client.describe_cluster().copy_bytes_per_second
