@@ -1,7 +1,7 @@
 """`jetstream export`: a range of a stream as a Parquet file or as lines of JSON.
 
-The file gets its name when it is complete; until then it is `FILE.XXXXXXXX.partial`. Memory is bounded
-for any range: a few fetches, for Parquet also one row group.
+The file gets its name when it is complete; until then it is `FILE.XXXXXXXX.partial`. Memory is
+bounded for any range: a few fetches, for Parquet also one row group.
 """
 
 from __future__ import annotations
