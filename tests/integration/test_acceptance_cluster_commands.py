@@ -124,6 +124,8 @@ def test_a_drained_node_leads_nothing_until_that_is_undone(
 def test_health_says_what_is_wrong_and_the_exit_code_says_it_too(
     client: Client, cluster: TestCluster
 ) -> None:
+    for stream in client.list_streams():
+        client.delete_stream(stream)  # Those that the frozen node led would be waited for.
     client.create_stream("healthy", "healthy", min_insync_replicas=3)
 
     def health() -> tuple[int, dict[str, Any]]:
@@ -136,14 +138,15 @@ def test_health_says_what_is_wrong_and_the_exit_code_says_it_too(
     away = next(n for n in cluster.nodes if n != client.describe_stream("healthy").leader)
     cluster.freeze(away)
     try:
-        cluster.wait_for(
-            "it is fenced and out of sync",
-            lambda: (
-                {"node_fenced", "too_few_in_sync"}
-                <= {each["kind"] for each in health()[1]["problems"]}
-            ),
-        )
-        code, found = health()
+        code, found = 0, {}
+
+        def is_told() -> bool:
+            nonlocal code, found
+            code, found = health()
+            kinds = {each["kind"] for each in found["problems"]}
+            return {"node_fenced", "too_few_in_sync"} <= kinds
+
+        cluster.wait_for("it is fenced and out of sync", is_told)
         assert (code, found["healthy"], found["problems"][0]["about"]) == (7, False, str(away))
         kinds = {each["kind"]: each["reason"] for each in found["problems"]}
         assert f"2 of 3 needed replicas in sync, without node {away}" in kinds["too_few_in_sync"]
