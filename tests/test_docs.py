@@ -8,7 +8,9 @@ import inspect
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from pydantic import BaseModel
@@ -295,7 +297,7 @@ def test_modules_named_in_code_and_pages_exist() -> None:
         f"{path.relative_to(TREE)} names {name}"
         for path in [*ours, *(TREE / "docs").rglob("*.md"), TREE / "README.md"]
         if path != Path(__file__) and "CHANGELOG" not in path.name
-        for name in MODULE.findall(prose_of(path))
+        for name in MODULE.findall(read(path).prose)
         if name not in ends and name not in OF_OTHERS
     ]
     assert lost == []
@@ -311,18 +313,25 @@ def written_by_us() -> list[Path]:
     ]
 
 
-def prose_of(path: Path) -> str:
-    """Pages as they are; of code the comments and docstrings."""
+class Read(NamedTuple):
+    """What the tests want to know of a file. prose: pages as they are; of code the comments and
+    docstrings. classes: of code, the names in each."""
+
+    prose: str
+    classes: list[tuple[str, set[str]]]
+
+
+@cache
+def read(path: Path) -> Read:
     text = path.read_text()
     if path.suffix != ".py":
-        return text
-    tree = ast.parse(text)
+        return Read(text, [])
+    nodes = [*ast.walk(ast.parse(text))]
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = [
-        ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, documented)
-    ]
+    found = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, documented)]
     comments = re.findall(r"(?<![\"'])# (.*)$", text, re.MULTILINE)
-    return "\n".join([*found, *comments])
+    classes = [(node.name, names_in(node)) for node in nodes if isinstance(node, ast.ClassDef)]
+    return Read("\n".join([*found, *comments]), classes)
 
 
 def test_every_page_is_in_the_site_s_navigation() -> None:
@@ -341,14 +350,12 @@ def test_members_of_our_classes_named_in_code_and_pages_exist() -> None:
     ours = written_by_us()
     classes: dict[str, set[str]] = {}
     for path in ours:
-        if path.suffix == ".py":
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.ClassDef):
-                    classes.setdefault(node.name, set()).update(names_in(node))
+        for name, names in read(path).classes:
+            classes.setdefault(name, set()).update(names)
     lost = [
         f"{path.relative_to(TREE)} names {owner}.{member}"
         for path in [*ours, *(TREE / "docs").rglob("*.md"), TREE / "README.md"]
-        for owner, member in MEMBER.findall(prose_of(path))
+        for owner, member in MEMBER.findall(read(path).prose)
         if owner in classes and not is_member(classes, owner, member)
     ]
     assert lost == []
@@ -356,10 +363,15 @@ def test_members_of_our_classes_named_in_code_and_pages_exist() -> None:
 
 def names_in(node: ast.ClassDef) -> set[str]:
     """All names in a class, those of its bases included."""
-    found = {each.name for each in ast.walk(node) if isinstance(each, ast.FunctionDef)}
-    found |= {each.name for each in ast.walk(node) if isinstance(each, ast.AsyncFunctionDef)}
-    found |= {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
-    return found | {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    found = set()
+    for each in ast.walk(node):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(each.name)
+        elif isinstance(each, ast.Attribute):
+            found.add(each.attr)
+        elif isinstance(each, ast.Name):
+            found.add(each.id)
+    return found
 
 
 def is_member(classes: dict[str, set[str]], owner: str, member: str) -> bool:

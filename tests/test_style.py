@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 TREE = Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "tests", "benchmarks", "examples", "scripts", "spark_connector")
 SOURCES = sorted(
@@ -32,11 +34,15 @@ def name(path: Path) -> str:
     return str(path.relative_to(TREE))
 
 
-def test_every_module_says_what_it_is() -> None:
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    """Of each of PRODUCT."""
+    return {path: ast.parse(path.read_text()) for path in PRODUCT}
+
+
+def test_every_module_says_what_it_is(trees: dict[Path, ast.Module]) -> None:
     silent = [
-        name(path)
-        for path in PRODUCT
-        if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+        name(path) for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)
     ]
     assert silent == []
 
@@ -47,11 +53,11 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
             yield node
 
 
-def test_functions_can_be_read_as_a_whole() -> None:
+def test_functions_can_be_read_as_a_whole(trees: dict[Path, ast.Module]) -> None:
     long = [
         f"{name(path)}: {function.name}"
-        for path in PRODUCT
-        for function in functions(ast.parse(path.read_text()))
+        for path, tree in trees.items()
+        for function in functions(tree)
         if (function.end_lineno or 0) - function.lineno >= FUNCTION_LINES_MAX
     ]
     assert long == []
@@ -73,12 +79,12 @@ def test_nothing_is_left_for_later_or_for_one_machine() -> None:
     assert found == []
 
 
-def test_broad_handlers_say_whom_they_supervise() -> None:
+def test_broad_handlers_say_whom_they_supervise(trees: dict[Path, ast.Module]) -> None:
     """Only a supervisor may catch everything and go on, and it says so on the spot."""
     unexplained = []
-    for path in PRODUCT:
+    for path, tree in trees.items():
         lines = path.read_text().splitlines()
-        for node in ast.walk(ast.parse("\n".join(lines))):
+        for node in ast.walk(tree):
             if not isinstance(node, ast.ExceptHandler):
                 continue
             caught = node.type.id if isinstance(node.type, ast.Name) else ""
@@ -96,7 +102,8 @@ def test_broad_handlers_say_whom_they_supervise() -> None:
 def test_no_test_hides_another_of_the_same_name() -> None:
     hidden = []
     for path in SOURCES:
-        for scope in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for scope in ast.walk(ast.parse(text)) if "def test_" in text else ():
             if isinstance(scope, ast.Module | ast.ClassDef):
                 tests = [
                     node.name

@@ -88,7 +88,7 @@ def test_a_read_that_needs_the_leader_says_which_is_missing_and_what_to_do(jetst
 
 
 def test_what_a_server_says_is_told_and_not_that_the_others_are_dead(jetstream: Run) -> None:
-    said = jetstream("stream", "create", "late", "--subject", "late.>", "--timeout", "8", code=4)
+    said = jetstream("stream", "create", "late", "--subject", "late.>", "--timeout", "3", code=4)
     assert "there is no metadata leader" in said
 
 
