@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from jetstream_protocol.errors import StreamNotFoundError
 from jetstream_protocol.generated import api_pb2 as pb
 from tests.support import command, identity_files
 from tests.support.api import Api, raw_nats
+from tests.support.fork_server import fork_server
 from tests.support.server import ServerProcess, free_port_base
 
 RECORDS = 300
@@ -300,12 +300,8 @@ def verify(data: Path, code: int | None = FOUND) -> list[dict[str, object]]:
 def refused(data: Path) -> str:
     """The last line of a start that is to fail."""
     arguments = ("--dev", "--data", str(data), "--port-base", str(free_port_base()))
-    done = subprocess.run(
-        [sys.executable, "-m", "jetstream_server", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    start = [sys.executable, "-m", "jetstream_server", *arguments]
+    done = fork_server.run(start)
     assert (done.returncode, done.stdout) == (1, ""), done
     assert "Traceback" not in done.stderr
     return done.stderr.splitlines()[-1]

@@ -26,6 +26,7 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import common_pb2, dataplane_pb2
 from tests.fuzz import http2
 from tests.support.api import Api, DataPlane, raw_nats
+from tests.support.fork_server import fork_server
 from tests.support.nats_server import NatsServer
 from tests.support.server import ServerProcess, free_port_base
 
@@ -37,12 +38,8 @@ READY_LINE = re.compile(
 
 def refused_start(server: ServerProcess, *arguments: str, seconds: float = 30) -> tuple[int, str]:
     """Exit code and the error line of a start that fails; nothing else may look like an error."""
-    found = subprocess.run(
-        [*server.command(), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        env=server.environment,
+    found = fork_server.run(
+        [*server.command(), *arguments], environment=server.environment, timeout=seconds
     )
     assert found.stdout == "", "it must not say that it is ready"
     assert "Traceback" not in found.stderr, found.stderr
@@ -106,12 +103,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def checked(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "jetstream_server", *arguments, "--check-config"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    command = [sys.executable, "-m", "jetstream_server", *arguments, "--check-config"]
+    return fork_server.run(command)
 
 
 def test_a_configuration_is_checked_without_a_start(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -141,6 +142,27 @@ class ForkServer:
             None if told == -1 else open(told, "w"),
             None if said == -1 else open(said),
         )
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] = os.environ,
+        timeout: float = 30.0,
+    ) -> subprocess.CompletedProcess[str]:
+        """The same with what it has said, once it has ended. It is killed after `timeout` seconds.
+        Raises subprocess.TimeoutExpired."""
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            process = self.start(
+                command, environment=environment, stdout=out.fileno(), stderr=err.fileno()
+            )
+            try:
+                code = process.wait(timeout)
+            finally:
+                process.kill()
+            for file in (out, err):
+                file.seek(0)
+            return subprocess.CompletedProcess([*command], code, out.read(), err.read())
 
     def _ask(self, message: bytes, descriptors: list[int]) -> int:
         if self._socket is None:
