@@ -75,6 +75,8 @@ class Checker:
         """Where the log begins of which retention has removed most."""
         self._removed: set[tuple[int, int]] = set()
         """Publishes and offsets they had before they were stored anew."""
+        self._commits: list[tuple[int, int]] = []
+        """How far the log was committed, and in which leader epoch; both rise."""
         self._session_ended_at: dict[int, int] = {}
         """By node: the metadata revision of its last registration or fencing."""
         self.acked: dict[int, int] = {}
@@ -206,9 +208,11 @@ class Checker:
         """Which publishes a batch holds."""
         return tuple(int(value or b"") for value in batch.values())
 
-    def dropped(self, node_id: int, log: CommitLog) -> None:
-        """A follower with a sound log was told to drop records: none of those that are committed.
-        After an election that lost records, its leader's log may begin anywhere."""
+    def dropped(self, node_id: int, log: CommitLog, leader_epoch: int) -> None:
+        """A follower with a sound log was told to drop records, by the leader of that epoch: none
+        of those that were committed then. A later leader may have committed what an earlier one
+        lacked; whoever hears the earlier one only now was not counted on for that, and fetches it
+        again. After an election that lost records, its leader's log may begin anywhere."""
         if self._lossy_epoch:
             return
         is_empty = log.log_start_offset == log.log_end_offset
@@ -217,6 +221,9 @@ class Checker:
                 break
             is_kept = entry.base_offset >= self._removed_below
             if is_kept and self._committed_before(entry.next_offset) == entry:
+                if self._epoch_of_commit(entry.next_offset) > leader_epoch:
+                    self._world.count("dropped what was committed later")
+                    continue
                 raise Violation(f"node {node_id} is made to drop {entry}, which is committed")
 
     def follow(self, node_id: int, log: CommitLog) -> None:
@@ -278,6 +285,8 @@ class Checker:
                 self._world.count("committed behind a lossy election")
                 return
             self._commit(process.node_id, high_watermark, replica.log.log_start_offset)
+            if not self._commits or self._commits[-1][0] < high_watermark:
+                self._commits.append((high_watermark, epoch))
         if replica.stream.leader_epoch >= self._lossy_epoch:
             self._agree(process.node_id, high_watermark)
 
@@ -337,6 +346,11 @@ class Checker:
             raise Violation(f"node {node_id} holds {held} where {known} is committed")
         if held is None and shadow.entries and shadow.entries[0].base_offset < high_watermark:
             raise Violation(f"node {node_id} holds no batch that ends at {high_watermark}")
+
+    def _epoch_of_commit(self, offset: int) -> int:
+        """In which leader epoch the log was committed up to there; -1: not by a rise that was
+        seen."""
+        return next((epoch for end, epoch in self._commits if end >= offset), -1)
 
     def _committed_before(self, offset: int) -> Entry | None:
         for entry in reversed(self.committed):

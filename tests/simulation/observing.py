@@ -114,7 +114,7 @@ def _accept(self: Replica, *arguments: Any) -> Any:
         raise
     else:
         if is_sound and isinstance(step, may_drop):
-            checker.dropped(process.node_id, self.log)
+            checker.dropped(process.node_id, self.log, arguments[0].request.leader_epoch)
     finally:
         if not self.unreadable_reason:
             checker.follow(process.node_id, self.log)

@@ -25,12 +25,14 @@ def compact(
     grace_us: int = GRACE_US,
     keys_max: int | None = None,
     kept_base_offsets: frozenset[int] = frozenset(),
+    removable_below: int | None = None,
 ) -> Done | None:
-    """One pass over everything sealed and flushed; None: there is nothing."""
+    """One pass over everything sealed and flushed; None: there is nothing. removable_below: of
+    tombstones; None: those that have had their grace time."""
     found = list(
         steps(
             disk, log, wall_us=wall_us, grace_us=grace_us, keys_max=keys_max,
-            kept_base_offsets=kept_base_offsets,
+            kept_base_offsets=kept_base_offsets, removable_below=removable_below,
         )
     )  # fmt: skip
     return found[-1] if found else None
@@ -44,15 +46,20 @@ def steps(
     grace_us: int = GRACE_US,
     keys_max: int | None = None,
     kept_base_offsets: frozenset[int] = frozenset(),
+    removable_below: int | None = None,
 ) -> Iterator[Done | None]:
     """The same, stopping after each step."""
     sources = log.compaction.sources(log.flushed_offset)
     if not sources:
         return
+    if removable_below is None:
+        removable_below = log.compaction.state.tombstones_below(wall_us, grace_us)
     task = log.compaction.plan(
-        sources, token=str(next(_TOKENS)), wall_us=wall_us, grace_us=grace_us,
+        sources,
+        token=str(next(_TOKENS)),
+        tombstones_below=removable_below,
         kept_base_offsets=kept_base_offsets,
-    )  # fmt: skip
+    )
     if keys_max is not None:
         task = replace(task, keys_max=keys_max)
     task = Task.from_dict(task.to_dict())

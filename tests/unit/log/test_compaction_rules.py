@@ -276,7 +276,7 @@ def test_a_swap_that_comes_too_late_is_discarded() -> None:
     disk = memory_disk()
     log = keyed_log(disk)
     task = log.compaction.plan(
-        log.compaction.sources(log.flushed_offset), token="t", wall_us=0, grace_us=0,
+        log.compaction.sources(log.flushed_offset), token="t", tombstones_below=0,
         kept_base_offsets=frozenset(),
     )  # fmt: skip
     found = list(run(disk, task, lambda length: None))
@@ -294,7 +294,7 @@ def test_what_a_failed_pass_left_is_removed() -> None:
     log = keyed_log(disk)
     tasks = [
         log.compaction.plan(
-            log.compaction.sources(log.flushed_offset), token=token, wall_us=0, grace_us=0,
+            log.compaction.sources(log.flushed_offset), token=token, tombstones_below=0,
             kept_base_offsets=frozenset(),
         )
         for token in ("1", "2")
@@ -310,7 +310,7 @@ def test_what_a_failed_pass_left_is_removed() -> None:
 def test_a_task_is_the_same_behind_the_pipe() -> None:
     log = keyed_log(memory_disk())
     task = log.compaction.plan(
-        log.compaction.sources(36), token="t", wall_us=5, grace_us=1,
+        log.compaction.sources(36), token="t", tombstones_below=0,
         kept_base_offsets=frozenset({3, 1, 400}),
     )  # fmt: skip
     assert task.kept_base_offsets == (1, 3)
@@ -358,7 +358,7 @@ def test_a_leadership_that_begins_while_the_state_is_written_has_the_last_word(
     log.compaction.note_copied_under(1_000)
     end = log.log_end_offset
     task = log.compaction.plan(
-        log.compaction.sources(end), token="1", wall_us=1, grace_us=0, kept_base_offsets=frozenset()
+        log.compaction.sources(end), token="1", tombstones_below=0, kept_base_offsets=frozenset()
     )
     leading = threading.Thread(target=log.compaction.lead_from, args=(end,))
 
@@ -381,7 +381,7 @@ def test_a_leadership_that_begins_while_the_state_is_written_has_the_last_word(
 def test_a_pass_over_a_log_that_was_cut_since_does_not_begin() -> None:
     log = keyed_log(memory_disk())
     task = log.compaction.plan(
-        log.compaction.sources(log.log_end_offset), token="1", wall_us=1, grace_us=0,
+        log.compaction.sources(log.log_end_offset), token="1", tombstones_below=0,
         kept_base_offsets=frozenset(),
     )  # fmt: skip
     log.truncate(10)

@@ -235,7 +235,8 @@ def test_a_log_is_compacted_when_half_of_it_is_new_or_after_an_hour_or_a_grace_t
     recent = CompactionState(ended_at_us=now)
 
     def wanted(state: CompactionState, clean: int, dirty: int) -> float:
-        return urgency(CompactionStatus(state, clean, dirty), now, grace)
+        below = state.tombstones_below(now, grace)
+        return urgency(CompactionStatus(state, clean, dirty), now, below)
 
     assert wanted(recent, 0, 0) == 0
     assert wanted(recent, 51, 49) == 0

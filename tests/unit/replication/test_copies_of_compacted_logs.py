@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from jetstream_protocol.batch import encode
-from jetstream_protocol.types import LeaderEpoch, NodeId
+from jetstream_protocol.types import LeaderEpoch, NodeId, WallUs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.replication.core.messages import INCOMPLETE, LeaderSnapshot, Records
 from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers.compaction import removable_below
 from tests.support.compacting import GRACE_US, compact, records, table
 from tests.support.log_disk import FaultyDisk, Killed, MemoryDisk
 from tests.unit.replication.cores import nodes, stream
@@ -326,3 +327,28 @@ def test_gaps_are_taken_from_a_leader_that_lost_its_state_and_leads_alone(
     compacted.leads(3, empty, minimum=2)
     empty.follow(compacted)
     assert empty.log.log_end_offset == compacted.log.log_end_offset
+
+
+def test_a_copy_that_is_under_way_goes_on_while_its_leader_removes_tombstones() -> None:
+    """A slow copy would begin anew at each pass, and never end."""
+    leader, copier = Node(0), Node(1)
+    leader.fill()
+    leader.leads(2, copier)
+    compact(leader.disk, leader.log, wall_us=1)  # From now on the grace time runs.
+    copier.copy(leader, until=8)
+    has = copier.log.log_end_offset
+    leadership = leader.replica.leadership
+    assert leadership is not None
+    over = WallUs(2 + leader.replica.stream.config.tombstone_grace_us)
+    below = removable_below(leader.replica, over)
+    assert 0 < below <= has < TOMBSTONE_AT
+    compact(leader.disk, leader.log, wall_us=over, removable_below=below)
+    copier.copy(leader, until=has + 1)
+    assert copier.log.log_end_offset > has, "it has not begun anew"
+
+    leadership.hear(copier.node_id, is_silent=True)
+    assert removable_below(leader.replica, over) == 20, "nobody waits for a node that is away"
+    leadership.hear(copier.node_id, is_silent=False)
+    copier.follow(leader)
+    assert removable_below(leader.replica, over) == 20
+    assert b"deleted" not in table(records(copier.log))

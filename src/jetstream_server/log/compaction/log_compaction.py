@@ -19,7 +19,6 @@ from dataclasses import replace
 
 from jetstream_protocol.errors import StorageError, StorageFullError, UnavailableError
 from jetstream_protocol.logfiles.names import COMPACTION_NAME, index_name, segment_name
-from jetstream_protocol.types import WallUs
 from jetstream_server.log.compaction.rewrite_pass import Rewritten, Source, Task, temporary_name
 from jetstream_server.log.compaction.state import KIND, CompactionState, read_compaction
 from jetstream_server.log.disk import Disk
@@ -69,11 +68,11 @@ class LogCompaction:
         sources: tuple[Source, ...],
         *,
         token: str,
-        wall_us: WallUs,
-        grace_us: int,
+        tombstones_below: int,
         kept_base_offsets: frozenset[int],
     ) -> Task:
-        """A pass over `sources`. token: unique among the passes on this log."""
+        """A pass over `sources`. token: unique among the passes on this log. tombstones_below:
+        tombstones before it are removed."""
         self._token = token
         end = sources[-1].next_offset
         return Task(
@@ -81,7 +80,7 @@ class LogCompaction:
             token=token,
             sources=sources,
             cleaned_to=self.state.cleaned_to,
-            tombstones_below=self.state.tombstones_below(wall_us, grace_us),
+            tombstones_below=tombstones_below,
             kept_base_offsets=tuple(sorted(at for at in kept_base_offsets if at < end)),
             index_interval_bytes=self._storage.interval_bytes,
         )

@@ -127,6 +127,19 @@ class LeaderState:
         records = log.log_end_offset - max(progress.position, log.log_start_offset)
         return (records, now_us - progress.caught_up_at_us) if records > 0 else (0, 0)
 
+    @property
+    def copied_below(self) -> int:
+        """The offset below which every follower that is heard has this log. Compaction keeps the
+        tombstones from there on: without them a copy that is under way would have to begin anew
+        (`FollowerState.decide`), and a slow one would never end."""
+        log = self._log
+        under_way = (
+            progress.position
+            for progress in self._followers.values()
+            if not progress.is_silent and progress.position > log.log_start_offset
+        )
+        return min(under_way, default=log.log_end_offset)
+
     def damaged_of(self, follower: NodeId) -> tuple[int, int] | None:
         """The first offsets that the follower's disk has lost, as it reports. For `describe`."""
         progress = self._followers.get(follower)

@@ -75,12 +75,21 @@ def _status(state: CompactionState, sources: tuple[Source, ...]) -> CompactionSt
     return CompactionStatus(state, clean, total - clean)
 
 
-def urgency(status: CompactionStatus, wall_us: WallUs, grace_us: int) -> float:
-    """How urgent a pass is; 0: it is not due."""
+def removable_below(replica: Replica, wall_us: WallUs) -> int:
+    """The offset below which a pass may remove tombstones: they have had their grace time, and no
+    follower is about to copy them. Raises StorageError."""
+    state = replica.log.compaction.state
+    below = state.tombstones_below(wall_us, replica.stream.config.tombstone_grace_us)
+    leadership = replica.leadership
+    return below if leadership is None else min(below, leadership.copied_below)
+
+
+def urgency(status: CompactionStatus, wall_us: WallUs, tombstones_below: int) -> float:
+    """How urgent a pass is; 0: it is not due. tombstones_below: those that it may remove."""
     state = status.state
     ratio = status.dirty_ratio
     is_old = status.dirty_bytes and wall_us - state.ended_at_us >= LAG_US_MAX
-    over = state.tombstones and state.tombstones_below(wall_us, grace_us) > state.swept_below
+    over = state.tombstones and tombstones_below > state.swept_below
     if ratio >= DIRTY_RATIO or is_old or over:
         return max(ratio, 0.001)
     return 0.0
@@ -182,9 +191,9 @@ class Compaction(RoleListener):
             looked = self._looked.get(replica)
             if looked is not None and looked[0] == seen and now_us < looked[1]:
                 continue
-            grace_us = replica.stream.config.tombstone_grace_us
             try:
-                wanted = urgency(status_of(replica), wall_us, grace_us)
+                below = removable_below(replica, wall_us)
+                wanted = urgency(status_of(replica), wall_us, below)
             except StorageError:
                 continue  # The file cannot be read at the moment. Waiting loses nothing.
             if not wanted:
@@ -195,7 +204,6 @@ class Compaction(RoleListener):
 
     async def _compact(self, replica: Replica) -> None:
         """Run one pass. A failure leaves the log unchanged."""
-        stream = replica.stream
         log = replica.log
         sources = _sources(replica)
         if not sources:
@@ -203,8 +211,7 @@ class Compaction(RoleListener):
         task = log.compaction.plan(
             sources,
             token=secrets.token_hex(8),
-            wall_us=self._wall_clock(),
-            grace_us=stream.config.tombstone_grace_us,
+            tombstones_below=removable_below(replica, self._wall_clock()),
             kept_base_offsets=log.producers.kept_base_offsets(),
         )
         begun_us = self._monotonic_clock()
