@@ -79,7 +79,7 @@ def to_copy(stream: StreamDescription) -> int:
         return 0
     joining = {*stream.target_replicas} - {*stream.isr}
     return sum(
-        stream.log_end_offset - max(each.offset, stream.log_start_offset)
+        max(stream.log_end_offset - max(each.offset, stream.log_start_offset), 0)
         for each in stream.progress
         if each.node in joining
     )

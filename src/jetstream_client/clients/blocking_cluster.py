@@ -113,7 +113,7 @@ class ClusterMethods:
 
         It holds for the whole cluster, at once, and until it is set again; `describe_cluster` tells
         it. Replicas in sync are not affected, nor streams that have fewer of them than
-        `min_insync_replicas`. Raises InvalidRequestError below 64 KiB.
+        `min_insync_replicas`. Raises InvalidRequestError below 64 KiB and above 1 TiB.
         """
         self._thread.run(self._client.set_throttle(bytes_per_second))
 

@@ -16,6 +16,7 @@ from jetstream_client.values.types import (
     UncleanElection,
     Voters,
 )
+from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
 
 
@@ -127,6 +128,10 @@ class Cluster:
         ]
 
     async def set_throttle(self, bytes_per_second: int) -> None:
+        if type(bytes_per_second) is not int or not 0 <= bytes_per_second < 1 << 63:
+            raise InvalidRequestError(
+                f"a limit is a number of bytes a second, 0 for none, not {bytes_per_second!r}"
+            )
         await self._control.call(
             lambda stubs: stubs.cluster.SetThrottle,
             pb.SetThrottleRequest(copy_bytes_per_second=bytes_per_second),

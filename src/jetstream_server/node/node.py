@@ -39,10 +39,10 @@ from jetstream_server.metadata.state.model import Addresses
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_connection import Dial
 from jetstream_server.net.node_link import NodeIdentity
-from jetstream_server.replication.core.copy_limit import CopyLimit
 from jetstream_server.replication.core.leaderships import Leaderships
 from jetstream_server.replication.drivers.activity_recorder import ActivityRecorder
 from jetstream_server.replication.drivers.compaction import Compaction
+from jetstream_server.replication.drivers.copy_turns import CopyTurns
 from jetstream_server.replication.drivers.fetcher_manager import FetcherManager
 from jetstream_server.replication.drivers.hand_over import HandOver
 from jetstream_server.replication.drivers.healing import Healing
@@ -509,7 +509,7 @@ class NodeStart:
         """Make the data plane. A listener, real or simulated, gives it connections and closes
         it."""
         disk, settings, access = self._environment.disk, self._settings, self.access
-        registry = self.metadata.registry
+        registry, clock = self.metadata.registry, self._environment.clocks.monotonic
         data_plane = DataPlaneServer(
             replicas,
             fetches,
@@ -517,8 +517,8 @@ class NodeStart:
             node_id=settings.node_id,
             cluster_id=run.cluster_id,
             secret=settings.credential,
-            copy_limit=CopyLimit(lambda: registry.settings.copy_bytes_per_second),
-            monotonic_clock=self._environment.clocks.monotonic,
+            copy_turns=CopyTurns(lambda: registry.settings.copy_bytes_per_second, clock),
+            monotonic_clock=clock,
             disk=disk if isinstance(disk, OsDisk) else None,
             connections_max=settings.connections_max,
             connections_per_address=settings.connections_per_address,

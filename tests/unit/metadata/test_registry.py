@@ -243,12 +243,14 @@ class TestSettings:
         cluster.do(SetCluster(copy_bytes_per_second=0))
         assert cluster.registry.settings.copy_bytes_per_second == 0
 
-    @pytest.mark.parametrize("limit", [1, 65_535, -1, 1 << 70])
+    @pytest.mark.parametrize("limit", [1, 65_535, (1 << 40) + 1, -1, 1 << 70])
     def test_a_limit_that_is_a_typing_mistake_is_refused(self, limit: int) -> None:
         cluster = Cluster()
         cluster.register(0, feature_level_max=FEATURE_LEVEL_MAX)
         cluster.do(SetCluster(feature_level=COPY_LIMIT_LEVEL))
-        with pytest.raises(InvalidRequestError, match=r"65536 bytes a second or more|an integer"):
+        with pytest.raises(
+            InvalidRequestError, match=r"65536 to 1099511627776 bytes a second|an integer"
+        ):
             cluster.do(SetCluster(copy_bytes_per_second=limit))
 
 

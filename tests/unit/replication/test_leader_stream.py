@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,17 +18,26 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.state.commands import AlterStream
+from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.net.frame_socket import FrameSocket
-from jetstream_server.replication.core.copy_limit import CopyLimit
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.wire import POSITIONS_MAX
-from jetstream_server.replication.drivers.leader_stream import REFUSED_MAX, LeaderStream
+from jetstream_server.replication.drivers.copy_turns import CopyTurns
+from jetstream_server.replication.drivers.leader_stream import (
+    BEHIND_MAX,
+    REFUSED_MAX,
+    LeaderStream,
+)
 from jetstream_server.replication.listeners import Listeners, ReplicaListener
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
 from tests.unit.metadata.cluster import Cluster
 
 FOLLOWER = 1
+
+
+def clock_us() -> int:
+    return round(asyncio.get_running_loop().time() * 1e6)
 
 
 class Follower:
@@ -41,12 +51,16 @@ class Follower:
         self.replica = replica
         self.told: list[tuple[int, list[bytes | None]]] = []
         self.errors: list[str] = []
+        self.has: Counter[int] = Counter()
+        """How many values it was sent, by stream."""
         self.connection = FrameSocket(sock, frames.RESPONSE_BYTES_MAX)
         self.session: asyncio.Future[None] | None = None
         """The leader's end of it, as it runs."""
 
-    async def ask(self, offset: int, *, flushed: int = 0) -> None:
-        stream = self.replica.stream
+    async def ask(
+        self, offset: int, *, flushed: int = 0, stream: StreamMetadata | None = None
+    ) -> None:
+        stream = stream or self.replica.stream
         position = pb.Positions.Position(
             stream_id=stream.id,
             leader_epoch=stream.leader_epoch,
@@ -68,6 +82,7 @@ class Follower:
             found = iterate(bytes(tail[start : start + part.length]))
             values = [value for batch in found for value in batch.values()]
             self.told.append((part.high_watermark, values))
+            self.has[part.stream_id] += len(values)
             start += part.length
 
 
@@ -105,8 +120,7 @@ async def followed(
     incarnation = node.cluster.registry.nodes[replica.stream.replicas[1]].incarnation
     session = LeaderStream(
         connection, node.replicas, follower=FOLLOWER, incarnation=incarnation,
-        copy_limit=CopyLimit(lambda: copy_bytes_per_second),
-        monotonic_clock=lambda: round(asyncio.get_running_loop().time() * 1e6),
+        copy_turns=CopyTurns(lambda: copy_bytes_per_second, clock_us), monotonic_clock=clock_us,
     )  # fmt: skip
     follower = Follower(node, replica, sock, connection)
     tasks = [asyncio.ensure_future(session.run())]
@@ -314,3 +328,63 @@ async def test_a_copy_that_has_everything_is_sent_what_is_new_at_once(tmp_path: 
             await eventually(lambda told=told: any(each[1] for each in follower.told[told:]))
             await follower.ask(offset + 1)
         assert asyncio.get_running_loop().time() - begun < 10
+
+
+@on_loop
+async def test_a_copy_that_begins_anew_is_limited_again(tmp_path: Path) -> None:
+    async with followed(tmp_path, copy_bytes_per_second=PER_SECOND) as follower:
+        await filled(follower, 24)
+        await follower.ask(24)
+        await asyncio.sleep(0.05)
+        begun = asyncio.get_running_loop().time()
+        assert await copied(follower) >= 3
+        assert asyncio.get_running_loop().time() - begun >= 13 * len(VALUE) / PER_SECOND - 0.1
+
+
+@on_loop
+async def test_a_follower_that_falls_behind_is_limited_again(tmp_path: Path) -> None:
+    """It was frozen, for example: what it lacks is as much as after a restart."""
+    async with followed(tmp_path, copy_bytes_per_second=64 * 1024) as follower:
+        await filled(follower, 1)
+        await follower.ask(1)
+        await asyncio.sleep(0.05)
+        await filled(follower, 100)
+        for _ in range(BEHIND_MAX + 2):
+            told = len(follower.told)
+            await follower.ask(follower.has[follower.replica.stream.id] + 1)
+            try:
+                await eventually(lambda told=told: len(follower.told) > told, 0.5)  # type: ignore[misc]
+            except AssertionError:
+                break
+        else:
+            pytest.fail("it is not limited")
+
+
+@on_loop
+async def test_a_stream_that_is_published_to_does_not_overtake_another(tmp_path: Path) -> None:
+    async with followed(tmp_path, copy_bytes_per_second=4 * PER_SECOND) as follower:
+        node, busy = follower.node, follower.replica
+        await filled(follower, 200)
+        created = busy.stream
+        for name in ("of-the-other", "quiet"):  # They are led in turns.
+            config = {"flush": "none"}
+            created = node.cluster.create(name, name, replicas=(0, 1), config=config)
+        node.cluster.change_isr(created, (0,))
+        node.apply()
+        quiet = node.replica(created)
+        for _ in range(200):
+            node.append(quiet, VALUE, flush=False)
+            await asyncio.sleep(0)
+        ids = (busy.stream.id, quiet.stream.id)
+        asked = dict.fromkeys(ids, -1)
+        end_at = asyncio.get_running_loop().time() + 2.0
+        while asyncio.get_running_loop().time() < end_at:
+            node.append(busy, b"x", flush=False)
+            for replica in (busy, quiet):
+                has = follower.has[replica.stream.id]
+                if asked[replica.stream.id] < has:
+                    asked[replica.stream.id] = has
+                    await follower.ask(has, stream=replica.stream)
+            await asyncio.sleep(0.001)
+        most, least = max(follower.has[i] for i in ids), min(follower.has[i] for i in ids)
+        assert 10 < least >= most - 2 * 11, follower.has  # Two answers at most.

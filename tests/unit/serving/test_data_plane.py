@@ -11,7 +11,7 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.state.registry import Registry
-from jetstream_server.replication.core.copy_limit import CopyLimit
+from jetstream_server.replication.drivers.copy_turns import CopyTurns
 from jetstream_server.serving.dataplane.server import DataPlaneServer
 from jetstream_server.serving.long_poll import LongPoll
 from jetstream_server.serving.stream_access import StreamAccess
@@ -34,7 +34,7 @@ async def server_on(
         node_id=0,
         cluster_id="c",
         secret=b"",
-        copy_limit=CopyLimit(lambda: 0),
+        copy_turns=CopyTurns(lambda: 0, lambda: 0),
         monotonic_clock=lambda: 0,
         disk=OsDisk(),
         connections_max=connections_max,

@@ -16,7 +16,7 @@ from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
-from jetstream_server.replication.core.copy_limit import CopyLimit
+from jetstream_server.replication.drivers.copy_turns import CopyTurns
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import Identity
 from jetstream_server.security.requirements import BETWEEN_NODES, FRAMES, Requirement, Scope
@@ -80,7 +80,7 @@ async def test_a_fetch_needs_the_right_that_the_table_names(
         node_id=0,
         cluster_id="c",
         secret=b"",
-        copy_limit=CopyLimit(lambda: 0),
+        copy_turns=CopyTurns(lambda: 0, lambda: 0),
         monotonic_clock=lambda: 0,
     )
     for operation in (Operation.READ, Operation.ALTER):

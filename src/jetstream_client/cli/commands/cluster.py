@@ -110,10 +110,10 @@ def throttle(
     """Limit how fast streams are copied, or show the limit.
 
     Each node sends at most so many bytes a second to replicas that are not in sync: new ones,
-    observers, and those of a node that was away. The limit holds at once, for the whole cluster,
-    and until it is changed. Replicas in sync are not slowed down, nor streams that have too few of
-    them to accept messages. If more is published to a stream than the limit lets through, its copy
-    never catches up.
+    observers, and those of a node that was away. They take turns. The limit holds at once, for the
+    whole cluster, and until it is changed. Replicas in sync are not slowed down, nor streams that
+    have too few of them to accept messages. If more is published to a stream than the limit lets
+    through, its copy never catches up.
 
     Examples:
 

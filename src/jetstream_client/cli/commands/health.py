@@ -104,13 +104,12 @@ def _of_stream(stream: StreamDescription) -> Iterator[Problem]:
 def notes_of(cluster: ClusterInfo, streams: Sequence[StreamDescription]) -> list[str]:
     """What an operator should know although all may be well now: what slows copies down, where
     records may be missing, and which observers do not follow."""
-    return [*_slow_copies(cluster, streams), *_lossy(streams), *_lost_observers(cluster, streams)]
+    return [*_slow_copies(cluster), *_lossy(streams), *_lost_observers(cluster, streams)]
 
 
-def _slow_copies(cluster: ClusterInfo, streams: Sequence[StreamDescription]) -> Iterator[str]:
+def _slow_copies(cluster: ClusterInfo) -> Iterator[str]:
     """A limit that an operator may have forgotten."""
-    limit = cluster.copy_bytes_per_second
-    if limit and any(set(each.replicas) - set(each.isr) for each in streams):
+    if limit := cluster.copy_bytes_per_second:
         yield (
             f"nodes copy {size_text(limit)} a second at most to replicas that are not in sync "
             "(jetstream cluster throttle)"

@@ -34,6 +34,8 @@ CURSOR_EVENTS_LEVEL = FeatureLevel(5)
 """From this level on the stream of activity tells of cursors (NoteCursors)."""
 COPY_BYTES_PER_SECOND_MIN = 64 * 1024
 """The lowest limit on copying: with one answer (1 MiB) in 16 s. Less is a typing mistake."""
+COPY_BYTES_PER_SECOND_MAX = 1 << 40
+"""The highest one: more than any network takes."""
 
 # Which streams exist (stream_commands.py).
 
@@ -333,7 +335,7 @@ class ClaimController(Command):
 class SetCluster(Command):
     """Change settings of the whole cluster; None leaves a setting unchanged.
 
-    copy_bytes_per_second: 0: no limit; else at least COPY_BYTES_PER_SECOND_MIN.
+    copy_bytes_per_second: 0: no limit; else between COPY_BYTES_PER_SECOND_MIN and _MAX.
 
     Errors: precondition_failed for another cluster_id, for a lower feature_level or one that some
     node does not understand, and for recoveries that do not continue the known ones.

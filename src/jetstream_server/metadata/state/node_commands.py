@@ -28,6 +28,7 @@ from jetstream_server.metadata.state.changes import (
     StreamChanged,
 )
 from jetstream_server.metadata.state.commands import (
+    COPY_BYTES_PER_SECOND_MAX,
     COPY_BYTES_PER_SECOND_MIN,
     Barrier,
     ClaimController,
@@ -165,9 +166,10 @@ def set_cluster(tables: Tables, command: SetCluster) -> Decision:
 
 
 def _checked_limit(bytes_per_second: int) -> int:
-    if bytes_per_second and bytes_per_second < COPY_BYTES_PER_SECOND_MIN:
+    least, most = COPY_BYTES_PER_SECOND_MIN, COPY_BYTES_PER_SECOND_MAX
+    if bytes_per_second and not least <= bytes_per_second <= most:
         raise InvalidRequestError(
-            f"copying can be limited to {COPY_BYTES_PER_SECOND_MIN} bytes a second or more, not to "
+            f"copying can be limited to {least} to {most} bytes a second, not to "
             f"{bytes_per_second}; 0 is no limit"
         )
     return bytes_per_second

@@ -5,8 +5,8 @@ active streams. An answer is sent for records, a risen high watermark, a diverge
 at the latest every KEEP_ALIVE_SECONDS. Per stream, one answer with records is in flight at a time:
 the next position acknowledges it.
 
-Copies may be limited: records for a replica that is not in sync and has not had everything yet wait
-for their turn (copy_limit.py). No record waits on which a commit depends: a stream that has too
+Copies may be limited: records for a replica that is not in sync and does not keep up wait for their
+turn (copy_turns.py). No record waits on which a commit depends: a stream that has too
 few replicas in sync to commit is not limited, because its publishers wait for the copy.
 """
 
@@ -23,8 +23,14 @@ from jetstream_protocol.types import MonotonicUs, NodeId
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.net.frame_connection import FrameConnection, UnreadableSliceError
-from jetstream_server.replication.core.copy_limit import CopyLimit
-from jetstream_server.replication.core.messages import Answer, FetchRequest, LeaderSnapshot, Records
+from jetstream_server.replication.core.messages import (
+    Answer,
+    Diverging,
+    FetchRequest,
+    LeaderSnapshot,
+    OutOfRange,
+    Records,
+)
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.wire import (
     POSITIONS_MAX,
@@ -32,6 +38,7 @@ from jetstream_server.replication.core.wire import (
     error_to_proto,
     position_from_proto,
 )
+from jetstream_server.replication.drivers.copy_turns import Copier, CopyTurns
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 NOTICE_US = 1000
@@ -42,8 +49,9 @@ KEEP_ALIVE_TICKS = 2
 """Several times within the time after which a follower reports its leader."""
 FRAME_BYTES = 4 * 1024 * 1024
 """Approximate bytes of a frame, so that a stream that catches up does not delay others."""
-COPY_WAIT_SECONDS = 0.5
-"""How long copies wait at most before the limit, which may have changed, is looked at again."""
+BEHIND_MAX = 4
+"""So many answers in a row after which a follower still lacked what was committed before: it does
+not keep up. One that does, for example an observer under load, lacks the last answer or two."""
 PARTS_MAX = 256
 REFUSED_MAX = 4 * PARTS_MAX
 """Refusals that wait to be sent. With more, nothing is read: a follower that reads nothing must not
@@ -54,8 +62,8 @@ class _Stream:
     """The state of one stream on this connection."""
 
     __slots__ = (
-        "committed_then", "decided", "has_caught_up", "is_answered", "notice_at_us",
-        "notice_is_due", "replica", "request", "sent",
+        "behind", "committed_then", "decided", "is_answered", "notice_at_us", "notice_is_due",
+        "replica", "request", "sent",
     )  # fmt: skip
 
     def __init__(self, replica: Replica, request: FetchRequest) -> None:
@@ -68,10 +76,21 @@ class _Stream:
         self.sent: LeaderSnapshot | None = None
         self.notice_at_us = MonotonicUs(0)
         self.notice_is_due = False
-        self.has_caught_up = False
-        """Whether the follower has kept up at some time since it has connected: it had everything
-        that was committed at its request before."""
         self.committed_then = replica.high_watermark
+        """At the request before."""
+        self.behind = BEHIND_MAX if request.fetch_offset < self.committed_then else 0
+        """How many requests in a row lacked what was committed then."""
+
+    def note(self, request: FetchRequest) -> None:
+        """Take a position, as the latest one."""
+        before, self.request = self.request.fetch_offset, request
+        if request.fetch_offset < before:  # Its log was cut or emptied.
+            self.behind = BEHIND_MAX
+        elif request.fetch_offset >= self.committed_then:
+            self.behind = 0
+        elif request.fetch_offset > before:
+            self.behind += 1
+        self.committed_then = self.replica.high_watermark
 
     @property
     def has_all(self) -> bool:
@@ -79,7 +98,7 @@ class _Stream:
         return self.request.fetch_offset == self.replica.log.log_end_offset
 
 
-class LeaderStream:
+class LeaderStream(Copier):
     """Call `run`, which returns when the follower leaves or violates the protocol."""
 
     def __init__(
@@ -89,21 +108,21 @@ class LeaderStream:
         *,
         follower: int,
         incarnation: int,
-        copy_limit: CopyLimit,
+        copy_turns: CopyTurns,
         monotonic_clock: MonotonicClock,
     ) -> None:
-        """copy_limit: of this node, for all its followers."""
+        """copy_turns: of this node, for all its followers."""
         self._socket = socket
         self._replicas = replicas
         self._follower = follower
         self._incarnation = incarnation
-        self._copy_limit = copy_limit
+        self._copy_turns = copy_turns
         self._monotonic_clock = monotonic_clock
         self._streams: dict[int, _Stream] = {}
         self._ready: dict[int, _Stream] = {}
         self._put_off: dict[int, _Stream] = {}  # in the order of their `notice_at_us`
-        self._copies: dict[int, _Stream] = {}  # those that wait for the limit
-        self._copy_timer: asyncio.TimerHandle | None = None
+        self._copies: dict[int, _Stream] = {}  # those that wait for a turn, in their order
+        self._copied = -1  # the stream whose turn it is
         self._refused: list[pb.Records.Part] = []
         self._notice_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -119,19 +138,21 @@ class LeaderStream:
             await self._socket.read_each(Kind.POSITIONS, pb.Positions, self._take)
         finally:
             self._replicas.remove_progress_listener(self)
-            for timer in (self._notice_timer, self._copy_timer):
-                if timer is not None:
-                    timer.cancel()
+            if self._notice_timer is not None:
+                self._notice_timer.cancel()
             tasks = [task for task in (keeping_alive, self._sending) if task is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._copy_turns.leave(self)
 
     def progressed(self, replica: Replica) -> None:
         """Note that there may be something to send for a stream."""
         stream_id = replica.stream.id
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_answered:
+            return
+        if stream_id in self._copies and self._is_copy(stream):
             return
         if stream.has_all:
             self._wait_for_records(stream_id, stream)
@@ -171,9 +192,8 @@ class LeaderStream:
             stream = self._streams[stream_id] = _Stream(replica, request)
         elif not stream.request.matches(request):
             stream.is_answered = False
-        stream.request, stream.decided = request, None
-        stream.has_caught_up |= request.fetch_offset >= stream.committed_then
-        stream.committed_then = replica.high_watermark
+        stream.note(request)
+        stream.decided = None
         if isinstance(answer, Records) and answer.slice is None:
             self._wait_for_records(stream_id, stream)
         else:
@@ -208,6 +228,8 @@ class LeaderStream:
         except (OSError, EOFError, JetstreamError):
             self._socket.shut_down()  # If one task ends, the other one ends too.
             return
+        if self._copies and self._sending is None:
+            self._copy_turns.wait(self)
         if len(self._refused) <= REFUSED_MAX:
             self._socket.resume_reading()
 
@@ -282,13 +304,15 @@ class LeaderStream:
         while self._ready and room > 0 and len(records.parts) < PARTS_MAX:
             stream_id = next(iter(self._ready))
             stream = self._ready.pop(stream_id)
+            if self._must_wait(stream_id, stream):
+                continue
             try:
                 answer = self._answer(stream_id, stream)
             except JetstreamError as error:
                 self._forget(stream_id)
                 records.parts.append(error_to_proto(stream.request, error))
                 continue
-            if answer is None or self._must_wait(stream_id, stream, answer):
+            if answer is None:
                 continue
             self._put_off.pop(stream_id, None)
             # In a divergence the follower does not use the leader's state: send it again.
@@ -300,6 +324,8 @@ class LeaderStream:
                 stream.is_answered = True
                 slices.append(answer.slice)
                 room -= answer.slice.length
+                if self._is_copy(stream):
+                    self._copy_turns.sent(answer.slice.length)
         return records, slices
 
     def _answer(self, stream_id: int, stream: _Stream) -> Answer | None:
@@ -317,31 +343,38 @@ class LeaderStream:
             return None
         return answer
 
-    def _must_wait(self, stream_id: int, stream: _Stream, answer: Answer) -> bool:
-        """Whether the answer is a copy that has to wait: its stream is answered later. Otherwise
-        notes that it is sent."""
-        if not isinstance(answer, Records) or answer.slice is None or stream.has_caught_up:
+    def _must_wait(self, stream_id: int, stream: _Stream) -> bool:
+        """Whether the stream has to wait for a turn to be copied: it is answered later."""
+        if stream_id == self._copied or not self._is_copy(stream):
+            self._copies.pop(stream_id, None)
             return False
-        leadership = stream.replica.leadership
-        if leadership is None or not leadership.can_commit or self._follower in leadership.isr:
-            return False
-        now_us = self._monotonic_clock()
-        wait_us = self._copy_limit.wait_us(now_us)
-        if not wait_us:
-            self._copy_limit.sent(answer.slice.length, now_us)
-            return False
-        self._copies[stream_id] = stream
-        if self._copy_timer is None:
-            wait_seconds = min(wait_us / 1e6, COPY_WAIT_SECONDS)
-            self._copy_timer = self._loop.call_later(wait_seconds, self._send_copies)
+        if isinstance(stream.decided, Diverging | OutOfRange):
+            return False  # Without records.
+        self._copies.setdefault(stream_id, stream)
+        self._copy_turns.wait(self)
         return True
 
-    def _send_copies(self) -> None:
-        """Answer the streams that have waited, as far as the limit allows."""
-        self._copy_timer = None
-        self._ready.update(self._copies)
-        self._copies.clear()
+    def _is_copy(self, stream: _Stream) -> bool:
+        """Whether what the follower lacks is sent as fast as copies may be, and no faster."""
+        if stream.behind < BEHIND_MAX or not self._copy_turns.are_limited:
+            return False
+        leadership = stream.replica.leadership
+        return (
+            leadership is not None
+            and leadership.can_commit
+            and self._follower not in leadership.isr
+            and not stream.has_all
+        )
+
+    def copy_next(self) -> None:
+        """Answer the stream that has waited longest, if the follower takes what is sent."""
+        if self._sending is not None:
+            return  # `_send_answers` queues up again.
+        if self._copies:
+            self._copied = stream_id = next(iter(self._copies))
+            self._ready = {stream_id: self._copies.pop(stream_id), **self._ready}
         self._send_answers()
+        self._copied = -1
 
     def _wait_for_records(self, stream_id: int, stream: _Stream) -> None:
         """Delay other news, so that records can carry it."""

@@ -31,8 +31,8 @@ from jetstream_server.net.frame_socket import FrameSocket, peer_of
 from jetstream_server.net.node_link import check_certificate
 from jetstream_server.net.tls import PeerIdentity
 from jetstream_server.net.tls_socket import handshake
-from jetstream_server.replication.core.copy_limit import CopyLimit
 from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers.copy_turns import CopyTurns
 from jetstream_server.replication.drivers.leader_stream import LeaderStream
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.identity import Identity
@@ -79,14 +79,14 @@ class DataPlaneServer:
         node_id: int,
         cluster_id: str,
         secret: bytes,
-        copy_limit: CopyLimit,
+        copy_turns: CopyTurns,
         monotonic_clock: MonotonicClock,
         disk: OsDisk | None = None,
         connections_max: int = CONNECTIONS_MAX,
         connections_per_address: int = CONNECTIONS_MAX,
         certificates: Certificates | None = None,
     ) -> None:
-        """secret: the cluster's credential, which followers must know. copy_limit: how fast
+        """secret: the cluster's credential, which followers must know. copy_turns: how fast
         followers that are not in sync are sent records. disk: of the logs that
         clients read. certificates: for TLS on this port; followers must then show theirs."""
         self._certificates = certificates
@@ -100,7 +100,7 @@ class DataPlaneServer:
         """Connections refused because of either limit, since the start."""
         self._access = access
         self._secret = secret
-        self._copy_limit = copy_limit
+        self._copy_turns = copy_turns
         self._monotonic_clock = monotonic_clock
         self._disk = disk
         self._hello = pb.HelloReply(node_id=node_id, cluster_id=cluster_id)
@@ -333,7 +333,7 @@ class DataPlaneServer:
             self._replicas,
             follower=hello.node_id,
             incarnation=hello.incarnation,
-            copy_limit=self._copy_limit,
+            copy_turns=self._copy_turns,
             monotonic_clock=self._monotonic_clock,
         )
         await follower.run()
