@@ -11,13 +11,14 @@ from tests.unit.metadata.cluster import Cluster
 
 
 class LocalMetadata:
-    """trouble: what proposing raises. is_applied: although it raises. proposed: every command,
-    whatever became of it."""
+    """trouble: what proposing raises. is_late: a command that raises is applied all the same, just
+    before the next one that does not. proposed: every command, whatever became of it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.trouble: JetstreamError | None = None
-        self.is_applied = False
+        self.is_late = False
+        self._late: list[Command] = []
         self.proposed: list[Command] = []
 
     @property
@@ -26,9 +27,9 @@ class LocalMetadata:
 
     async def propose(self, command: Command) -> dict[str, Any]:
         self.proposed.append(command)
-        if self.trouble is not None and not self.is_applied:
-            raise self.trouble
-        result = self._cluster.do(command)
         if self.trouble is not None:
+            self._late += [command] if self.is_late else []
             raise self.trouble
-        return result
+        while self._late:
+            self._cluster.do(self._late.pop(0))
+        return self._cluster.do(command)

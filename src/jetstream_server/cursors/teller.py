@@ -21,7 +21,7 @@ from jetstream_server.cursors.table import CursorTable, Outcome, Write
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.activity import NOTED_MAX
 from jetstream_server.metadata.state.commands import NoteCursors
-from jetstream_server.metadata.state.outbox import EVENTS_MAX
+from jetstream_server.metadata.state.outbox import EVENTS_MAX, Outbox
 
 NOTED_BYTES = 128 * 1024
 """Approximate bytes of the events of one command, far from the greatest length of a command."""
@@ -79,15 +79,25 @@ class EventTeller:
                 self.look()
 
     async def _note(self, events: Sequence[Event]) -> None:
-        """Raises the errors of proposing and of writing: what was done may be done again."""
-        if len(self._metadata.registry.activity.events) >= OUTBOX_MAX:
-            await asyncio.sleep(RETRY_SECONDS)
-            return
-        await self._metadata.propose(
-            NoteCursors(
-                leader_epoch=LeaderEpoch(events[0].leader_epoch),
-                offsets=tuple(event.offset for event in events),
-                events=tuple(event.text for event in events),
+        """Delete the events that the metadata has. If it has none, have all of them put there
+        first. Raises the errors of proposing and of writing: what was done may be done again."""
+        outbox = self._metadata.registry.activity
+        noted = [event for event in events if is_noted(event, outbox)]
+        if not noted:
+            if len(outbox.events) >= OUTBOX_MAX:
+                await asyncio.sleep(RETRY_SECONDS)
+                return
+            await self._metadata.propose(
+                NoteCursors(
+                    leader_epoch=LeaderEpoch(events[0].leader_epoch),
+                    offsets=tuple(event.offset for event in events),
+                    events=tuple(event.text for event in events),
+                )
             )
-        )
-        await self._write([Write(event.key, None) for event in events])
+            noted = list(events)
+        await self._write([Write(event.key, None) for event in noted])
+
+
+def is_noted(event: Event, outbox: Outbox) -> bool:
+    """Whether the metadata has the event. It may have it and this node not know yet."""
+    return (event.leader_epoch, event.offset) <= outbox.cursors_noted

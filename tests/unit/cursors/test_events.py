@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_protocol.errors import JetstreamError, UnavailableError
+from jetstream_protocol.errors import JetstreamError, NotEnoughReplicasError, UnavailableError
 from jetstream_protocol.generated.cursors_pb2 import Cursor
 from jetstream_protocol.types import LeaderEpoch
 from jetstream_server.cursors import store as stores
@@ -22,7 +22,7 @@ from jetstream_server.cursors import teller
 from jetstream_server.cursors.events import EVENT_PREFIX, Cause, Event, event_about, event_key
 from jetstream_server.cursors.records import cursor_key
 from jetstream_server.cursors.store import CURSORS, SETTINGS, CursorStore
-from jetstream_server.cursors.table import CursorTable, Write
+from jetstream_server.cursors.table import CursorTable, Outcome, Write
 from jetstream_server.cursors.teller import EventTeller
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.activity import ACTIVITY, note_cursors
@@ -35,7 +35,7 @@ from jetstream_server.metadata.state.commands import (
 from jetstream_server.metadata.state.decision import Decision
 from jetstream_server.metadata.state.model import FeatureLevel
 from jetstream_server.metadata.state.operations import OPERATIONS, Operation
-from jetstream_server.metadata.state.outbox import NOTHING_NOTED
+from jetstream_server.metadata.state.outbox import NOTHING_NOTED, Outbox
 from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.replication.listeners import Listeners
 from tests.support.local_metadata import LocalMetadata
@@ -325,10 +325,11 @@ async def killed_before_it_tells(folder: Path) -> list[tuple[str, str]]:
 
 
 async def killed_after_it_told(folder: Path) -> list[tuple[str, str]]:
-    """The same of a leader that dies before it hears that the metadata has taken the event."""
+    """The same of a leader that dies before it hears that the metadata takes the event. The next
+    one does not see it there yet."""
     leader = Leader(folder)
     leader.record()
-    leader.metadata.trouble, leader.metadata.is_applied = UnavailableError("answer lost"), True
+    leader.metadata.trouble, leader.metadata.is_late = UnavailableError("answer lost"), True
     await leader.write(commit("a", 0))
     await leader.until(lambda: bool(leader.metadata.proposed))
     await leader.restart()
@@ -365,6 +366,60 @@ class HastyTeller(EventTeller):
         await super()._note(events)
 
 
+@on_loop
+async def test_events_whose_deletion_is_refused_are_not_proposed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teller, "RETRY_SECONDS", 0.01)
+    leader = Leader(tmp_path / "streams")
+    leader.record()
+    log, deletions = Log(), 0
+    log.write(*(commit(f"c{number}", 0) for number in range(3)))
+
+    async def write(writes: Sequence[Write]) -> list[Outcome]:
+        nonlocal deletions
+        deletions += 1
+        if deletions < 5:
+            raise NotEnoughReplicasError("too few replicas are in sync")
+        log.write(*writes)
+        return []
+
+    telling = EventTeller(log.table, write, cast(MetadataLog, leader.metadata))
+    telling.start()
+    await eventually(lambda: not log.table.events(1, 1))
+    assert deletions == 5
+    assert len(leader.metadata.proposed) == 1
+    log.write(commit("later", 0))
+    telling.look()
+    await eventually(lambda: not log.table.events(1, 1))
+    telling.end()
+    assert [name for _, name in leader.told()] == ["c0", "c1", "c2", "later"]
+    await leader.store.close()
+
+
+async def told_after_a_higher_offset(folder: Path) -> list[tuple[str, str]]:
+    """What is told in the end if an earlier leader had an event noted far behind the end of the log
+    (without what it had appended, a later one leads)."""
+    leader = Leader(folder)
+    leader.record()
+    await leader.restart()
+    text = event_about(None, cursor("before", 0), BY_HAND)
+    assert text is not None
+    leader.node.cluster.do(
+        NoteCursors(leader_epoch=LeaderEpoch(0), offsets=(1_000,), events=(text,))
+    )
+    await leader.write(commit("a", 0))
+    await leader.settled()
+    await leader.store.close()
+    return leader.told()
+
+
+@on_loop
+async def test_a_higher_offset_of_an_earlier_leader_does_not_count(tmp_path: Path) -> None:
+    told = await told_after_a_higher_offset(tmp_path / "streams")
+    assert told == [("cursor_created", "before"), CREATED]
+
+
 class TestMutants:
     """Each rule is needed."""
 
@@ -382,6 +437,16 @@ class TestMutants:
             await leader.settled()
             await leader.store.close()
         assert leader.told() == [], "lost"
+
+    @on_loop
+    async def test_what_is_noted_is_told_by_the_offset_alone(self, tmp_path: Path) -> None:
+        def by_offset(event: Event, outbox: Outbox) -> bool:
+            return event.offset <= outbox.cursors_noted[1]
+
+        with pytest.MonkeyPatch.context() as patches:
+            patches.setattr(teller, "is_noted", by_offset)
+            told = await told_after_a_higher_offset(tmp_path / "streams")
+        assert told == [("cursor_created", "before")], "the second is lost"
 
     @on_loop
     async def test_the_metadata_takes_whatever_comes(self, tmp_path: Path) -> None:
