@@ -20,7 +20,7 @@ EVENT_PREFIX = b"event/"
 
 class Cause(NamedTuple):
     """Who changes a cursor. principal: the caller, "" while security is off. by_hand: by a commit
-    that names no owner, as consumers do."""
+    without an owner; consumers name one."""
 
     principal: str = ""
     by_hand: bool = False
@@ -38,6 +38,14 @@ class Event(NamedTuple):
     text: str
 
 
+class Told(NamedTuple):
+    """What is told of a change. text: JSON. is_move: the cursor was moved by hand, and neither
+    created nor deleted."""
+
+    text: str
+    is_move: bool = False
+
+
 def event_key(leader_epoch: int, offset: int) -> bytes:
     return EVENT_PREFIX + b"%010d/%020d" % (leader_epoch, offset)
 
@@ -48,7 +56,7 @@ def waiting_event(key: bytes, value: bytes) -> Event:
     return Event(key, int(leader_epoch), int(offset), value.decode())
 
 
-def event_about(before: bytes | None, after: bytes | None, cause: Cause) -> str | None:
+def event_about(before: bytes | None, after: bytes | None, cause: Cause) -> Told | None:
     """What to tell of a write: the cursor's record before and after; None: there is none.
 
     Commits of consumers, which come each second, are told only when they create the cursor. A
@@ -56,13 +64,13 @@ def event_about(before: bytes | None, after: bytes | None, cause: Cause) -> str 
     """
     was = None if before is None else Cursor.FromString(before)
     if after is None:
-        return None if was is None else _text("cursor_deleted", was, cause, offset=was.offset)
+        return None if was is None else Told(_text("cursor_deleted", was, cause, offset=was.offset))
     now = Cursor.FromString(after)
     if was is None or was.stream_id != now.stream_id:
-        return _text("cursor_created", now, cause, offset=now.offset)
+        return Told(_text("cursor_created", now, cause, offset=now.offset))
     if cause.by_hand and was.offset != now.offset:
         offset = {"before": was.offset, "after": now.offset}
-        return _text("cursor_moved", now, cause, changes={"offset": offset})
+        return Told(_text("cursor_moved", now, cause, changes={"offset": offset}), is_move=True)
     return None
 
 

@@ -33,6 +33,7 @@ from jetstream_server.cursors.events import (
     NO_CAUSE,
     Cause,
     Event,
+    Told,
     event_about,
     event_key,
     waiting_event,
@@ -45,7 +46,11 @@ KEYS_MAX = 250_000
 """Upper bound on keys: about 100 MB of memory on the node that leads `__cursors`."""
 
 EVENTS_WAITING_MAX = 20_000
-"""Upper bound on committed events that wait to be noted. Changes that need one are refused then."""
+"""Upper bound on events that wait for their commit or to be noted. While so many wait, changes that
+need one are refused."""
+MOVES_WAITING_MAX = EVENTS_WAITING_MAX // 2
+"""While so many wait, moves by hand are refused. The rest is for creations and deletions: consumers
+must not suffer from a client that moves cursors faster than that can be told."""
 
 
 class Entry(NamedTuple):
@@ -95,13 +100,14 @@ class Outcome:
 class Plan:
     """Records to append at `base_offset`, in one batch, and the answer to each request. The answers
     may be sent once all records below `end_offset` are committed. A plan without records only waits
-    for that."""
+    for that. events: the keys of the events among the records."""
 
     base_offset: int
     keys: list[bytes]
     values: list[bytes | None]
     answers: list[list[Outcome]]
     creators: list[str] = field(default_factory=list)
+    events: list[bytes] = field(default_factory=list)
 
     @property
     def end_offset(self) -> int:
@@ -126,6 +132,7 @@ class CursorTable:
         """How many keys each creator has, records that wait included."""
         self._events: dict[bytes, None] = {}
         """The keys of the committed events, in the order of the log."""
+        self._uncommitted_events = 0
 
     @property
     def committed(self) -> Mapping[bytes, Entry]:
@@ -215,15 +222,31 @@ class CursorTable:
         if write.value is not None:
             entry = Entry(with_creator(write.value, creator), plan.end_offset, creator)
         event = None if telling_epoch is None else _event(before, entry, write)
-        if event is not None and len(self._events) >= EVENTS_WAITING_MAX:
-            return Outcome(before, _cannot_tell())
+        if event is not None and (cannot := self._cannot_tell(event, plan)):
+            return Outcome(before, cannot)
         created[creator] += (entry is not None) - (before is not None)
         planned[key] = entry
         plan.add(key, entry, creator)
         if event is not None and telling_epoch is not None:
             offset = plan.end_offset
-            plan.add(event_key(telling_epoch, offset), Entry(event.encode(), offset))
+            plan.events.append(event_key(telling_epoch, offset))
+            plan.add(plan.events[-1], Entry(event.text.encode(), offset))
         return Outcome(entry)
+
+    def _cannot_tell(self, event: Told, plan: Plan) -> UnavailableError | None:
+        """Why no more events may be written; None: they may."""
+        waiting = len(self._events) + self._uncommitted_events + len(plan.events)
+        if waiting >= EVENTS_WAITING_MAX:
+            return UnavailableError(
+                f"{EVENTS_WAITING_MAX} changes of cursors wait to be recorded in __activity: too "
+                "many are created and deleted at once, or its replicas are not in sync; try again"
+            )
+        if event.is_move and waiting >= MOVES_WAITING_MAX:
+            return UnavailableError(
+                "cursors are moved by hand faster than that is recorded in __activity; try again "
+                "(if it stays so, look whether the replicas of __activity are in sync)"
+            )
+        return None
 
     def _newest(self, key: bytes) -> Entry | None:
         return self._latest[key] if key in self._latest else self._committed.get(key)
@@ -233,6 +256,7 @@ class CursorTable:
         for key, entry in _records(plan):
             self._count(self._newest(key), entry)
             self._latest[key] = entry
+        self._uncommitted_events += len(plan.events)
         self._waiting.append(plan)
 
     def _count(self, before: Entry | None, after: Entry | None) -> None:
@@ -251,6 +275,7 @@ class CursorTable:
         return done
 
     def _commit(self, plan: Plan) -> None:
+        self._uncommitted_events -= len(plan.events)
         for key, entry in _records(plan):
             self._list_event(key, entry)
             if entry is None:
@@ -287,19 +312,12 @@ class CursorTable:
         return [self._committed[key] for key in found], b"" if is_last else keys[-1]
 
 
-def _event(before: Entry | None, after: Entry | None, write: Write) -> str | None:
+def _event(before: Entry | None, after: Entry | None, write: Write) -> Told | None:
     """What to tell of a write; None: nothing."""
     if not write.key.startswith(CURSOR_PREFIX):
         return None
     was, now = (None if each is None else each.value for each in (before, after))
     return event_about(was, now, write.cause)
-
-
-def _cannot_tell() -> UnavailableError:
-    return UnavailableError(
-        f"{EVENTS_WAITING_MAX} changes of cursors wait to be recorded in __activity: look whether "
-        "its replicas are in sync, and try again"
-    )
 
 
 def _used_up(creator: str, most: int) -> QuotaExceededError:

@@ -25,9 +25,9 @@ from jetstream_server.metadata.state.outbox import EVENTS_MAX, Outbox
 
 NOTED_BYTES = 128 * 1024
 """Approximate bytes of the events of one command, far from the greatest length of a command."""
-OUTBOX_MAX = EVENTS_MAX // 2
-"""With so many events in the outbox, those about cursors wait in `__cursors`: they must not push
-out others."""
+OUTBOX_MAX = EVENTS_MAX // 10
+"""With so many events in the outbox, those about cursors wait in `__cursors`. So at most OUTBOX_MAX
+- 1 + NOTED_MAX of them lie there when `__activity` takes no more, and the rest is for others."""
 RETRY_SECONDS = 0.5
 
 logger = structlog.get_logger("jetstream.cursors")

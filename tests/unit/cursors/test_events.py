@@ -65,8 +65,8 @@ def delete(name: str) -> Write:
 
 
 def told(write: Write, before: bytes | None) -> dict[str, Any] | None:
-    text = event_about(before, write.value, write.cause)
-    return None if text is None else cast("dict[str, Any]", json.loads(text))
+    found = event_about(before, write.value, write.cause)
+    return None if found is None else cast("dict[str, Any]", json.loads(found.text))
 
 
 ABOUT = {
@@ -202,6 +202,51 @@ def test_when_too_many_wait_only_changes_that_must_be_told_are_refused(
     assert cursor_key("c", "orders@orders.>") not in log.table.committed
     log.write(Write(log.table.events(1, 1)[0].key, None))
     assert log.write(commit("c", 0)) == [None]
+
+
+def test_moves_by_hand_leave_room_for_creations_and_deletions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tables, "EVENTS_WAITING_MAX", 6)
+    monkeypatch.setattr(tables, "MOVES_WAITING_MAX", 3)
+    log = Log()
+    log.write(commit("a", 0), commit("b", 0))
+    log.write(*(Write(event.key, None) for event in log.table.events(10, 1 << 20)))
+    moves = log.write(*(commit("a", offset, BY_HAND) for offset in range(1, 10)))
+    assert moves[:3] == [None] * 3
+    for refused in moves[3:]:
+        assert isinstance(refused, UnavailableError)
+        assert "moved by hand faster" in refused.message
+    anew = commit("b", 0, CONSUMER, stream_id=20)
+    assert log.write(commit("c", 0, CONSUMER), delete("a"), anew) == [None] * 3
+    assert log.kinds()[3:] == ["cursor_created", "cursor_deleted", "cursor_created"]
+    (refused,) = log.write(commit("d", 0))
+    assert isinstance(refused, UnavailableError)
+    assert "created and deleted" in refused.message
+
+
+def test_events_that_wait_for_their_commit_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "EVENTS_WAITING_MAX", 5)
+    table, end_offset = CursorTable(), 0
+
+    def taken(*names: str) -> int:
+        nonlocal end_offset
+        plan = table.plan([[commit(name, 0) for name in names]], end_offset, 1)
+        table.appended(plan)
+        end_offset = plan.end_offset
+        return sum(outcome.error is None for outcome in plan.answers[0])
+
+    assert taken("a", "b", "c") == 3
+    assert taken("d", "e", "f", "g") == 2
+    assert taken("h") == 0
+    table.advance(end_offset)
+    assert taken("h") == 0
+    plan = table.plan([[Write(event.key, None) for event in table.events(2, 1 << 20)]], end_offset)
+    table.appended(plan)
+    end_offset = plan.end_offset
+    assert taken("h") == 0, "the deletion is not committed"
+    table.advance(end_offset)
+    assert taken("h", "i", "j") == 2
 
 
 def lifecycle_is_told(log: Log) -> bool:
@@ -403,10 +448,10 @@ async def told_after_a_higher_offset(folder: Path) -> list[tuple[str, str]]:
     leader = Leader(folder)
     leader.record()
     await leader.restart()
-    text = event_about(None, cursor("before", 0), BY_HAND)
-    assert text is not None
+    found = event_about(None, cursor("before", 0), BY_HAND)
+    assert found is not None
     leader.node.cluster.do(
-        NoteCursors(leader_epoch=LeaderEpoch(0), offsets=(1_000,), events=(text,))
+        NoteCursors(leader_epoch=LeaderEpoch(0), offsets=(1_000,), events=(found.text,))
     )
     await leader.write(commit("a", 0))
     await leader.settled()
@@ -467,11 +512,11 @@ class TestMutants:
             patches.setitem(OPERATIONS, NoteCursors.op, Operation(NoteCursors, note_by_offset))
             leader = Leader(tmp_path / "streams")
             leader.record()
-            text = event_about(None, cursor("a", 0), BY_HAND)
-            assert text is not None
+            found = event_about(None, cursor("a", 0), BY_HAND)
+            assert found is not None
             for epoch in (1, 2):  # Without what the first leader had appended.
                 leader.node.cluster.do(
-                    NoteCursors(leader_epoch=LeaderEpoch(epoch), offsets=(5,), events=(text,))
+                    NoteCursors(leader_epoch=LeaderEpoch(epoch), offsets=(5,), events=(found.text,))
                 )
         assert leader.told() == [CREATED], "the second is lost"
         await leader.store.close()
@@ -479,8 +524,9 @@ class TestMutants:
 
 @on_loop
 async def test_thousands_of_cursors_are_told_in_bounded_entries_and_commits_cost_none(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(teller, "OUTBOX_MAX", 5_000)  # Nobody empties the outbox.
     leader = Leader(tmp_path / "streams")
     leader.record()
     before = leader.metadata.registry.revision
