@@ -30,7 +30,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -348,16 +348,21 @@ AWAY_SECONDS = 3.0
 """Longer than a silent link lives, and several times as long as a follower waits for its leader."""
 
 
-def returns(directory: Path, count: int, tell: Callable[[str], None] = print) -> int:
-    """Let a follower go away and come back in every way; how often the leader or its term
+def returns(
+    directory: Path,
+    count: int,
+    tell: Callable[[str], None] = print,
+    kinds: Sequence[str] = RETURNS,
+) -> int:
+    """Let a follower go away and come back in each of these ways; how often the leader or its term
     changed."""
     disturbed = 0
     with running_group(directory, compact_after_entries=20_000, can_be_cut=True) as group:
-        for number in range(count * len(RETURNS)):
-            kind = RETURNS[number % len(RETURNS)]
+        for number in range(count * len(kinds)):
+            kind = kinds[number % len(kinds)]
             leader = group.leader()
             followers = [node for node in group.nodes if node is not leader]
-            follower = followers[number // len(RETURNS) % 2]
+            follower = followers[number // len(kinds) % 2]
             term = leader.term
             _send_away(group, follower, kind)
             time.sleep(AWAY_SECONDS)
