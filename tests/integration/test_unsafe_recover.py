@@ -209,7 +209,7 @@ def test_a_sole_survivor_that_may_have_forgotten_a_vote_goes_on_once_it_is_vouch
             client.publish("orders", b"%d" % number)
     left, lost = 2, (0, 1)
     for node in cluster.nodes:
-        cluster.stop(node)
+        cluster.kill(node)
     (folder(cluster, left) / "metadata" / "synced").unlink()
     cluster.cluster.start_node(left)
     cluster.wait_for("it is a learner", lambda: "metadata_vote_withheld" in cluster.log(left))
