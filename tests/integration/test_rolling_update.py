@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from examples.cluster.local import LocalCluster
-from examples.cluster.processes import Processes
 from jetstream_client import Client, PreconditionFailedError
 from jetstream_client.cli.exits import Exit
 from tests.support import command
@@ -28,8 +27,7 @@ def old_cluster(folder: Path) -> Iterator[tuple[TestCluster, tuple[str, ...]]]:
     """Three nodes of the release, and the command that starts its software."""
     old = unpacked(RELEASE, folder / "software")
     cluster = TestCluster(folder / "nodes")
-    cluster.cluster.processes = Processes(cluster.cluster.directory)  # Forked ones are of today.
-    cluster.cluster.server = old
+    cluster.cluster.server = old  # It is not forked as today's is, for it begins with `env`.
     try:
         cluster.start()
         yield cluster, old
