@@ -66,13 +66,17 @@ def test_every_guarantee_names_a_test_that_exists() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page("guarantees.md"))
     assert len(named) > 20
     for file, test in named:
-        tree = ast.parse((TREE / file).read_text())
-        tests = {
-            node.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        }
-        assert test in tests, f"{file}::{test}"
+        assert test in defined_in(TREE / file), f"{file}::{test}"
+
+
+@cache
+def defined_in(path: Path) -> set[str]:
+    """The functions and classes of a file."""
+    return {
+        node.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
 
 
 def test_every_row_of_the_guarantees_is_shown_by_a_test() -> None:
@@ -189,18 +193,23 @@ def test_every_configuration_key_is_described() -> None:
     assert documented == set(keys(config.Config))
 
 
+@cache
 def logged_events() -> set[str]:
     """The event of every structured log call that asks for attention."""
     events = set()
     for path in (TREE / "src").rglob("*.py"):
-        tree = ast.parse(path.read_text())
+        text = path.read_text()
+        if "get_logger" not in text:
+            continue
+        tree = ast.parse(text)
+        loggers = _loggers(tree)
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         for call in calls:
             called = call.func
             if not isinstance(called, ast.Attribute) or not isinstance(called.value, ast.Name):
                 continue
             asks = called.attr in ("warning", "error", "critical", "log")
-            if asks and called.value.id in _loggers(tree):
+            if asks and called.value.id in loggers:
                 # An event may be chosen by an expression: each string in it is one.
                 for argument in call.args:
                     events |= {
