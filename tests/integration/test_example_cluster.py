@@ -18,6 +18,7 @@ from examples.cluster.__main__ import TERMINATIONS, main
 from examples.cluster.local import NATS_PORT, PORTS_BETWEEN_NODES, LocalCluster
 from examples.cluster.processes import FOLDER_VARIABLE
 from examples.cluster.publisher import Books, judge
+from tests.support.fork_server import fork_server
 from tests.support.server import free_port_base
 
 TREE = Path(__file__).parents[2]
@@ -38,7 +39,8 @@ def begun(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 
 
 def cluster_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return ended(begun(*arguments))
+    """Forked; what it starts is not."""
+    return fork_server.run([*COMMAND, *arguments], environment=os.environ, timeout=110)
 
 
 def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
