@@ -84,8 +84,13 @@ def test_a_drained_node_holds_replicas_and_leads_nothing_whatever_its_runs_until
             for number in range(4):
                 cluster.wait_for_isr(f"s{number}", cluster.nodes)
             assert draining(client) == [1]
-        time.sleep(8.0)  # Longer than leaderships take to be evened out.
-        assert all(stream.leader in (0, 2) for stream in client.list_streams())
+        for number in range(4):
+            client.transfer_leader(f"s{number}", 0)
+
+        def leaders() -> list[int]:
+            return sorted(stream.leader for stream in client.list_streams())
+
+        cluster.wait_for("leaderships are evened out", lambda: leaders() == [0, 0, 2, 2])
         client.drain_node(1, undo=True)
         assert draining(client) == []
         cluster.wait_for(
