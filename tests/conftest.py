@@ -49,6 +49,7 @@ settings.register_profile("quick", parent=settings.get_profile("default"), max_e
 settings.load_profile("default")
 
 SPARK = "tests/spark/"
+LONGEST = "test_containers_for_real.py"
 WAITING = ("chaos", "fuzz", "integration")
 """Their tests mostly wait for processes."""
 COMPUTING = ("simulation", "model", "property")
@@ -56,9 +57,9 @@ COMPUTING = ("simulation", "model", "property")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark's tests come first, because they run on one worker. Files that wait and files that
-    compute then take turns, so that workers leave no processor idle; of both, folders with long
-    files come first, so that short ones fill up what they leave."""
+    """Spark's tests come first, because they run on one worker, and so does the longest test. Files
+    that wait and files that compute then take turns, so that workers leave no processor idle; of
+    both, folders with long files come first, so that short ones fill up what they leave."""
     tests = Path(__file__).parent
     folders = {item.path: item.path.relative_to(tests).parts[0] for item in items}
     waiting = [file for name in WAITING for file in folders if folders[file] == name]
@@ -68,6 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = dict.fromkeys(folders, 0.0)
     for files in (waiting, computing):
         place.update((file, (number + 1) / len(files)) for number, file in enumerate(files))
+    place.update((file, 0.0) for file in folders if file.name == LONGEST)
     items.sort(key=lambda item: place[item.path])
 
 

@@ -28,7 +28,7 @@ from jetstream_server.metadata.state.reassignment_commands import may_finish
 from jetstream_server.replication.replica_manager import ReplicaManager
 from tests.simulation.cluster import BEGIN_US, Cluster, Profile
 from tests.simulation.observing import owner_of
-from tests.simulation.world import World
+from tests.simulation.world import Violation, World
 
 LIMITED_SHARE = 0.3
 """Of the clusters, whose copies have to wait: for some milliseconds after each answer."""
@@ -85,6 +85,9 @@ class ReassignedCluster(Cluster):
 
     def stream_changed(self, before: StreamMetadata, after: StreamMetadata) -> None:
         if set(before.replicas) - set(after.replicas):
+            behind = set(after.replicas) - set(before.isr)
+            if behind:
+                raise Violation(f"replicas go while {behind} are not in sync: {before} to {after}")
             self.world.count("stream moved")
             self.world.note(f"moved from {before.replicas} to {after.replicas}")
 

@@ -70,9 +70,9 @@ def cursor_event(number: int) -> str:
     cursor = Cursor(
         name=f"reader-{number}", stream_id=7, stream_name="orders", stream_subject="orders.>"
     )
-    text = event_about(None, cursor.SerializeToString(), Cause("user:me"))
-    assert text is not None
-    return text
+    told = event_about(None, cursor.SerializeToString(), Cause("user:me"))
+    assert told is not None
+    return told.text
 
 
 def noted(epoch: int, *offsets: int) -> NoteCursors:

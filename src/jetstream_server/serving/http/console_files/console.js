@@ -375,7 +375,7 @@ function reassign(stream) {
   ask(`Move ${name}`, [
     ["replicas", "Nodes of its replicas, as 0,1,2; it leaves others once these have all of it", list(before.replicas)],
     ["observers", "Nodes of its observers (empty: none); one that is named as a replica is promoted", list(before.observers)],
-  ], words, (v) => api(`${path(name)}/reassign`, { stream_epoch: stream.stream_epoch, replicas: nodes(v.replicas), ...(observe(v) ? { observers: { nodes: nodes(v.observers) } } : {}) }));
+  ], words, (v) => api(`${path(name)}/reassign`, { replicas: nodes(v.replicas), ...(observe(v) ? { observers: { nodes: nodes(v.observers) } } : {}) }));
 }
 
 const streamPage = (name) => {
