@@ -16,11 +16,13 @@ from jetstream_protocol.errors import (
     UnavailableError,
     UnknownEpochError,
 )
+from jetstream_protocol.types import MonotonicUs, WallUs
 from jetstream_server.log.commit_log import CommitLog, LogConfig, LogSlice
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.replication.core.messages import LeaderSnapshot, OutOfRange, Records
 from jetstream_server.replication.core.replica import Replica
 from tests.support.log_batches import batch
+from tests.support.log_disk import MemoryDisk
 from tests.support.log_start import advance_log_start
 from tests.support.loops import on_loop
 from tests.support.node import Node, read_values
@@ -391,3 +393,25 @@ def test_a_log_that_lost_its_beginning_sends_readers_elsewhere_until_it_is_fetch
     replica.accept(OutOfRange(asked, LeaderSnapshot(20, 7, 8)), b"", 0)
     with pytest.raises(OffsetOutOfRangeError):
         replica.read(0, 1 << 20, is_leader=False)
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_log_end_is_noted_as_soon_as_it_counts_without_being_flushed(heard: bool) -> None:
+    """Otherwise a node whose process dies, and whose disk then loses the last records, would not
+    notice it, and count as complete."""
+    disk = MemoryDisk()
+    log = CommitLog.open(disk, "/17", LogConfig(), clean=False, boot_id="one")
+    replica = Replica(stream(flush="group"), log, node_id=1, incarnation=10)
+    replica.update(stream(flush="group"), nodes(), MonotonicUs(0))
+    log.append(batch(b"flushed"), leader_epoch=3, timestamp_us=WallUs(0))
+    log.flush()
+    (name,) = (name for name in disk.list_directory("/17") if name.endswith(".log"))
+    flushed = disk.size(f"/17/{name}")
+    log.append(batch(b"not flushed"), leader_epoch=3, timestamp_us=WallUs(0))
+    if heard:
+        replica.update(stream(flush="interval", stream_epoch=8), nodes(), MonotonicUs(1))
+    disk = disk.killed()
+    disk.truncate(f"/17/{name}", flushed)
+    again = CommitLog.open(disk, "/17", LogConfig(), clean=False, boot_id="one")
+    assert again.log_end_offset == 1
+    assert bool(again.offline_reason or again.incomplete_reason) == heard

@@ -217,6 +217,8 @@ class Replica:
         self.log.producers.window_us = stream.config.duplicate_window_us
         if stream.config.flush != before.config.flush or skips(before, stream):
             self._flush_target = None
+            if not self.log.offline_reason:
+                self._note_end()  # Records may count from now on that were not noted.
         me = nodes.get(self.node_id)
         is_current = me is not None and me.incarnation == self.incarnation
         leader = stream.leader if is_current else NO_NODE
