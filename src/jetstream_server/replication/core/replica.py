@@ -217,8 +217,7 @@ class Replica:
         self.log.producers.window_us = stream.config.duplicate_window_us
         if stream.config.flush != before.config.flush or skips(before, stream):
             self._flush_target = None
-            if not self.log.offline_reason:
-                self._note_end()  # Records may count from now on that were not noted.
+            self._note_end()  # From now on records may count that were not noted.
         me = nodes.get(self.node_id)
         is_current = me is not None and me.incarnation == self.incarnation
         leader = stream.leader if is_current else NO_NODE
@@ -340,7 +339,7 @@ class Replica:
 
     def _note_end(self) -> None:
         """Record the log end if records count before their flush: a loss must be noticed."""
-        if not self.counts_flushed:
+        if not (self.counts_flushed or self.log.offline_reason):
             self.log.note_end()
 
     def moved(self) -> None:
