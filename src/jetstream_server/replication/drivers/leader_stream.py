@@ -6,8 +6,8 @@ at the latest every KEEP_ALIVE_SECONDS. Per stream, one answer with records is i
 the next position acknowledges it.
 
 Copies may be limited: records for a replica that is not in sync and does not keep up wait for their
-turn (copy_turns.py). No record waits on which a commit depends: a stream that has too
-few replicas in sync to commit is not limited, because its publishers wait for the copy.
+turn (copy_turns.py). No record waits on which a commit depends: a stream that has too few replicas
+in sync to commit is not limited, because its publishers wait for the copy.
 """
 
 from __future__ import annotations
@@ -350,8 +350,7 @@ class LeaderStream(Copier):
             return False
         if isinstance(stream.decided, Diverging | OutOfRange):
             return False  # Without records.
-        self._copies.setdefault(stream_id, stream)
-        self._copy_turns.wait(self)
+        self._copies.setdefault(stream_id, stream)  # `_send_answers` queues up.
         return True
 
     def _is_copy(self, stream: _Stream) -> bool:
@@ -369,7 +368,7 @@ class LeaderStream(Copier):
     def copy_next(self) -> None:
         """Answer the stream that has waited longest, if the follower takes what is sent."""
         if self._sending is not None:
-            return  # `_send_answers` queues up again.
+            return  # `_send_answers` queues up once that is sent.
         if self._copies:
             self._copied = stream_id = next(iter(self._copies))
             self._ready = {stream_id: self._copies.pop(stream_id), **self._ready}
