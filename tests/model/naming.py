@@ -242,8 +242,7 @@ _KEPT: dict[type, str] = {
     FollowerState: "_asks_flush_since _confirmable _rebuild high_watermark",
     InSyncReplicas: "_awaits_metadata _not_before_us",
     LeaderEpochCache: "",
-    # No setting changes in the model, so log ends count from the first epoch on.
-    LeaderState: "_counts_end_from _lag_max_us _ticked_at_us epoch_start_offset high_watermark",
+    LeaderState: "_lag_max_us _ticked_at_us epoch_start_offset high_watermark",
     ModelLog: "flushed_offset",
     Replica: "_flush_target _lag_max_us _rebuild _recorded_failure _waiters closed closeness"
     " counters failures high_watermark is_deleted on_commit leader_log_start_offset on_unreadable"

@@ -52,16 +52,6 @@ class TestHighWatermark:
         state.fetch(request(1, 9, flushed_offset=9), 1)
         assert state.high_watermark == 6
 
-    def test_a_log_end_counts_once_its_follower_has_heard_that_it_does(self) -> None:
-        """Before, it has not noted the end, and would not notice that the last records are lost."""
-        state = leading(stream((0, 1), flush="group"), log_of(10))
-        state.fetch(request(1, 9, flushed_offset=4), 1)
-        state.update(stream((0, 1), flush="interval", stream_epoch=8), nodes())
-        state.fetch(request(1, 9, flushed_offset=4), 1)
-        assert state.high_watermark == 4
-        state.fetch(request(1, 9, flushed_offset=4, stream_epoch=8), 1)
-        assert state.high_watermark == 9
-
 
 class TestFetch:
     def test_older_and_newer_leaderships_are_refused(self) -> None:

@@ -10,8 +10,7 @@ Invariants.
 * The high watermark never falls, never passes the position of any replica that may be in sync
   (`InSyncReplicas.maximal`), and does not move while the committed ISR is below its minimum.
 * With flush `group` a position is the *flushed* offset, the leader's own included; otherwise it is
-  the log end. **safety** Until a follower has heard of another flush policy than `group`, its
-  flushed offset counts: it has not noted its log end, whose loss it would not notice.
+  the log end.
 * **safety** A log that is offline has no position, the leader's own included.
 * **safety** Observers are followed, and never counted: neither the high watermark nor the ISR
   depends on them.
@@ -68,8 +67,8 @@ class LeaderState:
     """
 
     __slots__ = (
-        "_counts_end_from", "_followers", "_in_sync", "_lag_max_us", "_log", "_node_id", "_nodes",
-        "_ticked_at_us", "epoch_start_offset", "high_watermark", "stream",
+        "_followers", "_in_sync", "_lag_max_us", "_log", "_node_id", "_nodes", "_ticked_at_us",
+        "epoch_start_offset", "high_watermark", "stream",
     )  # fmt: skip
 
     def __init__(
@@ -91,7 +90,6 @@ class LeaderState:
         self._log = log
         self._lag_max_us = lag_max_us
         self._ticked_at_us = now_us
-        self._counts_end_from = ANY_EPOCH  # The stream epoch from which log ends count.
         self._in_sync = InSyncReplicas(stream)
         self._followers: dict[NodeId, FollowerProgress] = {}
         self._track_followers()
@@ -172,7 +170,7 @@ class LeaderState:
             if request.incarnation != progress.incarnation:
                 progress.renew(request.incarnation, now_us)
             counted = request.fetch_offset
-            if self.counts_flushed or request.stream_epoch < self._counts_end_from:
+            if self.counts_flushed:
                 counted = min(counted, request.flushed_offset)
             is_ahead = request.stream_epoch > self.stream.stream_epoch
             said_ahead = request.stream_epoch if is_ahead else NOT_AHEAD
@@ -236,8 +234,6 @@ class LeaderState:
         """Apply newer metadata of this leadership. Returns whether the high watermark rose."""
         assert stream.leader_epoch == self.stream.leader_epoch, "that is another leadership"
         has_changed = stream.stream_epoch != self.stream.stream_epoch
-        if stream.config.flush != self.stream.config.flush:
-            self._counts_end_from = stream.stream_epoch
         self.stream = stream
         self._nodes = nodes
         self._track_followers()

@@ -217,7 +217,6 @@ class Replica:
         self.log.producers.window_us = stream.config.duplicate_window_us
         if stream.config.flush != before.config.flush or skips(before, stream):
             self._flush_target = None
-            self._note_end()  # From now on records may count that were not noted.
         me = nodes.get(self.node_id)
         is_current = me is not None and me.incarnation == self.incarnation
         leader = stream.leader if is_current else NO_NODE
@@ -333,14 +332,9 @@ class Replica:
             timestamp_us=timestamp_us,
             now_us=now_us,
         )
-        self._note_end()
+        self.log.note_end()
         self.counters.appended(batch.record_count, batch.length)
         return base_offset
-
-    def _note_end(self) -> None:
-        """Record the log end if records count before their flush: a loss must be noticed."""
-        if not (self.counts_flushed or self.log.offline_reason):
-            self.log.note_end()
 
     def moved(self) -> None:
         """Raise the high watermark if possible, and report it: the log grew or was flushed."""
@@ -439,7 +433,7 @@ class Replica:
                     gaps_below=committed if self.stream.was_compacted else 0,
                     now_us=None if is_late else now_us,
                 )
-                self._note_end()
+                self.log.note_end()
             case Truncate(offset):
                 self.log.truncate(offset)
             case Reset(offset):
@@ -561,8 +555,9 @@ class Replica:
         if epoch == last_epoch and end_offset >= offset:
             return
         # Uncommitted records here may still be truncated, and the records that the reader saw may
-        # take their place.
-        is_committed = offset <= self.high_watermark or 0 <= end_offset < self.high_watermark
+        # take their place. Of the record before the log start, a log knows nothing.
+        start, committed = self.log.log_start_offset, self.high_watermark
+        is_committed = start < committed >= offset or 0 <= end_offset < committed
         if is_leader or is_committed:
             raise DivergedError(
                 f"the record before offset {offset} of stream {self.stream.name!r} is not of "
