@@ -74,7 +74,7 @@ class AsyncGroupConsumer(AsyncClosing):
         self._on_revoked = on_revoked
         self._parts: dict[int, Part] = {}
         self._current: Part | None = None
-        self._rows: list[Message] = []  # of it, in reverse
+        self._rows: list[Message] = []  # of it, in reverse, as they are stored
         self._began = False
         self._closed = False
         self._is_letting_go = False
@@ -121,16 +121,17 @@ class AsyncGroupConsumer(AsyncClosing):
     async def __anext__(self) -> Message:
         while True:
             if self._rows and not self.must_adjust and self._current is not None:
-                message = self._rows.pop()
-                self._current.consumer.position = message.offset + 1
+                consumer = self._current.consumer
+                message = consumer.deserializers.apply(self._rows[-1])
+                self._rows.pop()  # Not earlier: what cannot be deserialised is not passed over.
+                consumer.position = message.offset + 1
                 return message
             if self._rows and await self.goes_on():
                 continue
             found = await self.refill(exhausted=not self._rows, by_record=True)
             if found is None:
                 raise StopAsyncIteration
-            part, messages = found
-            self._rows = list(part.consumer.deserializers.each(messages))
+            self._rows = list(found[1])
             self._rows.reverse()
 
     async def goes_on(self) -> bool:
