@@ -122,7 +122,7 @@ class AsyncProcessingMethods(AsyncGroupMethods):
                 cursor=self._consumer_cursor(options.name, source, options.on_reset, False),
             )
             return make(CursorSource(self._tracked(consumer)))
-        listeners = _Listeners(options.on_assigned, options.on_revoked)
+        going = _Going(options.on_revoked)
         member = self.consume_group(
             source,
             options.name,
@@ -134,11 +134,11 @@ class AsyncProcessingMethods(AsyncGroupMethods):
             session_timeout=options.session_timeout,
             auto_commit=False,
             on_reset=options.on_reset,
-            on_assigned=listeners.assigned,
-            on_revoked=listeners.revoked,
+            on_assigned=options.on_assigned,
+            on_revoked=going.revoked,
         )
-        listeners.processor = make(GroupSource(member))
-        return listeners.processor
+        going.processor = make(GroupSource(member))
+        return going.processor
 
     async def _check_dead_letter(self, source: str, subject: str) -> None:
         listening = await self.list_streams(subject)
@@ -152,26 +152,17 @@ class AsyncProcessingMethods(AsyncGroupMethods):
                 )
 
 
-class _Listeners:
+class _Going:
     """Between a group's member and a processor: a stream that goes is first let end."""
 
     processor: Processor
 
-    def __init__(self, on_assigned: Listener | None, on_revoked: Listener | None) -> None:
-        self._on_assigned = on_assigned
+    def __init__(self, on_revoked: Listener | None) -> None:
         self._on_revoked = on_revoked
-        self._told: set[str] = set()
-
-    async def assigned(self, names: Sequence[str]) -> None:
-        self._told.update(names)
-        await tell(self._on_assigned, names)
 
     async def revoked(self, names: Sequence[str]) -> None:
         consumers = await self.processor.let_go(names)
-        told = [name for name in names if name in self._told]
-        self._told.difference_update(told)
-        if told:
-            await tell(self._on_revoked, told)
+        await tell(self._on_revoked, names)
         await self.processor.gone(consumers)
 
 

@@ -32,13 +32,14 @@ MakeConsumer: TypeAlias = Callable[[int, Membership], AsyncConsumer]
 
 
 class Part:
-    """One stream of the member. name: once it has begun."""
+    """One stream of the member. name: once it has begun. is_told: `on_assigned` was called."""
 
     def __init__(self, stream_id: int, consumer: AsyncConsumer) -> None:
         self.stream_id = stream_id
         self.consumer = consumer
         self.fetching: asyncio.Task[Messages | None] | None = None
         self.is_held = True
+        self.is_told = False
 
     @property
     def name(self) -> str:
@@ -73,6 +74,7 @@ class AsyncGroupConsumer(AsyncClosing):
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._parts: dict[int, Part] = {}
+        self._untold: list[Part] = []  # for which `on_assigned` has not returned yet
         self._current: Part | None = None
         self._rows: list[Message] = []  # of it, in reverse, as they are stored
         self._began = False
@@ -107,13 +109,13 @@ class AsyncGroupConsumer(AsyncClosing):
     @property
     def must_adjust(self) -> bool:
         """Whether its streams are to change before the next record."""
-        return self._membership.must_adjust or self._has_failed
+        return self._membership.must_adjust or self._has_failed or bool(self._untold)
 
     async def begin(self) -> None:
         """Join the group. Idempotent."""
         if not self._began:
-            self._began = True
             await self._membership.begin(self._parts.keys)
+            self._began = True
 
     def __aiter__(self) -> Self:
         return self
@@ -250,7 +252,6 @@ class AsyncGroupConsumer(AsyncClosing):
             return
         told = membership.told
         await self._let_go([p for n, p in self._parts.items() if n not in told], commit=True)
-        begun = []
         for number in sorted(told - self._parts.keys()):
             part = Part(number, self._make(number, membership))
             try:
@@ -260,10 +261,10 @@ class AsyncGroupConsumer(AsyncClosing):
                 raise
             part.consumer.failures_told_to(self._part_has_failed)
             self._parts[number] = part
-            begun.append(part.name)
+            self._untold.append(part)
         membership.adjusted()
-        if begun:
-            await tell(self._on_assigned, begun)
+        if self._untold:
+            await self._tell_assigned()
 
     def _part_has_failed(self) -> None:
         self._has_failed = True
@@ -285,16 +286,23 @@ class AsyncGroupConsumer(AsyncClosing):
     async def _let_go(self, parts: Sequence[Part], *, commit: bool) -> None:
         """Raises an error of the listener, before anything is committed, or of the commits, in the
         end."""
-        if not parts:
-            return
         try:
-            await self._tell_revoked([part.name for part in parts], commit=commit)
+            await self._tell_revoked([part.name for part in parts if part.is_told], commit=commit)
         except Exception:
             await self._close(parts, commit=False)
             raise
         await self._close(parts, commit=commit)
 
+    async def _tell_assigned(self) -> None:
+        """Until the listener has returned, it is called again before the next record."""
+        for part in self._untold:
+            part.is_told = True
+        await tell(self._on_assigned, [part.name for part in self._untold])
+        self._untold = []
+
     async def _tell_revoked(self, names: Sequence[str], *, commit: bool) -> None:
+        if not names:
+            return
         self._is_letting_go = True
         try:
             await tell(self._on_revoked, names)
@@ -317,6 +325,8 @@ class AsyncGroupConsumer(AsyncClosing):
             except JetstreamError as error:
                 failure = failure or error
             self._parts.pop(part.stream_id, None)
+            if part in self._untold:
+                self._untold.remove(part)
         if failure is not None:
             raise failure
 
