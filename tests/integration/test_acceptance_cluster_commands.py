@@ -127,6 +127,7 @@ def test_health_says_what_is_wrong_and_the_exit_code_says_it_too(
     for stream in client.list_streams():
         client.delete_stream(stream)  # Those that the frozen node led would be waited for.
     client.create_stream("healthy", "healthy", min_insync_replicas=3)
+    client.commit_cursor("mine", "healthy", 0)
 
     def health() -> tuple[int, dict[str, Any]]:
         done = command.jetstream("--server", cluster.servers, "cluster", "health", "--json")
@@ -143,8 +144,12 @@ def test_health_says_what_is_wrong_and_the_exit_code_says_it_too(
         def is_told() -> bool:
             nonlocal code, found
             code, found = health()
-            kinds = {each["kind"] for each in found["problems"]}
-            return {"node_fenced", "too_few_in_sync"} <= kinds
+            told = {(each["kind"], each["about"]) for each in found["problems"]}
+            return {
+                ("node_fenced", str(away)),
+                ("too_few_in_sync", "healthy@healthy"),
+                ("out_of_sync", "__cursors"),
+            } <= told
 
         cluster.wait_for("it is fenced and out of sync", is_told)
         assert (code, found["healthy"], found["problems"][0]["about"]) == (7, False, str(away))

@@ -466,6 +466,21 @@ class TestCommand:
         assert run_command(["--server", server.grpc, "stream", "list", "--internal"]) == 0
         assert "__cursors" in capsys.readouterr().out
 
+    def test_a_drained_node_is_not_said_to_lead_nothing_while_it_leads_the_cursors(
+        self,
+        server: ServerProcess,
+        client: Client,
+        stream: str,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        client.seek_cursor("billing", stream, 1)
+        drain = ["--server", server.grpc, "node", "drain", "0"]
+        try:
+            assert run_command([*drain, "--wait", "--json"]) == 0
+            assert "__cursors" in json.loads(capsys.readouterr().out)["still_leads"]
+        finally:
+            assert run_command([*drain, "--undo"]) == 0
+
 
 @on_loop
 async def test_many_commits_at_once_share_calls(server: ServerProcess) -> None:

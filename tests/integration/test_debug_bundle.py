@@ -31,6 +31,7 @@ def test_a_bundle_has_what_support_needs_and_no_secret(
         server.start()
         with Client(server.grpc) as client:
             client.create_stream("orders", "orders.>")
+            client.commit_cursor("billing", "orders", 0)
         done = jetstream("--server", server.grpc, "debug", "bundle", "--output", str(path))
         assert (done.returncode, done.stdout) == (0, f"{path}: 8 files\n")
     finally:
@@ -49,8 +50,9 @@ def test_a_bundle_has_what_support_needs_and_no_secret(
     for key in KEYS:
         assert key not in "".join(files.values()) + server.log_text
     assert json.loads(files["nodes/0/config.json"])["credential"] == "***"
-    assert json.loads(files["streams.json"])[0]["name"] == "orders"
+    names = [each["name"] for each in json.loads(files["streams.json"])]
+    assert names == ["__cursors", "orders"]
     assert json.loads(files["health.json"]) == []
-    assert "\njetstream_streams 1.0\n" in files["nodes/0/metrics.txt"]
+    assert "\njetstream_streams 2.0\n" in files["nodes/0/metrics.txt"]
     lines = [json.loads(line) for line in files["nodes/0/log.jsonl"].splitlines()]
     assert any(line["event"] == "ingest_form" for line in lines)

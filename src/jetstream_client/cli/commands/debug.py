@@ -66,7 +66,7 @@ def bundle(
 
 
 def _files(client: Client) -> Iterator[tuple[str, str]]:
-    cluster, streams = client.describe_cluster(), client.describe_streams()
+    cluster, streams = client.describe_cluster(), client.describe_streams(internal=True)
     yield "cluster.json", _json(cluster_row(cluster))
     yield "streams.json", _json([stream_row(stream) for stream in streams])
     yield "health.json", _json([asdict(problem) for problem in problems_of(cluster, streams)])

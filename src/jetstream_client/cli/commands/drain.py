@@ -70,7 +70,7 @@ def _wait(client: Client, node: int, seconds: float) -> list[Stream]:
     """What it leads in the end. Raises UnavailableError when that is too much for so long."""
     deadline = time.monotonic() + seconds
     while True:
-        led = [stream for stream in client.list_streams() if stream.leader == node]
+        led = [stream for stream in client.list_streams(internal=True) if stream.leader == node]
         movable = can_move(client.describe_cluster(), led, node) if led else []
         if not movable:
             return led

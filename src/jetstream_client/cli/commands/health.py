@@ -171,7 +171,7 @@ def health(
             print("\n".join(lines + lines_of_notes(notes, everything=everything)))
 
     def look(client: Client) -> tuple[list[Problem], list[str]]:
-        streams = client.describe_streams()
+        streams = client.describe_streams(internal=True)
         cluster = client.describe_cluster()
         return problems_of(cluster, streams), notes_of(cluster, streams)
 
