@@ -21,6 +21,7 @@ from jetstream_protocol.errors import (
     NotFoundError,
     PreconditionFailedError,
     QuotaExceededError,
+    UnavailableError,
 )
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.cursors.groups import (
@@ -39,6 +40,7 @@ LOOK_SECONDS = 0.25
 STREAMS_EVERY = 8
 """Checks between two listings of a group's streams: a listing walks over all streams."""
 SESSION_MS = (1_000, 300_000)
+LEADER_CHANGES = "the leader of the cursors changes; try again"
 
 Save = Callable[[Group], Awaitable[None]]
 StreamsOf = Callable[[str], Iterable[int]]
@@ -83,6 +85,13 @@ class Coordinator:
         self._streams_of = streams_of
         self._clock = monotonic_clock
         self._groups: dict[str, _Live] = {}
+        self._ended = False
+
+    def end(self) -> None:
+        """Answer the members that wait: another node leads."""
+        self._ended = True
+        for live in self._groups.values():
+            live.changed.set()
 
     def load(self, groups: Iterable[Group]) -> None:
         now = self._now()
@@ -123,7 +132,7 @@ class Coordinator:
         `wait_seconds`.
 
         Raises PreconditionFailedError for a member that was removed, InvalidRequestError,
-        QuotaExceededError.
+        QuotaExceededError, UnavailableError once another node leads.
         """
         live = self._groups.get(heartbeat.group)
         if live is None:
@@ -136,6 +145,8 @@ class Coordinator:
                 self._groups.pop(heartbeat.group, None)  # It was never written.
         live.lives_until[member_id] = self._now() + heartbeat.member.session_ms / 1000
         await self._news(live, heartbeat)
+        if self._ended:
+            raise UnavailableError(LEADER_CHANGES)
         if not live.state.has(member_id):
             raise _given_up(heartbeat)
         return live.state
@@ -176,12 +187,12 @@ class Coordinator:
 
     async def _news(self, live: _Live, heartbeat: Heartbeat) -> None:
         """Wait until the member has to read other streams than it holds, or is not a member any
-        more."""
+        more, or another node leads."""
         deadline = self._now() + heartbeat.wait_seconds
         member_id = heartbeat.member.id
         while live.state.has(member_id) and live.state.assigned(member_id) == heartbeat.held:
             left = deadline - self._now()
-            if left <= 0:
+            if self._ended or left <= 0:
                 return
             try:
                 async with asyncio.timeout(left):

@@ -24,7 +24,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated.groups_pb2 import ConsumerGroup
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
-from jetstream_server.cursors.coordinator import Coordinator, StreamsOf
+from jetstream_server.cursors.coordinator import LEADER_CHANGES, Coordinator, StreamsOf
 from jetstream_server.cursors.groups import Group
 from jetstream_server.cursors.records import (
     CURSOR_PREFIX,
@@ -264,6 +264,8 @@ class Leadership:
         return "" if fence is None else self.coordinator.why_not(*fence)
 
     async def write(self, writes: Sequence[Write]) -> list[Outcome]:
+        if self.ended:
+            raise UnavailableError(LEADER_CHANGES)
         if self._waiting + len(writes) > WAITING_MAX:
             raise UnavailableError("too many cursors are being committed; try again")
         answer: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
@@ -342,10 +344,11 @@ class Leadership:
         self._loading.cancel()
         if self._watching is not None:
             self._watching.cancel()
+        self.coordinator.end()
         self._teller.end()
         self._replica.remove_waiter(self._moved)
         self.loaded.set()
-        error = UnavailableError("the leader of the cursors changes; try again")
+        error = UnavailableError(LEADER_CHANGES)
         _refuse([answer for _, answer in self._queue], error)
         for answers in self._plan_answers:
             _refuse(answers, error)

@@ -103,6 +103,20 @@ async def test_a_change_that_cannot_be_written_has_not_happened() -> None:
 
 
 @on_loop
+async def test_members_that_wait_for_news_are_told_when_another_node_leads() -> None:
+    world = World()
+    group = await world.beat("a", set())
+    heartbeat = Heartbeat("g", "s", Member("a"), group.generation, group.assigned("a"), 600.0)
+    waiting = asyncio.ensure_future(world.coordinator.heartbeat(heartbeat))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    world.coordinator.end()
+    for each in (waiting, world.coordinator.heartbeat(heartbeat)):
+        with pytest.raises(UnavailableError, match="leader of the cursors changes"):
+            await asyncio.wait_for(each, 60.0)
+
+
+@on_loop
 async def test_a_silent_member_is_given_up_and_told_so_when_it_comes_back() -> None:
     world = World()
     group = await world.beat("a", set())

@@ -11,6 +11,8 @@ import pytest
 from jetstream_protocol.batch import iterate
 from jetstream_protocol.errors import NotLeaderError, UnavailableError
 from jetstream_server.cursors import store
+from jetstream_server.cursors.coordinator import Heartbeat
+from jetstream_server.cursors.groups import Member
 from jetstream_server.cursors.store import CURSORS, SETTINGS, CursorStore
 from jetstream_server.cursors.table import Entry, Write
 from jetstream_server.metadata.client.metadata_log import MetadataLog
@@ -117,6 +119,29 @@ async def test_whoever_waits_is_told_when_the_leadership_ends(tmp_path: Path) ->
         await writing
     with pytest.raises(NotLeaderError):
         await leader.store.write([Write(b"a", b"2")])
+
+
+@on_loop
+async def test_members_that_wait_for_their_turn_are_told_when_the_leadership_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "COMMIT_SECONDS", 600.0)
+    leader = Leader(tmp_path / "streams", nodes=2)
+    replica = leader.create((0, 1))
+    if replica.leadership is None:
+        move(leader, replica, to=0)
+    coordinator = await leader.store.coordinator()
+    joining = [
+        asyncio.ensure_future(
+            coordinator.heartbeat(Heartbeat("g", "orders", Member(name), 0, frozenset(), 3.0))
+        )
+        for name in ("a", "b", "c")
+    ]
+    await eventually(lambda: replica.log.log_end_offset == 1)
+    move(leader, replica, to=1)
+    answers = await asyncio.wait_for(asyncio.gather(*joining, return_exceptions=True), 60.0)
+    assert all("changes" in str(answer) for answer in answers), answers
+    assert {type(answer) for answer in answers} == {UnavailableError}
 
 
 @on_loop
