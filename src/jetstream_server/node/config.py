@@ -65,6 +65,7 @@ VOTERS_MAX = 5
 """More voters make every metadata change slower, and in practice no cluster safer."""
 PORTS = ("grpc", "data", "raft", "http")
 EMBEDDED_NATS_PORT_DEFAULT = 4222
+NAME_PARTS = "each part of a name between dots has 1 to 63 characters"
 
 
 def voter_count(nodes: int) -> int:
@@ -81,7 +82,19 @@ def split_address(address: str) -> tuple[str, int]:
     host, separator, port = address.rpartition(":")
     if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"{address!r} is not host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    host = host.removeprefix("[").removesuffix("]")
+    if not _may_be_called(host):
+        raise ValueError(f"{address!r} names no possible host: {NAME_PARTS}")
+    return host, int(port)
+
+
+def _may_be_called(host: str) -> bool:
+    """Whether the host can be looked up by this name."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _check_address(address: str) -> str:
@@ -100,9 +113,11 @@ def _check_pattern(subject: str) -> str:
 def check_nats_url(url: str) -> str:
     """Return the URL. Raises ValueError, which never quotes it: it may contain a password."""
     try:
-        parse_url(url)
+        host = parse_url(url).host
     except InvalidRequestError as error:
         raise ValueError(error.message) from error
+    if not _may_be_called(host):
+        raise ValueError(f"a NATS server address names no possible host: {NAME_PARTS}")
     return url
 
 

@@ -6,10 +6,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from jetstream_protocol.errors import PreconditionFailedError
+from jetstream_protocol.errors import PreconditionFailedError, UnavailableError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft import transport
 from jetstream_server.metadata.raft.handshake import (
@@ -18,6 +19,7 @@ from jetstream_server.metadata.raft.handshake import (
     Identity,
     cluster_digest,
 )
+from jetstream_server.metadata.raft.joining import ask_one
 from jetstream_server.metadata.raft.link import SILENCE_MAX, LinkTimings
 from jetstream_server.metadata.raft.transport import PeerLinks
 from tests.chaos.metadata_group import free_addresses
@@ -90,6 +92,27 @@ async def test_who_says_nothing_is_hung_up_on() -> None:
     async with pair(one, other) as links:
         await eventually(lambda: one.downs == [NodeId(1)])
         assert links[0].problems[NodeId(1)] == "has been silent for 0.08 s"
+
+
+@on_loop
+async def test_a_peer_with_an_impossible_name_is_one_that_does_not_answer() -> None:
+    """It has registered that address itself: it must not end this node's part in the group."""
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    own, address = NodeId(0), "node4..example.org:9294"
+    identity = Identity(own, b"%016d" % own, b"secret")
+    links = PeerLinks(identity, {NodeId(4): (address,)}, Member(), lambda: UNKNOWN_CLUSTER)
+    try:
+        await links.check_id_is_free(0)
+        links.start()
+        await eventually(lambda: bool(links.problems or failures))
+    finally:
+        await links.close()
+    assert failures == []
+    problem = "cannot be reached: 'node4..example.org' is no possible host name"
+    assert links.problems == {NodeId(4): problem}
+    with pytest.raises(UnavailableError, match="no possible host name"):
+        await ask_one(address, identity, None)
 
 
 @on_loop

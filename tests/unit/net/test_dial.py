@@ -73,6 +73,13 @@ async def test_names_are_resolved() -> None:
 
 
 @on_loop
+@pytest.mark.parametrize("host", ["node4..example.org", f"{'a' * 64}.org"])
+async def test_an_impossible_name_is_a_host_that_does_not_answer(host: str) -> None:
+    with pytest.raises(OSError, match=f"'{host}' is no possible host name"):
+        await dial(host, 1, 2.0)
+
+
+@on_loop
 async def test_a_data_plane_is_dialled_at_each_address_of_its_name() -> None:
     with listening() as place:
         connection = await frame_socket.dial(("localhost", place[1]))

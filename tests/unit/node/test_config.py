@@ -171,6 +171,23 @@ def test_a_variable_out_of_range_is_one_line_that_names_it(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("host", ["node4..example.org", ".example.org", f"{'a' * 64}.org"])
+def test_an_address_that_cannot_be_looked_up_is_one_line_that_names_it(
+    tmp_path: Path, host: str
+) -> None:
+    for key, values in (
+        ("nodes.0.raft.advertise", f"{{listen: '127.0.0.1:1', advertise: '{host}:9294'}}"),
+        ("nodes.0.raft.listen", f"'{host}:9294'"),
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            read(tmp_path, f"nodes: [{{id: 0, raft: {values}}}]")
+        assert key in str(caught.value)
+        assert f"'{host}:9294' names no possible host" in str(caught.value)
+    with pytest.raises(ConfigurationError, match=r"nats\.servers\.0: .*no possible host") as caught:
+        read(tmp_path, f"nats: {{servers: ['nats://user:s3cr3t@{host}:4222']}}")
+    assert "s3cr3t" not in str(caught.value)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"none\.yaml: No such file or directory$"):
         load(tmp_path / "none.yaml")

@@ -47,6 +47,7 @@ from jetstream_server.metadata.raft.link import (
 )
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.certificates import reason as tls_reason
+from jetstream_server.net.dial import impossible_host
 from jetstream_server.net.tls import of_certificate
 
 logger = structlog.get_logger(__name__)
@@ -98,7 +99,12 @@ async def dial(
     InvalidRequestError and UnauthenticatedError."""
     host, port = split_address(address)
     context = None if certificates is None else certificates.dial
-    reader, writer = await asyncio.open_connection(host, port, limit=READ_BUFFER_BYTES, ssl=context)
+    try:
+        reader, writer = await asyncio.open_connection(
+            host, port, limit=READ_BUFFER_BYTES, ssl=context
+        )
+    except UnicodeError as error:
+        raise impossible_host(host) from error
     try:
         if context is not None and certificate_of is not None:
             _check_certificate(writer, certificate_of)
