@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from time import process_time
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,3 +78,39 @@ def test_the_short_cut_for_keys_agrees_with_the_long_way(
     elif all(key is not None and not tail for _, key, tail in messages):
         # Refused only where another header of ours is among them.
         assert any(name.startswith(b"Nats-") for pairs, _, _ in messages for name, _ in pairs)
+
+
+BEGIN, KEYED, HELD = b"NATS/1.0\r\n", b"Jetstream-Key: a\r\n", b"A:NATS/1.0\r\n"
+
+pieces = st.sampled_from([BEGIN, KEYED, HELD, b"A: b\r\n", b"Nats-Stream: s\r\n", b"A:", b"\r\n"])
+hostile = st.lists(pieces, max_size=8).map(b"".join)
+
+
+@given(st.lists(hostile | hostile.map(lambda tail: BEGIN + KEYED + tail), min_size=1, max_size=4))
+def test_the_short_cut_for_keys_takes_exactly_what_the_long_way_finds_keyed(
+    blocks: list[bytes],
+) -> None:
+    outcomes = inspect(blocks, [b""] * len(blocks)) or []
+    keys = keys_only(blocks)
+    if keys is not None:
+        assert outcomes == [Directives(key=key) for key in keys]
+    elif not any(b"Nats-" in each for each in blocks):
+        keyed = [each for each in outcomes if isinstance(each, Directives) and each.key is not None]
+        assert len(keyed) < len(blocks)
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [BEGIN + KEYED + HELD * 20_000],
+        [BEGIN + HELD * 20_000 + KEYED],
+        [BEGIN + b"A:"] * 20_000 + [KEYED],
+        [BEGIN + KEYED + b"A:"] * 20_000,
+        [BEGIN + KEYED + b"\r\n"] * 20_000 + [BEGIN + HELD * 20_000],
+    ],
+)
+def test_no_header_block_makes_the_short_cut_read_it_again_and_again(blocks: list[bytes]) -> None:
+    # Milliseconds if each byte is read once; at least ten seconds otherwise.
+    begun = process_time()
+    assert keys_only(blocks) is None
+    assert process_time() - begun < 1

@@ -52,10 +52,12 @@ _ASKS: Final = re.compile(
     rb"\r\n((?:%b|%b))[ \t]*+:" % (_UNSUPPORTED_NAMES, header_names.MSG_ID.encode())
 )
 
+_KEY: Final = header_names.KEY.encode()
 _OTHERS: Final = rb"(?:(?!Jetstream-|Nats-)%b[ \t]*+:%b\r\n)*+" % (_NAME, _VALUE)
+# At the first block of another kind it takes all the rest: were the next ones tried, a delivery
+# that says "NATS/1.0" often would be read to its end as often.
 _KEYED: Final = re.compile(
-    rb"(NATS/1\.0\r\n%b%b[ \t]*+:[ \t]*+(%b)\r\n%b\r\n)"
-    % (_OTHERS, header_names.KEY.encode(), _VALUE, _OTHERS)
+    rb"(NATS/1\.0\r\n%b%b[ \t]*+:[ \t]*+(%b)\r\n%b\r\n)|(?s:.++)" % (_OTHERS, _KEY, _VALUE, _OTHERS)
 )
 
 
@@ -87,9 +89,13 @@ Outcome = Directives | InvalidRequestError
 def keys_only(header_blocks: list[bytes]) -> list[bytes] | None:
     """The keys of a delivery if every message has a key and asks for nothing else; otherwise None.
 
-    A short cut for the traffic of a keyed stream, four times as fast as `inspect`.
+    A short cut for the traffic of a keyed stream, four times as fast as `inspect`. Linear in the
+    bytes, whatever they are.
     """
-    found = _KEYED.findall(b"".join(header_blocks))
+    joined = b"".join(header_blocks)
+    if joined.find(_KEY) < 0:  # Half as long as `in` takes, for the many that have no key.
+        return None
+    found = _KEYED.findall(joined)
     # Compared one by one: a block with two ends must not count as two messages.
     if [block for block, _ in found] != header_blocks:
         return None
@@ -175,7 +181,7 @@ def _sequence(value: bytes) -> int:
 
 
 _SUPPORTED: Final[dict[bytes, tuple[str, Callable[[bytes], bytes | AckLevel | bool | int]]]] = {
-    header_names.KEY.encode(): ("key", bytes),
+    _KEY: ("key", bytes),
     header_names.ACK.encode(): ("ack_level", _ack_level),
     header_names.TOMBSTONE.encode(): ("tombstone", _flag),
     header_names.MSG_ID.encode(): ("message_id", bytes),
