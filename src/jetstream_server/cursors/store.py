@@ -55,7 +55,8 @@ SETTINGS = {
 READY_SECONDS = 5.0
 COMMIT_SECONDS = 5.0
 WAITING_MAX = 50_000
-"""Upper bound on writes that wait for their commit. More are refused."""
+"""Upper bound on writes that wait for a commit, whether or not their callers still do. More are
+refused."""
 BATCH_BYTES = 4 * 1024 * 1024
 """Approximate bytes of a batch. Queued requests beyond it go into the next one."""
 _LOAD_BYTES = 1024 * 1024
@@ -281,8 +282,6 @@ class Leadership:
                 "the cursors are not committed yet, and may be later: too few replicas of "
                 "`__cursors` answer; try again"
             ) from None
-        finally:
-            self._waiting -= len(writes)
 
     def _append(self) -> None:
         """Append the queued requests in one batch."""
@@ -297,6 +296,7 @@ class Leadership:
             plan = self._appended([writes for writes, _ in queue])
         except JetstreamError as error:
             _refuse(answers, error)
+            self._waiting -= sum(len(writes) for writes, _ in queue)
             return
         self.table.appended(plan)
         self._plan_answers.append(answers)
@@ -310,8 +310,9 @@ class Leadership:
         plan = self.table.plan(
             requests, self._replica.log.log_end_offset, self.leader_epoch if tells else None
         )
-        if plan.keys:
+        if plan.keys or plan.end_offset > self._replica.high_watermark:
             leadership.check_can_append()
+        if plan.keys:
             encoded = batches.encode(plan.values, SUBJECT, keys=plan.keys)
             base_offset = self._replicas.append(self._replica, encoded)
             assert base_offset == plan.base_offset, "nobody else appends"
@@ -332,6 +333,7 @@ class Leadership:
     def _committed(self) -> None:
         for plan in self.table.advance(self._replica.high_watermark):
             for answer, outcomes in zip(self._plan_answers.popleft(), plan.answers, strict=True):
+                self._waiting -= len(outcomes)
                 if not answer.done():
                     answer.set_result(outcomes)
         self._teller.look()

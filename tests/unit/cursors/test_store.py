@@ -9,14 +9,24 @@ from typing import cast
 import pytest
 
 from jetstream_protocol.batch import iterate
-from jetstream_protocol.errors import NotLeaderError, UnavailableError
+from jetstream_protocol.errors import (
+    NotEnoughReplicasError,
+    NotLeaderError,
+    PreconditionFailedError,
+    UnavailableError,
+)
 from jetstream_server.cursors import store
 from jetstream_server.cursors.coordinator import Heartbeat
 from jetstream_server.cursors.groups import Member
 from jetstream_server.cursors.store import CURSORS, SETTINGS, CursorStore
-from jetstream_server.cursors.table import Entry, Write
+from jetstream_server.cursors.table import NO_REVISION, Entry, Write
 from jetstream_server.metadata.client.metadata_log import MetadataLog
-from jetstream_server.metadata.state.commands import FEATURE_LEVEL_MAX, SetCluster, TransferLeader
+from jetstream_server.metadata.state.commands import (
+    FEATURE_LEVEL_MAX,
+    FenceNode,
+    SetCluster,
+    TransferLeader,
+)
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import Listeners
 from tests.support.local_metadata import LocalMetadata
@@ -178,6 +188,45 @@ async def test_too_much_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.M
     leader.create()
     with pytest.raises(UnavailableError, match="too many"):
         await leader.store.write([Write(b"a", b"1")] * 3)
+
+
+@on_loop
+async def test_a_write_counts_until_it_is_decided_although_nobody_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "COMMIT_SECONDS", 0.02)
+    monkeypatch.setattr(store, "WAITING_MAX", 3)
+    leader = Leader(tmp_path / "streams")
+    replica = leader.create()
+    anew = Write(b"a", b"1", expected_revision=NO_REVISION)
+    for _ in range(3):
+        with pytest.raises(UnavailableError, match="may be later"):
+            await leader.store.write([anew])
+    assert replica.log.log_end_offset == 1
+    with pytest.raises(UnavailableError, match="too many"):
+        await leader.store.write([anew])
+    leader.flush()
+    (outcome,) = await leader.store.write([anew])
+    assert isinstance(outcome.error, PreconditionFailedError)
+
+
+@on_loop
+async def test_what_waits_for_a_commit_is_refused_while_too_few_replicas_are_in_sync(
+    tmp_path: Path,
+) -> None:
+    leader = Leader(tmp_path / "streams", nodes=3)
+    replica = leader.create((0, 1, 2))
+    if replica.leadership is None:
+        move(leader, replica, to=0)
+    anew = Write(b"a", b"1", expected_revision=NO_REVISION)
+    writing = asyncio.ensure_future(leader.store.write([anew]))
+    await eventually(lambda: replica.log.log_end_offset == 1)
+    for follower in (1, 2):
+        leader.node.cluster.do(FenceNode(node_id=follower))
+    leader.node.apply()
+    with pytest.raises(NotEnoughReplicasError):
+        await leader.store.write([anew])
+    writing.cancel()
 
 
 def move(leader: Leader, replica: Replica, *, to: int) -> None:
