@@ -219,7 +219,7 @@ class ControlPlane:
                 hopeless = None if self._has_met_one else first_contact(self._given, unreached)
                 if hopeless is not None:
                     raise hopeless from None
-                if step is None or loop.time() + step.wait >= deadline:
+                if step is None or self._is_closed or loop.time() + step.wait >= deadline:
                     told = reason(error, said, unreached.values())
                     raise outcome(told, what, changes, lost) from None
                 self._retrying(what, error, attempt)
@@ -316,6 +316,8 @@ class ControlPlane:
         return found
 
     def _connect(self, address: str) -> Stubs:
+        if self._is_closed:
+            raise UnavailableError("the client is closed")
         if self._tls is not None:
             self._tls_files[address] = self._tls.signature()
         stubs = self._stubs[address] = Stubs.connect(address, self._tls)
@@ -369,6 +371,7 @@ class ControlPlane:
         return ""
 
     async def close(self) -> None:
+        """Calls under way raise UnavailableError, or UnknownOutcomeError, within a second."""
         self._is_closed = True
         if self._learn_timer is not None:
             self._learn_timer.cancel()

@@ -49,18 +49,37 @@ class Cursors:
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((commit, answer))
         if self._sending is None:
-            self._sending = asyncio.get_running_loop().create_task(self._send())
+            self._begin_sending()
         return await answer
 
+    def _begin_sending(self) -> None:
+        self._sending = asyncio.get_running_loop().create_task(self._send())
+        self._sending.add_done_callback(self._has_sent)
+
     async def _send(self) -> None:
-        try:
-            while self._waiting:
-                asked, self._waiting = self._waiting[:COMMITS_MAX], self._waiting[COMMITS_MAX:]
-                await self._send_some(asked)
-        finally:
-            self._sending = None
-            for _, answer in self._waiting:
-                answer.cancel()
+        while self._waiting:
+            asked = self._waiting[:COMMITS_MAX]
+            await self._send_some(asked)
+            del self._waiting[: len(asked)]
+
+    def _has_sent(self, sending: asyncio.Task[None]) -> None:
+        """Whatever it ended with, nobody is left waiting."""
+        self._sending = None
+        failure: BaseException | None
+        if sending.cancelled():
+            failure = UnknownOutcomeError(
+                "the client was closed before the commits were answered: they may or may not have "
+                "been carried out"
+            )
+        else:
+            failure = sending.exception()
+        if failure is not None:
+            unanswered, self._waiting = self._waiting, []
+            for _, answer in unanswered:
+                if not answer.done():
+                    answer.set_exception(failure)
+        elif self._waiting:
+            self._begin_sending()
 
     async def _send_some(self, asked: list[tuple[Commit, asyncio.Future[Result]]]) -> None:
         try:
@@ -145,6 +164,7 @@ class Cursors:
         )
 
     async def close(self) -> None:
+        """Commits that wait raise UnknownOutcomeError."""
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
