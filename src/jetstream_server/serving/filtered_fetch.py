@@ -19,6 +19,7 @@ from jetstream_server.log.slice_filter import SliceFilter
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.long_poll import FetchPosition, LongPoll
+from jetstream_server.serving.reader_position import position_behind
 
 STEP_BYTES = 512 * 1024
 LOOKED_AT_BYTES_MAX = 8 * 1024 * 1024
@@ -33,7 +34,7 @@ message."""
 @dataclass(frozen=True, slots=True)
 class Filtered:
     """slices: to be sent, in order. next_offset: where to continue; nothing before it is wanted.
-    last_epoch: of the record before that; -1: there is no progress."""
+    last_epoch: of the record before that; -1: unknown."""
 
     slices: list[LogSlice]
     next_offset: int
@@ -55,10 +56,9 @@ class FilteredFetches:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + position.wait_ms_max / 1000
         while True:
+            at = search.position(deadline - loop.time())
             try:
-                found = await self._fetches.fetch(
-                    replica, search.position(deadline - loop.time()), caller
-                )
+                found = await self._fetches.fetch(replica, at, caller)
                 if found is None:
                     return search.result()
                 async with self._looking:
@@ -67,6 +67,7 @@ class FilteredFetches:
                 if not search.has_progress:
                     raise
                 return search.result()  # The next request gets the error.
+            self._fetches.check_again(replica, at)
             if search.is_done:
                 return search.result()
             if search.next_offset >= replica.high_watermark:
@@ -81,6 +82,7 @@ class _Search:
     def __init__(self, replica: Replica, position: FetchPosition, wanted: RecordFilter) -> None:
         self.slices: list[LogSlice] = []
         self.next_offset = position.offset
+        self._last_epoch = position.last_epoch
         self._replica = replica
         self._position = position
         self._wanted = wanted
@@ -97,7 +99,7 @@ class _Search:
         more."""
         return FetchPosition(
             offset=self.next_offset,
-            last_epoch=-1 if self.has_progress else self._position.last_epoch,
+            last_epoch=self._last_epoch,
             bytes_max=STEP_BYTES,
             bytes_min=1,
             wait_ms_max=0 if self.slices else max(0, int(seconds * 1000)),
@@ -111,7 +113,7 @@ class _Search:
             data = self._replica.log.pread(found)
         except (CorruptBatchError, StorageError):
             # Sent unchanged, or unreadable then too: the code that sends it handles that.
-            self._take([found], found.next_offset)
+            self._keep([found])
             self._is_full = True
             return
         step = SliceFilter(
@@ -123,13 +125,16 @@ class _Search:
             if self._looked_at + step.looked_at >= LOOKED_AT_BYTES_MAX:
                 break
         self._looked_at += step.looked_at
-        self._take(step.kept, step.next_offset)
-        self._is_full = step.next_offset < found.next_offset
+        self._keep(step.kept)
+        behind = position_behind(data, step.next_offset)
+        if behind is not None:
+            _, self.next_offset, self._last_epoch = behind
+        # A damaged header ends the search: what lies behind it is kept, and goes to the reader.
+        self._is_full = behind is None or behind.length < len(data)
 
-    def _take(self, kept: list[LogSlice], next_offset: int) -> None:
+    def _keep(self, kept: list[LogSlice]) -> None:
         self.slices += kept
         self._length += sum(slice_.length for slice_ in kept)
-        self.next_offset = max(self.next_offset, next_offset)
 
     @property
     def is_done(self) -> bool:
@@ -137,5 +142,4 @@ class _Search:
         return self._is_full or self._looked_at >= LOOKED_AT_BYTES_MAX
 
     def result(self) -> Filtered:
-        epoch = self._replica.log.epochs.epoch_at(self.next_offset - 1) if self.has_progress else -1
-        return Filtered(self.slices, self.next_offset, epoch)
+        return Filtered(self.slices, self.next_offset, self._last_epoch)

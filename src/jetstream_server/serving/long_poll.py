@@ -210,6 +210,13 @@ class LongPoll:
             self._found[key] = found
         return found
 
+    def check_again(self, replica: Replica, position: FetchPosition) -> None:
+        """Raise the errors of `look`, and UnavailableError if nothing is there any more: since the
+        records at `position` were found, others may have taken their place. Call it right after
+        they were read."""
+        if self.look(replica, position) is None:
+            raise UnavailableError("the records were removed while they were read; try again")
+
     def woken(self, poll: Poll) -> None:
         """Have a waiting fetch look again soon. Its replica has changed, and may be about to change
         again."""

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import os
 from itertools import islice
+from typing import NamedTuple
 
 from jetstream_protocol import batch as batches
 from jetstream_protocol.errors import CorruptBatchError, StorageError, UnavailableError
@@ -20,48 +21,64 @@ from jetstream_server.net.page_cache import make_resident
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.unreadable import unread
 from jetstream_server.serving.decryption import decrypted, may_be_encrypted
+from jetstream_server.serving.long_poll import FetchPosition, LongPoll
+from jetstream_server.serving.reader_position import position_behind
 
 DECODED_RECORDS_MAX = 10_000
 """Upper bound on records in one decoded answer: about 30 ms of the event loop."""
 
 
+class Answer(NamedTuple):
+    """last_epoch: leader epoch of the record before the response's `next_offset`; -1: unknown."""
+
+    response: pb.FetchResponse
+    last_epoch: int
+
+
 async def answer(
+    fetches: LongPoll,
     replica: Replica,
     found: LogSlice | None,
-    offset: int,
+    position: FetchPosition,
     decoding: asyncio.Lock | None = None,
-) -> pb.FetchResponse:
-    """The answer to a fetch of `offset`: decoded records, or batches. decoding: limits how many
-    answers are decoded at a time.
+) -> Answer:
+    """The answer to a fetch: decoded records, or batches. decoding: limits how many answers are
+    decoded at a time.
 
     Raises StorageError, CorruptBatchError, StreamNotFoundError when the stream was deleted
-    meanwhile, UnavailableError when the records were removed meanwhile.
+    meanwhile, UnavailableError when the records were removed meanwhile, and the errors of
+    `LongPoll.check_again`.
     """
     response = pb.FetchResponse(
         stream_id=replica.stream.id,
         log_start_offset=replica.log.log_start_offset,
         high_watermark=replica.high_watermark,
         leader_epoch=replica.stream.leader_epoch,
+        next_offset=position.offset,
     )
-    if found is not None:
-        data = await _read_for(replica, found)
-        if may_be_encrypted(replica):
-            data = await asyncio.to_thread(decrypted, replica, data, found.base_offset)
-        if decoding is None:
-            response.batches = data
-        else:
-            # One decode per iteration of the loop, whatever the number of callers.
-            async with decoding:
-                response.messages.extend(_messages(replica, data, offset, found))
-                await asyncio.sleep(0)
-    response.next_offset = offset if found is None else next_offset(response, found)
-    return response
-
-
-def next_offset(response: pb.FetchResponse, found: LogSlice) -> int:
-    """The offset where the reader continues. A decoded answer may end before the last batch
-    does."""
-    return response.messages[-1].offset + 1 if response.messages else found.next_offset
+    if found is None:
+        return Answer(response, position.last_epoch)
+    data = await _read_for(replica, found)
+    fetches.check_again(replica, position)
+    if may_be_encrypted(replica):
+        data = await asyncio.to_thread(decrypted, replica, data, found.base_offset)
+    below = found.next_offset
+    if decoding is not None:
+        # One decode per iteration of the loop, whatever the number of callers.
+        async with decoding:
+            response.messages.extend(_messages(replica, data, position.offset, found))
+            await asyncio.sleep(0)
+        if response.messages:
+            below = response.messages[-1].offset + 1
+    behind = position_behind(data, below)
+    if behind is None:
+        replica.on_unreadable(replica, position.offset)
+        raise unread(replica.stream, replica.node_id, position.offset)
+    if decoding is None:
+        response.batches = data[: behind.length]
+    # A decoded answer may end before the last batch does.
+    response.next_offset = below if response.messages else behind.next_offset
+    return Answer(response, behind.last_epoch)
 
 
 async def _read_for(replica: Replica, found: LogSlice) -> bytes:

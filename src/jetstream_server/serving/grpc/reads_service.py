@@ -17,7 +17,7 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.grpc_loop import Call
-from jetstream_server.serving.grpc.read_answers import answer, next_offset
+from jetstream_server.serving.grpc.read_answers import answer
 from jetstream_server.serving.grpc.response_memory import (
     ANSWER_BYTES_MAX,
     ROOM_SECONDS,
@@ -65,7 +65,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
             held = await self._reserve(call, found.length)
             call.when_ended(partial(self._outstanding.release, held))
         decoding = self._decoding if request.decode else None
-        response = await answer(replica, found, position.offset, decoding)
+        response, _ = await answer(self._fetches, replica, found, position, decoding)
         response.out_of_sync = self._fetches.is_out_of_sync(replica)
         return response
 
@@ -90,15 +90,14 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
             await self._access.control.pace(call.identity, replica.stream, found.length)
             held = await self._reserve(call, found.length, None)
             try:
-                response = await answer(replica, found, offset, decoding)
+                response, last_epoch = await answer(
+                    self._fetches, replica, found, position, decoding
+                )
                 response.out_of_sync = self._fetches.is_out_of_sync(replica)
                 yield response  # Continues once the transport has taken it.
             finally:
                 self._outstanding.release(held)
-            offset = next_offset(response, found)
-            last_epoch = (
-                None  # Checked once: the next offsets follow from the server's own answers.
-            )
+            offset = response.next_offset
 
     async def _reserve(
         self, call: Call, length: int, seconds: float | None = ROOM_SECONDS
