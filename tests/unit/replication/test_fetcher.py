@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 
 from jetstream_protocol import frames
+from jetstream_protocol.errors import StorageFullError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import StreamId
@@ -24,7 +25,7 @@ from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import fetcher
 from jetstream_server.replication.drivers.fetcher import Fetcher, NodeIdentity
 from tests.support.loops import eventually, on_loop
-from tests.unit.replication.cores import request, stream
+from tests.unit.replication.cores import Log, request, stream
 
 SILENCE_US = 300_000
 IDENTITY = NodeIdentity(1, 7, "cluster", b"secret")
@@ -59,7 +60,9 @@ class Leader:
 
 
 @asynccontextmanager
-async def followed(leader: Leader) -> AsyncIterator[Fetcher]:
+async def followed(
+    leader: Leader, accepted: Callable[[Replica], None] = lambda _: None
+) -> AsyncIterator[Fetcher]:
     loop = asyncio.get_running_loop()
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
@@ -77,7 +80,7 @@ async def followed(leader: Leader) -> AsyncIterator[Fetcher]:
         IDENTITY,
         dial=dial,
         monotonic_clock=monotonic_clock,
-        accepted=lambda _: None,
+        accepted=accepted,
         failed=lambda _, __: None,
         silent=lambda _: None,
     )
@@ -170,6 +173,33 @@ async def test_an_observer_says_once_where_it_stands_and_knows_when_its_leader_i
         assert not observer.closeness.holds(0)
 
 
+@on_loop
+@pytest.mark.parametrize("grows", [True, False])
+async def test_what_was_appended_before_the_disk_was_full_is_to_be_flushed(grows: bool) -> None:
+    accepted: list[Replica] = []
+    replica = follower_of(isr=(0, 1, 2))
+
+    def accept(*_: object) -> None:
+        replica.log.log_end_offset += grows
+        raise StorageFullError("the disk is full")
+
+    replica.accept = accept  # type: ignore[method-assign]
+    sent = asyncio.Event()
+
+    async def send(connection: FrameSocket) -> None:
+        await connection.read_frame(Kind.POSITIONS, pb.Positions)
+        part = pb.Records.Part(stream_id=1, leader_epoch=3, fetch_offset=5)
+        await connection.send(Kind.RECORDS, 0, pb.Records(parts=[part]))
+        await connection.read_frame(Kind.POSITIONS, pb.Positions)
+        sent.set()
+        await asyncio.sleep(60)
+
+    async with followed(Leader(send), accepted.append) as following:
+        following.follow(replica)
+        await sent.wait()
+    assert bool(accepted) == grows
+
+
 def follower_of(isr: tuple[int, ...], stream_id: int = 1, **fields: tuple[int, ...]) -> Replica:
     """Node 1's replica of a stream that node 0 leads."""
     metadata = replace(stream(isr), id=StreamId(stream_id), **fields)
@@ -179,5 +209,6 @@ def follower_of(isr: tuple[int, ...], stream_id: int = 1, **fields: tuple[int, .
             stream=metadata,
             position=lambda: request(1, 5, stream_id=stream_id),
             closeness=Closeness(0),
+            log=Log(log_end_offset=5),
         ),
     )

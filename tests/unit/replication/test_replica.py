@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from jetstream_protocol.errors import (
     DivergedError,
     NotLeaderError,
     OffsetOutOfRangeError,
+    StorageFullError,
     StreamNotFoundError,
     UnavailableError,
     UnknownEpochError,
@@ -21,6 +23,7 @@ from jetstream_server.log.disk import OsDisk
 from jetstream_server.replication.core.messages import LeaderSnapshot, OutOfRange, Records
 from jetstream_server.replication.core.replica import Replica
 from tests.support.log_batches import batch, stamped
+from tests.support.log_disk import FaultyDisk, MemoryDisk
 from tests.support.log_start import advance_log_start
 from tests.support.loops import on_loop
 from tests.support.node import Node, read_values
@@ -288,6 +291,39 @@ def test_what_was_appended_is_missed_when_it_is_gone(
     assert log.log_end_offset == 1
     (tmp_path / "1" / f"{0:020d}.log").write_bytes(b"")
     again = CommitLog.open(OsDisk(), folder, clean=False, boot_id="boot")
+    assert "in this boot of the machine" in again.offline_reason
+
+
+@pytest.mark.parametrize("flush", ["none", "interval", "group"])
+def test_what_was_appended_before_the_disk_was_full_is_missed_when_it_is_gone(flush: str) -> None:
+    """Where an answer reaches into a new segment, its beginning stays, and the leader counts it."""
+    memory = MemoryDisk()
+    disk = FaultyDisk(memory)
+    log = CommitLog.open(
+        disk, "/1", LogConfig(segment_bytes=2 * len(stamped(0))), clean=False, boot_id="boot"
+    )
+    metadata = stream()
+    metadata = replace(metadata, config=replace(metadata.config, flush=flush))
+    replica = Replica(metadata, log, node_id=1, incarnation=10)
+    replica.update(metadata, nodes(), 0)
+
+    def take(*offsets: int) -> None:
+        asked = replica.position()
+        assert asked is not None
+        data = b"".join(stamped(offset) for offset in offsets)
+        snapshot = LeaderSnapshot(0, 0, metadata.stream_epoch)
+        replica.accept(Records(asked, snapshot, LogSlice("", 0, len(data), 0, 0)), data, 0)
+
+    take(0)
+    disk.fail("create", ".log", errno.ENOSPC)
+    with pytest.raises(StorageFullError):
+        take(1, 2)
+    asked = replica.position()
+    assert asked is not None
+    assert asked.fetch_offset == 2
+    found = memory.killed()
+    found.truncate(f"/1/{0:020d}.log", len(stamped(0)))
+    again = CommitLog.open(found, "/1", LogConfig(), clean=False, boot_id="boot")
     assert "in this boot of the machine" in again.offline_reason
 
 

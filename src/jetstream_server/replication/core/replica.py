@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from jetstream_protocol.batch import EncodedBatch
 from jetstream_protocol.errors import (
     DivergedError,
+    JetstreamError,
     NotLeaderError,
     OffsetOutOfRangeError,
     RecordsDamagedError,
@@ -427,12 +428,16 @@ class Replica:
                 committed = answer.snapshot.high_watermark
                 # Records that are already committed were appended some time ago.
                 is_late = committed > self.log.log_end_offset
-                self.log.append_replica(
-                    data,
-                    leader_epoch=leader_epoch,
-                    gaps_below=committed if self.stream.was_compacted else 0,
-                    now_us=None if is_late else now_us,
-                )
+                try:
+                    self.log.append_replica(
+                        data,
+                        leader_epoch=leader_epoch,
+                        gaps_below=committed if self.stream.was_compacted else 0,
+                        now_us=None if is_late else now_us,
+                    )
+                except JetstreamError:
+                    self.log.note_end()  # Batches in earlier segments stay, and count.
+                    raise
                 self.log.note_end()
             case Truncate(offset):
                 self.log.truncate(offset)

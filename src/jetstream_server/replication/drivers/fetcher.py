@@ -251,10 +251,12 @@ class Fetcher:
             return
         identity = self._identity
         answer = answer_from_proto(part, identity.node_id, identity.incarnation)
-        was_offline = bool(replica.log.offline_reason)
+        was_offline, end_offset = bool(replica.log.offline_reason), replica.log.log_end_offset
         try:
             step = replica.accept(answer, data, self._monotonic_clock())
         except StorageFullError:
+            if replica.log.log_end_offset != end_offset:
+                self._accepted(replica)  # A part of the answer was appended.
             self._retry_later(part.stream_id, FULL_RETRY_SECONDS)
             return
         except CannotDecryptError as error:
