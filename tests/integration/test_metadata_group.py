@@ -20,6 +20,7 @@ from jetstream_protocol.logfiles.metadata_records import Entry
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.member import member
+from jetstream_server.metadata.raft.core import RaftCore
 from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.library import RaftTimings
 from jetstream_server.metadata.raft.messages import REGULAR
@@ -300,6 +301,50 @@ class TestFailStop:
                 others = [log for log in logs if log is not broken]
                 await persist(others[0], create("u", 0))
                 assert broken.leader == NO_NODE
+
+        asyncio.run(main())
+
+    def test_a_leader_that_cannot_read_its_snapshot_ends_its_part_and_another_sends_it(
+        self, tmp_path: Path
+    ) -> None:
+        async def main() -> None:
+            async with running(tmp_path, compact_after_entries=40) as (group, logs):
+                broken = logs[await agreed(logs)]
+                behind, other = (log for log in logs if log is not broken)
+                await group.stop(behind)
+                for number in range(100):
+                    await persist(other, create(f"s{number}", 0))
+                while broken.status().journal_entries > 20:
+                    await persist(broken, Barrier())
+                await persist(broken, Barrier())  # The snapshot is written by now.
+                snapshot = Path(group.config(broken.status().node_id).directory, "snapshot")
+                snapshot.unlink()
+                snapshot.mkdir()
+                again = await group.start(behind.status().node_id)
+                await until(lambda: bool(group.failures))
+                assert group.failures == [f"{snapshot} cannot be read: Is a directory"]
+                assert broken.leader == NO_NODE
+                await persist(again, Barrier())
+                assert again.registry.streams == other.registry.streams
+
+        asyncio.run(main())
+
+    def test_a_bug_in_a_tick_ends_this_nodes_part_and_is_told(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def main() -> None:
+            async with running(tmp_path, 1) as (group, (log,)):
+                tick = RaftCore.tick
+
+                def fail(core: RaftCore) -> None:
+                    if asyncio.current_task() is not None:  # Not in a turn that an event began.
+                        raise ZeroDivisionError
+                    tick(core)
+
+                monkeypatch.setattr(RaftCore, "tick", fail)
+                await until(lambda: bool(group.failures))
+                assert group.failures == ["internal error: ZeroDivisionError()"]
+                assert log.leader == NO_NODE
 
         asyncio.run(main())
 

@@ -18,6 +18,7 @@ import structlog
 
 from jetstream_protocol.errors import InternalError, JetstreamError, PreconditionFailedError
 from jetstream_protocol.types import NodeId
+from jetstream_server.background import run_in_background
 from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.member.extension import RaftThreadExtension
 from jetstream_server.metadata.member.member_loop import Listener, MemberLoop
@@ -191,7 +192,7 @@ class Member:
             return
         member_loop.turn()
         self._listener.member_started(None)
-        ticker = asyncio.create_task(self._tick(member_loop))
+        ticker = run_in_background(self._tick(member_loop), "metadata ticks")
         await self._stopping.wait()
         if member_loop.hand_over():
             with contextlib.suppress(TimeoutError):

@@ -41,9 +41,13 @@ def read_snapshot(directory: str) -> Snapshot | None:
 
 
 def snapshot_file(directory: str) -> bytes:
-    """The bytes of the snapshot file, for another node; empty if there is none."""
+    """The bytes of the snapshot file, for another node; empty if there is none. Raises
+    StorageError."""
     path = os.path.join(directory, "snapshot")
-    return read_file(path) if os.path.exists(path) else b""
+    try:
+        return read_file(path) if os.path.exists(path) else b""
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def decode_snapshot(data: bytes, path: str) -> Snapshot:

@@ -42,6 +42,7 @@ class SnapshotSender:
         self._data = b""
 
     def getTransmissionData(self, receiver: Any) -> Piece | None:
+        """Raises StorageError."""
         transfer = self._transfers.get(receiver)
         if transfer is None:
             self._data = self._data or snapshot_file(self._directory)
