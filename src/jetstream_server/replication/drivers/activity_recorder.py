@@ -81,7 +81,7 @@ class ActivityRecorder(RoleListener):
             try:
                 if recorded < 0:
                     await _committed(replica, replica.log.log_end_offset)
-                    recorded = await _last_recorded(replica)
+                    recorded = await self._last_recorded(replica)
                 recorded = await self._record_next(replica, recorded)
                 reason = ""
             except JetstreamError as error:
@@ -90,6 +90,20 @@ class ActivityRecorder(RoleListener):
                     logger.warning("activity_not_recorded", reason=reason)
                 recorded = -1  # Read the log again to find out what it holds.
                 await asyncio.sleep(RETRY_SECONDS)
+
+    async def _last_recorded(self, replica: Replica) -> int:
+        """The number of the last event that the log has had; 0: none."""
+        log = replica.log
+        if log.log_end_offset == log.log_start_offset:
+            # Retention keeps no number: what has left the outbox was recorded.
+            is_new = log.log_end_offset == 0
+            return 0 if is_new else self._metadata.registry.activity.first_sequence - 1
+        found = replica.read(log.log_end_offset - 1, _LAST_BYTES)
+        if found is None:
+            raise UnavailableError("the last event is not committed yet")
+        data = plain_batches(log.encryption, await asyncio.to_thread(log.pread, found))
+        batch = list(batches.iterate(data, file=found.path))[-1]
+        return _sequence_of(list(batch.values())[-1] or b"")
 
     async def _record_next(self, replica: Replica, recorded: int) -> int:
         """Wait for events and append them to the log. Returns the number of the last event there.
@@ -132,19 +146,6 @@ async def _committed(replica: Replica, end_offset: int) -> None:
             replica.remove_waiter(rose.set)
         if replica.closed or replica.leadership is None:
             raise NotLeaderError("this node does not lead the stream of activity any more")
-
-
-async def _last_recorded(replica: Replica) -> int:
-    """The number of the last event in the log; 0: there is none."""
-    log = replica.log
-    if log.log_end_offset == log.log_start_offset:
-        return 0
-    found = replica.read(log.log_end_offset - 1, _LAST_BYTES)
-    if found is None:
-        raise UnavailableError("the last event is not committed yet")
-    data = plain_batches(log.encryption, await asyncio.to_thread(log.pread, found))
-    values = [value for batch in batches.iterate(data, file=found.path) for value in batch.values()]
-    return _sequence_of(values[-1] or b"")
 
 
 def _sequence_of(event: bytes) -> int:
