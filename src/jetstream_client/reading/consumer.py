@@ -5,7 +5,7 @@ stream's id. If the stream is deleted and another one created under its name, th
 StreamNotFoundError instead of reading the new one. An offset that retention has removed raises
 OffsetOutOfRangeError; the consumer never jumps silently. Any other start ("earliest", a time, the
 last N) means the first record that is still there: it follows retention until the first record has
-come.
+come. A log that ends before the consumer's offset (an election has lost records) raises it, too.
 
 With a cursor it resumes where the last consumer of that cursor stopped, and commits its progress
 (progress.py) every second and when it is closed.
@@ -265,13 +265,14 @@ class AsyncConsumer(AsyncClosing):
             if ahead is not self._ahead:
                 return await self.next_messages()
             self._ahead = None
-            if self._cursor is not None and (self._pinned or self._last_epoch >= 0):
-                await self._reset(self._cursor.reset_by(error))
+            may_be_later = not self._pinned and self._last_epoch < 0
+            if may_be_later and error.log_start_offset > self._next_offset:
+                # Retention was faster than the first fetch: the first record is a later one now.
+                self._next_offset = error.log_start_offset
                 return await self.next_messages()
-            if self._pinned or self._last_epoch >= 0:
+            if self._cursor is None:
                 raise
-            # Retention was faster than the first fetch: the first record is a later one now.
-            self._next_offset = max(error.log_start_offset, self._next_offset)
+            await self._reset(self._cursor.reset_by(error))
             return await self.next_messages()
         except asyncio.CancelledError:
             if _is_cancelled() or not ahead.cancelled():

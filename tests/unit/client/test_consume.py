@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -14,6 +17,7 @@ from jetstream_client import (
     Position,
     UnavailableError,
 )
+from jetstream_client.reading.cursor import ConsumerCursor
 from jetstream_client.reading.deserializers import Deserializers
 from jetstream_client.reading.messages import MessageCollector
 from jetstream_client.values.positions import needed, offset_of
@@ -27,6 +31,7 @@ class Log:
     def __init__(self, start: int = 0, high_watermark: int = 10) -> None:
         self.start = start
         self.high_watermark = high_watermark
+        self.is_cut = False
         self.asked: list[int] = []
         self.failures: list[Exception] = []
         self.patience: float | None = None
@@ -41,23 +46,36 @@ class Log:
             raise self.failures.pop()
         if offset < self.start:
             raise OffsetOutOfRangeError("gone", self.start, self.high_watermark)
+        if self.is_cut and offset > self.high_watermark:
+            await asyncio.sleep(0)
+            raise OffsetOutOfRangeError("beyond", self.start, self.high_watermark)
         if offset >= self.high_watermark:
             await asyncio.sleep(max_wait)
         cutter = MessageCollector("orders", offset, end=stop, count_max=3)
         cutter.add(numbered(self.high_watermark - self.start, self.start))
         return cutter.messages()
 
+    def lose(self, high_watermark: int) -> None:
+        """The records from there on, in an election. Its leader knows that there are no more."""
+        self.high_watermark = high_watermark
+        self.is_cut = True
+
     def offset_of(self, position: Position) -> int:
         answers = {"earliest": self.start, "latest": self.high_watermark}
         return offset_of(position, [answers[str(name)] for name in needed(position)])
 
     def consume(
-        self, start: Position = "earliest", stop: Position | None = "latest"
+        self,
+        start: Position = "earliest",
+        stop: Position | None = "latest",
+        cursor: ConsumerCursor | None = None,
     ) -> AsyncConsumer:
         async def resolve(start: Position, stop: Position | None) -> tuple[int, int | None]:
             return self.offset_of(start), None if stop is None else self.offset_of(stop)
 
-        return AsyncConsumer(self.fetch, resolve, start, stop, patience=self.patience)
+        return AsyncConsumer(
+            self.fetch, resolve, start, stop, patience=self.patience, cursor=cursor
+        )
 
 
 async def offsets(consumer: AsyncConsumer) -> list[int]:
@@ -133,6 +151,36 @@ async def test_an_offset_far_beyond_the_end_is_refused_not_waited_for() -> None:
     log.failures.append(OffsetOutOfRangeError("beyond", 0, 10))
     with pytest.raises(OffsetOutOfRangeError):
         await offsets(log.consume(99))
+
+
+@on_loop
+async def test_a_log_that_ends_before_where_it_waits_is_told_and_not_asked_on_and_on() -> None:
+    log = Log()
+    consumer = log.consume("latest", None)
+    await consumer.begin()
+    log.lose(5)
+    for asked in ([10], [10, 10]):
+        with pytest.raises(OffsetOutOfRangeError):
+            await anext(consumer)
+        assert log.asked == asked
+    await consumer.seek("latest")
+    log.high_watermark = 6
+    assert (await anext(consumer)).offset == 5
+
+
+@on_loop
+async def test_a_cursor_whose_log_ends_before_it_begins_anew_where_it_is_told_to() -> None:
+    log = Log()
+    reset: Any = SimpleNamespace(
+        auto_commit=False,
+        reset_to=None,
+        open=AsyncMock(return_value=None),
+        reset_by=lambda error: "earliest",
+    )
+    async with log.consume("latest", None, cursor=reset) as consumer:
+        log.lose(5)
+        assert (await anext(consumer)).offset == 0
+        assert consumer.reset_count == 1
 
 
 @on_loop
