@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +27,8 @@ from jetstream_client import (
 )
 from tests.support.lateness import Lateness
 from tests.support.loops import on_loop
-from tests.support.server import ServerProcess
+from tests.support.nats_server import NatsServer
+from tests.support.server import ServerProcess, running_server
 
 
 def test_an_ack_names_stream_and_offset(client: Client) -> None:
@@ -222,6 +225,25 @@ def test_a_silent_server_leaves_the_outcome_unknown(
         finally:
             os.kill(server.pid, signal.SIGCONT)
         assert client.publish("silent.x", b"after").offset >= 1
+
+
+def test_what_a_server_had_before_it_died_stays_unknown_although_it_is_published_again(
+    tmp_path: Path,
+) -> None:
+    with (
+        NatsServer() as nats,
+        running_server(tmp_path / "data", "--nats", nats.url) as server,
+        Client(server.grpc) as client,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        client.create_stream("doubt", "doubt.>")
+        client.publish("doubt.x", b"before")
+        os.kill(server.pid, signal.SIGSTOP)
+        outcome = thread.submit(client.publish, "doubt.x", b"maybe", msg_id="1", timeout=4)
+        time.sleep(0.5)
+        server.kill()
+        with pytest.raises(UnknownOutcomeError, match="may or may not have been stored"):
+            outcome.result()
 
 
 def test_closing_tells_those_who_wait_that_nothing_is_known(server: ServerProcess) -> None:

@@ -15,7 +15,7 @@ import json
 from dataclasses import dataclass
 
 from jetstream_client.publishing.subject_routes import Expectation, SubjectRoute
-from jetstream_protocol.errors import CODES, InternalError, JetstreamError
+from jetstream_protocol.errors import CODES, InternalError, JetstreamError, UnknownOutcomeError
 
 _BY_ERR_CODE: dict[int, type[JetstreamError]] = {
     spelling.nats_err_code: cls for cls, spelling in CODES.items()
@@ -157,7 +157,9 @@ class Pending:
         return False
 
     def _refusal(self) -> JetstreamError:
-        error = self.refusals[0]
+        """The first one. One that leaves the outcome unknown comes before those that do not."""
+        unknown = (each for each in self.refusals if isinstance(each, UnknownOutcomeError))
+        error = next(unknown, self.refusals[0])
         for ack in self.acks:
             error.add_note(f"stream {ack.stream!r} has stored the message, at offset {ack.offset}")
         return error

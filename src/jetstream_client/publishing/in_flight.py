@@ -275,9 +275,7 @@ class InFlightBatches:
                 return self._forgotten(batch, error)
         elif isinstance(error, _FINAL):
             certain = not batch.doubtful and not batch.acks and len(self._expected) == 1
-            if batch.doubtful:
-                error = unknown(f"unanswered first, then refused: {error.message}")
-            return self._give_up(batch, error, certain=certain)
+            return self._give_up(batch, _doubted(batch, error), certain=certain)
         elif isinstance(error, UnknownOutcomeError):
             batch.doubtful = True
         self._set_back(now, chance)
@@ -295,7 +293,8 @@ class InFlightBatches:
         self._last_refusal = error
         batch.unanswered = ()
         if isinstance(error, _FINAL):
-            return self._give_up(batch, error, certain=not batch.doubtful and not batch.acks)
+            certain = not batch.doubtful and not batch.acks
+            return self._give_up(batch, _doubted(batch, error), certain=certain)
         self._set_back(now, chance)
         return []
 
@@ -458,6 +457,13 @@ def count_of(payload: bytes) -> int:
 
 def _is_perhaps_stored(batch: Batch) -> bool:
     return batch.doubtful or bool(batch.acks) or bool(batch.attempt and batch.unanswered)
+
+
+def _doubted(batch: Batch, refusal: JetstreamError) -> JetstreamError:
+    """What a final refusal says of a batch that an earlier attempt may have stored."""
+    if not batch.doubtful:
+        return refusal
+    return unknown(f"unanswered first, then refused: {refusal.message}")
 
 
 def _failed(batch: Batch, error: JetstreamError) -> Done:

@@ -6,7 +6,8 @@ Outcomes. A publish returns the acknowledgements it waited for, or raises:
 * the error of a refusal. Refused means not stored. If the error is retriable and no other stream
   can have stored the message, it is published again until the timeout;
 * UnknownOutcomeError when the timeout passes: it may or may not be stored. A message with an id is
-  published again before that, because the streams recognise it;
+  published again before that, because the streams recognise it. Whatever the later attempts end
+  with, except an acknowledgement, the outcome stays unknown;
 * any other error means that nothing was sent.
 
 Throughput. There is no task and no timer per publish: one sweep finds those that have timed out,
@@ -210,6 +211,7 @@ class PlainPublisher:
                 return PublishResult(subject)
             repeats = options.msg_id is not None and route.recognises_ids(timeout)
             pending = self._expect(Place(target, route), subject, options.acks, deadline, repeats)
+            is_doubtful = False
             while True:
                 try:
                     await inbox.publish(pending.target, payload, pending.token, sent_headers)
@@ -218,7 +220,16 @@ class PlainPublisher:
                     failure = error
                 finally:
                     del self._pending[pending.token]
-                pending = await self._again(pending, failure, key, options, deadline, repeats)
+                is_doubtful = is_doubtful or isinstance(failure, UnknownOutcomeError)
+                try:
+                    pending = await self._again(pending, failure, key, options, deadline, repeats)
+                except JetstreamError as error:
+                    if is_doubtful and not isinstance(error, UnknownOutcomeError):
+                        why = (
+                            f"an earlier attempt may have succeeded, the last one: {error.message}"
+                        )
+                        raise self._unknown(subject, why) from error
+                    raise
         finally:
             self._pass_on()
 

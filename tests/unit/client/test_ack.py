@@ -8,6 +8,7 @@ from jetstream_client import (
     Ack,
     InternalError,
     JetstreamError,
+    NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     PreconditionFailedError,
     PublishResult,
@@ -119,6 +120,15 @@ async def test_any_fails_when_all_refuse() -> None:
     publish.answered(nack("a", NotEnoughReplicasError("no")))
     assert publish.answered(nack("b", PreconditionFailedError("neither")))
     assert isinstance(publish.future.exception(), NotEnoughReplicasError)
+
+
+@pytest.mark.parametrize("any_", [False, True])
+@on_loop
+async def test_who_may_have_stored_it_counts_more_than_who_has_not(any_: bool) -> None:
+    publish = pending(A, B, any_=any_)
+    publish.answered(nack("a", NotEnoughReplicasError("no")))
+    assert publish.answered(nack("b", NotEnoughReplicasAfterAppendError("perhaps")))
+    assert isinstance(publish.future.exception(), NotEnoughReplicasAfterAppendError)
 
 
 @on_loop

@@ -12,6 +12,7 @@ from jetstream_client import (
     OutOfSequenceError,
     StorageFullError,
     StreamPausedError,
+    UnauthenticatedError,
     UnavailableError,
     UnknownOutcomeError,
 )
@@ -190,6 +191,16 @@ def test_a_batch_that_nobody_took_is_known_not_to_be_stored() -> None:
     ((_, error),) = made.expire(5.0)
     assert type(error) is UnavailableError
     assert "nobody listens" in str(error)
+
+
+def test_a_batch_that_may_be_stored_stays_unknown_where_no_attempt_is_possible_any_more() -> None:
+    made = in_flight()
+    added(made, 1)
+    (again,) = made.due(2.0)  # Unanswered: it may be stored.
+    refused = UnauthenticatedError("NATS knows you no longer")
+    ((_, error),) = made.not_sent(again.token, refused, 2.0, 0.5)
+    assert isinstance(error, UnknownOutcomeError)
+    assert "NATS knows you no longer" in str(error)
 
 
 def test_a_refusal_that_may_be_none_leaves_the_outcome_unknown() -> None:

@@ -1,0 +1,133 @@
+"""What a publish ends with when its attempts end differently."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from jetstream_client import (
+    JetstreamError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    PublishResult,
+    StreamReadonlyError,
+    UnknownOutcomeError,
+)
+from jetstream_client.publishing import plain_publisher
+from jetstream_client.publishing.plain_publisher import PlainPublisher, PublishOptions
+from jetstream_client.publishing.subject_routes import SubjectRoute
+from jetstream_client.values.config import ClientConfig
+from jetstream_server.ingest.stream.acks import AckFormat
+from tests.support.loops import on_loop
+
+SILENCE = b"silence"
+NOBODY = None
+ACK = b'{"stream":"orders","seq":5,"duplicate":true}'
+TOO_FEW = NotEnoughReplicasError("too few replicas in sync")
+PERHAPS = NotEnoughReplicasAfterAppendError("appended, not committed")
+
+
+class Routes:
+    """The subject feeds as many streams."""
+
+    def __init__(self, streams: int) -> None:
+        names = ("orders", "audit")[:streams]
+        expected = tuple(frozenset((name,)) for name in names)
+        self.route = SubjectRoute(expected, frozenset(names), duplicate_window=120.0)
+
+    def known(self, subject: str) -> SubjectRoute:
+        return self.route
+
+    async def ask(self, subject: str) -> SubjectRoute:
+        return self.route
+
+    def forget(self, subject: str) -> None:
+        pass
+
+
+class Events:
+    def failed(self, error: JetstreamError) -> None:
+        pass
+
+
+class Inbox:
+    """The connection to NATS: each attempt gets the next of `answers`, then always the last."""
+
+    is_closed = False
+    why_lost = ""
+
+    def __init__(self, publisher: PlainPublisher, answers: Sequence[object]) -> None:
+        self.publisher = publisher
+        self.answers = list(answers)
+        self.attempts = 0
+
+    async def publish(self, subject: str, payload: bytes, token: str, headers: object) -> None:
+        self.attempts += 1
+        answer = self.answers[min(self.attempts, len(self.answers)) - 1]
+        for said in answer if isinstance(answer, tuple) else (answer,):
+            if said is not SILENCE:
+                asyncio.get_running_loop().call_soon(self.publisher._on_answer, token, said)
+
+
+def nack(error: JetstreamError, stream: str = "orders") -> bytes:
+    return AckFormat(stream).nack_payload(error)
+
+
+async def published(
+    monkeypatch: pytest.MonkeyPatch, *answers: object, msg_id: str | None = "id", streams: int = 1
+) -> tuple[PublishResult | JetstreamError, int]:
+    """The outcome and the number of attempts."""
+    monkeypatch.setattr(plain_publisher, "_REPEAT_SECONDS", 0.1)
+    routes: Any = Routes(streams)
+    events: Any = Events()
+
+    async def nats_urls() -> Sequence[str]:
+        raise AssertionError("it is connected")
+
+    publisher = PlainPublisher(ClientConfig(), routes, nats_urls, lambda: "", events)
+    inbox: Any = Inbox(publisher, answers)
+    publisher._inbox = inbox
+    options = PublishOptions(msg_id=msg_id)
+    try:
+        return await publisher.publish("orders.x", b"v", None, None, options, 0.8), inbox.attempts
+    except JetstreamError as error:
+        return error, inbox.attempts
+
+
+@pytest.mark.parametrize("first", [SILENCE, nack(PERHAPS)])
+@pytest.mark.parametrize("later", [nack(TOO_FEW), NOBODY, nack(StreamReadonlyError("read-only"))])
+@on_loop
+async def test_what_may_be_stored_stays_unknown_however_often_it_is_refused_later(
+    monkeypatch: pytest.MonkeyPatch, first: bytes, later: bytes | None
+) -> None:
+    outcome, attempts = await published(monkeypatch, first, later)
+    assert isinstance(outcome, UnknownOutcomeError)
+    assert "may or may not have been stored" in str(outcome)
+    assert attempts > 1
+
+
+@on_loop
+async def test_an_acknowledgement_ends_the_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome, attempts = await published(monkeypatch, SILENCE, nack(TOO_FEW), NOBODY, ACK)
+    assert isinstance(outcome, PublishResult)
+    assert (outcome.offset, outcome.duplicate, attempts) == (4, True, 4)
+
+
+@on_loop
+async def test_what_was_only_ever_refused_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome, attempts = await published(monkeypatch, NOBODY, nack(TOO_FEW))
+    assert type(outcome) is NotEnoughReplicasError
+    assert attempts > 1
+
+
+@on_loop
+async def test_what_one_of_two_streams_may_have_stored_is_not_published_again_without_an_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = (nack(TOO_FEW), nack(PERHAPS, "audit"))
+    outcome, attempts = await published(monkeypatch, both, msg_id=None, streams=2)
+    assert type(outcome) is NotEnoughReplicasAfterAppendError
+    assert attempts == 1
