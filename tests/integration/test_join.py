@@ -166,6 +166,7 @@ def test_a_single_node_becomes_a_cluster(tmp_path: Path, is_open: bool) -> None:
         with Client(cluster.cluster.grpc_addresses[0], timeout=20) as client:
             client.create_stream("orders", "orders")
             client.publish("orders", b"1")
+            client.commit_cursor("mine", "orders", 0)
         if not is_open:
             _refuses_others(cluster)
             cluster.stop(0)
@@ -175,12 +176,17 @@ def test_a_single_node_becomes_a_cluster(tmp_path: Path, is_open: bool) -> None:
         with Client(cluster.servers, timeout=20) as client:
             client.reassign_stream("orders", (0, 1))
             cluster.wait_for_isr("orders", [0, 1])
+            cluster.jetstream("stream", "reassign", "__cursors", "--replicas", "0,1", "--yes")
+            cluster.jetstream("stream", "alter", "__cursors", "--min-insync-replicas", "2")
             cluster.jetstream("voters", "add", "1", "--yes")
             cluster.stop(0)
             cluster.restart(0)
             assert client.list_voters().nodes == (0, 1)
             assert [message.value for message in client.fetch("orders")] == [b"1"]
             # And one again, without the first.
+            cluster.jetstream("stream", "alter", "__cursors", "--min-insync-replicas", "1")
+            cluster.jetstream("stream", "reassign", "__cursors", "--replicas", "1", "--yes")
+            client.commit_cursor("mine", "orders", 1)
             cluster.jetstream("voters", "remove", "0", "--yes")
             cluster.kill(0)
             client.reassign_stream("orders", (1,))

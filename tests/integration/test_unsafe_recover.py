@@ -66,6 +66,8 @@ def test_a_cluster_that_lost_two_of_three_nodes_goes_on_with_the_third(
         client.create_stream("orders", "orders")
         for number in range(50):
             client.publish("orders", b"%d" % number)
+        client.commit_cursor("billing", "orders", 7)
+        cluster.wait_for_isr("__cursors", cluster.nodes)
         (left, *lost) = [node for node in cluster.nodes if node != 0] + [0]
         for node in cluster.nodes:
             cluster.wait_for(
@@ -88,7 +90,7 @@ def test_a_cluster_that_lost_two_of_three_nodes_goes_on_with_the_third(
     name_voters(cluster, [left])
     plan = unsafe_recover(cluster, left, "--dry-run")
     assert f"lost for good           {', '.join(map(str, sorted(lost)))}" in plan
-    assert "streams in it           1" in plan
+    assert "streams in it           2" in plan
     assert "no terminal" in unsafe_recover(cluster, left, code=2)
     before = json.loads((folder(cluster, left) / "metadata" / "group.json").read_text())
     assert before["voters"] == [0, 1, 2]
@@ -106,6 +108,9 @@ def test_a_cluster_that_lost_two_of_three_nodes_goes_on_with_the_third(
         client.publish("orders", b"after")
         after = client.describe_stream("orders")
         assert (after.high_watermark, after.leader_epoch > 1000) == (51, True)
+        cluster.jetstream("stream", "alter", "__cursors", "--min-insync-replicas", "1")
+        assert client.describe_cursor("billing", "orders").offset == 7
+        client.commit_cursor("billing", "orders", 8)
         assert client.create_stream("new", "new", replicas=1).id > 1_000_000
 
         # With the old file, in which they are voters, and with the new one.

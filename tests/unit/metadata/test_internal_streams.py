@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from jetstream_protocol.errors import (
@@ -10,6 +15,9 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
 )
 from jetstream_protocol.subjects import check_own_name
+from jetstream_server.clocks import WallUs
+from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.streams import Streams
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import (
     FEATURE_LEVEL_MAX,
@@ -20,7 +28,7 @@ from jetstream_server.metadata.state.commands import (
     SetCluster,
     SetStreamAccess,
 )
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.model import FeatureLevel, StreamMetadata
 from jetstream_server.metadata.state.operations import check_level
 from jetstream_server.metadata.state.registry import Registry
 
@@ -39,6 +47,11 @@ def cluster() -> Cluster:
 def create(cluster: Cluster) -> StreamMetadata:
     config = {"acks": "off", "compact": True}
     return cluster.create("__cursors", "", (0, 1, 2), config=config, internal=True)
+
+
+def minimum_of(stream: StreamMetadata, minimum: int, **others: Any) -> AlterStream:
+    config = {"min_insync_replicas": minimum, **others}
+    return AlterStream(stream_id=stream.id, stream_epoch=stream.stream_epoch, config=config)
 
 
 def test_it_has_a_leader_and_replicas_and_no_subject(cluster: Cluster) -> None:
@@ -66,6 +79,36 @@ def test_nobody_changes_or_deletes_it(cluster: Cluster) -> None:
         with pytest.raises(InvalidRequestError, match="the server's own stream"):
             cluster.do(command)
     assert cluster.now(stream) is stream
+
+
+def test_only_its_minimum_can_be_altered(cluster: Cluster) -> None:
+    stream = create(cluster)
+    for minimum in (1, 3):
+        cluster.do(minimum_of(cluster.now(stream), minimum))
+        assert cluster.now(stream).config == replace(stream.config, min_insync_replicas=minimum)
+    with pytest.raises(InvalidRequestError, match="more than the stream's 3 replicas"):
+        cluster.do(minimum_of(cluster.now(stream), 4))
+    with pytest.raises(InvalidRequestError, match="only its min_insync_replicas can be altered"):
+        cluster.do(minimum_of(cluster.now(stream), 1, flush="none"))
+    assert cluster.now(stream).config.min_insync_replicas == 3
+
+
+def test_its_minimum_stays_while_some_node_has_older_software() -> None:
+    cluster = Cluster()
+    cluster.register(0, feature_level_max=FeatureLevel(4))
+    cluster.do(SetCluster(feature_level=FeatureLevel(4)))
+    stream = cluster.create("__cursors", "", (0,), internal=True)
+    metadata = cast("MetadataLog", SimpleNamespace(registry=cluster.registry))
+    streams = Streams(metadata, lambda: WallUs(0), nodes_configured=1)
+    settings = {"min_insync_replicas": 1, "group": "", "partition": 0, "partitions": 0}
+    with pytest.raises(PreconditionFailedError, match=r"level 5.*nodes \[0\] run older software"):
+        asyncio.run(streams.alter(stream, settings, None))
+    for command in (minimum_of(stream, 1), minimum_of(stream, 0)):
+        with pytest.raises(InvalidRequestError) as refused:
+            cluster.do(command)
+        assert refused.value.message == (
+            "__cursors is the server's own stream: it cannot be altered, paused, purged or deleted"
+        ), "the words of older software: results are part of the state"
 
 
 @pytest.mark.parametrize(

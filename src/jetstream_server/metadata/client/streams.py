@@ -16,7 +16,12 @@ from jetstream_server.clocks import WallClock
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import AlterStream, CreateStream, ReassignStream
-from jetstream_server.metadata.state.model import RequestedSettings, StreamMetadata
+from jetstream_server.metadata.state.model import (
+    INTERNAL_MINIMUM_LEVEL,
+    RequestedSettings,
+    StreamMetadata,
+)
+from jetstream_server.metadata.state.operations import check_feature
 from jetstream_server.metadata.state.placement import Placement, Placer
 
 CREATOR_LEVEL = 2
@@ -139,6 +144,10 @@ class Streams:
             stream_epoch = None if stream_epoch is None else stream.stream_epoch
         if not settings:
             return stream
+        if stream.is_internal and settings.keys() == {"min_insync_replicas"}:
+            check_feature(
+                self._metadata.registry, INTERNAL_MINIMUM_LEVEL, f"altering {stream.full_name}"
+            )
         return await self._at_its_epoch(
             stream,
             stream_epoch,

@@ -80,7 +80,8 @@ class DeleteStream(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterStream(Command):
-    """Change any settings of a stream but the numbers of replicas and observers.
+    """Change any settings of a stream but the numbers of replicas and observers. Of the server's
+    own streams only min_insync_replicas can be changed.
 
     A new minimum clears the ELR: its members were eligible under the old one only. After `flush`
     becomes "group", restart trust holds once every replica has confirmed a full flush

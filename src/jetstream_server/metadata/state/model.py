@@ -36,6 +36,9 @@ ENCRYPTION_POLICIES: tuple[EncryptionPolicy, ...] = get_args(EncryptionPolicy)
 COPY_LIMIT_LEVEL = FeatureLevel(5)
 """From this level on the cluster has a limit on copying."""
 
+INTERNAL_MINIMUM_LEVEL = FeatureLevel(5)
+"""From this level on min_insync_replicas of the server's own streams can be altered."""
+
 SETTING_LEVELS: Mapping[str, FeatureLevel] = {
     "restoring": FeatureLevel(2),
     "encryption": FeatureLevel(2),

@@ -47,6 +47,7 @@ from jetstream_server.metadata.state.decision import (
 )
 from jetstream_server.metadata.state.elections import without_elr
 from jetstream_server.metadata.state.model import (
+    INTERNAL_MINIMUM_LEVEL,
     ClusterSettings,
     RequestedSettings,
     StreamMetadata,
@@ -145,8 +146,15 @@ def delete_stream(tables: Tables, command: DeleteStream) -> Decision:
 
 def alter_stream(tables: Tables, command: AlterStream) -> Decision:
     stream = stream_at_epoch(tables, command.stream_id, command.stream_epoch)
-    _check_not_internal(stream)
-    requested = requested_settings(command.config, command.op, tables.settings.feature_level)
+    level = tables.settings.feature_level
+    if level < INTERNAL_MINIMUM_LEVEL:
+        _check_not_internal(stream)
+    requested = requested_settings(command.config, command.op, level)
+    if stream.is_internal and requested.keys() - {"min_insync_replicas"}:
+        raise InvalidRequestError(
+            f"{stream.full_name} is the server's own stream: only its min_insync_replicas can be "
+            "altered"
+        )
     if requested.get("replicas", stream.config.replicas) != stream.config.replicas:
         raise InvalidRequestError("the number of replicas of a stream cannot be altered")
     if requested.get("observers", stream.config.observers) != stream.config.observers:
