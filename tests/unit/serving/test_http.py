@@ -8,6 +8,7 @@ import time
 import zlib
 from collections import Counter
 
+import pytest
 from aiohttp import web
 
 from jetstream_server.serving.http.server import (
@@ -18,7 +19,7 @@ from jetstream_server.serving.http.server import (
     Route,
 )
 from tests.support.access import for_the_known, open_to_all
-from tests.support.loops import on_loop
+from tests.support.loops import eventually, on_loop
 from tests.support.server import free_port_base
 from tests.support.sockets import is_readable
 
@@ -121,6 +122,33 @@ async def test_one_address_that_takes_every_connection_makes_room_for_itself() -
     finally:
         for sock in (first, *crowd):
             sock.close()
+        await server.stop()
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@on_loop
+async def test_the_work_for_clients_that_have_left_ends(method: str) -> None:
+    at_work = begun = 0
+
+    async def work(request: web.Request) -> web.Response:
+        nonlocal at_work, begun
+        at_work, begun = at_work + 1, begun + 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            at_work -= 1
+        raise AssertionError("it waits for ever")
+
+    port = free_port_base(1)
+    server = HttpServer([Route("/work", work, method)], open_to_all())
+    await server.start("127.0.0.1", port)
+    try:
+        for count in range(1, 2 * AT_ONCE):
+            with socket.create_connection(("127.0.0.1", port)) as sock:
+                sock.sendall(b"%s /work HTTP/1.1\r\nHost: x\r\n\r\n" % method.encode())
+                await eventually(lambda count=count: begun == count)  # type: ignore[misc]
+        await eventually(lambda: at_work == 0)
+    finally:
         await server.stop()
 
 

@@ -1,7 +1,8 @@
 """HTTP: its listener, and the table of its paths. pages.py and api.py answer.
 
 At most CONNECTIONS_MAX connections. Above that, the oldest one of the address with most connections
-is closed, so that silent clients never keep others out.
+is closed, so that silent clients never keep others out. The work for a request ends with its
+connection. A change may then be made or not, as with every answer that is lost.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ class HttpServer:
             application,
             access_log=None,
             shutdown_timeout=1.0,
+            handler_cancellation=True,
             auto_decompress=False,  # Decompressing a body would block the loop.
             max_line_size=LINE_BYTES_MAX,
             max_field_size=LINE_BYTES_MAX,
