@@ -43,7 +43,7 @@ def is_alive(pid: int) -> bool:
 class Machine:
     """One such command, in a folder of its own."""
 
-    def __init__(self, file: Path, number: int) -> None:
+    def __init__(self, file: Path, number: int, python: str) -> None:
         self.number = number
         self.folder = file.parent / f"machine-{number}"
         self.output = file.parent / f"output-{number}"
@@ -51,10 +51,13 @@ class Machine:
         arguments = ["--config", str(file), "--node-id", str(number), "--data", str(self.folder)]
         with self.output.open("w") as output, self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "jetstream_server", *arguments, "--nodes-here", str(NODES)],
+                [python, "-m", "jetstream_server", *arguments, "--nodes-here", str(NODES)],
                 stdout=output,
                 stderr=log,
-                env={k: v for k, v in os.environ.items() if not k.startswith("JETSTREAM_")},
+                env={
+                    **{k: v for k, v in os.environ.items() if not k.startswith("JETSTREAM_")},
+                    "PYTHONPATH": os.pathsep.join(sys.path),
+                },
             )
 
     def ready_lines(self, node: int) -> int:
@@ -83,9 +86,11 @@ class Machine:
 
 
 @contextmanager
-def started(folder: Path, count: int, **values: object) -> Iterator[tuple[list[Machine], str]]:
+def started(
+    folder: Path, count: int, python: str = sys.executable, **values: object
+) -> Iterator[tuple[list[Machine], str]]:
     """So many machines with two nodes each, as soon as they start, and the address of a node.
-    values: further keys of their file."""
+    python: runs them. values: further keys of their file."""
     base = free_port_base(count * PORTS_OF_A_MACHINE)
     nodes = [
         {
@@ -107,7 +112,7 @@ def started(folder: Path, count: int, **values: object) -> Iterator[tuple[list[M
         )
         machines = []
         for number in range(count):
-            machine = Machine(file, number)
+            machine = Machine(file, number, python)
             stack.callback(machine.process.wait)
             stack.callback(machine.process.kill)  # And the nodes die with it.
             machines.append(machine)
@@ -155,6 +160,22 @@ def test_nodes_of_one_command_are_a_cluster(cluster: tuple[list[Machine], str]) 
     assert not any(map(is_alive, first.pids().values()))
     second.process.kill()
     wait_for(lambda: not any(map(is_alive, second.pids().values())), "nodes outlive their command")
+
+
+def test_a_node_that_cannot_be_started_again_ends_no_other(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    with started(tmp_path, 1, str(python)) as ((machine,), _):
+        machine.wait_until_ready()
+        before = machine.pids()
+        python.rename(tmp_path / "replaced")  # As while its environment is made anew.
+        os.kill(before[1], signal.SIGKILL)
+        wait_for(lambda: machine.count("node_not_started") > 1, machine.log.read_text())
+        (tmp_path / "replaced").rename(python)
+        wait_for(lambda: machine.ready_lines(1) == 2, "it was not started again")
+        assert machine.pids()[0] == before[0]
+        machine.process.terminate()
+        assert machine.process.wait(PATIENCE_SECONDS) == 0, machine.log.read_text()
 
 
 def test_sighup_makes_every_node_read_its_keys_again(tmp_path: Path) -> None:

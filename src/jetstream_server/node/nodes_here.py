@@ -217,22 +217,27 @@ async def _keep_running(
     pause = PAUSE_SECONDS_FIRST
     while not stopped.is_set():
         started = loop.time()
-        process = await processes.start(node_id, arguments)
-        has_ended = await _ends_before(process, stopped)
-        processes.ends(node_id)
-        if has_ended:
+        try:
+            process = await processes.start(node_id, arguments)
+        except OSError as error:  # No memory, or the software is just being replaced.
+            logger.error(
+                "node_not_started", node=node_id, reason=str(error), starts_again_in_s=pause
+            )
+        else:
+            has_ended = await _ends_before(process, stopped)
+            processes.ends(node_id)
+            if not has_ended:
+                with suppress(ProcessLookupError):
+                    process.terminate()
+                return await process.wait()
             if loop.time() - started >= STEADY_SECONDS:
                 pause = PAUSE_SECONDS_FIRST
             status = process.returncode
             logger.error("node_ended", node=node_id, status=status, starts_again_in_s=pause)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await stopped.wait()
-            pause = min(2 * pause, PAUSE_SECONDS_MAX)
-        else:
-            with suppress(ProcessLookupError):
-                process.terminate()
-            return await process.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await stopped.wait()
+        pause = min(2 * pause, PAUSE_SECONDS_MAX)
     return 0
 
 
