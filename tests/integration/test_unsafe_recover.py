@@ -204,6 +204,36 @@ def test_old_voters_that_come_back_while_the_recovered_node_is_away_stop_once_it
     )
 
 
+def test_a_node_that_was_to_stay_and_was_overlooked_keeps_what_it_holds(tmp_path: Path) -> None:
+    """It is no voter. Whoever refuses it says what it lacks, and that can be done later."""
+    left, overlooked = 2, 3
+    with running_cluster(tmp_path / "nodes", 4) as cluster:
+        with Client(cluster.servers, timeout=20) as client:
+            client.create_stream("orders", "orders", replicas=1)
+            client.reassign_stream("orders", (overlooked,))
+            cluster.wait_for(
+                "it leads", lambda: client.describe_stream("orders").leader == overlooked
+            )
+            client.publish("orders", b"1")
+        for node in cluster.nodes:
+            cluster.kill(node)
+        name_voters(cluster, [left])
+        unsafe_recover(cluster, left, "--yes")
+        assert "was recovered already" in unsafe_recover(cluster, left, "--yes", code=1)
+        cluster.restart(left)
+        assert "`jetstream-server unsafe-recover`" in refused_start(cluster, overlooked)
+        name_voters(cluster, [])
+        refused = refused_start(cluster, overlooked)
+        assert "recovered without this node" in refused
+        assert "run `jetstream-server unsafe-recover`" in refused
+        name_voters(cluster, [left])
+        assert "not to stay" in unsafe_recover(cluster, 0, "--yes", code=1)
+        unsafe_recover(cluster, overlooked, "--yes")
+        cluster.restart(overlooked)
+        with Client(cluster.cluster.grpc_addresses[left], timeout=20) as client:
+            assert [message.value for message in client.fetch("orders")] == [b"1"]
+
+
 def test_a_sole_survivor_that_may_have_forgotten_a_vote_goes_on_once_it_is_vouched_for(
     cluster: TestCluster,
 ) -> None:

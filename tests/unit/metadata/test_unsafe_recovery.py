@@ -112,10 +112,19 @@ def test_nothing_changes_but_the_voters_and_the_token_and_all_who_stay_get_the_s
         assert after == replace(group, addresses=five[3:], recoveries=after.recoveries)
         tokens.add(after.recoveries)
     assert len(tokens) == 1
-    with pytest.raises(PreconditionFailedError, match="`voters`"):
-        plan_recovery(directory, left)  # It is done.
-    other = plan_recovery(directory, [NodeId(4)]).after.recoveries
+    with pytest.raises(PreconditionFailedError, match="recovered already: its voters are 3, 4;"):
+        plan_recovery(directory, left)
+    other = plan_recovery(directory, [NodeId(3)]).after.recoveries
     assert (len(other), (other[0],)) == (2, *tokens)
+
+
+def test_who_is_to_be_lost_does_not_recover(tmp_path: Path) -> None:
+    """It may hold what the others know nothing of."""
+    directory = written(tmp_path, group=replace(GROUP, node_id=NodeId(0)))
+    with pytest.raises(PreconditionFailedError, match="node 0 is one of the voters 0, 1, 2"):
+        plan_recovery(directory, [NodeId(2)])
+    staying = written(tmp_path, group=replace(GROUP, node_id=NodeId(3)))
+    assert plan_recovery(staying, [NodeId(2)]).lost == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -172,13 +181,8 @@ def test_voters_that_the_log_has_named_are_those_of_which_some_are_left(tmp_path
     assert (after.addresses, after.is_named) == (((2, "host-2:1"),), True)
     assert after.voter_set == Voters.of({NodeId(2): "host-2:1"}, recoveries=1)
     # The next one begins with what is left, whatever the log says.
-    assert plan_recovery_fails(directory, [NodeId(2)])
-
-
-def plan_recovery_fails(directory: str, voters: list[NodeId]) -> bool:
-    with pytest.raises(PreconditionFailedError, match="`voters`"):
-        plan_recovery(directory, voters)
-    return True
+    with pytest.raises(PreconditionFailedError, match="recovered already: its voters are 2;"):
+        plan_recovery(directory, [NodeId(2)])
 
 
 class TestRecovered:

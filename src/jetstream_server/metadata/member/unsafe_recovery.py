@@ -4,7 +4,8 @@ A metadata group that has lost the majority of its voters cannot decide anything
 fewer voters. So an operator decides on the folder of a stopped node: from its next start on the
 group has the remaining voters. Decisions that only the lost voters knew are lost.
 
-**safety** The lost voters must not overrule that. The folder gets a token for the recovery. Links
+**safety** The lost voters must not overrule that, so none of them can be recovered as well: it may
+hold decisions that the others do not. The folder gets a token for the recovery. Links
 with nodes that lack the token are refused (handshake.py), and such nodes stop. The first decision
 of the recovered group moves epochs and ids far beyond any that the lost voters may have given out
 (node_commands.set_cluster). The token is computed from the group and the remaining voters, so that
@@ -121,6 +122,11 @@ def _check(before: Group, left: tuple[NodeId, ...]) -> None:
         raise PreconditionFailedError(
             "this node has never been in touch with its metadata group: there is nothing to recover"
         )
+    if left == before.voters and _is_recovered(before, left):
+        raise PreconditionFailedError(
+            f"this node was recovered already: its voters are {known}; do the same on every other "
+            "node that stays, then start them"
+        )
     if left == before.voters:
         raise PreconditionFailedError(
             f"the voters are {known}, here and in the configuration: say there which of them are "
@@ -137,6 +143,18 @@ def _check(before: Group, left: tuple[NodeId, ...]) -> None:
             f"{len(left)} of the voters {known} are left, a majority: start them, and nothing need "
             "be lost"
         )
+    if before.node_id in before.voters and before.node_id not in left:
+        raise PreconditionFailedError(
+            f"node {before.node_id} is one of the voters {known}, and the configuration goes on "
+            "without it, so it is not to stay: move its data folder away, and start it with an "
+            "empty one"
+        )
+
+
+def _is_recovered(group: Group, left: tuple[NodeId, ...]) -> bool:
+    """Whether the last recovery was one with these voters."""
+    *earlier, last = group.recoveries or ("",)
+    return last == _token(replace(group, recoveries=tuple(earlier)), left)
 
 
 def _token(before: Group, left: tuple[NodeId, ...]) -> str:

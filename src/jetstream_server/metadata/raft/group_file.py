@@ -173,5 +173,7 @@ def _compare(known: Group, configured: Group, path: str, accept_voters: bool) ->
             f"{path}: this node's metadata was agreed on by the voters {list(known.voters)}, but "
             f"the configuration names {list(configured.voters)}; they are changed by `jetstream "
             "voters`. If they were changed while this node was down, let its configuration name "
-            "the earlier ones until it has started once: see docs/operations/cluster.md"
+            "the earlier ones until it has started once: see docs/operations/cluster.md. If the "
+            "others were recovered by `jetstream-server unsafe-recover` and this node is to stay, "
+            "run that here as well"
         )

@@ -87,7 +87,8 @@ REFUSALS = {
     Status.ID_IN_USE: "is linked to another running server with this node's id",
     Status.OTHER_CLUSTER: "belongs to another cluster than this node's data folder",
     Status.SUPERSEDED: "is of the metadata group that was recovered without this node: what this "
-    "node holds no longer counts; move its data folder away, and start it with an empty one",
+    "node holds no longer counts; move its data folder away, and start it with an empty one (a "
+    "node that was to stay: run `jetstream-server unsafe-recover` on it first, as on the others)",
 }
 
 
