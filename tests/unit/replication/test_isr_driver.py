@@ -200,17 +200,22 @@ async def test_nothing_is_ticked_that_is_not_led_any_more() -> None:
 
 @on_loop
 async def test_leaderships_are_told_which_of_their_followers_fell_silent() -> None:
+    """Observers too: compaction does not wait for one that is gone."""
     now_us = [0]
-    replica, other = FakeReplica(), FakeReplica()
-    other.stream = replace(other.stream, replicas=(NodeId(0), NodeId(2), NodeId(3)))
+    replica, other, alone = FakeReplica(), FakeReplica(), FakeReplica()
+    other.stream = replace(
+        other.stream, replicas=(NodeId(0), NodeId(2), NodeId(3)), observers=(NodeId(4),)
+    )
+    alone.stream = replace(alone.stream, replicas=(NodeId(0),), observers=(NodeId(1),))
     driver = IsrDriver(
         cast(MetadataLog, FakeMetadata()), node_id=0, monotonic_clock=lambda: now_us[0]
     )
-    for each in (replica, other):
+    for each in (replica, other, alone):
         each.wanted = None
         driver.role_changed(cast(Replica, each))
     assert replica.leadership is not None
     assert other.leadership is not None
+    assert alone.leadership is not None
     driver.start()
     try:
         while now_us[0] < 3_000_000:
@@ -219,9 +224,17 @@ async def test_leaderships_are_told_which_of_their_followers_fell_silent() -> No
             await asyncio.sleep(2 * TICK_SECONDS)
             now_us[0] += 500_000
         await _until(lambda: replica.leadership.silent == {0: False, 1: True, 2: False})  # type: ignore[union-attr]
-        assert other.leadership.silent == {0: False, 2: False, 3: False}
+        assert other.leadership.silent == {0: False, 2: False, 3: False, 4: True}
+        assert alone.leadership.silent == {0: False, 1: True}
+        moved = FakeReplica()
+        moved.stream = replace(moved.stream, replicas=(NodeId(0),), observers=(NodeId(1),))
+        driver.role_changed(cast(Replica, moved))
+        assert moved.leadership is not None
+        assert moved.leadership.silent == {0: False, 1: True}
         driver.heard(NodeId(1))
-        await _until(lambda: not replica.leadership.silent[1])  # type: ignore[union-attr]
+        for each in (replica, alone, moved):
+            await _until(lambda each=each: not each.leadership.silent[1])  # type: ignore[misc]
+        assert other.leadership.silent[4]
     finally:
         await driver.close()
 

@@ -272,7 +272,7 @@ class LeaderState:
         return True
 
     def hear(self, follower: NodeId, *, is_silent: bool) -> None:
-        """Note that a replica's node has fallen silent or is heard again (liveness.py)."""
+        """Note that a follower's node has fallen silent or is heard again (liveness.py)."""
         if follower in self._followers:
             self._followers[follower].is_silent = is_silent
 

@@ -43,7 +43,7 @@ class IsrDriver(RoleListener):
         self._metadata = metadata
         self._node_id = NodeId(node_id)
         self._monotonic_clock = monotonic_clock
-        self._led: dict[Replica, None] = {}  # led here, with several replicas
+        self._led: dict[Replica, None] = {}  # led here, with other copies
         self._unsettled: dict[Replica, None] = {}  # of these
         self._liveness = Liveness()
         self._followers: tuple[NodeId, ...] | None = ()  # of these; None: to be looked up
@@ -56,9 +56,9 @@ class IsrDriver(RoleListener):
         self._ticking = run_in_background(self._tick(), "ISR ticks")
 
     def role_changed(self, replica: Replica) -> None:
-        """Only leaderships with other replicas need ticks."""
+        """Only leaderships with other copies hear of followers."""
         leadership = replica.leadership
-        if leadership is None or len(replica.stream.replicas) == 1:
+        if leadership is None or len(replica.stream.copies) == 1:
             if replica in self._led:
                 del self._led[replica]
                 self._followers = None
@@ -67,7 +67,7 @@ class IsrDriver(RoleListener):
             return
         self._led[replica] = None
         self._followers = None
-        for node_id in replica.stream.replicas:
+        for node_id in replica.stream.copies:
             leadership.hear(node_id, is_silent=self._liveness.is_silent(node_id))
 
     def heard(self, node_id: NodeId) -> None:
@@ -102,7 +102,7 @@ class IsrDriver(RoleListener):
         """Tell the leaderships on this node which followers have fallen silent or are heard
         again."""
         if self._followers is None:
-            nodes = (node_id for replica in self._led for node_id in replica.stream.replicas)
+            nodes = (node_id for replica in self._led for node_id in replica.stream.copies)
             self._followers = tuple(
                 node_id for node_id in dict.fromkeys(nodes) if node_id != self._node_id
             )
@@ -111,7 +111,7 @@ class IsrDriver(RoleListener):
             event = "follower_silent" if is_silent else "follower_heard_again"
             logger.info(event, node=node_id)
             for replica in self._led:
-                if replica.leadership is not None and node_id in replica.stream.replicas:
+                if replica.leadership is not None and node_id in replica.stream.copies:
                     replica.leadership.hear(node_id, is_silent=is_silent)
                     self._unsettled[replica] = None
 
