@@ -73,7 +73,7 @@ class DataPlane:
             cluster, leader_of, registered, self._greet, config.timeout, config.rack
         )
         self._pools: dict[str, list[DataConnection]] = {}
-        self._opening: dict[str, asyncio.Lock] = {}
+        self._opening: dict[str, asyncio.Task[DataConnection]] = {}
         self._served: dict[int, str] = {}
         self._closed = False
 
@@ -184,26 +184,52 @@ class DataPlane:
         await self._connection(address, self._timeout)
 
     async def _connection(self, address: str, timeout: float) -> DataConnection:
-        async with self._opening.setdefault(address, asyncio.Lock()):
+        """One with room for a request. All who wait for a new one share it, and its failure."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while not self._closed:
             pool = self._pools.setdefault(address, [])
             pool[:] = [connection for connection in pool if not connection.closed]
             for connection in pool:
                 if connection.pending < PENDING_MAX:
                     return connection
-            patience = max(0.001, min(timeout, self._timeout / _CONNECT_SHARE))
-            connection = await DataConnection.open(
-                address, patience, self._config.current_token(), self._config.tls
-            )
-            if self._closed:
-                await connection.close()
-                raise UnavailableError("the client is closed")
-            pool.append(connection)
-            connection.on_lost = partial(self._events.lost, "data", address)
-            self._events.connected("data", address)
+            opening = self._opening.get(address) or self._begin_opening(address)
+            await asyncio.wait([opening], timeout=max(0.001, deadline - loop.time()))
+            if not opening.done():
+                raise UnavailableError(f"{address} did not answer in time")
+            if not opening.cancelled():
+                connection = opening.result()
+                if connection.pending < PENDING_MAX:
+                    return connection
+        raise UnavailableError("the client is closed")
+
+    def _begin_opening(self, address: str) -> asyncio.Task[DataConnection]:
+        def has_ended(opening: asyncio.Task[DataConnection]) -> None:
+            del self._opening[address]
+            if not opening.cancelled():
+                opening.exception()  # There may be nobody left who waits for it.
+
+        opening = asyncio.get_running_loop().create_task(self._open(address))
+        self._opening[address] = opening
+        opening.add_done_callback(has_ended)
+        return opening
+
+    async def _open(self, address: str) -> DataConnection:
+        patience = self._timeout / _CONNECT_SHARE
+        token, tls = self._config.current_token(), self._config.tls
+        connection = await DataConnection.open(address, patience, token, tls)
+        self._pools.setdefault(address, []).append(connection)
+        connection.on_lost = partial(self._events.lost, "data", address)
+        self._events.connected("data", address)
         return connection
 
     async def close(self) -> None:
+        """Fetches under way raise UnavailableError."""
         self._closed = True
+        opening = list(self._opening.values())
+        for each in opening:
+            each.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
         for pool in self._pools.values():
             for connection in pool:
                 await connection.close()
