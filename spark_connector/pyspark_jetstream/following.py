@@ -10,7 +10,14 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping
 
-from jetstream_client import AsyncClient, JetstreamError, Stream, StreamNotFoundError
+from jetstream_client import (
+    AsyncClient,
+    DivergedError,
+    JetstreamError,
+    OffsetOutOfRangeError,
+    Stream,
+    StreamNotFoundError,
+)
 from pyspark_jetstream import planning
 from pyspark_jetstream.admission import Limits, Pace, admitted, is_delayed
 from pyspark_jetstream.checkpoint import Mark, Offsets
@@ -93,6 +100,7 @@ class Follower:
         if targets is not None:
             latest = {n: min(latest[n], end) for n, end in targets.items() if n in latest}
         marks = dict(start.streams) if start else {}
+        latest = await self._not_below(marks, latest)
         starts = {n: marks[n].offset if n in marks else known[n].earliest for n in latest}
         if start is None or start.initial:
             # Spark runs the first batch in any case, and its start should be recorded as early as
@@ -108,6 +116,26 @@ class Follower:
         self.check_losses(start, end, {number: held.earliest for number, held in known.items()})
         self._last_batch_at = time.monotonic()
         return end
+
+    async def _not_below(
+        self, marks: Mapping[int, Mark], latest: Mapping[int, int]
+    ) -> dict[int, int]:
+        """The ends, none of them below what was read before, unless the log was cut back there.
+        **safety** Else the query would read records again."""
+        found = dict(latest)
+        for number, mark in marks.items():
+            is_behind = number in found and found[number] < mark.offset
+            if is_behind and not await self._is_cut_back(number, mark):
+                found[number] = mark.offset
+        return found
+
+    async def _is_cut_back(self, number: int, mark: Mark) -> bool:
+        """Whether the record before the mark certainly is not in the log any more."""
+        try:
+            await self._client.fetch(number, mark.offset, last_epoch=mark.epoch, max_messages=1)
+        except (DivergedError, OffsetOutOfRangeError):
+            return True
+        return False
 
     async def show(self, cursor: str, end: Offsets) -> None:
         """Commit the end of a batch as a cursor's positions, so that tools can show the lag. Only

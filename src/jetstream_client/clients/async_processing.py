@@ -107,7 +107,7 @@ class AsyncProcessingMethods(AsyncGroupMethods):
             await self._check_dead_letter(source, options.dead_letter)
 
         async def ask(stream_id: int, seconds: float) -> None:
-            await self._reader.resolve(stream_id, "latest", None, options.read_from, seconds)
+            await self._reader.resolve(stream_id, "earliest", None, options.read_from, seconds)
 
         def make(source: Source) -> Processor:
             return Processor(source, attempt, self.publish, ask, self.config.timeout, options)

@@ -61,15 +61,22 @@ def back_up(client: Client, stream: StreamLike, folder: Path, advance: Advance) 
     Raises InvalidRequestError for a folder that holds something else, PreconditionFailedError if
     the stream does not continue what the folder holds, or while another run writes to the folder.
     """
-    described = client.describe_stream(stream)
-    if described.log_start_offset is None or described.high_watermark is None:
-        raise UnavailableError(f"stream {described.name!r} has no leader that answers: try again")
+    described = describe_with_end(client, stream)
     cluster_id = client.describe_cluster().cluster_id
     _begun(cluster_id, described, folder)  # May refuse the folder: then it stays as it is.
     folder.mkdir(parents=True, exist_ok=True)
     with _only_run(folder):
         files = _Files(folder, _begun(cluster_id, described, folder))
         return _copy(client, described, files, advance)
+
+
+def describe_with_end(client: Client, stream: StreamLike) -> StreamDescription:
+    """The description, with the end of what is committed as high watermark. A new leader's own may
+    be below that, which is why it is asked for `latest`. Raises UnavailableError."""
+    described = client.describe_stream(stream)
+    if described.log_start_offset is None:
+        raise UnavailableError(f"stream {described.name!r} has no leader that answers: try again")
+    return replace(described, high_watermark=client.offset_at(described, "latest"))
 
 
 def _copy(

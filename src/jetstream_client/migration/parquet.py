@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from jetstream_client.clients.blocking_client import Client
-from jetstream_client.migration.backup import Advance, Bar, check_stream, sync_folder
+from jetstream_client.migration.backup import (
+    Advance,
+    Bar,
+    check_stream,
+    describe_with_end,
+    sync_folder,
+)
 from jetstream_client.migration.file_records import (
     Defaults,
     RecordsOfFile,
@@ -41,7 +47,6 @@ from jetstream_protocol.errors import (
     CorruptBatchError,
     InvalidRequestError,
     PreconditionFailedError,
-    UnavailableError,
 )
 
 if TYPE_CHECKING:
@@ -60,9 +65,9 @@ def back_up(client: Client, stream: StreamLike, path: Path, advance: Advance) ->
     PreconditionFailedError if it has records that the stream has no more.
     """
     parquet, arrow = _pyarrow()
-    described = client.describe_stream(stream)
-    if described.log_start_offset is None or described.high_watermark is None:
-        raise UnavailableError(f"stream {described.name!r} has no leader that answers: try again")
+    described = describe_with_end(client, stream)
+    assert described.log_start_offset is not None
+    assert described.high_watermark is not None
     cluster_id = client.describe_cluster().cluster_id
     if path.exists():
         _check_replaced(path, cluster_id, described)

@@ -50,11 +50,11 @@ class Lags:
         if not cursor.is_current:
             state = "stream deleted" if cursor.stream_id_now is None else "stream re-created"
             return CursorDescription(**fields, state=state)
-        start = None if stream is None else stream.log_start_offset
-        end = None if stream is None else stream.high_watermark
-        if start is None or end is None:
+        if stream is None or stream.log_start_offset is None or stream.high_watermark is None:
             return CursorDescription(**fields, state="current")
-        is_held = start <= cursor.offset <= end
+        start, end = stream.log_start_offset, stream.high_watermark
+        # A new leader may not know yet that what it holds is committed.
+        is_held = start <= cursor.offset <= max(end, stream.log_end_offset or 0)
         lag = end - max(start, cursor.offset)
         return CursorDescription(
             **fields,

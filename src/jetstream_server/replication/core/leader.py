@@ -26,6 +26,7 @@ from jetstream_protocol.errors import (
     FencedEpochError,
     InvalidRequestError,
     NotEnoughReplicasError,
+    UnavailableError,
     UnknownEpochError,
 )
 from jetstream_protocol.types import MonotonicUs, NodeId
@@ -152,6 +153,18 @@ class LeaderState:
                 f"too few replicas are in sync: {len(self._in_sync.committed)}, and "
                 f"{self.stream.config.min_insync_replicas} are needed; "
                 "wait for a replica to catch up"
+            )
+
+    def check_end(self) -> None:
+        """Raise UnavailableError until it is known here what earlier leaders committed (KIP-207).
+        The high watermark may be below that until then: to say that it is the end would be wrong.
+        """
+        if self.high_watermark < self.epoch_start_offset:
+            needed = self.stream.config.min_insync_replicas
+            raise UnavailableError(
+                f"node {self._node_id} has just begun to lead stream {self.stream.name!r} and does "
+                f"not know yet where its committed records end: {needed} replicas must be in sync "
+                f"(now {len(self._in_sync.committed)}) and say what they hold; try again"
             )
 
     # Followers.

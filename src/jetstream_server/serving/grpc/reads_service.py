@@ -155,18 +155,24 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
 
 def _resolve(replica: Replica, query: pb.ListOffsetsRequest.Query) -> tuple[int, int | None]:
     """The offset that a query asks for; the high watermark when no record is late enough. For a
-    query by offset also the time at which the record was appended."""
+    query by offset also the time at which the record was appended. Raises UnavailableError where
+    the answer is the end of what is committed, and the leader does not know it yet."""
     replica.check_readable()
     position = query.WhichOneof("position")
     start, end = replica.log.log_start_offset, replica.high_watermark
     if position == "earliest":
         replica.check_start()
         return start, None
-    if position == "latest":
-        return end, None
-    if position == "timestamp_us":
-        found = replica.log.offset_for_timestamp(WallUs(query.timestamp_us))
-        return end if found is None else min(found[0], end), None
     if position == "offset":
         return min(max(start, query.offset), end), appended_us(replica, query.offset)
-    raise InvalidRequestError("a query needs a position: earliest, latest, timestamp_us or offset")
+    if position == "timestamp_us":
+        found = replica.log.offset_for_timestamp(WallUs(query.timestamp_us))
+        if found is not None and found[0] < end:
+            return found[0], None
+    elif position != "latest":
+        raise InvalidRequestError(
+            "a query needs a position: earliest, latest, timestamp_us or offset"
+        )
+    if replica.leadership is not None:
+        replica.leadership.check_end()
+    return end, None

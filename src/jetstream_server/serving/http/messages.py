@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from jetstream_protocol.errors import InvalidRequestError, from_proto
+from jetstream_protocol.errors import InvalidRequestError, UnavailableError, from_proto
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.subjects import check_pattern, matches
@@ -94,7 +94,14 @@ class MessagePages:
             wanted = query(stream=stream, latest=True)
         else:
             wanted = query(stream=stream, timestamp_us=timestamp_us)
-        first, found = [await self._offset(each, authorization) for each in (earliest, wanted)]
+        first = await self._offset(earliest, authorization)
+        try:
+            found = await self._offset(wanted, authorization)
+        except UnavailableError:
+            # Its leader does not know yet where it ends. Show what can be read.
+            bounds = pb.FetchRequest(stream=stream, offset=first, bytes_max=1)
+            answer = await self._gateway.call("Reads", "Fetch", bounds, authorization)
+            found = answer.high_watermark
         return found if timestamp_us is not None else max(first, found - last)
 
     async def _offset(self, query: pb.ListOffsetsRequest.Query, authorization: str) -> int:

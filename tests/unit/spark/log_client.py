@@ -1,0 +1,58 @@
+"""A client of streams that are only numbers, for the tests of a query's driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from jetstream_client import StreamNotFoundError
+
+EPOCH = 7
+
+
+@dataclass
+class LogClient:
+    """ends: where the streams end, by id; all are named `orders`. refusal: of fetches at an
+    offset."""
+
+    ends: dict[int, int]
+    refusal: tuple[int, Exception] | None = None
+    listed: int = 0
+    asked_with: dict[str, Any] = field(default_factory=dict)
+
+    async def list_streams(self) -> list[Any]:
+        self.listed += 1
+        return [
+            SimpleNamespace(
+                id=number,
+                name="orders",
+                subject="orders.>",
+                full_name="orders@orders.>",
+                compact=False,
+            )
+            for number in self.ends
+        ]
+
+    async def list_offsets(self, queries: Sequence[tuple[int, str]]) -> list[Any]:
+        for number, _ in queries:
+            if number not in self.ends:
+                raise StreamNotFoundError(f"no stream {number}")
+        return [
+            SimpleNamespace(offset=0 if position == "earliest" else self.ends[number])
+            for number, position in queries
+        ]
+
+    async def describe_cluster(self) -> Any:
+        return SimpleNamespace(cluster_id="c")
+
+    async def fetch(self, number: int, offset: int, **more: Any) -> Any:
+        if self.refusal is not None and offset == self.refusal[0]:
+            self.asked_with = more
+            raise self.refusal[1]
+        return Records([SimpleNamespace(offset=offset)])
+
+
+class Records(list[Any]):
+    last_epoch = EPOCH

@@ -1,0 +1,67 @@
+"""A query's marks, whatever a server says of where its streams end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from jetstream_client import DivergedError, OffsetOutOfRangeError
+from pyspark_jetstream.admission import Limits
+from pyspark_jetstream.errors import DataLossError
+from pyspark_jetstream.following import Follower
+from pyspark_jetstream.options import read_options
+from tests.support.loops import on_loop
+from tests.unit.spark.log_client import LogClient
+
+NO_LIMITS = Limits(0, 0, 0.0)
+
+
+async def follower_of(client: LogClient, **more: str) -> Follower:
+    options = {"servers": "x:1", "streams": "orders", "startingOffsets": "earliest", **more}
+    follower = Follower(read_options(options, "stream"))
+    await follower.close()
+    follower._client = client  # type: ignore[assignment]
+    return follower
+
+
+@pytest.mark.parametrize("careful", ["true", "false"])
+@pytest.mark.parametrize("targets", [None, {1: 40}])
+def test_a_mark_does_not_fall_though_a_server_names_an_earlier_end(
+    careful: str, targets: dict[int, int] | None
+) -> None:
+    @on_loop
+    async def scenario() -> None:
+        client = LogClient({1: 100})
+        follower = await follower_of(client, failOnDataLoss=careful)
+        start = await follower.next_offsets(await follower.initial(), NO_LIMITS, None)
+        assert start.streams[1].offset == 100
+        client.ends[1] = 0
+        assert await follower.next_offsets(start, NO_LIMITS, targets) is start
+        client.ends[1] = 130
+        end = await follower.next_offsets(start, NO_LIMITS, None)
+        assert (start.start_of(1, end), end.streams[1].offset) == (100, 130)
+
+    scenario()
+
+
+@pytest.mark.parametrize(
+    "refused", [lambda: DivergedError("", 1, 40), lambda: OffsetOutOfRangeError("", 0, 40)]
+)
+def test_a_log_that_was_cut_back_is_still_noticed(refused: Callable[[], Exception]) -> None:
+    @on_loop
+    async def scenario() -> None:
+        for careful in (True, False):
+            client = LogClient({1: 100})
+            follower = await follower_of(client, failOnDataLoss=str(careful))
+            start = await follower.next_offsets(await follower.initial(), NO_LIMITS, None)
+            client.ends[1], client.refusal = 40, (100, refused())
+            if careful:
+                with pytest.raises(DataLossError, match="cut back"):
+                    await follower.next_offsets(start, NO_LIMITS, None)
+            else:
+                end = await follower.next_offsets(start, NO_LIMITS, None)
+                assert end.streams[1].offset == 40
+            assert client.asked_with == {"last_epoch": 7, "max_messages": 1}
+
+    scenario()
