@@ -81,7 +81,7 @@ def dead_letter(
         PROCESS: process,
         ATTEMPTS: str(attempts),
         ERROR: f"{type(error).__module__}.{type(error).__qualname__}",
-        ERROR_MESSAGE: str(error)[:_MESSAGE_MAX],
+        ERROR_MESSAGE: text_of(error)[:_MESSAGE_MAX],
     }
     key: bytes | None = message.key
     if key is not None and not _passes_as_text(key):
@@ -93,6 +93,14 @@ def dead_letter(
             # A dead letter that fails again: the newest is first.
             headers.setdefault(_header_name(name), []).append(_header_text(value))
     return key, headers
+
+
+def text_of(error: BaseException) -> str:
+    """The message of a handler's error, which may fail to say it."""
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001 - whatever it raises
+        return f"its text cannot be shown: {type(failure).__name__}"
 
 
 def _passes_as_text(key: bytes) -> bool:

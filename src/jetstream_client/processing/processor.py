@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from jetstream_client._log import logger
 from jetstream_client.processing.options import ProcessOptions
-from jetstream_client.processing.outputs import Output, dead_letter, message_id
-from jetstream_client.processing.schedule import Schedule, Work
+from jetstream_client.processing.outputs import Output, dead_letter, message_id, text_of
+from jetstream_client.processing.schedule import Schedule, State, Work
 from jetstream_client.processing.sources import Source
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.cursor import CHECKPOINT_SECONDS
@@ -303,26 +304,28 @@ class Processor:
         self._changed.set()
 
     async def _handle(self, work: Work) -> None:
-        """One attempt."""
+        """One attempt. However it ends, it is over then: the end of the processing waits for it."""
+        try:
+            await self._try(work)
+        finally:
+            if work.state is State.RUNNING:
+                self._schedule.rest(work)
+
+    async def _try(self, work: Work) -> None:
         try:
             outputs = await self._attempt(work.record)
             for number, output in enumerate(outputs):
                 await self._publish_output(work, number, output)
         except _Unfinished:
-            self._schedule.rest(work)
+            return
         except EndsProcessing as error:
-            self._schedule.rest(work)
             self._fail(error.__cause__)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises
             await self._failed(work, error)
         except asyncio.CancelledError as error:
             if _is_cancelled():
-                self._schedule.rest(work)
                 raise
             await self._failed(work, error)  # The handler has cancelled something of its own.
-        except BaseException:
-            self._schedule.rest(work)
-            raise
         else:
             self._records += not work.is_dropped
             self._schedule.end(work)
@@ -331,7 +334,6 @@ class Processor:
         work.attempts += 1
         stream, offset = self._names[work.reading.stream], work.offset
         if work.is_dropped:
-            self._schedule.rest(work)
             return
         self._failures += 1
         if work.attempts <= self._options.retries:
@@ -345,25 +347,23 @@ class Processor:
                 type(error).__name__,
                 seconds,
             )
-            self._schedule.rest(work)
             asyncio.get_running_loop().call_later(seconds, self._again, work)
             return
         tried = "once" if work.attempts == 1 else f"{work.attempts} times"
         if self._options.dead_letter is None:
-            error.add_note(f"handling record {offset} of stream {stream!r} was tried {tried}")
-            self._schedule.rest(work)
+            with suppress(Exception):  # An error may refuse notes, as a frozen dataclass does.
+                error.add_note(f"handling record {offset} of stream {stream!r} was tried {tried}")
             self._fail(error)
             return
         try:
             await self._publish_dead_letter(work, error)
         except _Unfinished:
-            self._schedule.rest(work)
+            return
         except JetstreamError as refusal:
             refusal.add_note(
                 f"publishing record {offset} of stream {stream!r} as a dead letter, after its "
-                f"handling was tried {tried}: {type(error).__name__}: {error}"
+                f"handling was tried {tried}: {type(error).__name__}: {text_of(error)}"
             )
-            self._schedule.rest(work)
             self._fail(refusal)
         else:
             logger.error(

@@ -5,20 +5,24 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-@contextmanager
-def stopping_on_signals(stop: Callable[[], object], *, wanted: bool) -> Iterator[None]:
-    """While the block runs, SIGINT and SIGTERM call `stop`. wanted: False: signals do what they did
-    before, as in any thread but the main one, where Python handles no signals."""
+def stopping_on_signals(stop: Callable[[], object], *, wanted: bool) -> ExitStack:
+    """From now to the end of the `with` block, SIGINT and SIGTERM call `stop`. wanted: False:
+    signals do what they did before, as in any thread but the main one, where Python handles no
+    signals.
+
+    No generator: an exception of a handler passes through, and generators set its attributes, which
+    a frozen dataclass does not allow.
+    """
+    stack = ExitStack()
     if not wanted or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+        return stack
     before = {number: signal.getsignal(number) for number in SIGNALS}
 
     def back() -> None:
@@ -34,7 +38,5 @@ def stopping_on_signals(stop: Callable[[], object], *, wanted: bool) -> Iterator
         # None: it was not set from Python, and could not be set back. What is ignored stays so.
         if handler is not None and handler is not signal.SIG_IGN:
             signal.signal(number, heard)
-    try:
-        yield
-    finally:
-        back()
+    stack.callback(back)
+    return stack

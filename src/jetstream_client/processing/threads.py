@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -28,24 +28,35 @@ def exceeded(seconds: float) -> TimeoutError:
     return TimeoutError(f"the handler took longer than {seconds:g} s (handler_timeout)")
 
 
-@asynccontextmanager
-async def limited(seconds: float | None) -> AsyncIterator[None]:
+def limited(seconds: float | None) -> AbstractAsyncContextManager[object]:
     """The block fails with TimeoutError if it takes longer. None: no limit. A block that waits is
     cancelled then; one that does not is noticed only at its end."""
-    if seconds is None:
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    ends = loop.time() + seconds
-    try:
-        async with asyncio.timeout_at(ends) as limit:
-            yield
-    except TimeoutError:
-        if limit.expired():
-            raise exceeded(seconds) from None
-        raise  # The handler's own.
-    if limit.expired() or loop.time() > ends:
-        raise exceeded(seconds)
+    return nullcontext() if seconds is None else _Limit(seconds)
+
+
+class _Limit(AbstractAsyncContextManager[None]):
+    """No generator: see `stopping_on_signals`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._ends = self._loop.time() + seconds
+        self._timeout = asyncio.timeout_at(self._ends)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: Any
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, at)
+        except TimeoutError:
+            raise exceeded(self._seconds) from None
+        expired = self._timeout.expired()
+        is_late = expired or self._loop.time() > self._ends
+        if (error is None and is_late) or (isinstance(error, TimeoutError) and expired):
+            raise exceeded(self._seconds) from None
 
 
 class HandlerThreads(Generic[_A, _R]):
