@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -127,6 +128,34 @@ def test_every_change_is_an_event_with_the_next_number_and_its_revision() -> Non
     }
 
 
+def test_the_events_of_one_command_are_put_down_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time copies all that waits: a node that ends changes thousands of streams."""
+    cluster = recording()
+    names = [f"s{number}" for number in range(20)]
+    for name in names:
+        cluster.create(name, name, (0, 1, 2))
+    put: list[int] = []
+    with_events = Outbox.with_events
+
+    def counted(outbox: Outbox, texts: Sequence[str]) -> Outbox:
+        put.append(len(texts))
+        return with_events(outbox, texts)
+
+    monkeypatch.setattr(Outbox, "with_events", counted)
+    before = cluster.registry.activity.next_sequence
+    gone = cluster.registry.nodes[NodeId(2)]
+    cluster.do(FenceNode(node_id=gone.node_id, node_incarnation=gone.incarnation))
+    fenced, *changed = events(cluster.registry, before - 1)
+    assert [event["sequence"] for event in (fenced, *changed)] == [
+        before + number for number in range(len(names) + 2)
+    ]
+    assert put == [len(names) + 2]
+    assert fenced["type"] == "node_changed"
+    assert {event["stream"] for event in changed} == {f"{name}@{name}" for name in names} | {
+        ACTIVITY
+    }
+
+
 def test_an_event_has_the_fields_of_the_cluster_s_feature_level() -> None:
     """Older software writes the same events."""
     cluster, nodes = Cluster(), tuple(map(NodeId, range(3)))
@@ -189,7 +218,7 @@ def test_what_is_in_the_log_leaves_the_outbox_and_no_more() -> None:
 def test_an_outbox_that_nobody_empties_is_bounded_and_the_numbers_show_what_was_lost() -> None:
     outbox = Outbox()
     for _ in range(outboxes.EVENTS_MAX + 5):
-        outbox = outbox.with_event("{}")
+        outbox = outbox.with_events(("{}",))
     assert len(outbox.events) == outboxes.EVENTS_MAX
     assert outbox.first_sequence == 6
     assert len(outbox.after(0)) == outboxes.EVENTS_MAX

@@ -11,8 +11,10 @@ Cursors are not metadata: their events come from `__cursors` (cursors/events.py)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
@@ -57,11 +59,14 @@ def noted(tables: Tables, changes: Iterable[Change]) -> Outbox:
     if tables.find(ACTIVITY, "") is None:
         return outbox
     level = tables.settings.feature_level
+    texts: list[str] = []
     for change in changes:
         for event in _events(change, level):
-            numbered = {"sequence": outbox.next_sequence, "revision": tables.revision, **event}
-            outbox = outbox.with_event(json.dumps(numbered, separators=(",", ":")))
-    return outbox
+            sequence = outbox.next_sequence + len(texts)
+            numbered = {"sequence": sequence, "revision": tables.revision, **event}
+            texts.append(json.dumps(numbered, separators=(",", ":")))
+    # All at once: each time copies the events that wait.
+    return outbox.with_events(texts) if texts else outbox
 
 
 def trim_activity(tables: Tables, command: TrimActivity) -> Decision:
@@ -134,7 +139,7 @@ def _events(change: Change, level: FeatureLevel) -> Iterator[dict[str, Any]]:
         case StreamCreated(stream):
             yield {"type": "stream_created", **_name(stream), **_stream(stream, level)}
         case StreamChanged(before, after):
-            found = _differences(_stream(before, level), _stream(after, level))
+            found = _stream_differences(before, after, level)
             if found:
                 yield {"type": "stream_changed", **_name(after), "changes": found}
         case StreamDeleted(stream):
@@ -165,14 +170,31 @@ _INNER = ("id", "name", "subject", "config", "stream_epoch", "created_at_us")
 """Fields of a stream that never change, mean nothing to users, or are reported one by one."""
 
 
-def _stream(stream: StreamMetadata, level: FeatureLevel) -> dict[str, Any]:
-    """The fields and settings that the feature level has. **safety** Older software writes the same
-    events."""
-    config = stream.config
+@cache
+def _told(level: FeatureLevel) -> dict[str, Callable[[StreamMetadata], Any]]:
+    """The fields and settings that the feature level has, by what they are called in events, in
+    their order. **safety** Older software writes the same events."""
     return {
-        **{name: getattr(stream, name) for name in stream_fields(level) if name not in _INNER},
+        **{name: attrgetter(name) for name in stream_fields(level) if name not in _INNER},
         # Which nodes observe says how many do.
-        **{name: getattr(config, name) for name in settings_fields(level) if name != "observers"},
+        **{name: attrgetter(f"config.{name}") for name in settings_fields(level)
+           if name != "observers"},
+    }  # fmt: skip
+
+
+def _stream(stream: StreamMetadata, level: FeatureLevel) -> dict[str, Any]:
+    return {name: value_of(stream) for name, value_of in _told(level).items()}
+
+
+def _stream_differences(
+    before: StreamMetadata, after: StreamMetadata, level: FeatureLevel
+) -> dict[str, Any]:
+    """`_differences` of the two, without all that they have in common: a node that ends changes
+    every stream that it has a copy of."""
+    return {
+        name: {"before": was, "after": now}
+        for name, value_of in _told(level).items()
+        if (was := value_of(before)) != (now := value_of(after))
     }
 
 

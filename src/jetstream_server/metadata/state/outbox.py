@@ -33,9 +33,6 @@ class Outbox:
         """The events with higher numbers."""
         return self.events[max(0, sequence + 1 - self.first_sequence) :]
 
-    def with_event(self, text: str) -> Outbox:
-        return self.with_events((text,))
-
     def with_events(self, texts: Sequence[str]) -> Outbox:
         events = (*self.events, *texts)[-EVENTS_MAX:]
         return replace(self, next_sequence=self.next_sequence + len(texts), events=events)
