@@ -34,7 +34,7 @@ from jetstream_server.security.acl import (
     decide,
     may_exist,
 )
-from jetstream_server.security.audit import Audit
+from jetstream_server.security.audit import Audit, Refusals
 from jetstream_server.security.authenticator import Authenticator
 from jetstream_server.security.identity import ANONYMOUS, Identity
 from jetstream_server.security.limits import Limits, OpenRequests, Quotas
@@ -356,12 +356,23 @@ class AccessControl:
             self._permitted.clear()
         self._permitted.add((identity.key, operation, stream.id))
 
+    def refusals(self, identity: Identity, operation: Operation) -> Refusals:
+        """For a request that names many resources: notes its refusals together."""
+        return Refusals(self.audit, identity, operation)
+
     def denied(
-        self, identity: Identity, operation: Operation, resource: str
+        self,
+        identity: Identity,
+        operation: Operation,
+        resource: str,
+        refusals: Refusals | None = None,
     ) -> PermissionDeniedError:
         """Note a refusal in the audit log, and return the error to raise. resource: as the caller
-        knows it."""
-        self.audit.refused(identity, operation, resource, "no right")
+        knows it. refusals: those of its request; None: the request names nothing else."""
+        if refusals is None:
+            self.audit.refused(identity, operation, resource, "no right")
+        else:
+            refusals.add(resource)
         return PermissionDeniedError(
             f"{identity.principal} may not {_words(operation)} {resource}: it lacks the right "
             f"`{operation}`, which a principal with `{Operation.SECURITY_ALTER}` can grant "

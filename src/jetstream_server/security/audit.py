@@ -4,12 +4,14 @@
 
 Contains no secrets: neither tokens nor payloads are passed in. Refusals of unknown callers are
 throttled by address, so that they cannot fill the disk: `repeated` says how many were left out.
-So are positions of cursors that are committed by hand. What consumers commit is not noted.
+So are positions of cursors that are committed by hand. The parts of one request are refused in one
+line (`Refusals`). What consumers commit is not noted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Self
 
 import structlog
 
@@ -50,9 +52,12 @@ class Audit:
             return
         self.done(identity, operation, resource, offset=offset, repeated=repeated - 1)
 
-    def refused(self, identity: Identity, operation: str, resource: str, reason: str) -> None:
-        """Log a refusal to a principal."""
-        self.authorization_failures += 1
+    def refused(
+        self, identity: Identity, operation: str, resource: str, reason: str, **details: int
+    ) -> None:
+        """Log a refusal to a principal. details: as in `done`; `repeated`: further refusals, which
+        this line stands for."""
+        self.authorization_failures += 1 + details.get("repeated", 0)
         logger.warning(
             "audit",
             outcome="refused",
@@ -61,6 +66,7 @@ class Audit:
             resource=resource,
             peer=identity.peer,
             reason=reason,
+            **details,
         )
 
     def over_quota(self, identity: Identity, operation: str, reason: str) -> None:
@@ -99,3 +105,28 @@ class Audit:
         if len(self._left_out) > COUNTED_MAX:
             del self._left_out[next(iter(self._left_out))]
         return 0
+
+
+class Refusals:
+    """Refusals to the sender of one request that names many resources. A context manager: at its
+    end one line is logged, with the resource that was refused first."""
+
+    def __init__(self, audit: Audit, identity: Identity, operation: str) -> None:
+        self._audit = audit
+        self._identity = identity
+        self._operation = operation
+        self._first = ""
+        self._count = 0
+
+    def add(self, resource: str) -> None:
+        self._first = self._first if self._count else resource
+        self._count += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._count:
+            self._audit.refused(
+                self._identity, self._operation, self._first, "no right", repeated=self._count - 1
+            )

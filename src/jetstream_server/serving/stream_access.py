@@ -20,6 +20,7 @@ from jetstream_server.metadata.state.tables import unknown_id
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.acl import Operation
+from jetstream_server.security.audit import Refusals
 from jetstream_server.security.identity import Identity
 
 
@@ -30,10 +31,14 @@ class StreamAccess:
         self._registry = registry
 
     def resolve(
-        self, identity: Identity, operation: Operation, ref: common_pb2.StreamRef
+        self,
+        identity: Identity,
+        operation: Operation,
+        ref: common_pb2.StreamRef,
+        refusals: Refusals | None = None,
     ) -> StreamMetadata:
-        """The stream of a request. Raises UnauthenticatedError, PermissionDeniedError, and the
-        errors of ReplicaManager.stream_of."""
+        """The stream of a request. refusals: as in AccessControl.denied. Raises
+        UnauthenticatedError, PermissionDeniedError, and the errors of ReplicaManager.stream_of."""
         access = self.control
         if not access.applies_to(identity):
             return self._replicas.stream_of(ref)
@@ -43,19 +48,19 @@ class StreamAccess:
                 return stream
             access.check_current(identity, operation)
         except AmbiguousStreamError:
-            stream = self._among_known(identity, operation, ref)
+            stream = self._among_known(identity, operation, ref, refusals)
         except StreamNotFoundError:
             access.check_current(identity, operation)
             name = ref.name.partition("@")[0]
             if ref.id or access.may_exist(identity, operation, name):
                 raise
-            raise access.denied(identity, operation, _as_asked(ref)) from None
+            raise access.denied(identity, operation, _as_asked(ref), refusals) from None
         if access.allows(identity, operation, stream):
             access.check(identity, operation, stream)
             return stream
         is_known = self.knows(identity, stream)
         resource = stream.full_name if is_known or ref.id else _as_asked(ref)
-        error = access.denied(identity, operation, resource)
+        error = access.denied(identity, operation, resource, refusals)
         if ref.id and not is_known:
             raise unknown_id(ref.id)
         raise error
@@ -78,14 +83,18 @@ class StreamAccess:
             return _as_asked(ref)
 
     def _among_known(
-        self, identity: Identity, operation: Operation, ref: common_pb2.StreamRef
+        self,
+        identity: Identity,
+        operation: Operation,
+        ref: common_pb2.StreamRef,
+        refusals: Refusals | None,
     ) -> StreamMetadata:
         """The stream of an ambiguous name, among those that the caller may describe."""
         self.control.check_current(identity, operation)
         named = self._registry.named(ref.name)
         known = [stream for stream in named if self.knows(identity, stream)]
         if not known:
-            raise self.control.denied(identity, operation, _as_asked(ref))
+            raise self.control.denied(identity, operation, _as_asked(ref), refusals)
         if len(known) > 1:
             names = tuple(stream.full_name for stream in known)
             raise AmbiguousStreamError(

@@ -4,6 +4,7 @@ forward. The first commit in a cluster creates the stream."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from jetstream_protocol.cursor_names import check_cursor_name
 from jetstream_protocol.errors import (
@@ -28,9 +29,12 @@ from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.cursor_leader import CursorLeader
 from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.grpc.peers import quota_holder
+from jetstream_server.serving.grpc.turns import Turns
 from jetstream_server.serving.stream_access import StreamAccess
 
 COMMITS_MAX = 10_000
+_COMMITS_PER_TURN = 100
+"""Commits per turn: a few milliseconds of the event loop."""
 PAGE = 2_000
 METADATA_BYTES_MAX = 1024
 _COMMIT = "/jetstream.v1.Cursors/CommitCursors"
@@ -58,35 +62,42 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         self._leader = leader
         self._access = access
         self._wall_clock = wall_clock
+        self._turns = Turns(_COMMITS_PER_TURN)
 
     async def CommitCursors(
         self, request: pb.CommitCursorsRequest, call: Call
     ) -> pb.CommitCursorsResponse:
         if len(request.commits) > COMMITS_MAX:
             raise InvalidRequestError(f"at most {COMMITS_MAX} commits in one call")
-        allowed, refused = self._sorted_out(request, call.identity)
+        allowed, refused = await self._sorted_out(request, call.identity)
         if allowed.commits:
             results = (await self._commit(allowed, call)).results
             self._note_quota([each.error for each in results], call.identity)
-            self._note_moved(allowed.commits, results, call.identity)
+            await self._note_moved(allowed.commits, results, call.identity)
             found = iter(results)
         return pb.CommitCursorsResponse(
             results=[refused.get(at) or next(found) for at in range(len(request.commits))]
         )
 
-    def _sorted_out(
+    async def _sorted_out(
         self, request: pb.CommitCursorsRequest, identity: Identity
     ) -> tuple[pb.CommitCursorsRequest, dict[int, pb.CommitCursorsResponse.Result]]:
         """The commits that the caller may make, with stream ids; and the answers to the others."""
-        allowed, refused = pb.CommitCursorsRequest(), {}
-        for at, commit in enumerate(request.commits):
+        allowed = pb.CommitCursorsRequest()
+        refused: dict[int, pb.CommitCursorsResponse.Result] = {}
+
+        def sort(at: int) -> None:
+            commit = request.commits[at]
             try:
-                stream = self._access.resolve(identity, Operation.READ, commit.stream)
+                stream = self._access.resolve(identity, Operation.READ, commit.stream, refusals)
             except JetstreamError as error:
                 refused[at] = self._result(Outcome(None, error))
-                continue
+                return
             commit.stream.CopyFrom(common_pb2.StreamRef(id=stream.id))
             allowed.commits.append(commit)
+
+        with self._access.control.refusals(identity, Operation.READ) as refusals:
+            await self._turns.map(sort, range(len(request.commits)))
         return allowed, refused
 
     async def _commit(
@@ -100,13 +111,14 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         if told is not None:
             return told
         now_us = self._wall_clock()
-        checked = [self._checked(commit, now_us, principal) for commit in request.commits]
+        check = partial(self._checked, now_us, principal)
+        checked = await self._turns.map(check, request.commits)
         writes = [each for each in checked if isinstance(each, Write)]
         outcomes = iter(await self._store.write(writes) if writes else ())
-        results = [
-            self._result(next(outcomes) if isinstance(each, Write) else Outcome(None, each))
-            for each in checked
+        found = [
+            next(outcomes) if isinstance(each, Write) else Outcome(None, each) for each in checked
         ]
+        results = await self._turns.map(self._result, found)
         return pb.CommitCursorsResponse(results=results)
 
     def _note_quota(self, errors: Sequence[common_pb2.Error], identity: Identity) -> None:
@@ -117,7 +129,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
             error = QuotaExceededError(used_up[0].message)
             self._access.control.over_quota(identity, "CommitCursors", error)
 
-    def _note_moved(
+    async def _note_moved(
         self,
         commits: Sequence[pb.CommitCursorsRequest.Commit],
         results: Sequence[pb.CommitCursorsResponse.Result],
@@ -127,10 +139,14 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         asked. Commits of consumers, which come each second, name their owner."""
         if identity.is_node:
             return
-        for commit, result in zip(commits, results, strict=True):
-            if not commit.owner and not result.HasField("error"):
-                resource = f"{commit.name} in {self._access.name_of(commit.stream)}"
-                self._access.control.audit.moved(identity, _COMMIT, resource, commit.offset)
+
+        def note(commit: pb.CommitCursorsRequest.Commit) -> None:
+            resource = f"{commit.name} in {self._access.name_of(commit.stream)}"
+            self._access.control.audit.moved(identity, _COMMIT, resource, commit.offset)
+
+        pairs = zip(commits, results, strict=True)
+        moved = [each for each, result in pairs if not each.owner and not result.HasField("error")]
+        await self._turns.map(note, moved)
 
     async def ListCursors(
         self, request: pb.ListCursorsRequest, call: Call
@@ -204,7 +220,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
             raise access.denied(identity, Operation.READ, _full_name(ref))
 
     def _checked(
-        self, commit: pb.CommitCursorsRequest.Commit, now_us: int, principal: str
+        self, now_us: int, principal: str, commit: pb.CommitCursorsRequest.Commit
     ) -> Write | JetstreamError:
         try:
             return self._write_of(commit, now_us, principal)

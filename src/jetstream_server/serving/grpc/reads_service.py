@@ -15,6 +15,7 @@ from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.unreadable import unsearched
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.acl import Operation
+from jetstream_server.security.audit import Refusals
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.grpc.read_answers import answer
@@ -24,6 +25,7 @@ from jetstream_server.serving.grpc.response_memory import (
     Reservation,
     ResponseMemoryLimiter,
 )
+from jetstream_server.serving.grpc.turns import Turns
 from jetstream_server.serving.lag import appended_us
 from jetstream_server.serving.long_poll import WAIT_MS_LIMIT, FetchPosition, LongPoll
 from jetstream_server.serving.stream_access import StreamAccess
@@ -47,7 +49,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
         self._fetches = fetches
         self._access = access
         self._outstanding = outstanding
-        self._listing = asyncio.Lock()
+        self._listing = Turns(_QUERIES_PER_TURN)
         self._decoding = asyncio.Lock()
 
     async def Fetch(self, request: pb.FetchRequest, call: Call) -> pb.FetchResponse:
@@ -113,19 +115,16 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
     ) -> pb.ListOffsetsResponse:
         if len(request.queries) > QUERIES_MAX:
             raise InvalidRequestError(f"at most {QUERIES_MAX} queries in one call")
-        results: list[pb.ListOffsetsResponse.Result] = []
-        for start in range(0, len(request.queries), _QUERIES_PER_TURN):
-            async with self._listing:  # One turn at a time, whatever the number of calls.
-                queries = request.queries[start : start + _QUERIES_PER_TURN]
-                results += [self._list_offset(query, call.identity) for query in queries]
-                await asyncio.sleep(0)
+        with self._access.control.refusals(call.identity, Operation.READ) as refusals:
+            work = partial(self._list_offset, call.identity, refusals)
+            results = await self._listing.map(work, request.queries)
         return pb.ListOffsetsResponse(results=results)
 
     def _list_offset(
-        self, query: pb.ListOffsetsRequest.Query, identity: Identity
+        self, identity: Identity, refusals: Refusals, query: pb.ListOffsetsRequest.Query
     ) -> pb.ListOffsetsResponse.Result:
         try:
-            stream = self._access.resolve(identity, Operation.READ, query.stream)
+            stream = self._access.resolve(identity, Operation.READ, query.stream, refusals)
             query.stream.CopyFrom(common_pb2.StreamRef(id=stream.id))
             replica = self._replicas.resolve(query.stream)
             if query.WhichOneof("position") != "earliest":
