@@ -23,8 +23,7 @@ import socket
 import sys
 import termios
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack
-from typing import Any
+from typing import Any, Self
 
 from google.protobuf.message import DecodeError, Message
 
@@ -34,6 +33,7 @@ from jetstream_protocol.frame_decoder import Frame
 from jetstream_protocol.frames import Kind
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.disk import OsDisk
+from jetstream_server.log.segment import Segment
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.dial import dial as dial_host
 from jetstream_server.net.frame_connection import CONNECT_SECONDS, Head, UnreadableSliceError
@@ -213,9 +213,9 @@ class FrameSocket:
     async def _send_read(self, data: bytes, slices: Sequence[LogSlice]) -> None:
         """Send short slices of which a part is not in the page cache."""
         tails = []
-        with ExitStack() as held:
+        with _SliceFiles() as files:
             for slice_ in slices:
-                fd = await _open(held, slice_)
+                fd = await files.open(slice_)
                 try:
                     tails.append(os.pread(fd, slice_.length, slice_.position))
                     if len(tails[-1]) < slice_.length:
@@ -225,8 +225,8 @@ class FrameSocket:
         await self._write(b"".join((data, *tails)), 0)
 
     async def _send_files(self, data: bytes, slices: Sequence[LogSlice]) -> None:
-        with ExitStack() as held:
-            opened = [await _open(held, slice_) for slice_ in slices]
+        with _SliceFiles() as files:
+            opened = [await files.open(slice_) for slice_ in slices]
             await self._write(data, socket.MSG_MORE)
             for fd, slice_ in zip(opened, slices, strict=True):
                 await self._send_file(fd, slice_.position, slice_.length)
@@ -240,7 +240,7 @@ class FrameSocket:
                 await self._writable()
 
     async def _send_file(self, fd: int, position: int, length: int) -> None:
-        """Send a part of a file. `_open` has read the pages of the first turn into the page
+        """Send a part of a file. `_SliceFiles` has read the pages of the first turn into the page
         cache."""
         end = position + length
         while True:
@@ -327,22 +327,44 @@ def peer_of(sock: StreamSocket) -> str:
         return ""
 
 
-async def _open(held: ExitStack, slice_: LogSlice) -> int:
-    """Open the slice's file, and read the beginning of the slice into the page cache.
+class _SliceFiles:
+    """The open files of an answer's slices: one descriptor for each, however many slices it has. A
+    context manager, which closes them.
 
-    The descriptor lives until `held` ends. It is not shared: the segment may be deleted meanwhile,
-    and a slow reader must not hold one of the disk's cached descriptors.
+    They are not the disk's cached ones: the segments may be deleted meanwhile, and a slow reader
+    must not hold those. A file is known by the slices' segment, too: compaction and a log that
+    begins anew put another file in its place, of which later slices are another segment's.
     """
-    try:
-        fd = os.open(slice_.path, os.O_RDONLY | os.O_CLOEXEC)
-        held.callback(os.close, fd)
-        await make_resident(fd, slice_.position, min(slice_.length, TURN_BYTES))
-        slice_.check_is_there()
-        if os.fstat(fd).st_size < slice_.position + slice_.length:
-            raise _cut_off()
-    except OSError as error:
-        raise UnreadableSliceError(slice_, error) from error
-    return fd
+
+    def __init__(self) -> None:
+        self._opened: dict[tuple[str, Segment | None], int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for fd in self._opened.values():
+            os.close(fd)
+
+    async def open(self, slice_: LogSlice) -> int:
+        """A descriptor of the slice's file, with the beginning of the slice in the page cache.
+        Raises UnreadableSliceError."""
+        try:
+            fd = self._fd(slice_)
+            await make_resident(fd, slice_.position, min(slice_.length, TURN_BYTES))
+            if os.fstat(fd).st_size < slice_.position + slice_.length:
+                raise _cut_off()
+        except OSError as error:
+            raise UnreadableSliceError(slice_, error) from error
+        return fd
+
+    def _fd(self, slice_: LogSlice) -> int:
+        key = slice_.path, slice_.source
+        fd = self._opened.get(key)
+        if fd is None:
+            fd = self._opened[key] = os.open(slice_.path, os.O_RDONLY | os.O_CLOEXEC)
+            slice_.check_is_there()
+        return fd
 
 
 def _cut_off() -> OSError:

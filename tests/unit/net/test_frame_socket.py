@@ -18,8 +18,11 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.disk import OsDisk
+from jetstream_server.log.segment import Segment
+from jetstream_server.net import frame_socket
 from jetstream_server.net.frame_connection import UnreadableSliceError
 from jetstream_server.net.frame_socket import COPIED_BYTES_MAX, TURN_BYTES, FrameSocket, decode_head
+from tests.support.loops import eventually
 
 Both = Callable[[FrameSocket, FrameSocket], Awaitable[None]]
 
@@ -76,6 +79,58 @@ def test_a_tail_arrives_as_it_lies_in_the_files(file: Path, lengths: tuple[int, 
         # Nothing is left over: the next frame is read from its start.
         await sender.send(Kind.RECORDS, 8, pb.Records())
         assert (await receiver.read_frame(Kind.RECORDS, pb.Records))[0] == 8
+
+    over_a_pair(scenario)
+
+
+def descriptors_of(path: Path) -> int:
+    """How many descriptors this process has of that file."""
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return sum(os.path.samefile(link, path) for link in links if os.path.exists(link))
+
+
+def test_an_answer_of_many_slices_that_nobody_reads_holds_one_descriptor(file: Path) -> None:
+    slices = [slice_of(file, 0, COPIED_BYTES_MAX) for _ in range(500)]
+
+    async def scenario(sender: FrameSocket, receiver: FrameSocket) -> None:
+        receiver.pause_reading()
+        sending = asyncio.ensure_future(sender.send_slices(Kind.RECORDS, 7, pb.Records(), slices))
+        await eventually(lambda: sender._unsent() > 0)
+        assert descriptors_of(file) == 1
+        receiver.resume_reading()
+        frame = await receiver.read_any(Kind.RECORDS)
+        assert frame.tail == 500 * file.read_bytes()[:COPIED_BYTES_MAX]
+        await sending
+        assert descriptors_of(file) == 0
+
+    over_a_pair(scenario)
+
+
+def test_slices_of_two_segments_that_had_one_path_are_each_sent_from_their_own(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second was put in the place of the first after that one was opened."""
+    disk = OsDisk()
+    old, new = [Segment(disk, str(file.parent), 0, 1, 1, interval_bytes=4096) for _ in range(2)]
+    length, before = COPIED_BYTES_MAX, file.read_bytes()
+    slices = [LogSlice(str(file), 0, length, 0, 1, each) for each in (old, old, new)]
+    replacement = file.with_name("replacement")
+    replacement.write_bytes(after := before[::-1])
+
+    async def swap(*place: int) -> None:
+        if replacement.exists():
+            old.is_gone = True
+            replacement.rename(file)
+
+    monkeypatch.setattr(frame_socket, "make_resident", swap)
+
+    async def scenario(sender: FrameSocket, receiver: FrameSocket) -> None:
+        sending = asyncio.ensure_future(sender.send_slices(Kind.RECORDS, 7, pb.Records(), slices))
+        frame = await receiver.read_any(Kind.RECORDS)
+        assert frame.tail == 2 * before[:length] + after[:length]
+        await sending
+        with pytest.raises(UnreadableSliceError):
+            await sender.send_slices(Kind.RECORDS, 8, pb.Records(), slices)
 
     over_a_pair(scenario)
 
