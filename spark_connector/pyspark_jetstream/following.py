@@ -31,7 +31,8 @@ IDLE_SECONDS = 1.0
 
 LISTING_SECONDS = 3.0
 """Greatest age of a list of streams chosen by pattern: new streams are read after that time at
-most. Streams chosen by name are looked up again when one of them is gone."""
+most. Streams chosen by name are looked up when one of them is gone, and from then on this often
+until another stream has its name."""
 
 LONG_POLLS_MAX = 32
 """Streams watched while idle. With more, changes in the others are seen after `MANY_SECONDS`."""
@@ -212,7 +213,9 @@ class Follower:
         return known
 
     async def _held(self) -> dict[int, Held]:
-        await self._list(float("inf") if self._options.selection.names else LISTING_SECONDS)
+        names = set(self._options.selection.names)
+        is_complete = bool(names) and len(self._streams) == len(names)
+        await self._list(float("inf") if is_complete else LISTING_SECONDS)
         try:
             return await planning.held(self._client, self._streams)
         except StreamNotFoundError:

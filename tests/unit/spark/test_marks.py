@@ -1,4 +1,4 @@
-"""A query's marks, whatever a server says of where its streams end."""
+"""A query's marks: what they are when servers name other ends, and when streams come and go."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from jetstream_client import DivergedError, OffsetOutOfRangeError
+from pyspark_jetstream import following
 from pyspark_jetstream.admission import Limits
 from pyspark_jetstream.errors import DataLossError
 from pyspark_jetstream.following import Follower
@@ -64,4 +65,27 @@ def test_a_log_that_was_cut_back_is_still_noticed(refused: Callable[[], Exceptio
                 assert end.streams[1].offset == 40
             assert client.asked_with == {"last_epoch": 7, "max_messages": 1}
 
+    scenario()
+
+
+def test_a_stream_made_anew_under_its_name_is_read_though_the_query_saw_it_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @on_loop
+    async def scenario() -> None:
+        client = LogClient({1: 100})
+        follower = await follower_of(client, failOnDataLoss="false")
+        start = await follower.next_offsets(await follower.initial(), NO_LIMITS, None)
+        del client.ends[1]
+        gone = await follower.next_offsets(start, NO_LIMITS, None)
+        assert gone.streams == {}
+        client.ends[2] = 5
+        anew = await follower.next_offsets(gone, NO_LIMITS, None)
+        assert (gone.start_of(2, anew), anew.streams[2].offset) == (0, 5)
+        listed = client.listed
+        client.ends[2] = 6
+        assert (await follower.next_offsets(anew, NO_LIMITS, None)).streams[2].offset == 6
+        assert client.listed == listed, "all streams that the options name are known"
+
+    monkeypatch.setattr(following, "LISTING_SECONDS", 0.0)
     scenario()
