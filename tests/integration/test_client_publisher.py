@@ -21,6 +21,7 @@ from jetstream_client import (
     MessageTooLargeError,
     NoStreamError,
     PreconditionFailedError,
+    StreamReadonlyError,
     UnavailableError,
     UnknownOutcomeError,
 )
@@ -300,6 +301,22 @@ def test_a_failure_nobody_asked_about_is_raised_at_the_end(own_server: ServerPro
         with pytest.raises((UnavailableError, UnknownOutcomeError)):
             publisher.flush()
         assert unasked.done()
+        publisher.close()
+
+
+def test_a_failure_nobody_asked_about_is_raised_after_any_number_of_others(
+    client: Client, stream: str
+) -> None:
+    client.set_stream_readonly(stream)
+    publisher = client.publisher(f"{stream}.x", linger=0)
+    for _ in range(120):  # More than are remembered.
+        with pytest.raises(StreamReadonlyError):
+            publisher.send(b"seen").result(30)
+    publisher.send(b"unseen")
+    with pytest.raises(StreamReadonlyError):
+        publisher.flush()
+    publisher.send(b"unseen again")
+    with pytest.raises(StreamReadonlyError):
         publisher.close()
 
 

@@ -61,7 +61,8 @@ _STALE_SECONDS = 0.2
 """How soon it is asked after an unknown stream has answered."""
 
 _FAILED_MAX = 100
-"""Failures are remembered for `flush`, which raises the first one that no caller has seen."""
+"""Failures are remembered for `flush`, which raises the first one that no caller has seen. So many
+that nobody has seen are enough."""
 
 _COMPRESSIONS = {None: 0, "zstd": int(Flags.ZSTD), "lz4": int(Flags.LZ4)}
 
@@ -333,11 +334,17 @@ class Sender:
             finished = [*finished, *(Done(batch, failure) for batch in self.buffer.end(failure))]
         for batch, error in finished:
             batch.finish(error)
-            if error is not None and len(self._failed) < _FAILED_MAX:
-                self._failed.append(batch)
+            if error is not None:
+                self._note_failed(batch)
             self.buffer.release(batch)
         if finished:
             self._tell()
+
+    def _note_failed(self, batch: Batch) -> None:
+        if len(self._failed) >= _FAILED_MAX:
+            self._failed = [each for each in self._failed if not each.asked]
+        if len(self._failed) < _FAILED_MAX:
+            self._failed.append(batch)
 
     def _tell(self) -> None:
         """Wake everyone that waits for room or for the end."""
