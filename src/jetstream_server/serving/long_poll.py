@@ -339,12 +339,16 @@ class Poll:
         self._polls.woken(self)
 
     def _time_is_over(self) -> None:
-        if not self._is_woken:
-            self._stop_waiting()
-            try:
-                self._answer(self._found)
-            except Exception as error:  # noqa: BLE001  its caller gets it
-                self._refuse(error)
+        if self._is_woken:
+            return
+        self._stop_waiting()
+        if self._found is not None:
+            self.look()  # The log may have been cut since.
+            return
+        try:
+            self._answer(None)
+        except Exception as error:  # noqa: BLE001  its caller gets it
+            self._refuse(error)
 
     def _lost_right(self, error: JetstreamError) -> None:
         self._stop_waiting()

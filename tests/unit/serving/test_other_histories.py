@@ -186,6 +186,19 @@ async def test_records_that_are_cut_off_while_their_answer_waits_for_room_are_no
         await waiting
 
 
+@on_loop
+async def test_too_few_records_are_answered_as_they_are_when_the_wait_ends(tmp_path: Path) -> None:
+    readers = Readers(tmp_path, leads=False)
+    position = FetchPosition(0, -1, 1 << 20, 1 << 20, 300)
+    fetching = asyncio.ensure_future(readers.fetches.fetch(readers.replica, position, ANONYMOUS))
+    await readers.waits()
+    readers.replica.log.truncate(2)
+    readers.replica.high_watermark = 2
+    found = await fetching
+    assert found is not None
+    assert found.next_offset == 2
+
+
 @pytest.mark.parametrize("leads", [True, False])
 @on_loop
 async def test_a_search_never_goes_on_in_another_history(tmp_path: Path, leads: bool) -> None:
