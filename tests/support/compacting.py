@@ -84,9 +84,8 @@ def finished(
     state: CompactionState, task: Task, done: Done, end_offset: int, wall_us: int, grace_us: int
 ) -> CompactionState:
     return replace(
-        state.after_pass(end_offset, wall_us, grace_us),
+        state.after_pass(end_offset, wall_us, grace_us, swept_below=task.tombstones_below),
         tombstones=done.tombstones,
-        swept_below=task.tombstones_below,
     )
 
 

@@ -320,16 +320,23 @@ def test_a_task_is_the_same_behind_the_pipe() -> None:
 def test_passes_are_remembered_as_long_as_they_matter() -> None:
     state = CompactionState()
     for now in range(1, 200):
-        state = state.after_pass(now * 10, now, 1_000_000)
+        state = state.after_pass(now * 10, now, 1_000_000, swept_below=0)
         assert len(state.passes) <= PASSES_MAX
         assert state.passes[-1] == (now, now * 10)
     assert state.tombstones_below(1_000_199, 1_000_000) == 1990
     before = [state.tombstones_below(1_000_000 + at, 1_000_000) for at in range(200)]
     assert before == sorted(before)
     assert all(end <= at * 10 for at, end in enumerate(before)), "never before its time"
-    later = state.after_pass(5000, 2_000_000, 1_000_000)
+    later = state.after_pass(5000, 2_000_000, 1_000_000, swept_below=0)
     assert later.passes == ((199, 1990), (2_000_000, 5000))
     assert later.cut_to(100).passes == ((199, 100), (2_000_000, 100))
+
+
+def test_what_a_pass_has_swept_stays_swept_when_the_next_one_removes_no_tombstones() -> None:
+    state = CompactionState().after_pass(10, 1, 5, swept_below=8)
+    assert state.after_pass(20, 2, 5, swept_below=0).swept_below == 8
+    assert state.after_pass(20, 2, 5, swept_below=9).swept_below == 9
+    assert state.cut_to(3).after_pass(20, 2, 5, swept_below=0).swept_below == 3
 
 
 class PausedDisk(MemoryDisk):
@@ -369,7 +376,8 @@ def test_a_leadership_that_begins_while_the_state_is_written_has_the_last_word(
     if ends:
         log.compaction.begin(task)
         disk.meanwhile = lead
-        log.compaction.finish(task, log.compaction.state.after_pass(end, 1, 0))
+        state = log.compaction.state.after_pass(end, 1, 0, swept_below=0)
+        log.compaction.finish(task, state)
     else:
         disk.meanwhile = lead
         log.compaction.begin(task)

@@ -12,7 +12,7 @@ from jetstream_protocol.types import LeaderEpoch, NodeId, WallUs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.replication.core.messages import INCOMPLETE, LeaderSnapshot, Records
 from jetstream_server.replication.core.replica import Replica
-from jetstream_server.replication.drivers.compaction import removable_below
+from jetstream_server.replication.drivers.compaction import removable_below, status_of, urgency
 from tests.support.compacting import GRACE_US, compact, records, table
 from tests.support.log_disk import FaultyDisk, Killed, MemoryDisk
 from tests.unit.replication.cores import nodes, stream
@@ -340,8 +340,9 @@ def test_a_copy_that_is_under_way_goes_on_while_its_leader_removes_tombstones() 
     leadership = leader.replica.leadership
     assert leadership is not None
     over = WallUs(2 + leader.replica.stream.config.tombstone_grace_us)
+    assert has < TOMBSTONE_AT
     below = removable_below(leader.replica, over)
-    assert 0 < below <= has < TOMBSTONE_AT
+    assert below == 0
     compact(leader.disk, leader.log, wall_us=over, removable_below=below)
     copier.copy(leader, until=has + 1)
     assert copier.log.log_end_offset > has, "it has not begun anew"
@@ -352,3 +353,36 @@ def test_a_copy_that_is_under_way_goes_on_while_its_leader_removes_tombstones() 
     copier.follow(leader)
     assert removable_below(leader.replica, over) == 20
     assert b"deleted" not in table(records(copier.log))
+
+
+def test_a_copy_that_is_under_way_makes_no_pass_due() -> None:
+    """However far it comes: its leader would compact the log over and over."""
+    leader, copier = Node(0), Node(1)
+    leader.fill()
+    leader.compact()
+    leader.fill()
+    leader.leads(2, copier)
+    compact(leader.disk, leader.log, wall_us=2 + GRACE_US)
+    over = WallUs(2 + GRACE_US + leader.replica.stream.config.tombstone_grace_us)
+
+    def is_due() -> bool:
+        below = removable_below(leader.replica, over)
+        return urgency(status_of(leader.replica), over, below) > 0
+
+    def sweep() -> int:
+        below = removable_below(leader.replica, over)
+        compact(leader.disk, leader.log, wall_us=over, removable_below=below)
+        return leader.log.compaction.state.swept_below
+
+    assert is_due()
+    copier.copy(leader, until=1)
+    for until in range(2, 32):
+        copier.copy(leader, until=until)
+        assert not is_due()
+        assert until % 10 or sweep() == 20, "what is due for other reasons removes no more"
+    assert leader.log.compaction.state.tombstones == 1
+    copier.follow(leader)
+    assert is_due()
+    assert sweep() == 40
+    assert leader.log.compaction.state.tombstones == 0
+    assert not is_due()

@@ -33,7 +33,7 @@ class CompactionState:
 
     cleaned_to: below it no two records have the same key. tombstones: how many are left below it.
     tombstones_gone_below: some tombstones before it were or are being removed. swept_below: offset
-    below which the last completed pass removed tombstones. copied_under: the leader's
+    below which completed passes have removed tombstones. copied_under: the leader's
     `tombstones_gone_below` when the copying of this log began. committed_below: all records below
     it were committed; no gap ends behind it. ended_at_us and all later fields describe the last
     pass.
@@ -56,8 +56,11 @@ class CompactionState:
         """The offset below which tombstones have had their grace time."""
         return max((end for at_us, end in self.passes if at_us + grace_us <= wall_us), default=0)
 
-    def after_pass(self, cleaned_to: int, wall_us: WallUs, grace_us: int) -> CompactionState:
-        """The state after a pass that ended at `wall_us`; the caller fills in its results."""
+    def after_pass(
+        self, cleaned_to: int, wall_us: WallUs, grace_us: int, *, swept_below: int
+    ) -> CompactionState:
+        """The state after a pass that ended at `wall_us`, and removed tombstones below
+        `swept_below`; the caller fills in its other results."""
         below = self.tombstones_below(wall_us, grace_us)
         # Of the passes whose grace time is over, only the one that went furthest still matters.
         passes = [entry for entry in self.passes if entry[0] + grace_us > wall_us]
@@ -67,7 +70,13 @@ class CompactionState:
         passes.append((wall_us, cleaned_to))
         if len(passes) > PASSES_MAX:
             passes = passes[::-2][::-1]
-        return replace(self, cleaned_to=cleaned_to, passes=tuple(passes), ended_at_us=wall_us)
+        return replace(
+            self,
+            cleaned_to=cleaned_to,
+            passes=tuple(passes),
+            swept_below=max(self.swept_below, swept_below),
+            ended_at_us=wall_us,
+        )
 
     def cut_to(self, end_offset: int) -> CompactionState:
         """The state after the log was truncated to this offset: later records are not clean. An

@@ -130,8 +130,8 @@ class LeaderState:
 
     @property
     def copied_below(self) -> int:
-        """The offset below which every follower that is heard has this log. Compaction keeps the
-        tombstones from there on: without them a copy that is under way would have to begin anew
+        """The offset below which every follower that is heard has this log. Compaction waits with
+        the tombstones behind it: without them a copy that is under way would have to begin anew
         (`FollowerState.decide`), and a slow one would never end."""
         log = self._log
         under_way = (

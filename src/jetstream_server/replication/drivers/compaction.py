@@ -81,7 +81,10 @@ def removable_below(replica: Replica, wall_us: WallUs) -> int:
     state = replica.log.compaction.state
     below = state.tombstones_below(wall_us, replica.stream.config.tombstone_grace_us)
     leadership = replica.leadership
-    return below if leadership is None else min(below, leadership.copied_below)
+    if leadership is None or leadership.copied_below >= below:
+        return below
+    # Not up to where the copy stands: each of its steps would make another pass due.
+    return min(below, state.swept_below)
 
 
 def urgency(status: CompactionStatus, wall_us: WallUs, tombstones_below: int) -> float:
@@ -306,9 +309,10 @@ class Compaction(RoleListener):
         before = log.compaction.state
         grace_us = replica.stream.config.tombstone_grace_us
         state = replace(
-            before.after_pass(end_offset, self._wall_clock(), grace_us),
+            before.after_pass(
+                end_offset, self._wall_clock(), grace_us, swept_below=task.tombstones_below
+            ),
             tombstones=done.tombstones,
-            swept_below=task.tombstones_below,
             duration_us=duration_us,
             bytes_before=done.bytes_before,
             bytes_after=done.bytes_after,
