@@ -23,7 +23,7 @@ from jetstream_server.net.frame_socket import FrameSocket, dial
 from jetstream_server.replication.core.closeness import Closeness
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import fetcher
-from jetstream_server.replication.drivers.fetcher import Fetcher, NodeIdentity
+from jetstream_server.replication.drivers.fetcher import RETRY_SECONDS, Fetcher, NodeIdentity
 from tests.support.loops import eventually, on_loop
 from tests.unit.replication.cores import Log, request, stream
 
@@ -105,8 +105,65 @@ async def test_a_leader_that_falls_silent_is_dialled_anew() -> None:
         await asyncio.sleep(60)
 
     leader = Leader(say_nothing)
-    async with followed(leader):
+    async with followed(leader) as following:
+        following.follow(follower_of(isr=(0, 1, 2)))
         await eventually(lambda: leader.greeted == 3)
+
+
+@on_loop
+async def test_a_node_is_dialled_while_there_is_a_stream_to_follow() -> None:
+    """Nobody else may ever be there. What is connected stays so: it may lead again."""
+    connections: list[FrameSocket] = []
+
+    async def hang_up_when_told(connection: FrameSocket) -> None:
+        connections.append(connection)
+        while True:
+            await connection.read_frame(Kind.POSITIONS, pb.Positions)
+            await connection.send(Kind.RECORDS, 0, pb.Records())
+
+    leader = Leader(hang_up_when_told)
+    async with followed(leader) as following:
+        await asyncio.sleep(3 * RETRY_SECONDS)
+        assert leader.greeted == 0
+        following.follow(follower_of(isr=(0, 1, 2)))
+        await eventually(lambda: leader.greeted == 1)
+        connections[0].shut_down()
+        await eventually(lambda: leader.greeted == 2)
+        following.drop(1)
+        await asyncio.sleep(2 * SILENCE_US / 1e6)
+        assert leader.greeted == 2, "the connection is kept"
+        connections[1].shut_down()
+        await asyncio.sleep(2 * SILENCE_US / 1e6)
+        assert leader.greeted == 2
+        following.follow(follower_of(isr=(0, 1, 2)))
+        await eventually(lambda: leader.greeted == 3)
+
+
+@on_loop
+async def test_a_leader_counts_as_silent_only_since_there_is_a_stream_to_follow() -> None:
+    now_us = [0]
+    silent: list[list[Replica]] = []
+    following = Fetcher(
+        0,
+        lambda: None,  # It is not registered.
+        IDENTITY,
+        dial=dial,
+        monotonic_clock=lambda: now_us[0],
+        accepted=lambda _: None,
+        failed=lambda _, __: None,
+        silent=silent.append,
+    )
+    replica = follower_of(isr=(0, 1, 2))
+    try:
+        for us in (SILENCE_US - 1, 2 * SILENCE_US - 2):
+            now_us[0] = us
+            following.follow(replica)
+            await asyncio.sleep(2 * SILENCE_US / 1e6)
+        assert not silent
+        now_us[0] = 2 * SILENCE_US
+        await eventually(lambda: silent == [[replica]])
+    finally:
+        await following.close()
 
 
 @on_loop
@@ -121,7 +178,8 @@ async def test_a_leader_whose_answer_takes_long_is_not_hung_up_on() -> None:
         leader.greeted += 100
 
     leader = Leader(send_slowly)
-    async with followed(leader):
+    async with followed(leader) as following:
+        following.follow(follower_of(isr=(0, 1, 2)))
         await eventually(lambda: leader.greeted > 1)
         assert leader.greeted == 101
 
@@ -142,8 +200,8 @@ async def test_an_idle_follower_says_that_it_is_there_and_again_where_it_stands_
 
     leader = Leader(listen)
     async with followed(leader) as following:
-        await eventually(lambda: heard.count(()) >= 2)
         following.follow(follower_of(isr=(0, 1, 2)))
+        await eventually(lambda: heard.count(()) >= 2)
         following.follow(follower_of(isr=(0, 2), stream_id=9))
         await eventually(lambda: heard.count((9,)) >= 3)
         assert sum(1 in streams for streams in heard) == 1, "who is in sync need not repeat itself"
@@ -163,7 +221,6 @@ async def test_an_observer_says_once_where_it_stands_and_knows_when_its_leader_i
 
     leader = Leader(listen)
     async with followed(leader) as following:
-        await eventually(lambda: leader.greeted == 1)
         observer = follower_of(isr=(0, 2), replicas=(0, 2), observers=(1,))
         observer.closeness.told(5, 5, 0)
         observer.closeness.reached(5)

@@ -3,7 +3,7 @@
 Positions are sent when they change (records appended, flushed, truncated), only for the changed
 streams. Answers are applied to the logs as they arrive. A lost or silent connection is opened again
 after short pauses, while there is a stream to follow: after a partition, TCP may need minutes to
-send lost packets again.
+send lost packets again. A connection that holds is kept without one: its node may lead again.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class Fetcher:
         self._failed = failed
         self._silent = silent
         self._following: dict[int, Replica] = {}
+        self._has_streams = asyncio.Event()  # to follow
         self._out_of_sync: dict[int, None] = {}  # streams with a replica here that is to join
         self._dirty: dict[int, None] = {}
         self._frames_sent = 0
@@ -101,7 +102,10 @@ class Fetcher:
     def follow(self, replica: Replica) -> None:
         """Follow a stream. Call it again when the stream's metadata has changed."""
         stream = replica.stream
+        if not self._following and self._connection is None:
+            self._heard_at_us = self._monotonic_clock()  # Nothing was expected of it before.
         self._following[stream.id] = replica
+        self._has_streams.set()
         node_id = self._identity.node_id
         if node_id in stream.replicas and node_id not in stream.isr:
             self._out_of_sync[stream.id] = None
@@ -115,6 +119,8 @@ class Fetcher:
             self._dirty.pop(stream_id, None)
             self._refused.pop(stream_id, None)
             self._dropped.append(stream_id)
+            if not self._following:
+                self._has_streams.clear()
             self._send_soon()
 
     def touch(self, stream_id: int) -> None:
@@ -129,10 +135,6 @@ class Fetcher:
             self._dropped.append(stream_id)
             self.touch(stream_id)
 
-    @property
-    def is_idle(self) -> bool:
-        return not self._following
-
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -142,6 +144,7 @@ class Fetcher:
 
     async def _run(self) -> None:
         while True:
+            await self._has_streams.wait()
             try:
                 await self._connect_and_follow()
             except (OSError, EOFError, TimeoutError, JetstreamError) as error:
