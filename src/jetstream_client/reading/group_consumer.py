@@ -113,9 +113,14 @@ class AsyncGroupConsumer(AsyncClosing):
 
     async def begin(self) -> None:
         """Join the group. Idempotent."""
-        if not self._began:
-            await self._membership.begin(self._parts.keys)
-            self._began = True
+        if not self._began and not self._closed:
+            await self._join()
+
+    async def _join(self) -> None:
+        await self._membership.begin(self._parts.keys)
+        self._began = True
+        if self._closed:  # Meanwhile.
+            await self._membership.end()
 
     def __aiter__(self) -> Self:
         return self
@@ -259,6 +264,9 @@ class AsyncGroupConsumer(AsyncClosing):
             except BaseException:
                 await part.close(commit=False)
                 raise
+            if self._closed:  # Meanwhile.
+                await part.close(commit=False)
+                return
             part.consumer.failures_told_to(self._part_has_failed)
             self._parts[number] = part
             self._untold.append(part)
@@ -362,6 +370,7 @@ class AsyncGroupConsumer(AsyncClosing):
         if self._closed:
             return
         self._closed = True
+        self._rows = []
         try:
             await self._let_go(list(self._parts.values()), commit=not self._membership.is_lost)
         finally:

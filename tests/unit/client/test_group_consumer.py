@@ -20,26 +20,34 @@ from jetstream_client import (
 from jetstream_client.reading.deserializers import Deserializers
 from jetstream_client.reading.membership import Membership
 from jetstream_protocol.generated import groups_pb2 as pb
-from tests.support.loops import on_loop
+from tests.support.loops import eventually, on_loop
 from tests.unit.client.batches import messages_of, numbered
 
 AS_STORED = Deserializers()
 
 
 class Coordinator:
-    """Assigns streams to whoever joins. failures: of the next heartbeats; None: no answer comes."""
+    """Assigns streams to whoever joins. failures: of the next heartbeats; None: no answer comes.
+    answers: once it is set. left: the ids of members that have left."""
 
     def __init__(self) -> None:
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.heartbeats = 0
+        self.left: list[str] = []
         self.assigned = [1]
         self.failures: list[JetstreamError | None] = []
 
     async def heartbeat(self, request: pb.GroupHeartbeatRequest) -> pb.GroupHeartbeatResponse:
+        self.heartbeats += 1
         if self.failures:
             await fails_with(self.failures.pop(0))
+        await self.answers.wait()
         await asyncio.sleep(request.wait_ms / 1000)
         return pb.GroupHeartbeatResponse(generation=1, assigned=self.assigned)
 
-    async def leave(self, group: str, source: str, member_id: str) -> None: ...
+    async def leave(self, group: str, source: str, member_id: str) -> None:
+        self.left.append(member_id)
 
 
 async def fails_with(failure: JetstreamError | None) -> None:
@@ -49,7 +57,8 @@ async def fails_with(failure: JetstreamError | None) -> None:
 
 
 class Cursor:
-    """Notes what is committed. failures: of the next times that it is opened."""
+    """Notes what is committed. failures: of the next times that it is opened. opens: once it is
+    set. is_asked: to open."""
 
     auto_commit = True
     reset_to = None
@@ -58,8 +67,13 @@ class Cursor:
         self.stream = SimpleNamespace(id=stream_id, full_name=f"orders-{stream_id}")
         self.committed: int | None = None
         self.failures: list[JetstreamError | None] = []
+        self.opens = asyncio.Event()
+        self.opens.set()
+        self.is_asked = False
 
     async def open(self) -> None:
+        self.is_asked = True
+        await self.opens.wait()
         if self.failures:
             await fails_with(self.failures.pop(0))
 
@@ -200,3 +214,40 @@ async def test_a_stream_whose_assignment_the_listener_refused_is_told_as_revoked
         async with member.consumer as consumer:
             await anext(consumer)
     assert member.events == [("assigned", ["orders-1"]), ("revoked", ["orders-1"])]
+
+
+@on_loop
+async def test_a_member_that_is_closed_while_it_joins_is_a_member_no_more() -> None:
+    member = Member()
+    member.coordinator.answers.clear()
+    joining = asyncio.create_task(anext(member.consumer, None))
+    await eventually(lambda: member.coordinator.heartbeats == 1)
+    await member.consumer.aclose()
+    member.coordinator.answers.set()
+    assert await joining is None
+    assert member.coordinator.left == [member.membership.id]
+    heartbeats = member.coordinator.heartbeats
+    assert await anext(member.consumer, None) is None
+    assert member.coordinator.heartbeats == heartbeats
+
+
+@on_loop
+async def test_a_stream_that_begins_while_its_member_is_closed_is_not_read() -> None:
+    member = Member()
+    cursor = member.cursors[1]
+    cursor.opens.clear()
+    reading = asyncio.create_task(anext(member.consumer, None))
+    await eventually(lambda: cursor.is_asked)
+    await member.consumer.aclose()
+    cursor.opens.set()
+    assert await reading is None
+    assert member.consumer.streams == []
+    assert member.events == []
+
+
+@on_loop
+async def test_no_record_comes_after_it_was_closed() -> None:
+    member = Member()
+    await anext(member.consumer)
+    await member.consumer.aclose()
+    assert await anext(member.consumer, None) is None
