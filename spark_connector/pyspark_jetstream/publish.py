@@ -51,7 +51,7 @@ MARSHAL_VERSION = 2
 """The last version that writes equal lists as equal bytes, even if their items are shared."""
 
 NEVER = 3600.0
-"""A linger that ends with `close`: no clock decides where a batch ends."""
+"""A linger that ends when the last row is there: no clock decides where a batch ends."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,8 @@ class _Sent:
                 self._many.append(publisher.publish_many(rows.values, rows.keys))
             else:
                 self._single += self._one_by_one(rows, rows.headers)
+        if self._single:
+            self._single[-1].hurry()  # Nothing follows, and the time for its delivery runs.
 
     def _one_by_one(
         self, rows: Rows, headers: Sequence[HeadersByName | None]

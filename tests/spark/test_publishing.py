@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_jetstream.options import write_options
 from pyspark_jetstream.publish import BATCH_BYTES, Identity, publish
-from tests.spark.support import Log
+from tests.spark.support import Log, until
 
 ROW_BYTES = 50_000
 ROWS = 200
@@ -34,6 +34,13 @@ def batches(log: Log, rows: int | None = None) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"value": pa.array(values, pa.binary())})
 
 
+def with_headers(start: int, stop: int) -> pa.RecordBatch:
+    values = [b"%06d" % number + bytes(ROW_BYTES) for number in range(start, stop)]
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    headers = pa.array([[{"key": "Trace", "value": b"t"}]] * len(values), kind)
+    return pa.record_batch({"value": pa.array(values, pa.binary()), "headers": headers})
+
+
 def stored(log: Log) -> list[int]:
     found = log.client.fetch(log.name, max_bytes=64 << 20)
     return [int((value or b"")[:6]) for value in found.values()]
@@ -54,6 +61,21 @@ def test_what_an_attempt_that_died_has_published_is_not_published_again(
     assert stored(log) == list(range(ROWS))
     assert publish(options, batches(log), identity) == (ROWS, ROWS)
     assert stored(log) == list(range(ROWS))
+
+
+def test_a_producers_last_rows_with_headers_do_not_wait_for_the_rows_of_another(log: Log) -> None:
+    """Their time would run out where the task's next rows are slow to come."""
+    options = write_options({"servers": log.grpc, "subject": f"{log.name}.x"})
+    full = FIVE // 5 * 5
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield with_headers(0, full + 1)
+        until(lambda: stored(log) == list(range(full)), "the first five batches are stored")
+        yield with_headers(full + 1, full + 2)
+
+    assert publish(options, slow(), Identity("query/7", 3)) == (full + 2, 0)
+    assert publish(options, iter([with_headers(0, full + 1)]), Identity("query/7", 3))[1] == full
+    assert stored(log)[: full + 2] == list(range(full + 2))
 
 
 def test_rows_that_come_in_another_order_the_second_time_are_not_lost(log: Log) -> None:
