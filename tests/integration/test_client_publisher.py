@@ -320,6 +320,40 @@ def test_a_failure_nobody_asked_about_is_raised_after_any_number_of_others(
         publisher.close()
 
 
+def test_who_gives_up_waiting_has_not_seen_the_failure(own_server: ServerProcess) -> None:
+    own_server.start()
+    with Client(own_server.grpc) as client:
+        client.create_stream("orders", "orders.>")
+        publisher = client.publisher("orders.x", delivery_timeout=1.0)
+        publisher.flush()
+        own_server.kill()
+        for wait in ("result", "exception"):
+            delivery = publisher.send(b"1")
+            with pytest.raises(TimeoutError):
+                getattr(delivery, wait)(0.01)
+            with pytest.raises((UnavailableError, UnknownOutcomeError)):
+                publisher.flush()
+            assert delivery.exception(0) is not None
+        publisher.close()
+
+
+@on_loop
+async def test_who_is_cancelled_while_it_waits_has_not_seen_the_failure(
+    own_server: ServerProcess,
+) -> None:
+    await asyncio.to_thread(own_server.start)
+    async with AsyncClient(own_server.grpc) as client:
+        await client.create_stream("orders", "orders.>")
+        publisher = client.publisher("orders.x", delivery_timeout=1.0)
+        await (await publisher.send(b"0"))
+        own_server.kill()
+        delivery = await publisher.send(b"1")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(delivery, 0.01)
+        with pytest.raises((UnavailableError, UnknownOutcomeError)):
+            await publisher.aclose()
+
+
 def test_what_is_not_acknowledged_in_time_is_unknown_and_the_next_goes_on(
     own_server: ServerProcess,
 ) -> None:

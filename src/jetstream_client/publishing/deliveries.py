@@ -118,16 +118,19 @@ class _Delivery(ABC, Generic[_T]):
     def result(self, timeout: float | None = None) -> _T:
         """Wait for the outcome, at most `timeout` seconds, and return it. Raises TimeoutError if it
         does not come in time, or the error with which the batch failed."""
-        self._batch.asked = True
-        self.hurry()
-        return self._of(self._batch.future.result(timeout))
+        self.exception(timeout)
+        return self._of(self._batch.future.result())
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait as `result` does. Returns the error with which the batch failed, or None if it is
         stored."""
-        self._batch.asked = True
-        self.hurry()
-        return self._batch.future.exception(timeout)
+        batch = self._batch
+        batch.asked = True
+        try:
+            self.hurry()
+            return batch.future.exception(timeout)
+        finally:
+            batch.asked = batch.future.done()  # Who gives up has seen nothing.
 
     def add_done_callback(self, call: Callable[[Any], object]) -> None:
         """Call `call(self)` once the outcome is known, in the client's own thread: it must not wait
@@ -149,9 +152,12 @@ class _Delivery(ABC, Generic[_T]):
         self._batch.asked = True
         future: Future[tuple[Ack, ...]] = self._batch.future
         if not future.done():
-            self.hurry()
-            # A future of its own: if its task is cancelled, nothing else is.
-            yield from asyncio.wrap_future(future).__await__()
+            try:
+                self.hurry()
+                # A future of its own: if its task is cancelled, nothing else is.
+                yield from asyncio.wrap_future(future).__await__()
+            finally:
+                self._batch.asked = future.done()
         return self._of(future.result())
 
 
