@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net import frame_reader, frame_socket
-from jetstream_server.net.frame_socket import FrameSocket
+from jetstream_server.net.frame_socket import COPIED_BYTES_MAX, FrameSocket
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import Identity
 from jetstream_server.security.requirements import FRAMES
@@ -56,6 +57,19 @@ class Fetches:
         finally:
             self.waiting -= 1
         raise AssertionError
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """This process cannot open anything."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)  # The lowest that is free.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 class Client:
@@ -289,6 +303,28 @@ async def test_a_segment_that_cannot_be_opened_is_an_answer_and_is_looked_at(
             assert answer.error.retriable  # type: ignore[attr-defined]
             assert os.strerror(errno.EISDIR) in answer.error.message  # type: ignore[attr-defined]
     assert looked_at == [17, 17]
+
+
+@pytest.mark.parametrize("length", [10, COPIED_BYTES_MAX + 1])
+@on_loop
+async def test_a_segment_that_no_descriptor_is_left_for_is_not_looked_at(
+    tmp_path: Path, length: int
+) -> None:
+    looked_at: list[int] = []
+    async with served(
+        Fetches(a_file(tmp_path, length)),
+        unreadable=lambda stream_id, offset: looked_at.append(offset),
+    ) as client:
+        with no_descriptor_left():
+            await client.send(fetch_frame())
+            answer = await client.frame(pb.DataFetchResponse)
+        assert answer.error.code == "unavailable"  # type: ignore[attr-defined]
+        assert os.strerror(errno.EMFILE) in answer.error.message  # type: ignore[attr-defined]
+        assert "inspected" not in answer.error.message  # type: ignore[attr-defined]
+        await client.send(fetch_frame())  # Now there is.
+        answer = await client.frame(pb.DataFetchResponse)
+        assert not answer.HasField("error")  # type: ignore[attr-defined]
+    assert looked_at == []
 
 
 @on_loop

@@ -37,7 +37,11 @@ from jetstream_server.clocks import MonotonicClock
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net.error_limits import bounded
-from jetstream_server.net.frame_connection import FrameConnection, UnreadableSliceError
+from jetstream_server.net.frame_connection import (
+    FrameConnection,
+    UnreadableSliceError,
+    lacks_descriptors,
+)
 from jetstream_server.net.frame_socket import decode_head
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import ANONYMOUS, Identity
@@ -360,7 +364,8 @@ class Connection:
                 # Deleted while the answer waited for its turn: the next request gets the reason.
                 await self._answer_in_turn(fetch, None, queue_us)
         except UnreadableSliceError as error:
-            again = UnavailableError(f"{error.message}; the file is inspected, try again")
+            done = "" if lacks_descriptors(error.__cause__) else "the file is inspected, "
+            again = UnavailableError(f"{error.message}; {done}try again")
             await self._send_refusal(fetch.correlation, again)
         except JetstreamError as error:
             await self._send_refusal(fetch.correlation, error)
@@ -395,7 +400,7 @@ class Connection:
                 queue_us += begun_us - found_us
                 self._times.sent(sent_bytes, queue_us, self._clock() - begun_us)
         except UnreadableSliceError as error:
-            if not error.slice.is_gone:
+            if not (error.slice.is_gone or lacks_descriptors(error.__cause__)):
                 self._unreadable(found.head.stream_id, error.slice.base_offset)
             raise
 

@@ -17,6 +17,7 @@ from jetstream_protocol.errors import CorruptBatchError, StorageError, Unavailab
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.disk import storage_error
+from jetstream_server.net.frame_connection import lacks_descriptors
 from jetstream_server.net.page_cache import make_resident
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.unreadable import unread
@@ -92,6 +93,8 @@ async def _read_for(replica: Replica, found: LogSlice) -> bytes:
             raise UnavailableError(
                 "the records were removed or compacted while they were read; try again"
             ) from error
+        if lacks_descriptors(error.__cause__):
+            raise UnavailableError(f"{error.message}; try again") from error
         replica.on_unreadable(replica, found.base_offset)
         raise UnavailableError(f"{error.message}; the file is inspected, try again") from error
 
