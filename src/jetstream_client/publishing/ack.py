@@ -70,7 +70,7 @@ def parse_ack(payload: bytes) -> Ack | tuple[str, JetstreamError]:
             return Ack(stream, int(answer["seq"]) - 1, bool(answer.get("duplicate", False)))
         description = _in_offsets(str(error["description"]), stream)
         cls = _BY_ERR_CODE.get(int(error["err_code"]), InternalError)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         quoted = payload[:64].decode("utf-8", "backslashreplace")
         return "", InternalError(
             f"something answered the publish with {quoted!r}, which is no acknowledgement: "

@@ -59,7 +59,13 @@ def test_a_condition_that_does_not_hold_is_told_in_offsets() -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"hello", b"[]", b"{}", b'{"seq":"x"}', b'{"error":5}', b"\xff", b"null"]
+    "payload",
+    [
+        *(b"", b"hello", b"[]", b"{}", b"null", b"\xff", b"[" * 100_000),
+        *(b'{"seq":"x"}', b'{"seq":1e999}', b'{"seq":NaN}', b'{"seq":%b}' % (b"9" * 5000)),
+        *(b'{"error":5}', b'{"error":{"description":"","err_code":Infinity}}'),
+    ],
+    ids=lambda payload: ascii(payload[:48]),
 )
 def test_what_is_no_acknowledgement_is_said_to_be_none(payload: bytes) -> None:
     stream, error = parse_ack(payload)  # type: ignore[misc]
