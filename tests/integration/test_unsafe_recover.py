@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -271,3 +272,57 @@ def test_a_sole_survivor_that_may_have_forgotten_a_vote_goes_on_once_it_is_vouch
         # Those that were lost are refused all the same.
         name_voters(cluster, [])
         assert "recovered without this node" in refused_start(cluster, lost[0])
+
+
+def test_activity_tells_of_the_recovery_although_its_log_knows_more_than_the_metadata(
+    cluster: TestCluster,
+) -> None:
+    left, lost = 2, [0, 1]
+    metadata = folder(cluster, left) / "metadata"
+    with Client(cluster.servers) as client:
+        cluster.wait_for(
+            "the feature level is raised",
+            lambda: "feature_level_raised" in "".join(map(cluster.log, cluster.nodes)),
+        )
+        client.record_activity()
+        cluster.wait_for_isr("__activity", cluster.nodes)
+        cluster.kill(left)
+        shutil.copytree(metadata, metadata.with_suffix(".before"))
+        cluster.restart(left)
+        cluster.wait_for_isr("__activity", cluster.nodes)
+        client.create_stream("late", "late", replicas=1)
+        cluster.wait_for("it is told there", lambda: is_told(cluster, left, "late@late"))
+    for node in cluster.nodes:
+        cluster.kill(node)
+    # Only the lost voters know what came last.
+    shutil.rmtree(metadata)
+    shutil.move(metadata.with_suffix(".before"), metadata)
+    name_voters(cluster, [left])
+    unsafe_recover(cluster, left, "--yes")
+    cluster.cluster.start_node(left)
+    cluster.cluster.wait_for_nodes(left)
+    for node in lost:
+        shutil.move(folder(cluster, node), folder(cluster, node).with_suffix(".old"))
+        cluster.cluster.start_node(node)
+    cluster.cluster.wait_for_nodes(*lost)
+    with Client(cluster.cluster.grpc_addresses[left]) as client:
+        client.create_stream("after", "after", replicas=1)
+    cluster.wait_for("it is told", lambda: is_told(cluster, left, "after@after"))
+    events = told(cluster, left)
+    last = 0
+    for event in events:
+        assert event.get("first", event["sequence"]) == last + 1
+        last = event["sequence"]
+    (recovery,) = [event for event in events if "recoveries" in event.get("changes", ())]
+    before = events[events.index(recovery) - 1]
+    assert (before["type"], before["last"]) == ("events_lost", recovery["sequence"] - 1)
+
+
+def told(cluster: TestCluster, node: int) -> list[dict[str, Any]]:
+    """What the node's replica of the stream of activity says."""
+    values = cluster.api(node).values_upto("__activity", 100_000)
+    return [json.loads(value or b"") for value in values]
+
+
+def is_told(cluster: TestCluster, node: int, stream: str) -> bool:
+    return any(event.get("stream") == stream for event in told(cluster, node))

@@ -217,12 +217,30 @@ def test_what_is_in_the_log_leaves_the_outbox_and_no_more() -> None:
 
 def test_an_outbox_that_nobody_empties_is_bounded_and_the_numbers_show_what_was_lost() -> None:
     outbox = Outbox()
-    for _ in range(outboxes.EVENTS_MAX + 5):
-        outbox = outbox.with_events(("{}",))
+    for number in range(1, outboxes.EVENTS_MAX + 6):
+        outbox = outbox.with_events((f'{{"sequence":{number}}}',))
     assert len(outbox.events) == outboxes.EVENTS_MAX
     assert outbox.first_sequence == 6
     assert len(outbox.after(0)) == outboxes.EVENTS_MAX
     assert Outbox.from_dict(outbox.to_dict()) == outbox
+
+
+def test_numbers_that_were_skipped_belong_to_no_event() -> None:
+    outbox = Outbox()
+    for number in (1, 2):
+        outbox = outbox.with_events((f'{{"sequence":{number}}}',))
+    outbox = outbox.skipping(100).with_events(('{"sequence":103}',))
+    assert Outbox.from_dict(outbox.to_dict()) == outbox
+    assert outbox.next_sequence == 104
+    assert [outbox.after(number) for number in (1, 2, 102, 103)] == [
+        outbox.events[1:],
+        outbox.events[2:],
+        outbox.events[2:],
+        (),
+    ]
+    assert outbox.first_sequence == 1
+    assert outbox.without(2).first_sequence == 103
+    assert outbox.without(50) == outbox.without(2)
 
 
 class TestCursors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +16,19 @@ from jetstream_server.metadata.raft.group_file import Group, GroupFile
 from jetstream_server.metadata.raft.handshake import cluster_digest
 from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.voters import Voters
+from jetstream_server.metadata.state.activity import ACTIVITY
 from jetstream_server.metadata.state.command_json import Command, encode_command
 from jetstream_server.metadata.state.commands import (
+    ACTIVITY_RECOVERY_LEVEL,
+    FEATURE_LEVEL_MAX,
     CreateStream,
     FenceNode,
     RegisterNode,
     SetCluster,
 )
 from jetstream_server.metadata.state.model import FeatureLevel
+from jetstream_server.metadata.state.node_commands import EVENTS_PER_RECOVERY
+from jetstream_server.metadata.state.outbox import Outbox
 from jetstream_server.metadata.state.registry import REVISIONS_PER_RECOVERY
 from tests.unit.metadata.cluster import ADDRESSES, Cluster
 
@@ -185,6 +191,16 @@ def test_voters_that_the_log_has_named_are_those_of_which_some_are_left(tmp_path
         plan_recovery(directory, [NodeId(2)])
 
 
+def recording(level: FeatureLevel, name: str = ACTIVITY) -> Cluster:
+    """Three nodes at that feature level, and an internal stream."""
+    cluster = Cluster()
+    for node_id in (0, 1, 2):
+        cluster.register(node_id, feature_level_max=level)
+    cluster.do(SetCluster(feature_level=level))
+    cluster.create(name, "", (0, 1, 2), internal=True)
+    return cluster
+
+
 class TestRecovered:
     """What the recovered group's first command does."""
 
@@ -210,6 +226,29 @@ class TestRecovered:
         cluster.register(1)
         after = cluster.now(stream)
         assert (after.leader, after.isr, after.lossy_elections) == (1, (1,), 0)
+
+    def test_events_of_activity_begin_beyond_what_the_lost_voters_may_have_noted(self) -> None:
+        cluster = recording(FEATURE_LEVEL_MAX)
+        before = cluster.registry.activity
+        cluster.do(SetCluster(recoveries=["t"]))
+        after = cluster.registry.activity
+        assert after.events[: len(before.events)] == before.events
+        new = [json.loads(event) for event in after.events[len(before.events) :]]
+        first = before.next_sequence + EVENTS_PER_RECOVERY
+        assert [event["sequence"] for event in new] == list(range(first, first + len(new)))
+        assert new[0]["type"] == "cluster_changed"
+
+    def test_older_software_numbers_them_as_before(self) -> None:
+        """All nodes must decide alike."""
+        cluster = recording(FeatureLevel(ACTIVITY_RECOVERY_LEVEL - 1))
+        cluster.do(SetCluster(recoveries=["t"]))
+        outbox = cluster.registry.activity
+        assert outbox.next_sequence == len(outbox.events) + 1
+
+    def test_without_activity_it_has_no_numbers(self) -> None:
+        cluster = recording(FEATURE_LEVEL_MAX, name="__cursors")
+        cluster.do(SetCluster(recoveries=["t"]))
+        assert cluster.registry.activity == Outbox()
 
     def test_it_happens_once(self) -> None:
         cluster = Cluster(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any, cast
@@ -9,6 +10,7 @@ from typing import Any, cast
 from jetstream_protocol.batch import encode, iterate
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.activity import ACTIVITY
+from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import FEATURE_LEVEL_MAX, SetCluster, TrimActivity
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.activity_recorder import (
@@ -22,11 +24,20 @@ from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
 
 
+class Metadata(LocalMetadata):
+    """A proposal takes a turn of the loop, as any does."""
+
+    async def propose(self, command: Command) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return await super().propose(command)
+
+
 class Recording:
     """Node 0, which leads the stream of activity. The recorder begins with `begin`."""
 
     def __init__(self, folder: Path) -> None:
         self.node = Node(folder)
+        self.metadata = Metadata(self.node.cluster)
         self.node.cluster.register(0, feature_level_max=FEATURE_LEVEL_MAX)
         self.node.cluster.do(SetCluster(feature_level=FEATURE_LEVEL_MAX))
         self.node.open()
@@ -48,8 +59,7 @@ class Recording:
         log.finish_advance()
 
     def begin(self) -> ActivityRecorder:
-        metadata = LocalMetadata(self.node.cluster)
-        recorder = ActivityRecorder(self.node.replicas, cast(MetadataLog, metadata))
+        recorder = ActivityRecorder(self.node.replicas, cast(MetadataLog, self.metadata))
         recorder.role_changed(self.replica)
         return recorder
 
@@ -97,4 +107,38 @@ async def test_a_new_log_says_which_events_were_lost_before_it(tmp_path: Path) -
     lost, *events = await recording.recorded(3)
     assert (lost["type"], lost["first"], lost["last"]) == ("events_lost", 1, 2)
     assert [event["sequence"] for event in events] == [3, 4]
+    await recorder.close()
+
+
+@on_loop
+async def test_after_a_recovery_events_follow_those_that_only_the_lost_voters_knew(
+    tmp_path: Path,
+) -> None:
+    recording = Recording(tmp_path / "streams")
+    recording.change()
+    last = recording.node.cluster.registry.activity.next_sequence - 1
+    recording.put(*range(1, last + 10))
+    recording.node.cluster.do(SetCluster(recoveries=["t"]))
+    recording.node.cluster.register(0, feature_level_max=FEATURE_LEVEL_MAX)
+    expected = [json.loads(event) for event in recording.node.cluster.registry.activity.events]
+    recorder = recording.begin()
+    found = await recording.recorded(1)
+    lost, *events = found[last + 9 :]
+    assert events == expected[last:]
+    assert (lost["type"], lost["first"]) == ("events_lost", last + 10)
+    assert lost["last"] == events[0]["sequence"] - 1
+    await recorder.close()
+
+
+@on_loop
+async def test_the_recorder_waits_while_the_metadata_knows_less_than_the_log(
+    tmp_path: Path,
+) -> None:
+    recording = Recording(tmp_path / "streams")
+    recording.put(*range(1, 100))
+    recorder = recording.begin()
+    await eventually(lambda: not recording.node.cluster.registry.activity.events)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert recording.metadata.proposed == [TrimActivity(through=99)]
     await recorder.close()

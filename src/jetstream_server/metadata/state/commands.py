@@ -32,6 +32,8 @@ VOTERS_LEVEL = FeatureLevel(4)
 """From this level on the group's log may name its voters (metadata/raft/voters.py)."""
 CURSOR_EVENTS_LEVEL = FeatureLevel(5)
 """From this level on the stream of activity tells of cursors (NoteCursors)."""
+ACTIVITY_RECOVERY_LEVEL = FeatureLevel(5)
+"""From this level on a recovery skips numbers of events (node_commands.py)."""
 COPY_BYTES_PER_SECOND_MIN = 64 * 1024
 """The lowest limit on copying: with one answer (1 MiB) in 16 s. Less is a typing mistake."""
 COPY_BYTES_PER_SECOND_MAX = 1 << 40

@@ -19,7 +19,9 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.subjects import check_pattern
 from jetstream_protocol.types import StreamId
+from jetstream_server.metadata.state.activity import ACTIVITY
 from jetstream_server.metadata.state.changes import (
+    ActivityChanged,
     Change,
     ControllerChanged,
     LeaderReported,
@@ -28,6 +30,7 @@ from jetstream_server.metadata.state.changes import (
     StreamChanged,
 )
 from jetstream_server.metadata.state.commands import (
+    ACTIVITY_RECOVERY_LEVEL,
     COPY_BYTES_PER_SECOND_MAX,
     COPY_BYTES_PER_SECOND_MIN,
     Barrier,
@@ -52,6 +55,8 @@ from jetstream_server.metadata.state.tables import Tables
 
 EPOCHS_PER_RECOVERY = 1_000
 """More than the number of elections that the lost voters can know and this group does not."""
+EVENTS_PER_RECOVERY = 1_000_000_000
+"""More than the number of events that the lost voters can have noted without this group."""
 
 
 def register_node(tables: Tables, command: RegisterNode) -> Decision:
@@ -137,7 +142,7 @@ def claim_controller(tables: Tables, command: ClaimController) -> Decision:
 def set_cluster(tables: Tables, command: SetCluster) -> Decision:
     """**safety** A recovery (unsafe_recovery.py) ends every session, and begins new epochs far
     beyond any that the lost voters may have begun: their decisions can never be taken for this
-    group's."""
+    group's. So it is with the numbers of events: the log may have some that only they noted."""
     before = after = tables.settings
     others: tuple[Change, ...] = ()
     if command.cluster_id is not None:
@@ -191,7 +196,18 @@ def _recovered(tables: Tables) -> tuple[Change, ...]:
             StreamChanged(stream, begun_anew(stream, EPOCHS_PER_RECOVERY))
             for stream in tables.streams.values()
         ),
+        *_events_skipped(tables),
     )
+
+
+def _events_skipped(tables: Tables) -> tuple[Change, ...]:
+    """**safety** Older software does not know of it."""
+    if tables.settings.feature_level < ACTIVITY_RECOVERY_LEVEL:
+        return ()
+    if tables.find(ACTIVITY, "") is None:
+        return ()
+    outbox = tables.activity
+    return (ActivityChanged(outbox, outbox.skipping(EVENTS_PER_RECOVERY)),)
 
 
 def barrier(tables: Tables, command: Barrier) -> Decision:

@@ -1,7 +1,12 @@
-"""Events that wait to be written to a stream, numbered from 1 without a gap. Immutable."""
+"""Events that wait to be written to a stream, numbered from 1. Immutable.
+
+Numbers have a gap only after a recovery without lost voters.
+"""
 
 from __future__ import annotations
 
+import json
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +20,7 @@ NOTHING_NOTED = (-1, -1)
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """events: JSON texts, the oldest first; the last has the number `next_sequence - 1`.
+    """events: JSON texts with their numbers (`sequence`), the oldest first.
 
     cursors_noted: the leader epoch and the offset of the last record of `__cursors` whose event was
     put in; later records have higher ones."""
@@ -27,11 +32,11 @@ class Outbox:
     @property
     def first_sequence(self) -> int:
         """The number of the oldest event; `next_sequence` when there is none."""
-        return self.next_sequence - len(self.events)
+        return sequence_of(self.events[0]) if self.events else self.next_sequence
 
     def after(self, sequence: int) -> tuple[str, ...]:
         """The events with higher numbers."""
-        return self.events[max(0, sequence + 1 - self.first_sequence) :]
+        return self.events[bisect_right(self.events, sequence, key=sequence_of) :]
 
     def with_events(self, texts: Sequence[str]) -> Outbox:
         events = (*self.events, *texts)[-EVENTS_MAX:]
@@ -39,8 +44,12 @@ class Outbox:
 
     def without(self, through: int) -> Outbox:
         """The outbox without the events up to this number."""
-        kept = self.after(min(through, self.next_sequence - 1))
+        kept = self.after(through)
         return self if len(kept) == len(self.events) else replace(self, events=kept)
+
+    def skipping(self, count: int) -> Outbox:
+        """The outbox whose next event has a number that much higher."""
+        return replace(self, next_sequence=self.next_sequence + count)
 
     def to_dict(self) -> dict[str, Any]:
         """Without `cursors_noted` before the first event about a cursor: older software writes the
@@ -56,3 +65,8 @@ class Outbox:
         events = tuple(map(str, values["events"]))
         leader_epoch, offset = values.get("cursors_noted", NOTHING_NOTED)
         return cls(int(values["next_sequence"]), events, (int(leader_epoch), int(offset)))
+
+
+def sequence_of(event: str | bytes) -> int:
+    """The number of an event."""
+    return int(json.loads(event)["sequence"])

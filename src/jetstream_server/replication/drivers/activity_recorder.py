@@ -4,13 +4,15 @@
 
 **safety** An event leaves the outbox only once it is committed in the log. A new leader first waits
 until everything in its log is committed, and reads the number of the last event there. It appends
-only events with higher numbers, so each event is in the log once, in order.
+only events with higher numbers, so each event is in the log once, in order. A record takes the
+place of numbers that are missing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 
 import structlog
 
@@ -22,6 +24,7 @@ from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.activity import ACTIVITY
 from jetstream_server.metadata.state.changes import ActivityChanged, Change
 from jetstream_server.metadata.state.commands import TrimActivity
+from jetstream_server.metadata.state.outbox import sequence_of
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import RoleListener
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -103,7 +106,7 @@ class ActivityRecorder(RoleListener):
             raise UnavailableError("the last event is not committed yet")
         data = plain_batches(log.encryption, await asyncio.to_thread(log.pread, found))
         batch = list(batches.iterate(data, file=found.path))[-1]
-        return _sequence_of(list(batch.values())[-1] or b"")
+        return sequence_of(list(batch.values())[-1] or b"")
 
     async def _record_next(self, replica: Replica, recorded: int) -> int:
         """Wait for events and append them to the log. Returns the number of the last event there.
@@ -114,13 +117,10 @@ class ActivityRecorder(RoleListener):
         outbox = self._metadata.registry.activity
         events = outbox.after(recorded)[:EVENTS_PER_BATCH]
         if events:
-            values = [event.encode() for event in events]
-            if outbox.first_sequence > recorded + 1:
-                values.insert(0, _lost(recorded + 1, outbox.first_sequence - 1))
-            recorded = _sequence_of(values[-1])
-            self._append(replica, values)
+            self._append(replica, _records(events, recorded))
+            recorded = sequence_of(events[-1])
             await _committed(replica, replica.log.log_end_offset)
-        elif outbox.first_sequence > recorded:
+        elif not outbox.events:
             await self._more.wait()
             return recorded
         await self._metadata.propose(TrimActivity(through=recorded))
@@ -148,8 +148,16 @@ async def _committed(replica: Replica, end_offset: int) -> None:
             raise NotLeaderError("this node does not lead the stream of activity any more")
 
 
-def _sequence_of(event: bytes) -> int:
-    return int(json.loads(event)["sequence"])
+def _records(events: Sequence[str], recorded: int) -> list[bytes]:
+    """The records of events behind the number `recorded`, and of the numbers that are missing."""
+    records: list[bytes] = []
+    for event in events:
+        sequence = sequence_of(event)
+        if sequence > recorded + 1:
+            records.append(_lost(recorded + 1, sequence - 1))
+        records.append(event.encode())
+        recorded = sequence
+    return records
 
 
 def _lost(first: int, last: int) -> bytes:
