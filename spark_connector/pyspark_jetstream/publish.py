@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from jetstream_client import Client, JetstreamError
+from jetstream_client import Client, InvalidRequestError, JetstreamError
 from pyspark_jetstream.clients import client_for
 from pyspark_jetstream.options import WriteOptions
 from pyspark_jetstream.rows import HeadersByName, Rows, by_subject
@@ -169,6 +169,13 @@ class _Outgoing:
             delivery_timeout=self._timeout,
             producer_id=self._identity.producer_id(five.subject, five.number, five.content),
         )
+        if publisher.batch_bytes < BATCH_BYTES:
+            # The SDK would cut the five into more than the server remembers.
+            publisher.close()
+            raise InvalidRequestError(
+                f"the NATS server takes batches of at most {publisher.batch_bytes} bytes, and a "
+                f"write needs {BATCH_BYTES}: raise its max_payload to 1 MiB, which is the default"
+            )
         self._sent.append(_Sent(publisher, five.batches))
 
     def _finish_oldest(self) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from jetstream_client import Client, InvalidRequestError
 from pyspark_jetstream.options import write_options
 from pyspark_jetstream.publish import BATCH_BYTES, Identity, publish
 from tests.spark.support import Log, until
+from tests.support.nats_server import NatsServer
+from tests.support.server import running_server
 
 ROW_BYTES = 50_000
 ROWS = 200
@@ -103,3 +107,21 @@ def test_the_next_batch_of_a_query_is_not_taken_for_the_one_before(log: Log) -> 
     for batch in (7, 8):
         assert publish(options, batches(log), Identity(f"query/{batch}", 3)) == (ROWS, 0)
     assert stored(log) == 2 * list(range(ROWS))
+
+
+def test_a_nats_server_that_takes_too_little_is_refused_before_the_first_row(
+    tmp_path: Path,
+) -> None:
+    """A batch cut in two would make more than the five that the server remembers."""
+    with (
+        NatsServer("max_payload: 256KB") as nats,
+        running_server(tmp_path / "data", "--nats", nats.url) as server,
+        Client(server.grpc) as client,
+    ):
+        log = Log.create(server.grpc, client, "small")
+        options = write_options({"servers": log.grpc, "subject": f"{log.name}.x"})
+        for columns in ({"value": [b"short"]}, with_headers(0, 1).to_pydict()):
+            rows = pa.record_batch(columns, with_headers(0, 0).select(list(columns)).schema)
+            with pytest.raises(InvalidRequestError, match="raise its max_payload to 1 MiB"):
+                publish(options, iter([rows]), Identity("query/7", 3))
+        assert stored(log) == []

@@ -143,6 +143,12 @@ class AsyncPublisher(AsyncClosing):
         return many.delivery()
 
     @property
+    def batch_bytes(self) -> int:
+        """The largest batch: `max_bytes`, or what the NATS server takes if that is less. Known once
+        the publisher has begun."""
+        return self.senders.all[0].buffer.batch_bytes
+
+    @property
     def buffered_bytes(self) -> int:
         """Bytes that wait or are in flight: at most `buffer_bytes`, or one record."""
         return 0 if self._senders is None else self._senders.buffered

@@ -124,6 +124,11 @@ class Publisher(Closing):
                 raise no_room(timeout)
 
     @property
+    def batch_bytes(self) -> int:
+        """The largest batch: `max_bytes`, or what the NATS server takes if that is less."""
+        return self._publisher.batch_bytes
+
+    @property
     def buffered_bytes(self) -> int:
         """Bytes that wait or are in flight: at most `buffer_bytes`, or one record."""
         return self._publisher.buffered_bytes
