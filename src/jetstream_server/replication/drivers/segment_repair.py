@@ -93,6 +93,9 @@ class SegmentRepair:
     async def _repair_from(
         self, node_id: NodeId, replica: Replica, segment: Segment, seen: Inspected
     ) -> int:
+        node = self._registry.nodes.get(node_id)
+        if node is None:
+            raise UnavailableError("it was removed from the cluster")
         log, ranges = replica.log, segment.bad
         repair = Repair(
             self._disk, seen, secrets.token_hex(8),
@@ -100,7 +103,7 @@ class SegmentRepair:
             epoch_at=LeaderEpochCache(log.epochs.entries).epoch_at,
             has_gaps=replica.stream.was_compacted,
         )  # fmt: skip
-        host, _, port = self._registry.nodes[node_id].addresses.data.rpartition(":")
+        host, _, port = node.addresses.data.rpartition(":")
         address = host.removeprefix("[").removesuffix("]"), int(port)
         try:
             await self._in_thread(repair.begin)
