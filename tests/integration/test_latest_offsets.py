@@ -1,4 +1,4 @@
-"""A leader that has just been elected, after all nodes were killed, and `latest`."""
+"""A leader that has just been elected, after all nodes were killed: `latest`, and purges."""
 
 from __future__ import annotations
 
@@ -69,6 +69,9 @@ def test_latest_is_refused_until_the_leader_knows_what_was_committed(
         with pytest.raises(UnavailableError, match="where its committed records end"):
             back_up(client, "orders", backup, lambda offsets: None)
     assert not backup.exists()
+    purge = pb.PurgeStreamRequest(stream=StreamRef(name="orders"))
+    with pytest.raises(UnavailableError, match="where its committed records end"):
+        call(cluster.api(leader).streams.PurgeStream, purge)
     for command in (("stream", "list"), ("stream", "describe", "orders")):
         assert "orders" in cluster.jetstream(*command)
     health = command_line.jetstream("--server", cluster.servers, "cluster", "health")

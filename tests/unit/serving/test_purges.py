@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from jetstream_protocol.errors import NotFoundError
+from jetstream_protocol.errors import NotFoundError, UnavailableError
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.commands import Command
 from jetstream_server.replication.drivers.replica_changes import ReplicaChanges
@@ -36,8 +36,11 @@ class Metadata:
 class Purging:
     """A node with retention, and purges on it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.node = Node(folder / "streams")
+    def __init__(self, folder: Path, nodes: int = 1) -> None:
+        self.node = Node(folder / "streams", nodes=nodes)
+        self.start()
+
+    def start(self) -> None:
         replicas = self.node.open()
         changes = ReplicaChanges()
         self.retention = Retention(replicas, wall_clock=self.node.clocks.wall)
@@ -92,4 +95,24 @@ async def test_a_stream_that_is_deleted_while_it_is_purged_ends_the_purge(tmp_pa
     node.delete(replica)
     with pytest.raises(NotFoundError):
         await asked
+    await purging.close()
+
+
+@on_loop
+async def test_what_a_new_leader_does_not_know_to_be_committed_is_not_purged_yet(
+    tmp_path: Path,
+) -> None:
+    purging = Purging(tmp_path, nodes=2)
+    node = purging.node
+    replica = node.create(replicas=(0, 1))
+    node.append(replica, b"1", b"2")
+    node.append(replica, b"3")
+    await purging.close()
+    purging.start()
+    replica = node.replica(replica.stream)
+    assert (replica.high_watermark, replica.log.log_end_offset) == (0, 3)
+    for offset in (None, 3, 2):
+        with pytest.raises(UnavailableError, match="where its committed records end"):
+            await purging.purges.purge(replica, offset)
+    assert (await purging.purges.purge(replica, 0), purging.metadata.proposed) == (0, [])
     await purging.close()

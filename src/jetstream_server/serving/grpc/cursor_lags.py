@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.generated import cursors_pb2 as pb
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.clocks import WallClock
@@ -33,7 +33,7 @@ logger = structlog.get_logger("jetstream.cursors")
 
 @dataclass(frozen=True, slots=True)
 class CursorLag:
-    """lag: None: the stream's leader does not answer."""
+    """lag: None: the stream's leader does not answer, or does not know yet what was committed."""
 
     cursor: str
     stream: str
@@ -122,18 +122,24 @@ class CursorLags:
         found: dict[Place, Lag] = {}
         for count, (stream_id, offset) in enumerate(places, 1):
             replica = self._replicas.get(StreamId(stream_id))
-            if replica is not None:
-                found[stream_id, offset] = self._lag_here(replica, offset)
+            if replica is not None and (lag := self._lag_here(replica, offset)) is not None:
+                found[stream_id, offset] = lag
             if count % _PLACES_PER_TURN == 0:
                 await asyncio.sleep(0)
         return found
 
-    def _lag_here(self, replica: Replica, offset: int) -> Lag:
+    def _lag_here(self, replica: Replica, offset: int) -> Lag | None:
         bounds = replica.log.log_start_offset, replica.high_watermark
+        stream = replica.stream.full_name
+        try:
+            if replica.leadership is not None:
+                replica.leadership.check_end()
+        except UnavailableError as error:
+            logger.info("cursors_lag_unknown", stream=stream, reason=error.message)
+            return None
         try:
             appended = appended_us(replica, offset)
         except JetstreamError as error:
-            stream = replica.stream.full_name
             logger.info("cursors_lag_unknown", stream=stream, reason=error.message)
             return dataclasses.replace(lag_of(offset, *bounds, None, self._clock()), seconds=None)
         return lag_of(offset, *bounds, appended, self._clock())

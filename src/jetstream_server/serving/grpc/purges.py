@@ -36,8 +36,9 @@ class Purges:
         compaction has left nothing in between.
 
         Idempotent. Raises OffsetOutOfRangeError for an offset that is not committed, NotLeaderError
-        and PreconditionFailedError when the leadership has moved, UnavailableError when it takes
-        long: once the metadata has recorded the purge, it is carried out all the same.
+        and PreconditionFailedError when the leadership has moved, UnavailableError while the leader
+        does not know yet that so much is committed, and when it takes long: once the metadata has
+        recorded the purge, it is carried out all the same.
         """
         try:
             async with asyncio.timeout(PURGE_SECONDS):
@@ -52,6 +53,8 @@ class Purges:
         replica.check_readable()
         log, leader_epoch = replica.log, replica.stream.leader_epoch
         await self._reached(replica, leader_epoch, purged_below(replica.stream, log))
+        if replica.leadership is not None and (offset is None or offset > replica.high_watermark):
+            replica.leadership.check_end()
         start = _batch_start(replica, replica.high_watermark if offset is None else offset)
         if start <= log.log_start_offset:
             return log.log_start_offset
