@@ -187,8 +187,7 @@ class CommitLog:
 
     @property
     def lost_range(self) -> tuple[int, int] | None:
-        """The first range of offsets, [start, end), that the disk has lost; None: nothing is
-        lost."""
+        """The first range of offsets, [start, end), that the disk has lost; None: none is lost."""
         return self.damage.first
 
     @property
@@ -295,6 +294,9 @@ class CommitLog:
         segment = self._storage.segments.last
         if segment is None:
             return self._begin_segment()
+        if not segment.has_index:
+            with self._health.reading():
+                segment.load_index()  # If this failed after the write, its bytes would stay.
         if segment.size and self._config.is_full(segment, length, timestamp, self.log_end_offset):
             return self._begin_segment()
         return segment
@@ -309,8 +311,7 @@ class CommitLog:
             return self._config.roll_due_us(last)
 
     def sealed_spans(self) -> Iterator[Span]:
-        """The sealed segments, oldest first, for retention. Reads indexes lazily. For any
-        thread."""
+        """The sealed segments, oldest first, for retention. Reads indexes. For any thread."""
         with self._health.reading():
             for segment in self._storage.segments.sealed:
                 newest_us = segment.last_timestamp()

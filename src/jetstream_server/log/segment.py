@@ -112,6 +112,15 @@ class Segment:
             index = self._load_index() or self._rebuild_index()
         return index
 
+    @property
+    def has_index(self) -> bool:
+        """Whether the index is in memory. The last segment keeps it."""
+        return self._index is not None
+
+    def load_index(self) -> None:
+        """Have the index in memory."""
+        _ = self.index
+
     def read(self, position: int, length: int) -> bytes:
         return self._disk.pread(self.path, position, length)
 
@@ -273,7 +282,8 @@ class Segment:
         self._disk.write(self.path, self.end[0], buffers)
 
     def wrote(self, base_offset: int, next_offset: int, length: int, timestamp: WallUs) -> None:
-        """Account for one batch that was written at the end."""
+        """Account for one batch that was written at the end. Raises nothing if the index is in
+        memory."""
         position = self.end[0]
         self.index.add(base_offset, position, timestamp)
         self._index_is_loaded = False
@@ -345,7 +355,7 @@ class Segment:
         try:
             data = self._disk.read_file(self.index_path)
             index = Index.from_bytes(data, self.base_offset, self.size, self._interval_bytes)
-        except (FileNotFoundError, CorruptBatchError):
+        except (OSError, CorruptBatchError):
             return None
         self._index = index
         self._index_is_loaded = True

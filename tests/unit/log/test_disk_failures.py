@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import pytest
 
 from jetstream_protocol.errors import OffsetOutOfRangeError, StorageError, StorageFullError
+from jetstream_protocol.types import WallUs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from tests.support.log_batches import batch, stamped, values_of
 from tests.support.log_disk import FaultyDisk, MemoryDisk
@@ -284,6 +286,63 @@ def test_read_error_is_reported_and_the_log_stays_online(disk: FaultyDisk, log: 
         log.pread(slice_)
     disk.heal()
     append(log)
+    assert values_of(log) == expected(3)
+
+
+def closed_and_opened(disk: FaultyDisk, log: CommitLog, count: int) -> CommitLog:
+    """The log with that many records, after a clean stop: no index is in memory."""
+    append(log, count)
+    log.close(clean=True)
+    return reopen(disk, clean=True)
+
+
+def append_as(log: CommitLog, *, is_leader: bool) -> None:
+    end = log.log_end_offset
+    if is_leader:
+        append(log)
+    else:
+        log.append_replica(stamped(end, b"%04d" % end, epoch=1))
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+@pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE])
+def test_append_needs_no_index_that_can_be_read(
+    disk: FaultyDisk, log: CommitLog, error: int, is_leader: bool
+) -> None:
+    log = closed_and_opened(disk, log, 6)
+    disk.fail("read_file", ".index", error)
+    append_as(log, is_leader=is_leader)
+    disk.heal()
+    append(log)
+    log.close(clean=True)
+    assert values_of(reopen(disk, clean=True)) == expected(8)
+
+
+@pytest.mark.parametrize("age_us", [None, 1_000_000])
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_append_that_cannot_have_an_index_writes_nothing(
+    disk: FaultyDisk, log: CommitLog, is_leader: bool, age_us: int | None
+) -> None:
+    log = closed_and_opened(disk, log, 6)
+    log.configure(replace(CONFIG, segment_age_us=age_us))
+    disk.fail("read_file", ".index", errno.EIO)
+    disk.fail("pread", ".log", errno.EIO)
+    with pytest.raises(StorageError, match="reading /17"):
+        append_as(log, is_leader=is_leader)
+    assert (log.log_end_offset, log.offline_reason) == (6, "")
+    assert disk.size("/17/00000000000000000004.log") == 2 * LENGTH
+    disk.heal()
+    append(log)
+    assert values_of(reopen(disk)) == expected(7)
+
+
+def test_sealed_segment_is_read_without_its_index(disk: FaultyDisk, log: CommitLog) -> None:
+    log = closed_and_opened(disk, log, 9)
+    disk.fail("read_file", ".index", errno.EIO)
+    assert values_of(log) == expected(9)
+    assert [span.base_offset for span in log.sealed_spans()] == [0, 4]
+    assert log.offset_for_timestamp(WallUs(0)) == (0, 1)
+    log.truncate(3)
     assert values_of(log) == expected(3)
 
 
