@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from jetstream_protocol.errors import OffsetOutOfRangeError
 from jetstream_server.log.commit_log import LogConfig
@@ -20,7 +23,9 @@ from jetstream_server.metadata.state.model import StreamSettings
 from jetstream_server.replication.core.log_config import log_config_for
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import retention as retention_module
-from jetstream_server.replication.drivers.retention import Retention
+from jetstream_server.replication.drivers.healing import Healing
+from jetstream_server.replication.drivers.retention import RETRY_US, Retention
+from jetstream_server.replication.drivers.segment_repair import SegmentRepair
 from jetstream_server.replication.listeners import Listeners
 from tests.support.log_disk import FaultyDisk
 from tests.support.loops import eventually, on_loop
@@ -35,18 +40,25 @@ def rounds_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention_module, "ROUND_SECONDS", 0.005)
 
 
+class NoRepair:
+    async def close(self) -> None: ...
+
+
 @asynccontextmanager
 async def keeping(folder: Path, **options: Any) -> AsyncIterator[Node]:
-    """A node whose retention runs."""
+    """A node whose retention runs, and inspects what is suspected."""
     node = Node(folder / "streams", segment_bytes=2500, **options)
     replicas = node.open()
     retention = Retention(replicas, wall_clock=node.clocks.wall)
-    node.begin(Listeners(roles=(retention,)))
+    healing = Healing(replicas, cast(SegmentRepair, NoRepair()), node.disk, ThreadPoolExecutor(1))
+    node.begin(Listeners(roles=(retention, healing), healer=healing))
     retention.start()
+    healing.start()
     try:
         yield node
     finally:
         await retention.close()
+        await healing.close()
         replicas.close()
 
 
@@ -270,7 +282,7 @@ async def test_what_was_found_for_a_log_that_was_cut_meanwhile_is_not_done(tmp_p
         replica = create(node)
         for _ in range(9):
             node.append(replica, VALUE)
-        (retention,) = node.replicas._listeners.roles
+        retention, _ = node.replicas._listeners.roles
         assert isinstance(retention, Retention)
         late = retention_module._Finding(log_start_offset=8, roll=False, due_us=None)
         seen = retention_module._look(replica)
@@ -310,6 +322,83 @@ async def test_a_disk_that_fails_to_remove_takes_the_log_offline_and_no_other(
         for _ in range(6):
             node.append(other, VALUE)
         await eventually(lambda: other.log.log_start_offset >= 4)
+
+
+@asynccontextmanager
+async def unreadable(folder: Path, error: int) -> AsyncIterator[tuple[Node, Replica, FaultyDisk]]:
+    """A node that has to remove five records, the oldest of which the disk does not give."""
+    disk = FaultyDisk(OsDisk())
+    async with keeping(folder, disk=disk) as node:
+        replica = create(node)
+        for _ in range(6):
+            node.append(replica, VALUE)
+        disk.fail("pread", f"{0:020d}.log", error)
+        settings = replace(replica.stream.config, max_messages=1)
+        replica.stream = replace(replica.stream, config=settings)
+        node.replicas._listeners.role_changed(replica)
+        yield node, replica, disk
+
+
+@on_loop
+async def test_an_oldest_segment_that_the_disk_refuses_to_read_is_said_inspected_and_removed(
+    tmp_path: Path,
+) -> None:
+    with capture_logs() as logs:
+        async with unreadable(tmp_path, errno.EIO) as (node, replica, _):
+            await eventually(lambda: replica.log.damage.is_damaged)
+            assert replica.log.lost_range == (0, 2)
+            node.clocks.advance(RETRY_US)
+            await eventually(lambda: replica.log.log_start_offset >= 4)
+            await eventually(lambda: files(node, replica)[0] == f"{4:020d}.log")
+            path = f"{replica.log.directory}/{0:020d}.log"
+    (stuck,) = [line for line in logs if line["event"] == "retention_stuck"]
+    assert stuck["file"] == path
+    assert os.strerror(errno.EIO) in stuck["reason"]
+
+
+@on_loop
+async def test_a_segment_that_no_descriptor_is_left_for_is_said_and_not_inspected(
+    tmp_path: Path,
+) -> None:
+    with capture_logs() as logs:
+        async with unreadable(tmp_path, errno.EMFILE) as (node, replica, disk):
+            await eventually(lambda: bool(logs) and logs[-1]["event"] == "retention_stuck")
+            read = disk.count("pread", f"{0:020d}.log")
+            await asyncio.sleep(0.05)
+            assert disk.count("pread", f"{0:020d}.log") == read, "it waits, and nothing inspects"
+            disk.heal()
+            node.clocks.advance(RETRY_US)
+            await eventually(lambda: replica.log.log_start_offset >= 4)
+            assert not replica.log.damage.is_damaged
+    assert sum(line["event"] == "retention_stuck" for line in logs) == 1
+
+
+class EmptyingDisk(FaultyDisk):
+    """Empties a log when its first segment is about to be read."""
+
+    replica: Replica | None = None
+
+    def pread(self, path: str, position: int, length: int) -> bytes:
+        replica = self.replica
+        if replica is not None and path.endswith(f"{0:020d}.log"):
+            self.replica = None
+            replica.log.reset(6)
+        return super().pread(path, position, length)
+
+
+@on_loop
+async def test_of_a_segment_that_was_removed_while_it_was_read_nothing_is_said(
+    tmp_path: Path,
+) -> None:
+    disk = EmptyingDisk(OsDisk())
+    with capture_logs() as logs:
+        async with keeping(tmp_path, disk=disk) as node:
+            disk.replica = replica = create(node, max_messages=1)
+            for _ in range(6):
+                node.append(replica, VALUE)
+            await eventually(lambda: replica.log.log_start_offset == 6)
+            await asyncio.sleep(0.05)
+    assert not [line for line in logs if line["event"] == "retention_stuck"]
 
 
 def test_segments_roll_as_limits_need_and_as_the_user_says() -> None:

@@ -16,19 +16,22 @@ Reading and removing files runs in one thread, one log at a time.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import structlog
 
-from jetstream_protocol.errors import CorruptBatchError, StorageError, StorageFullError
+from jetstream_protocol.errors import StorageError, StorageFullError
 from jetstream_protocol.types import WallUs
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import WallClock
 from jetstream_server.log.commit_log import CommitLog
-from jetstream_server.log.retention import Limits, judge
+from jetstream_server.log.retention import Limits, Span, judge
+from jetstream_server.log.segment import Segment
 from jetstream_server.metadata.state.model import StreamMetadata, StreamSettings
+from jetstream_server.net.frame_connection import lacks_descriptors
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import RoleListener
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -36,6 +39,9 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 ROUND_SECONDS = 0.5
 VISITS_PER_TURN = 100
 TURN_SECONDS = 0.1
+RETRY_US = 10_000_000
+"""Pause before a segment that could not be read is read again: it may be inspected meanwhile."""
+
 logger = structlog.get_logger("jetstream.replication")
 
 
@@ -62,6 +68,14 @@ class _Finding:
     due_us: WallUs | None
 
 
+class _UnreadableError(StorageError):
+    """The times of a segment cannot be read. The cause's cause is the disk's error."""
+
+    def __init__(self, message: str, segment: Segment | None) -> None:
+        super().__init__(message)
+        self.segment = segment
+
+
 class Retention(RoleListener):
     """Call `start`, then `close`."""
 
@@ -69,6 +83,7 @@ class Retention(RoleListener):
         self._replicas = replicas
         self._wall_clock = wall_clock
         self._visited: dict[Replica, _Seen | None] = {}
+        self._reasons: dict[Replica, str] = {}  # why limits remove nothing
         self._advanced: dict[Replica, None] = {}  # files below their log start must be removed
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
@@ -95,6 +110,7 @@ class Retention(RoleListener):
         is_purged = replica.stream.purged_offset > 0
         if replica.closed or not (settings.has_limits or settings.compact or is_purged):
             self._visited.pop(replica, None)
+            self._reasons.pop(replica, None)
         else:
             self._visited.setdefault(replica, None)
 
@@ -131,17 +147,34 @@ class Retention(RoleListener):
                 self._thread, _find, log, seen, wall_us
             )
             if replica in self._visited:
+                self._reasons.pop(replica, None)
                 self._act(replica, seen, finding)
-        except CorruptBatchError as error:
-            logger.warning("retention_stuck", stream=replica.stream.full_name, reason=error.message)
-            self._replicas.suspect_file(replica, error.file)
-            self._note(replica, replace(_look(replica), due_us=None))
+        except _UnreadableError as error:
+            if replica in self._visited and not _is_offline(log):
+                self._stuck(replica, error)
+                self._note(replica, replace(seen, due_us=WallUs(wall_us + RETRY_US)))
         except StorageFullError:
             pass  # There is no space for a new segment. The next round tries again.
         except StorageError as error:
-            if not _is_offline(log):
-                return  # The log was removed while it was read. The next round sees the new state.
-            self._replicas.failed(replica, error)
+            if _is_offline(log):
+                self._replicas.failed(replica, error)
+
+    def _stuck(self, replica: Replica, error: _UnreadableError) -> None:
+        """Have the segment inspected, and say once why it cannot be read."""
+        segment = error.segment
+        if segment is None or segment not in replica.log.damage.segments():
+            return  # It was removed or swapped while it was read.
+        if self._reasons.get(replica) != error.message:
+            self._reasons[replica] = error.message
+            logger.warning(
+                "retention_stuck",
+                stream=replica.stream.full_name,
+                file=segment.path,
+                reason=error.message,
+            )
+        cause = error.__cause__
+        if cause is None or not lacks_descriptors(cause.__cause__):
+            self._replicas.suspect_file(replica, segment.path)
 
     def _act(self, replica: Replica, seen: _Seen, finding: _Finding) -> None:
         log = replica.log
@@ -237,8 +270,9 @@ def purged_below(stream: StreamMetadata, log: CommitLog) -> int:
 
 
 def _find(log: CommitLog, seen: _Seen, wall_us: WallUs) -> _Finding:
-    """Find what has to be done, and when time makes more due. Runs in the thread."""
-    roll_due_us = log.roll_due_us()
+    """Find what has to be done, and when time makes more due. Runs in the thread. Raises
+    _UnreadableError."""
+    roll_due_us = _roll_due_us(log)
     if roll_due_us is not None and roll_due_us <= wall_us:
         return _Finding(log.log_start_offset, True, None)
     due_us = roll_due_us
@@ -246,7 +280,7 @@ def _find(log: CommitLog, seen: _Seen, wall_us: WallUs) -> _Finding:
     if seen.bound_offset > start:
         settings = seen.settings
         verdict = judge(
-            log.sealed_spans(),
+            _sealed_spans(log),
             Limits(settings.max_age_us, settings.max_bytes, settings.max_messages),
             size_bytes=log.size_bytes,
             log_start_offset=start,
@@ -258,3 +292,21 @@ def _find(log: CommitLog, seen: _Seen, wall_us: WallUs) -> _Finding:
         if verdict.due_us is not None:
             due_us = verdict.due_us if due_us is None else min(due_us, verdict.due_us)
     return _Finding(start, False, due_us)
+
+
+def _roll_due_us(log: CommitLog) -> WallUs | None:
+    last = log.damage.segment_of(log.log_end_offset)
+    try:
+        return log.roll_due_us()
+    except StorageError as error:
+        raise _UnreadableError(error.message, last) from error
+
+
+def _sealed_spans(log: CommitLog) -> Iterator[Span]:
+    segment = next(iter(log.damage.segments()), None)
+    try:
+        for span in log.sealed_spans():
+            yield span
+            segment = log.damage.segment_of(span.next_offset)
+    except StorageError as error:
+        raise _UnreadableError(error.message, segment) from error
