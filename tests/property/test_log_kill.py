@@ -14,8 +14,10 @@ A short history of operations runs against a disk that dies at its N-th change. 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -284,3 +286,51 @@ def test_kill_at_every_point_of_a_long_operation(history: list[Step]) -> None:
             log = CommitLog.open(found, "/17", CONFIG, clean=False, boot_id=boot_id)
             assert (log.offline_reason, log.incomplete_reason) == ("", "")
             check_found(log, killed)
+
+
+def purged(disk: MemoryDisk) -> CommitLog:
+    """A log of several segments. Those below offset 12 left it, but their files are still there."""
+    log = CommitLog.open(disk, "/17", CONFIG, clean=False, boot_id=BOOT)
+    for at in range(10):
+        log.append(batch(b"%06d" % at, b"x" * 40), leader_epoch=1, timestamp_us=0)
+        log.note_end()
+    log.flush()
+    log.begin_advance(12)
+    return log
+
+
+def close_cleanly(log: CommitLog) -> None:
+    log.close(clean=True)
+
+
+def fail_and_salvage(log: CommitLog) -> None:
+    log.health.fail("a disk failed")
+    log.salvage()
+
+
+@pytest.mark.parametrize("end", [close_cleanly, fail_and_salvage])
+@pytest.mark.parametrize("draw", [0, 1, 2, 3, 4, 5, 6, 7])
+def test_kill_at_every_point_of_removing_what_a_purge_has_left(
+    end: Callable[[CommitLog], None], draw: int
+) -> None:
+    rehearsal = MemoryDisk()
+    log = purged(rehearsal)
+    begun_at = rehearsal.operations
+    end(log)
+    assert not [name for name in rehearsal.files("/17") if name < "00000000000000000012"]
+    for at in range(begun_at, rehearsal.operations + 1):
+        disk = MemoryDisk()
+        log = purged(disk)
+        disk.crash_after = at
+        with suppress(Killed):
+            end(log)
+        dice = Random(draw)
+        for found, boot_id in (
+            (disk.killed(), BOOT),
+            (disk.power_failed(dice.randrange), "another boot"),
+        ):
+            again = CommitLog.open(found, "/17", CONFIG, clean=False, boot_id=boot_id)
+            assert (again.offline_reason, again.incomplete_reason) == ("", "")
+            assert again.log_start_offset in (0, 12)
+            kept = tuple((base, b"%06d" % (base // 2)) for base in (12, 14, 16, 18))
+            assert holds(again)[-4:] == kept

@@ -385,8 +385,7 @@ class CommitLog:
         return self._reader.pread(slice_)
 
     def offset_for_timestamp(self, timestamp_us: WallUs) -> tuple[int, int] | None:
-        """Offset and leader epoch of the first record appended at that time or later; None: there
-        is none."""
+        """Offset and leader epoch of the first record appended at that time or later, or None."""
         with self._health.reading():
             header = self._storage.segments.find_timestamp(timestamp_us)
         if header is None:
@@ -428,8 +427,7 @@ class CommitLog:
     # Removing. For the loop thread. Each may wait for a running flush, and is durable on return.
 
     def truncate(self, offset: int) -> int:
-        """Drop every batch that reaches to `offset` or beyond, and return the new log end: the end
-        of the last batch that is left.
+        """Drop every batch that reaches to `offset` or beyond; return the end of the last one left.
 
         For a follower whose log has diverged from its leader's.
         """
@@ -498,6 +496,8 @@ class CommitLog:
             if not (self.is_damaged or self._health.has_failed):
                 return
             self.compaction.cut_to(self.log_end_offset)
+            if self._storage.has_retired:
+                self.records.removing_in_front()
             with self._health.committed("repairing"):
                 self._storage.make_folder()
                 self._storage.drop_damaged()
@@ -575,8 +575,8 @@ class CommitLog:
                 last = self._storage.segments.last
                 if clean and not self.offline_reason and last is not None:
                     self._flush()
-                    with self._health.changing("closing"):
-                        self._storage.remove_retired()
+                    if self._storage.has_retired:
+                        self._remove_retired()
                     with self._health.changing("closing"):
                         last.save_index()
                     self.records.note_bounds()

@@ -73,6 +73,11 @@ class LogStorage:
     def has_sealed_unsynced(self) -> bool:
         return bool(self._unsynced_segments)
 
+    @property
+    def has_retired(self) -> bool:
+        """Whether files of retired segments are still there."""
+        return bool(self._retired)
+
     def begin_segment(self, base_offset: int) -> Segment:
         """Begin a new last segment, and seal the one before."""
         sealed = self.segments.last
@@ -198,7 +203,7 @@ class LogStorage:
             self._retired.append(segment)
 
     def remove_retired(self) -> None:
-        """Remove the files of retired segments, oldest first.
+        """Remove the files of retired segments, oldest first. Record the log start before.
 
         The removal is not synced: a file that comes back after a power failure is removed again.
         """
