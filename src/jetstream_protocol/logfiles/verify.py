@@ -101,11 +101,13 @@ def _verify_log_folder(folder: Path) -> Iterator[Finding]:
     if (folder / CHECKPOINT_NAME).exists():
         yield from verifier.checkpoint(folder / CHECKPOINT_NAME)
     yield from verifier.end(folder)
-    for name, consequence in (
-        (PRODUCERS_NAME, "it will be rebuilt from the batches"),
-        (DAMAGE_NAME, "all of the log will be inspected"),
+    checkpoint = recorded.checkpoint or LogCheckpoint()
+    for name, is_expected, consequence in (
+        (PRODUCERS_NAME, checkpoint.producers, "it will be rebuilt from the batches"),
+        (COMPACTION_NAME, checkpoint.compaction, "nothing will count as compacted"),
+        (DAMAGE_NAME, False, "all of the log will be inspected"),
     ):
-        if (folder / name).exists():
+        if is_expected or (folder / name).exists():
             yield from _verify_state(folder / name, consequence)
 
 
@@ -129,13 +131,16 @@ def _verify_names(folder: Path) -> Iterator[Finding]:
 
 
 def _verify_state(path: Path, consequence: str) -> Iterator[Finding]:
-    """Check that the file can be read. How the log is opened decides whether it is still
-    trusted."""
+    """Check that the file is there and can be read. How the log is opened decides whether it is
+    still trusted."""
     try:
         checkpoint_file.decode(path.read_bytes(), path.name, path.parent.name)
     except CorruptBatchError as error:
         message = f"{error.reason}; {consequence}"
         yield Finding(str(path), error.position, Kind.BAD_CHECKPOINT, message)
+    except FileNotFoundError:
+        message = f"the checkpoint says that there is such a file; {consequence}"
+        yield Finding(str(path), 0, Kind.BAD_CHECKPOINT, message)
     except OSError as error:
         yield Finding(str(path), 0, Kind.UNREADABLE, str(error))
 

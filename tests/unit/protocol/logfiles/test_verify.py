@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,12 @@ def spoil(path: Path, at: int) -> None:
 
 def extend(path: Path, data: bytes) -> None:
     path.write_bytes(path.read_bytes() + data)
+
+
+def vouching(folder: Path, **files: bool) -> bytes:
+    """The folder's checkpoint, which says besides that there are those files."""
+    data = (folder / "checkpoint").read_bytes()
+    return replace(LogCheckpoint.from_bytes(data, "17"), **files).to_bytes("17")
 
 
 def found(path: Path) -> list[tuple[str, int, Kind]]:
@@ -226,6 +233,22 @@ CASES: dict[str, tuple[Spoil, list[tuple[str, int, Kind]]]] = {
     "damaged producers": (
         lambda f: (f / "producers").write_bytes(b"JSLC 1 00000000\n{}\n"),
         [("producers", 7, Kind.BAD_CHECKPOINT)],
+    ),
+    "producers that are missing": (
+        lambda f: (f / "checkpoint").write_bytes(vouching(f, producers=True)),
+        [("producers", 0, Kind.BAD_CHECKPOINT)],
+    ),
+    "damaged state of compaction": (
+        lambda f: (f / "compaction").write_bytes(b"JSLC 1 00000000\n{}\n"),
+        [("compaction", 7, Kind.BAD_CHECKPOINT)],
+    ),
+    "a state of compaction that is missing": (
+        lambda f: (f / "checkpoint").write_bytes(vouching(f, compaction=True)),
+        [("compaction", 0, Kind.BAD_CHECKPOINT)],
+    ),
+    "a sound state of compaction, which is no problem": (
+        lambda f: (f / "compaction").write_bytes(checkpoint_file.encode("compaction", "17", {})),
+        [],
     ),
     "a damaged mark of damage": (
         lambda f: (f / "damage").write_bytes(b"JSLC 1 00000000\n{}\n"),
