@@ -22,7 +22,9 @@ from jetstream_server.metadata.state.commands import (
     CreateToken,
     DeleteStream,
     FenceNode,
+    FinishReassignment,
     NoteCursors,
+    ReassignStream,
     RevokeToken,
     SetCluster,
     TransferLeader,
@@ -171,6 +173,45 @@ def test_an_event_has_the_fields_of_the_cluster_s_feature_level() -> None:
     cluster.create("orders", "orders.>", (0, 1), observers=nodes[2:])
     created = events(cluster.registry)[-1]
     assert created["observers"] == [2]
+
+
+def moved(level: int) -> list[dict[str, Any]]:
+    """What is told when a stream of nodes 0 and 1 is made, and moved to the nodes 1 and 2."""
+    cluster = Cluster()
+    for node_id in range(3):
+        cluster.register(node_id, feature_level_max=FEATURE_LEVEL_MAX)
+    cluster.do(SetCluster(feature_level=FeatureLevel(level)))
+    cluster.create(ACTIVITY, "", internal=True)
+    before = cluster.registry.activity.next_sequence
+    stream = cluster.create("orders", "orders.>", (0, 1))
+    cluster.do(TransferLeader(stream_id=stream.id, leader=NodeId(1)))
+    cluster.do(ReassignStream(stream_id=stream.id, replicas=(NodeId(1), NodeId(2))))
+    cluster.change_isr(stream, (0, 1, 2))
+    epoch = cluster.now(stream).stream_epoch
+    cluster.do(FinishReassignment(stream_id=stream.id, stream_epoch=epoch))
+    return events(cluster.registry, before - 1)
+
+
+def test_the_nodes_that_a_stream_is_moved_from_and_to_are_told() -> None:
+    created, *_, begun, _, ended = moved(5)
+    assert created["replicas"] == [0, 1]
+    assert begun["changes"] == {
+        "replicas": {"before": [0, 1], "after": [0, 1, 2]},
+        "target_replicas": {"before": [], "after": [1, 2]},
+    }
+    assert ended["changes"] == {
+        "replicas": {"before": [0, 1, 2], "after": [1, 2]},
+        "isr": {"before": [0, 1, 2], "after": [1, 2]},
+        "target_replicas": {"before": [1, 2], "after": []},
+    }
+
+
+def test_older_software_tells_the_number_of_replicas() -> None:
+    created, *_, begun, _, ended = moved(4)
+    assert list(created)[5:10] == ["group", "replicas", "leader", "leader_epoch", "isr"]
+    assert created["replicas"] == 2
+    assert begun["changes"] == {"target_replicas": {"before": [], "after": [1, 2]}}
+    assert list(ended["changes"]) == ["isr", "target_replicas"]
 
 
 def test_tokens_and_rules_are_told_without_a_hash() -> None:

@@ -31,6 +31,7 @@ from jetstream_server.metadata.state.changes import (
 )
 from jetstream_server.metadata.state.commands import (
     CURSOR_EVENTS_LEVEL,
+    REPLICA_EVENTS_LEVEL,
     NoteCursors,
     TrimActivity,
 )
@@ -174,11 +175,12 @@ _INNER = ("id", "name", "subject", "config", "stream_epoch", "created_at_us")
 def _told(level: FeatureLevel) -> dict[str, Callable[[StreamMetadata], Any]]:
     """The fields and settings that the feature level has, by what they are called in events, in
     their order. **safety** Older software writes the same events."""
+    # Which nodes hold replicas, or observe, says how many do.
+    numbers = {"observers"} if level < REPLICA_EVENTS_LEVEL else {"observers", "replicas"}
     return {
         **{name: attrgetter(name) for name in stream_fields(level) if name not in _INNER},
-        # Which nodes observe says how many do.
         **{name: attrgetter(f"config.{name}") for name in settings_fields(level)
-           if name != "observers"},
+           if name not in numbers},
     }  # fmt: skip
 
 

@@ -34,6 +34,8 @@ CURSOR_EVENTS_LEVEL = FeatureLevel(5)
 """From this level on the stream of activity tells of cursors (NoteCursors)."""
 ACTIVITY_RECOVERY_LEVEL = FeatureLevel(5)
 """From this level on a recovery skips numbers of events (node_commands.py)."""
+REPLICA_EVENTS_LEVEL = FeatureLevel(5)
+"""From this level on `replicas` of an event are nodes, and not their number (activity.py)."""
 COPY_BYTES_PER_SECOND_MIN = 64 * 1024
 """The lowest limit on copying: with one answer (1 MiB) in 16 s. Less is a typing mistake."""
 COPY_BYTES_PER_SECOND_MAX = 1 << 40
