@@ -240,6 +240,20 @@ def test_a_state_that_is_lost_costs_time_and_no_tombstone() -> None:
     assert None not in [value for _, _, value in records(again)]
 
 
+def test_what_a_repair_brought_back_has_a_grace_time_of_its_own() -> None:
+    disk = memory_disk()
+    log = keyed_log(disk, rounds=3)
+    tombstone = put(log, b"key1", None)
+    fill(log, 1, keys=1)
+    compact(disk, log, wall_us=1)
+    log.compaction.note_repaired(3)
+    compact(disk, log, wall_us=1 + GRACE_US)
+    assert (tombstone, b"key1", None) in records(log)
+    assert log.tombstones_gone_below <= 3
+    compact(disk, log, wall_us=1 + 2 * GRACE_US)
+    assert None not in [value for _, _, value in records(log)]
+
+
 def test_a_log_that_is_cut_during_a_pass_takes_nothing_more_of_it() -> None:
     disk = memory_disk()
     log = keyed_log(disk)

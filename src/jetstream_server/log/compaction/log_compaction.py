@@ -177,11 +177,11 @@ class LogCompaction:
     def note_repaired(self, start_offset: int) -> None:
         """Note that records from this offset on come from another log. That log may hold records
         that this one had removed."""
-        state = self.state
-        if start_offset < state.cleaned_to:
+        state = self.state.dirty_from(start_offset)
+        if state != self.state:
             self._token = ""
             with self._mutex:
-                self._write(replace(state, cleaned_to=start_offset))
+                self._write(state)
 
     def cut_to(self, log_end_offset: int) -> None:
         """Note that the log is about to be cut at this offset, or that recovery found its end

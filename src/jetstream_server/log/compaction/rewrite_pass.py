@@ -3,10 +3,10 @@
     run ──> Mapped(end_offset) ──> Rewritten(…) for each segment that changes ──> Done(…)
 
 Runs beside the log, in a process of its own: it only reads the segments and writes new files beside
-them, `<segment>.<token>.tmp` and `<index>.<token>.tmp`, synced when they are yielded. The log's
-owner then swaps them in (`LogStorage.swap`). Crash policy: an interrupted pass leaves temporary
-files, which recovery removes, and segments that were already swapped, each of which holds all
-records that had to stay.
+them, `<segment>.<token>.tmp` and `<index>.<token>.tmp`, the first synced when it is yielded.
+The log's owner then swaps them in (`LogStorage.swap`). Crash policy: an interrupted pass leaves
+temporary files, which recovery removes, and segments that were already swapped, each of which holds
+all records that had to stay.
 
 Memory: the map of keys, and a few megabytes of a segment at a time.
 """

@@ -78,14 +78,17 @@ class CompactionState:
             ended_at_us=wall_us,
         )
 
+    def dirty_from(self, offset: int) -> CompactionState:
+        """The state when records from this offset on are not clean any more: tombstones there wait
+        for another grace time."""
+        passes = tuple((at_us, min(end, offset)) for at_us, end in self.passes)
+        return replace(self, cleaned_to=min(self.cleaned_to, offset), passes=passes)
+
     def cut_to(self, end_offset: int) -> CompactionState:
         """The state after the log was truncated to this offset: later records are not clean. An
         incomplete copy stays incomplete: `copied_under` is kept."""
-        passes = tuple((at_us, min(end, end_offset)) for at_us, end in self.passes)
         return replace(
-            self,
-            cleaned_to=min(self.cleaned_to, end_offset),
-            passes=passes,
+            self.dirty_from(end_offset),
             tombstones_gone_below=min(self.tombstones_gone_below, end_offset),
             swept_below=min(self.swept_below, end_offset),
             committed_below=min(self.committed_below, end_offset),
