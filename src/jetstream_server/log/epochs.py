@@ -54,6 +54,14 @@ class LeaderEpochCache:
         at = bisect_right(self._entries, offset, key=lambda entry: entry[1])
         return self._entries[at - 1][0] if at else UNDEFINED
 
+    def begin_behind(self, leader_epoch: int, offset: int) -> bool:
+        """Whether all known epochs are newer than `leader_epoch`, and begin at or behind
+        `offset`."""
+        if not self._entries:
+            return False
+        epoch, start_offset = self._entries[0]
+        return epoch > leader_epoch and start_offset >= offset
+
     def end_offset_for(self, leader_epoch: int, log_end_offset: int) -> EpochEnd:
         """Where the newest epoch that is not above `leader_epoch` ends (references of KIP-279).
 

@@ -8,13 +8,16 @@ from dataclasses import replace
 import pytest
 
 from jetstream_protocol.batch import encode
+from jetstream_protocol.errors import DivergedError
 from jetstream_protocol.types import LeaderEpoch, NodeId, WallUs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.replication.core.messages import INCOMPLETE, LeaderSnapshot, Records
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.compaction import removable_below, status_of, urgency
 from tests.support.compacting import GRACE_US, compact, records, table
+from tests.support.log_batches import read_all
 from tests.support.log_disk import FaultyDisk, Killed, MemoryDisk
+from tests.support.log_start import advance_log_start
 from tests.unit.replication.cores import nodes, stream
 
 VALUE_AT, TOMBSTONE_AT = 5, 12
@@ -23,9 +26,10 @@ VALUE_AT, TOMBSTONE_AT = 5, 12
 class Node:
     """A replica of a compacted stream, leading or following as it is told."""
 
-    def __init__(self, node_id: int) -> None:
+    def __init__(self, node_id: int, segment_bytes: int = 300) -> None:
         self.disk = MemoryDisk()
-        self.log = CommitLog.open(self.disk, "/1", LogConfig(segment_bytes=300), clean=False)
+        config = LogConfig(segment_bytes=segment_bytes)
+        self.log = CommitLog.open(self.disk, "/1", config, clean=False)
         self.node_id = NodeId(node_id)
         metadata = replace(stream(()), leader=NodeId(-1), was_compacted=True)
         self.replica = Replica(metadata, self.log, node_id=node_id, incarnation=10)
@@ -266,6 +270,60 @@ def test_whoever_leads_with_an_incomplete_copy_goes_on_although_the_disk_is_full
     assert elected.log.tombstones_gone_below <= elected.log.log_end_offset
     other.follow(elected)
     assert isr_with(elected) == (1, 2)
+
+
+def put(node: Node, epoch: int, *keys: bytes) -> None:
+    """A batch for each key, whose value says of which epoch it is."""
+    for key in keys:
+        node.log.append(
+            encode([b"of epoch %d" % epoch], b"s", keys=[key]), leader_epoch=epoch, timestamp_us=0
+        )
+
+
+def compacted_with_epochs() -> Node:
+    """Epochs 1, 3 and 5 begin at offsets 0, 4 and 12. Of the records up to 20, the last of `a` and
+    the last five are left, and the empty first batch of each epoch."""
+    node = Node(0, segment_bytes=10_000)
+    put(node, 1, *[b"a"] * 4)
+    put(node, 3, *[b"a"] * 8)
+    put(node, 5, *[b"a"] * 3, *[b"%d" % key for key in range(5)])
+    node.log.roll()
+    node.log.flush()
+    compact(node.disk, node.log)
+    bases = [batch.header.base_offset for batch in read_all(node.log)]
+    assert bases == [0, 4, 12, 14, 15, 16, 17, 18, 19]
+    return node
+
+
+def test_a_reader_whose_epoch_has_lost_all_its_records_goes_on_at_a_copy() -> None:
+    compacted, copy = compacted_with_epochs(), Node(1)
+    compacted.leads(6, copy)
+    copy.copy(compacted, until=20)
+    copy.leads(7)
+    for offset, epoch in ((2, 1), (4, 1), (5, 3), (9, 3), (12, 3), (13, 5)):
+        found = copy.replica.read(offset, 1, epoch)
+        assert found is not None
+        assert found.next_offset > offset
+    for offset, epoch in ((5, 1), (13, 3), (20, 3)):
+        with pytest.raises(DivergedError):
+            copy.replica.read(offset, 1, epoch)
+
+
+def test_a_follower_keeps_no_other_history_that_ends_in_a_gap_where_its_leaders_copy_begins() -> (
+    None
+):
+    """It led in epoch 2, was cut off, and comes back when what others appended in its place has
+    been removed by compaction and from the front."""
+    compacted, copy, cut_off = compacted_with_epochs(), Node(1), Node(2)
+    put(cut_off, 1, *[b"a"] * 4)
+    put(cut_off, 2, *[b"never committed"] * 4)
+    advance_log_start(compacted.log, 7)
+    compacted.leads(6, copy)
+    copy.copy(compacted, until=20)
+    assert copy.log.log_start_offset == 7
+    copy.leads(7, cut_off)
+    cut_off.follow(copy)
+    assert table(records(cut_off.log)) == table(records(copy.log))
 
 
 def lose_compaction_state(node: Node, damage: bytes | None) -> None:

@@ -213,6 +213,11 @@ class LeaderState:
             # that were not committed.
             before = log.epochs.epoch_at(request.fetch_offset - 1)
             return None if request.last_epoch == before else OutOfRange(request, self.snapshot)
+        if log.epochs.begin_behind(request.last_epoch, request.fetch_offset):
+            # Compaction has removed the first records behind the log start, and this log is a copy
+            # that never had them. **safety** The record before the position may have been of a
+            # later epoch than the follower's.
+            return OutOfRange(request, self.snapshot)
         epoch, end_offset = log.epochs.end_offset_for(request.last_epoch, log.log_end_offset)
         if epoch < request.last_epoch or end_offset < request.fetch_offset:
             return Diverging(request, self.snapshot, epoch, end_offset)
