@@ -370,13 +370,13 @@ class ReplicaManager:
         self._forget(replica)
         self.gone.add(replica.counters)
         replica.close(clean=False, is_deleted=is_deleted)
+        self._listeners.role_changed(replica)  # First: it ends what writes files to the folder.
         try:
             if delete:
                 replica.log.delete()
         except StorageError as error:
             # The next start finds an unknown folder and sets it aside.
             logger.error("log_not_deleted", stream=stream.full_name, reason=error.message)
-        self._listeners.role_changed(replica)
 
     def _forget(self, replica: Replica) -> None:
         self._dirty.pop(replica, None)

@@ -34,7 +34,7 @@ from jetstream_server.metadata.state.commands import (
 )
 from jetstream_server.replication import replica_manager as replicas_module
 from jetstream_server.replication.core.replica import Replica
-from jetstream_server.replication.listeners import ReplicaListener
+from jetstream_server.replication.listeners import Listeners, ReplicaListener, RoleListener
 from tests.support.log_batches import batch
 from tests.support.log_disk import FaultyDisk
 from tests.support.loops import eventually, on_loop
@@ -185,6 +185,44 @@ async def test_a_stream_whose_files_cannot_be_deleted_is_gone_all_the_same(
     (tmp_path / "streams" / str(replica.stream.id) / "a folder").mkdir()
     node.delete(replica)
     assert len(replicas) == 0
+
+
+class WritingDisk(OsDisk):
+    """A compaction writes a file to a log's folder whenever another one is removed from it, until
+    it is ended."""
+
+    is_ended = True
+
+    def remove(self, path: str) -> None:
+        super().remove(path)
+        if not self.is_ended:
+            Path(path).with_name(f"{0:020d}.log.token.tmp").touch()
+
+
+class Ending(RoleListener):
+    """Ends the compaction of a log that is closed."""
+
+    def __init__(self, disk: WritingDisk) -> None:
+        self._disk = disk
+
+    def role_changed(self, replica: Replica) -> None:
+        self._disk.is_ended = self._disk.is_ended or replica.closed
+
+
+@on_loop
+async def test_what_writes_to_a_log_s_folder_is_ended_before_the_folder_is_deleted(
+    tmp_path: Path,
+) -> None:
+    disk = WritingDisk()
+    node = Node(tmp_path / "streams", disk=disk)
+    node.open()
+    node.begin(Listeners(roles=(Ending(disk),)))
+    replica = node.create()
+    node.append(replica, b"a")
+    disk.is_ended = False
+    node.delete(replica)
+    assert disk.is_ended
+    assert not (tmp_path / "streams" / str(replica.stream.id)).exists()
 
 
 @on_loop
