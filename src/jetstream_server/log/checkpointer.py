@@ -107,10 +107,8 @@ class LogCheckpointer:
 
     def note_bounds(self, *, durable: bool = False) -> None:
         """Record where the log starts and how far it is flushed."""
-        log = self._log
-        bounds = Bounds(log.log_start_offset, log.flushed_offset, self._mark)
         with self._health.changing("noting the offsets of"):
-            self._offsets.write_bounds(bounds, durable=durable)
+            self._offsets.write_bounds(self._bounds, durable=durable)
 
     def note_all(self, *, durable: bool = False) -> None:
         """Record everything, after the log was opened or begun anew."""
@@ -132,6 +130,10 @@ class LogCheckpointer:
         if self._offsets.end_offset is None:
             self._storage.make_folder()
             self._offsets.write_end(self._log.log_end_offset)
+
+    @property
+    def _bounds(self) -> Bounds:
+        return Bounds(self._log.log_start_offset, self._log.flushed_offset, self._mark)
 
     @property
     def _mark(self) -> Mark:
@@ -161,7 +163,14 @@ class LogCheckpointer:
 
     def emptying(self, offset: int) -> None:
         """Record that the log begins anew at `offset`. Call it before the log is emptied.
-        **safety** Otherwise what a killed process leaves behind would be taken for a log."""
+        **safety** Otherwise what a killed process leaves behind would be taken for a log.
+
+        Without room for the checkpoint the log stays as it is, and so does its record: it may be
+        used again before it is emptied.
+        """
+        bounds, end_offset = self._offsets.bounds, self._offsets.end_offset
+        if bounds is None and not self._health.offline_reason:
+            bounds = self._bounds  # Nothing was flushed yet.
         with self._health.changing("resetting"):
             self._storage.look_for_folder()
             self._storage.make_folder()
@@ -169,4 +178,15 @@ class LogCheckpointer:
             self._offsets.write_bounds(Bounds(offset, offset, Mark.EMPTYING), durable=True)
             self._storage.sync_directories()
         if len(self._storage.segments) or self._health.offline_reason:
-            self._save(LogCheckpoint(segments=()))  # The old checkpoint is not true any more.
+            try:
+                self._save(LogCheckpoint(segments=()))  # The old one is not true any more.
+            except StorageFullError:
+                self._restore(bounds, end_offset)
+                raise
+
+    def _restore(self, bounds: Bounds | None, end_offset: int | None) -> None:
+        with self._health.committed("noting the offsets of"):
+            if end_offset is not None:
+                self._offsets.write_end(end_offset)
+            if bounds is not None:
+                self._offsets.write_bounds(bounds, durable=True)

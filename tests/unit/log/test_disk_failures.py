@@ -162,13 +162,36 @@ def test_truncate_for_which_there_is_no_room_changes_nothing(
     assert values_of(reopen(disk)) == expected(3)
 
 
-def test_reset_for_which_there_is_no_room_changes_nothing(disk: FaultyDisk, log: CommitLog) -> None:
+@pytest.mark.parametrize("is_flushed", [True, False])
+def test_reset_for_which_there_is_no_room_changes_nothing(
+    disk: FaultyDisk, log: CommitLog, is_flushed: bool
+) -> None:
     append(log, 9)
-    log.flush()
+    if is_flushed:
+        log.flush()
     disk.fail("write_atomic", "checkpoint", errno.ENOSPC)
     with pytest.raises(StorageFullError):
         log.reset(50)
     assert (log.log_end_offset, log.offline_reason, values_of(log)) == (9, "", expected(9))
+    disk.heal()
+    again = reopen(disk)
+    assert (again.offline_reason, values_of(again)) == ("", expected(9))
+
+
+def test_reset_that_a_kill_interrupted_ends_once_there_is_room(
+    disk: FaultyDisk, log: CommitLog
+) -> None:
+    append(log, 9)
+    log.flush()
+    disk.fail("write_atomic", "checkpoint", errno.EIO)
+    with pytest.raises(StorageError):
+        log.reset(50)
+    disk.heal()
+    disk.fail("write_atomic", "checkpoint", errno.ENOSPC)
+    assert reopen(disk).offline_reason
+    disk.heal()
+    again = reopen(disk)
+    assert (again.offline_reason, again.log_start_offset, again.log_end_offset) == ("", 50, 50)
 
 
 def test_retention_frees_segments_even_when_the_disk_is_full(
