@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,6 +15,23 @@ from tests.support.loops import on_loop
 from tests.support.server import ServerProcess
 
 ORDERS = [{"id": number, "total": number * 1.5} for number in range(5)]
+
+
+@dataclass(frozen=True)
+class FrozenError(Exception):
+    """It takes no notes."""
+
+    code: int
+
+
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+odd_errors = pytest.mark.parametrize(
+    "error", [FrozenError(5), UnspeakableError()], ids=["frozen", "unspeakable"]
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -75,6 +93,24 @@ def test_a_record_that_cannot_be_deserialised_is_named_and_not_passed_over(clien
             assert consumer.position == 2
         consumer.seek(3)
         assert next(consumer).value == ORDERS[3]
+
+
+@odd_errors
+def test_an_odd_exception_of_a_deserialiser_is_the_one_that_is_raised(
+    client: Client, error: Exception
+) -> None:
+    def refuse(value: bytes) -> Any:
+        raise error
+
+    with client.consume("orders", value_deserializer=refuse) as consumer:
+        with pytest.raises(type(error)) as raised:
+            next(consumer)
+        assert raised.value is error
+        assert consumer.position == 0
+    with pytest.raises(
+        InvalidRequestError, match=rf"of stream 'orders'.* failed: {type(error).__name__}: "
+    ):
+        client.table("orders", value_deserializer=refuse)
 
 
 def test_a_table_is_of_what_the_deserialisers_make(client: Client) -> None:

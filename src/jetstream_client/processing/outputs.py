@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from jetstream_client.reading.deserializers import text_of
 from jetstream_client.reading.messages import Message
 from jetstream_client.values.headers import HEADER_NAME, HeadersLike
 from jetstream_client.values.records import speaks_to_the_server
@@ -93,14 +94,6 @@ def dead_letter(
             # A dead letter that fails again: the newest is first.
             headers.setdefault(_header_name(name), []).append(_header_text(value))
     return key, headers
-
-
-def text_of(error: BaseException) -> str:
-    """The message of a handler's error, which may fail to say it."""
-    try:
-        return str(error)
-    except Exception as failure:  # noqa: BLE001 - whatever it raises
-        return f"its text cannot be shown: {type(failure).__name__}"
 
 
 def _passes_as_text(key: bytes) -> bool:

@@ -16,11 +16,12 @@ from typing import Any, Protocol, TypeAlias
 
 from jetstream_client._log import logger
 from jetstream_client.processing.options import ProcessOptions
-from jetstream_client.processing.outputs import Output, dead_letter, message_id, text_of
+from jetstream_client.processing.outputs import Output, dead_letter, message_id
 from jetstream_client.processing.schedule import Schedule, State, Work
 from jetstream_client.processing.sources import Source
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.cursor import CHECKPOINT_SECONDS
+from jetstream_client.reading.deserializers import text_of
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.transport.cursors import is_passing
 from jetstream_client.values.headers import HeadersLike

@@ -1,12 +1,13 @@
 """Turns stored bytes into Python objects, for example with `value_deserializer=json.loads`.
 
 A deserialiser is a function of bytes. It is not called for null: a tombstone's value and a missing
-key stay None. Its exception reaches the caller, with a note that names the record.
+key stay None. Its exception reaches the caller, with a note that names the record if it takes one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -74,5 +75,14 @@ def _deserialized(
     try:
         return deserializer(data)
     except Exception as error:
-        error.add_note(f"deserialising the {what} of record {offset} of stream {stream!r}")
+        with suppress(Exception):  # An error may refuse notes, as a frozen dataclass does.
+            error.add_note(f"deserialising the {what} of record {offset} of stream {stream!r}")
         raise
+
+
+def text_of(error: BaseException) -> str:
+    """The message of an error of the program's own function, which may fail to say it."""
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001 - whatever it raises
+        return f"its text cannot be shown: {type(failure).__name__}"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from jetstream_client._closing import AsyncClosing, Closing
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.reading.consumer import AsyncConsumer
-from jetstream_client.reading.deserializers import Deserializers
+from jetstream_client.reading.deserializers import Deserializers, text_of
 from jetstream_client.reading.messages import Messages
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 
@@ -237,7 +237,7 @@ class AsyncTable(Rows, AsyncClosing):
             try:
                 self.apply(messages)
             except Exception as error:  # noqa: BLE001 the program's own function raises what it likes
-                self._end(_unfit(error))
+                self._end(_unfit(messages, error))
                 return
             self._tell()
 
@@ -262,9 +262,10 @@ class AsyncTable(Rows, AsyncClosing):
         self._end(InvalidRequestError("the table is closed"))
 
 
-def _unfit(error: Exception) -> InvalidRequestError:
-    which = "; ".join(getattr(error, "__notes__", ()))
-    failure = InvalidRequestError(f"{which} failed: {type(error).__name__}: {error}")
+def _unfit(messages: Messages, error: Exception) -> InvalidRequestError:
+    notes = "; ".join(getattr(error, "__notes__", ()))
+    which = notes or f"a record of stream {messages.stream!r} below {messages.next_offset}"
+    failure = InvalidRequestError(f"{which} failed: {type(error).__name__}: {text_of(error)}")
     failure.__cause__ = error
     return failure
 
