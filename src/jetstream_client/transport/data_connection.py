@@ -73,9 +73,12 @@ class DataConnection(asyncio.BufferedProtocol):
         connection = cls(address, over_tls=tls is not None)
         try:
             async with asyncio.timeout(timeout):
-                await loop.create_connection(
-                    lambda: connection, host.strip("[]"), int(port), ssl=context
-                )
+                try:
+                    await loop.create_connection(
+                        lambda: connection, host.strip("[]"), int(port), ssl=context
+                    )
+                except UnicodeError as error:  # It cannot be looked up, as `a..b`.
+                    raise OSError(f"{host!r} is no possible host name") from error
                 await connection._greet(token)
         except TimeoutError as error:
             connection.abort("no greeting in time")

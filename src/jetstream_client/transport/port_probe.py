@@ -51,7 +51,7 @@ async def what_listens(address: str) -> str:
 async def _answer(address: str, question: bytes) -> bytes:
     """The first bytes that come; none: nobody answers that."""
     host, _, port = address.rpartition(":")
-    with suppress(OSError, TimeoutError):
+    with suppress(OSError, TimeoutError, UnicodeError):  # The last: no possible host name.
         async with asyncio.timeout(PROBE_SECONDS):
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
             try:

@@ -41,7 +41,7 @@ async def why_tls_fails(address: str, tls: TlsConfig) -> str:
         return _said(error.reason or "", tls)
     except JetstreamError as error:
         return f"cannot be asked: {error.message}"
-    except OSError:
+    except (OSError, UnicodeError):  # A UnicodeError: no possible host name.
         pass
     return ""
 
@@ -64,7 +64,7 @@ async def speaks_tls(address: str) -> bool:
         await _connect(address, context)
     except ssl.SSLError as error:
         return "ALERT" in (error.reason or "")
-    except OSError:
+    except (OSError, UnicodeError):
         return False
     return True
 

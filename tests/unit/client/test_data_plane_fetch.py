@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
+from jetstream_client.transport.data_connection import DataConnection
 from jetstream_client.transport.data_plane import DataPlane
+from jetstream_client.transport.port_probe import what_listens
+from jetstream_client.transport.tls_probe import speaks_tls, why_tls_fails
 from jetstream_client.values.config import ClientConfig
+from jetstream_client.values.tls import TlsConfig
 from jetstream_protocol.errors import StreamNotFoundError, UnavailableError
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
@@ -117,3 +121,13 @@ async def test_a_fetch_waits_no_longer_than_its_time_for_a_connection_that_other
     await plane.close()
     with pytest.raises(UnavailableError, match="the client is closed"):
         await patient
+
+
+@on_loop
+async def test_a_node_whose_address_cannot_be_looked_up_is_one_that_does_not_answer() -> None:
+    address = "node4..example.org:1"
+    with pytest.raises(UnavailableError, match=r"'node4\.\.example\.org' is no possible host name"):
+        await DataConnection.open(address, 5)
+    assert await what_listens(address) == ""
+    assert not await speaks_tls(address)
+    assert await why_tls_fails(address, TlsConfig()) == ""
