@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import socket
+import threading
 import time
 from pathlib import Path
 
@@ -345,6 +347,28 @@ class TestFailStop:
                 await until(lambda: bool(group.failures))
                 assert group.failures == ["internal error: ZeroDivisionError()"]
                 assert log.leader == NO_NODE
+
+        asyncio.run(main())
+
+    def test_a_bug_in_a_hand_over_leaves_no_port_open_behind_a_stopped_member(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def main() -> None:
+            async with running(tmp_path) as (group, logs):
+                bugs: list[object] = []
+                monkeypatch.setattr(threading, "excepthook", lambda bug: bugs.append(bug.exc_type))
+
+                def fail(core: RaftCore) -> bool:
+                    raise ZeroDivisionError
+
+                leading = logs[await agreed(logs)]
+                node_id = leading.status().node_id
+                with monkeypatch.context() as patch:
+                    patch.setattr(RaftCore, "hand_over", fail)
+                    await group.stop(leading)
+                assert bugs == [ZeroDivisionError]
+                host, _, port = group.voters[node_id].rpartition(":")
+                socket.create_server((host, int(port))).close()
 
         asyncio.run(main())
 

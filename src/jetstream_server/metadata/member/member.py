@@ -194,13 +194,15 @@ class Member:
         self._listener.member_started(None)
         ticker = run_in_background(self._tick(member_loop), "metadata ticks")
         await self._stopping.wait()
-        if member_loop.hand_over():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HAND_OVER_SECONDS_MAX):
-                    await member_loop.not_leading.wait()
-        ticker.cancel()
-        await member_loop.close()
-        member_loop.abandon(member_loop.failure or "this server is stopping")
+        try:
+            if member_loop.hand_over():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(HAND_OVER_SECONDS_MAX):
+                        await member_loop.not_leading.wait()
+        finally:
+            ticker.cancel()
+            await member_loop.close()
+            member_loop.abandon(member_loop.failure or "this server is stopping")
 
     async def _join(self, member_loop: MemberLoop) -> None:
         """Connect to the others. A group of one opens no port."""
