@@ -367,10 +367,11 @@ class CommitLog:
         except CorruptBatchError as error:
             raise self._reader.missing(offset, segments.base_offsets[0]) from error
         try:
+            cuts = len(segment.cuts)
             position, header = segment.locate(offset)
             if header.next_offset > limit_offset:
                 return None
-            slice_ = segment.slice_from(position, header, bytes_max, limit_offset)
+            slice_ = segment.slice_from(position, header, bytes_max, limit_offset, cuts)
         except OSError as error:
             raise self._reader.failure(error, segment.path, segment.next_offset) from error
         segments.note_loaded(segment)
@@ -380,7 +381,7 @@ class CommitLog:
         """Read the bytes of a slice, as stored: `plain_batches` decrypts them.
 
         Raises OffsetOutOfRangeError when retention removed it meanwhile, UnavailableError when
-        compaction did (read it again), CorruptBatchError when the file is shorter than it was.
+        compaction or a truncation did (read it again), CorruptBatchError when the file ends early.
         """
         return self._reader.pread(slice_)
 

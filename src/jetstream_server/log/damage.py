@@ -114,7 +114,7 @@ class LogDamage:
     def is_as_seen(self, segment: Segment, seen: Inspected) -> bool:
         """Whether the inspected segment is still in the log and has not been cut since."""
         is_there = segment in self.segments() and not segment.is_gone
-        return is_there and segment.size >= seen.size
+        return is_there and not segment.was_cut_below(seen.size, seen.cuts)
 
     def mark(self, segment: Segment, seen: Inspected, found: list[BadRange]) -> list[BadRange]:
         """Replace the known bad ranges of a segment by those that an inspection of all of it found.
@@ -229,8 +229,10 @@ class LogDamage:
 
 def view(segment: Segment) -> Inspected:
     """The segment as it is, for an inspection. Reads its index. For any thread."""
+    cuts = len(segment.cuts)
     size, next_offset = segment.end
-    return Inspected(segment.path, segment.base_offset, next_offset, size, segment.boundaries())
+    boundaries = segment.boundaries()
+    return Inspected(segment.path, segment.base_offset, next_offset, size, boundaries, cuts)
 
 
 def _range_of(values: list[Any]) -> BadRange:

@@ -39,13 +39,15 @@ class BadRange:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """A segment as it was when its inspection began: batches in `size` bytes of `path`."""
+    """A segment as it was when its inspection began: batches in `size` bytes of `path`, which had
+    been cut `cuts` times."""
 
     path: str
     base_offset: int
     next_offset: int
     size: int
     boundaries: Index
+    cuts: int
 
     def boundary_behind(self, position: int) -> tuple[int, int]:
         """Position and offset of the next batch that is known to begin behind `position`; the

@@ -1,7 +1,7 @@
 """One segment: a file of whole batches, and where to find things in it.
 
-Only the last segment of a log grows; the others are sealed and never change again. A segment holds
-no descriptor and, until the first lookup, no index.
+Only the last segment of a log grows; the others are sealed and never change again, unless the log
+is cut. A segment holds no descriptor and, until the first lookup, no index.
 
 Lookups go around bytes in the middle that are known to be bad (`bad`). A *stretch* lies between two
 such ranges.
@@ -37,7 +37,8 @@ come one at a time, a few under load."""
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
-    """Whole batches in one segment file: the bytes to send, and the offsets that they cover."""
+    """Whole batches in one segment file: the bytes to send, and the offsets that they cover. cuts:
+    how often the file had been cut when the slice was chosen."""
 
     path: str
     position: int
@@ -45,17 +46,25 @@ class LogSlice:
     base_offset: int
     next_offset: int
     source: Segment | None = field(default=None, compare=False, repr=False)
+    cuts: int = field(default=0, compare=False, repr=False)
 
     @property
     def is_gone(self) -> bool:
-        """Whether the file was removed or swapped. Call it *after* opening the file: False then
-        means that the opened file is the one from which the slice was chosen."""
-        return self.source is not None and self.source.is_gone
+        """Whether the file was removed or swapped, or the slice cut. Call it *after* opening the
+        file: False then means that the opened file is the one from which the slice was chosen."""
+        return self.source is not None and (self.source.is_gone or self.is_cut)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the file was truncated below the end of the slice, so that other batches may be
+        there. Call it *after* reading the bytes, too: False then means that they are the slice."""
+        source, end = self.source, self.position + self.length
+        return source is not None and source.was_cut_below(end, self.cuts)
 
     def check_is_there(self) -> None:
         """Raise FileNotFoundError if the slice is gone, as if its file could not be opened."""
         if self.is_gone:
-            raise FileNotFoundError(errno.ENOENT, "removed or compacted meanwhile", self.path)
+            raise FileNotFoundError(errno.ENOENT, "removed, cut or compacted meanwhile", self.path)
 
 
 class Segment:
@@ -63,7 +72,7 @@ class Segment:
 
     __slots__ = (
         "_disk", "_index", "_index_is_loaded", "_interval_bytes", "_last_timestamp", "_recent",
-        "bad", "base_offset", "end", "index_path", "is_gone", "path",
+        "bad", "base_offset", "cuts", "end", "index_path", "is_gone", "path",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +91,9 @@ class Segment:
         self.bad: tuple[BadRange, ...] = ()
         """The ranges that cannot be read, in order. Replaced, never changed."""
         self.is_gone = False  # out of the log: its file is removed, or is another segment's
+        self.cuts: tuple[int, ...] = ()
+        """The positions at which the file was cut, in the order of the cuts. Replaced, never
+        changed."""
         self._recent: tuple[tuple[int, int], ...] = ()
         """Base offset and position of the batches written last, newest last."""
 
@@ -151,12 +163,14 @@ class Segment:
     def tail_from(self, offset: int, bytes_max: int, limit_offset: int) -> LogSlice | None:
         """All batches from the one that begins at `offset` on, if they are known without a read and
         lie within both limits; None: they have to be looked up."""
+        cuts = len(self.cuts)  # First, like everywhere: a cut meanwhile counts.
         size, next_offset = self.end
         if next_offset > limit_offset:
             return None
         for base_offset, position in self._recent:
             if base_offset == offset and size - position <= bytes_max:
-                return LogSlice(self.path, position, size - position, offset, next_offset, self)
+                length = size - position
+                return LogSlice(self.path, position, length, offset, next_offset, self, cuts)
         return None
 
     def locate(self, offset: int) -> tuple[int, BatchHeader]:
@@ -208,14 +222,16 @@ class Segment:
         raise CorruptBatchError(f"batches end before offset {offset}", self.path, size)
 
     def slice_from(
-        self, position: int, header: BatchHeader, bytes_max: int, limit_offset: int
+        self, position: int, header: BatchHeader, bytes_max: int, limit_offset: int, cuts: int
     ) -> LogSlice:
-        """The batch at `position` and the batches behind it that fit within both limits."""
+        """The batch at `position` and the batches behind it that fit within both limits. cuts: how
+        often the file had been cut when the batch was located."""
         _, _, size, next_offset = self._stretch(header.base_offset)
         reach = position + bytes_max
         if next_offset <= limit_offset and size <= reach:
+            length = size - position
             return LogSlice(
-                self.path, position, size - position, header.base_offset, next_offset, self
+                self.path, position, length, header.base_offset, next_offset, self, cuts
             )
         end, end_offset = position + header.length, header.next_offset
         index = self.index
@@ -226,7 +242,8 @@ class Segment:
             if entry_position > end:
                 end, end_offset = entry_position, entry_offset
         end, end_offset = self._extend(end, end_offset, min(reach, size), limit_offset, size)
-        return LogSlice(self.path, position, end - position, header.base_offset, end_offset, self)
+        length = end - position
+        return LogSlice(self.path, position, length, header.base_offset, end_offset, self, cuts)
 
     def _extend(
         self, end: int, end_offset: int, reach: int, limit_offset: int, size: int
@@ -299,10 +316,15 @@ class Segment:
         index = self.index
         self._recent = ()
         self.end = (position, next_offset)
+        self.cuts = (*self.cuts, position)  # Before the file: what is read after that is cut.
         self.remove_index()
         index.truncate(position)
         self._index = index
         self._disk.truncate(self.path, position)
+
+    def was_cut_below(self, position: int, since: int) -> bool:
+        """Whether the file was cut below `position` after it had been cut `since` times."""
+        return len(self.cuts) > since and min(self.cuts[since:]) < position
 
     def remove(self) -> None:
         """Remove both files. A file that is missing already is no error."""

@@ -40,7 +40,7 @@ class SliceReader:
         except OSError as error:
             failure = self.failure(error, slice_.path, slice_.next_offset)
             if slice_.is_gone and isinstance(failure, StorageError):
-                failure = UnavailableError("the records were compacted while they were read")
+                failure = UnavailableError("the records were cut or compacted while they were read")
             raise failure from error
         if len(data) != slice_.length:
             raise CorruptBatchError("the file ends early", slice_.path, slice_.position + len(data))

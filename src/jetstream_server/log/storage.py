@@ -256,6 +256,8 @@ class LogStorage:
         """Remove the segments that begin behind `offset`, newest first: no crash leaves a gap."""
         dropped = self.segments.drop_behind(offset)
         self._forget(dropped)
+        for segment in dropped:
+            segment.is_gone = True  # First: another segment may soon have a file of that name.
         for segment in reversed(dropped):
             segment.remove()
         if dropped:

@@ -227,9 +227,11 @@ class FrameSocket:
     async def _send_files(self, data: bytes, slices: Sequence[LogSlice]) -> None:
         with _SliceFiles() as files:
             opened = [await files.open(slice_) for slice_ in slices]
+            for slice_ in slices:
+                _check_uncut(slice_)  # Again: the files of the slices behind it were waited for.
             await self._write(data, socket.MSG_MORE)
             for fd, slice_ in zip(opened, slices, strict=True):
-                await self._send_file(fd, slice_.position, slice_.length)
+                await self._send_file(fd, slice_)
 
     async def _write(self, data: bytes, flags: int) -> None:
         view = memoryview(data)
@@ -239,13 +241,15 @@ class FrameSocket:
             except BlockingIOError:
                 await self._writable()
 
-    async def _send_file(self, fd: int, position: int, length: int) -> None:
-        """Send a part of a file. `_SliceFiles` has read the pages of the first turn into the page
-        cache."""
-        end = position + length
+    async def _send_file(self, fd: int, slice_: LogSlice) -> None:
+        """Send a slice of an open file. `_SliceFiles` has read the pages of the first turn into the
+        page cache."""
+        position, end = slice_.position, slice_.position + slice_.length
         while True:
             turn_end = min(position + TURN_BYTES, end)
             while position < turn_end:
+                if slice_.is_cut:  # The log may have grown anew, with other batches.
+                    return await self._send_zeros(end - position)
                 try:
                     sent = self._sendfile(fd, position, turn_end - position)
                 except BlockingIOError:
@@ -356,6 +360,7 @@ class _SliceFiles:
                 raise _cut_off()
         except OSError as error:
             raise UnreadableSliceError(slice_, error) from error
+        _check_uncut(slice_)
         return fd
 
     def _fd(self, slice_: LogSlice) -> int:
@@ -365,6 +370,12 @@ class _SliceFiles:
             fd = self._opened[key] = os.open(slice_.path, os.O_RDONLY | os.O_CLOEXEC)
             slice_.check_is_there()
         return fd
+
+
+def _check_uncut(slice_: LogSlice) -> None:
+    if slice_.is_cut:
+        cut = FileNotFoundError(errno.ENOENT, "cut meanwhile", slice_.path)
+        raise UnreadableSliceError(slice_, cut) from cut
 
 
 def _cut_off() -> OSError:

@@ -12,7 +12,12 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from jetstream_protocol.errors import CorruptBatchError, JetstreamError, StorageError
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    JetstreamError,
+    StorageError,
+    UnavailableError,
+)
 from jetstream_protocol.record_filter import RecordFilter
 from jetstream_server.log.segment import LogSlice
 from jetstream_server.log.slice_filter import SliceFilter
@@ -62,7 +67,7 @@ class FilteredFetches:
                 if found is None:
                     return search.result()
                 async with self._looking:
-                    await asyncio.to_thread(search.look_at, found)
+                    await self._look_at(search, found, replica, at)
             except JetstreamError:
                 if not search.has_progress:
                     raise
@@ -74,6 +79,15 @@ class FilteredFetches:
                 if search.slices or loop.time() >= deadline:
                     return search.result()
                 await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _look_at(
+        self, search: _Search, found: LogSlice, replica: Replica, at: FetchPosition
+    ) -> None:
+        try:
+            await asyncio.to_thread(search.look_at, found)
+        except UnavailableError:
+            self._fetches.check_again(replica, at)  # Perhaps they were cut off.
+            raise
 
 
 class _Search:

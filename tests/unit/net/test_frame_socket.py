@@ -135,6 +135,57 @@ def test_slices_of_two_segments_that_had_one_path_are_each_sent_from_their_own(
     over_a_pair(scenario)
 
 
+@pytest.mark.parametrize(
+    ("length", "wait"), [(100, 1), (COPIED_BYTES_MAX + 1, 1), (COPIED_BYTES_MAX + 1, 2)]
+)
+def test_nothing_is_sent_of_a_slice_that_is_cut_while_the_disk_is_waited_for(
+    file: Path, length: int, wait: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For its own bytes, or for those of the next slice."""
+    segment = Segment(OsDisk(), str(file.parent), 0, 1, 1, interval_bytes=4096)
+    slices = [LogSlice(str(file), at, length, 0, 1, segment) for at in (length, 0)]
+    looked_for = []
+
+    async def cut(*place: int) -> None:
+        looked_for.append(place)
+        if len(looked_for) == wait:
+            segment.cuts = (length,)  # And the file grows anew.
+
+    monkeypatch.setattr(frame_socket, "make_resident", cut)
+
+    async def scenario(sender: FrameSocket, receiver: FrameSocket) -> None:
+        monkeypatch.setattr(sender, "read_short", lambda slices: None if slices else b"")
+        with pytest.raises(UnreadableSliceError) as raised:
+            await sender.send_slices(Kind.RECORDS, 0, pb.Records(), slices)
+        assert raised.value.slice is slices[0]
+        assert isinstance(raised.value.__cause__, FileNotFoundError)
+        await sender.send(Kind.RECORDS, 2, pb.Records())
+        assert (await receiver.read_frame(Kind.RECORDS, pb.Records))[0] == 2
+
+    over_a_pair(scenario)
+
+
+def test_what_is_cut_while_its_reader_is_slow_is_sent_as_zeros(file: Path) -> None:
+    segment = Segment(OsDisk(), str(file.parent), 0, 1, 1, interval_bytes=4096)
+    content = file.read_bytes()
+    half = len(content) // 2
+    slices = [LogSlice(str(file), at, half, 0, 1, segment) for at in (0, half)] * 4
+
+    async def scenario(sender: FrameSocket, receiver: FrameSocket) -> None:
+        receiver.pause_reading()
+        sending = asyncio.ensure_future(sender.send_slices(Kind.RECORDS, 7, pb.Records(), slices))
+        await eventually(lambda: sender._unsent() > 0)
+        segment.cuts = (half,)
+        receiver.resume_reading()
+        frame = await receiver.read_any(Kind.RECORDS)
+        await sending
+        whole = content[: 2 * half]
+        assert len(frame.tail) == 4 * len(whole)
+        assert frame.tail[-2 * half :] == content[:half] + bytes(half)
+
+    over_a_pair(scenario)
+
+
 @pytest.mark.parametrize("length", [100, COPIED_BYTES_MAX + 1])
 def test_nothing_is_sent_of_a_file_that_has_become_shorter(file: Path, length: int) -> None:
     async def scenario(sender: FrameSocket, receiver: FrameSocket) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,13 +14,20 @@ from typing import cast
 
 import pytest
 
+from jetstream_protocol import frames
 from jetstream_protocol.batch import decode_header, encode
 from jetstream_protocol.errors import CorruptBatchError, DivergedError, UnavailableError
+from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.generated import common_pb2, dataplane_pb2
 from jetstream_protocol.record_filter import RecordFilter
-from jetstream_protocol.types import WallUs
+from jetstream_protocol.types import MonotonicUs, WallUs
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.net.frame_socket import FrameSocket
+from jetstream_server.replication.drivers.copy_turns import CopyTurns
 from jetstream_server.security.identity import ANONYMOUS
+from jetstream_server.serving.dataplane.connection import Connection
+from jetstream_server.serving.dataplane.server import DataPlaneServer
 from jetstream_server.serving.filtered_fetch import Filtered, FilteredFetches
 from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.grpc.reads_service import ReadsService
@@ -43,7 +53,7 @@ class Readers:
     """What serves the readers of a node with one stream, which has five records."""
 
     def __init__(self, folder: Path, *, leads: bool = True) -> None:
-        node = Node(folder / "streams", nodes=2)
+        node = self.node = Node(folder / "streams", nodes=2)
         node.start()
         if not leads:
             node.create("first", "first.>", replicas=(0, 1))  # The other node leads the second one.
@@ -54,12 +64,8 @@ class Readers:
         self.fetches = LongPoll(lambda: True, access)
         self.filtered = FilteredFetches(self.fetches)
         self.memory = ResponseMemoryLimiter(lambda peer: None)
-        self.service = ReadsService(
-            node.replicas,
-            self.fetches,
-            StreamAccess(access, node.replicas, node.cluster.registry),
-            self.memory,
-        )
+        self.access = StreamAccess(access, node.replicas, node.cluster.registry)
+        self.service = ReadsService(node.replicas, self.fetches, self.access, self.memory)
         self.grow(5)
 
     def grow(self, count: int) -> None:
@@ -95,6 +101,29 @@ class Readers:
 
     async def waits(self) -> None:
         await eventually(lambda: self.fetches.waiting == 1)
+
+    @asynccontextmanager
+    async def data_plane(self) -> AsyncIterator[tuple[FrameSocket, Connection]]:
+        """A client's end of a connection, and the server's."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            sock = socket.create_connection(listener.getsockname())
+            accepted, _ = listener.accept()
+        disk = OsDisk()
+        server = DataPlaneServer(
+            self.node.replicas, self.fetches, self.access, node_id=0, cluster_id="c", secret=b"",
+            copy_turns=CopyTurns(lambda: 0, lambda: 0), monotonic_clock=lambda: MonotonicUs(0),
+            disk=disk, connections_max=1, connections_per_address=1,
+        )._connection(FrameSocket(accepted, frames.REQUEST_BYTES_MAX, disk))  # fmt: skip
+        serving = asyncio.ensure_future(server.run())
+        client = FrameSocket(sock, frames.RESPONSE_BYTES_MAX)
+        try:
+            await client.send(Kind.HELLO, 0, dataplane_pb2.Hello(version=frames.PROTOCOL_VERSION))
+            await client.read_any(Kind.HELLO_REPLY)
+            yield client, server
+        finally:
+            client.close()
+            await serving
+            disk.close()
 
     async def search(self, offset: int, last_epoch: int) -> Filtered:
         position = FetchPosition(offset, last_epoch, 1 << 20, 1, 5_000)
@@ -197,6 +226,42 @@ async def test_too_few_records_are_answered_as_they_are_when_the_wait_ends(tmp_p
     found = await fetching
     assert found is not None
     assert found.next_offset == 2
+
+
+@pytest.mark.parametrize("cut_at", [6, 8])
+@on_loop
+async def test_records_that_are_replaced_while_their_answer_waits_behind_others_are_not_sent(
+    tmp_path: Path, cut_at: int
+) -> None:
+    """On the data plane. What lies below the cut is sent as it was found."""
+    readers = Readers(tmp_path)
+    epoch = readers.epoch
+    long = batch(random.Random(1).randbytes(900_000))
+    readers.replica.log.append(long, leader_epoch=epoch, timestamp_us=WallUs(0))
+    readers.grow(4)
+    async with readers.data_plane() as (client, server):
+        client.pause_reading()
+        for offset in [5] * 20 + [7]:
+            request = dataplane_pb2.DataFetchRequest(
+                stream=common_pb2.StreamRef(id=readers.replica.stream.id),
+                offset=offset,
+                last_epoch=epoch,
+                bytes_max=1,
+            )
+            await client.send(Kind.FETCH, offset, request)
+        await eventually(lambda: len(server._open) > 1)
+        await asyncio.sleep(0.05)  # All of them are found, and most wait for their turn.
+        readers.lose(cut_at, 4)
+        client.resume_reading()
+        frame = await client.read_any(Kind.FETCH_REPLY)
+        while frame.correlation == 5:
+            frame = await client.read_any(Kind.FETCH_REPLY)
+    answer = dataplane_pb2.DataFetchResponse.FromString(frame.head)
+    if cut_at == 6:
+        assert answer.error.code == "diverged"
+    else:
+        header = decode_header(frame.tail)
+        assert (header.base_offset, header.leader_epoch) == (7, epoch)
 
 
 @pytest.mark.parametrize("leads", [True, False])

@@ -59,7 +59,11 @@ async def answer(
     )
     if found is None:
         return Answer(response, position.last_epoch)
-    data = await _read_for(replica, found)
+    try:
+        data = await _read_for(replica, found)
+    except UnavailableError:
+        fetches.check_again(replica, position)  # Perhaps they were cut off.
+        raise
     fetches.check_again(replica, position)
     if may_be_encrypted(replica):
         data = await asyncio.to_thread(decrypted, replica, data, found.base_offset)
