@@ -367,8 +367,7 @@ class CommitLog:
         except CorruptBatchError as error:
             raise self._reader.missing(offset, segments.base_offsets[0]) from error
         try:
-            cuts = len(segment.cuts)
-            position, header = segment.locate(offset)
+            cuts, (position, header) = len(segment.cuts), segment.locate(offset)
             if header.next_offset > limit_offset:
                 return None
             slice_ = segment.slice_from(position, header, bytes_max, limit_offset, cuts)
