@@ -235,6 +235,62 @@ def test_a_node_that_was_to_stay_and_was_overlooked_keeps_what_it_holds(tmp_path
             assert [message.value for message in client.fetch("orders")] == [b"1"]
 
 
+def test_a_node_that_knows_more_than_the_voter_that_is_left_takes_over_its_metadata(
+    tmp_path: Path,
+) -> None:
+    """It had acted on it: it leads a stream in a later epoch, and one that the voter lacks."""
+    left, follower, lost = 2, 3, (0, 1)
+    with running_cluster(tmp_path / "nodes", 4) as cluster:
+        with Client(cluster.servers, timeout=20) as client:
+            client.create_stream("shared", "shared", replicas=2, min_insync_replicas=1)
+            client.reassign_stream("shared", (left, follower))
+            cluster.wait_for_isr("shared", [left, follower])
+            for number in range(20):
+                client.publish("shared", b"%d" % number)
+            cluster.wait_for_isr("shared", [left, follower])
+            leader = client.describe_cluster().controller
+            cluster.kill(left)
+            if leader != left:
+                cluster.kill(leader)
+                cluster.restart(leader)
+            # The next term has begun, and the voter that is left does not know.
+            cluster.wait_for(
+                "it leads", lambda: client.describe_stream("shared").leader == follower
+            )
+            unknown = client.create_stream("unknown", "unknown", replicas=1).id
+            client.reassign_stream("unknown", (follower,))
+            cluster.wait_for(
+                "it holds it", lambda: client.describe_stream("unknown").leader == follower
+            )
+            client.publish("unknown", b"1")
+            client.publish("shared", b"more")
+            epoch = client.describe_stream("shared").leader_epoch
+        for node in (*lost, follower):
+            cluster.kill(node)
+        name_voters(cluster, [left])
+        assert "it takes over theirs" not in unsafe_recover(cluster, left, "--yes")
+        assert "it takes over theirs" in unsafe_recover(cluster, follower, "--yes")
+        cluster.restart(left, follower)
+        server = cluster.cluster.grpc_addresses[follower]
+        with Client(server, timeout=20) as client:
+            cluster.wait_for_isr("shared", [left, follower])
+            assert {stream.name for stream in client.list_streams()} == {"shared"}
+            client.publish("shared", b"after")
+            described = client.describe_stream("shared")
+            assert described.leader_epoch > epoch
+            end = described.high_watermark
+            for node in (left, follower):
+                cluster.wait_for(
+                    f"node {node} has it",
+                    lambda node=node: len(cluster.api(node).values_upto("shared", end)) == end,  # type: ignore[misc]
+                )
+            assert cluster.segments(left, described.id) == cluster.segments(follower, described.id)
+            created = client.create_stream("unknown", "unknown", replicas=1)
+            assert created.id > unknown
+        quarantine = folder(cluster, follower) / "quarantine"
+        assert {path.name.split(".")[0] for path in quarantine.iterdir()} == {str(unknown)}
+
+
 def test_a_sole_survivor_that_may_have_forgotten_a_vote_goes_on_once_it_is_vouched_for(
     cluster: TestCluster,
 ) -> None:

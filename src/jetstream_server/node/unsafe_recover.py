@@ -84,6 +84,8 @@ def _described(folder: DataFolder, recovery: Recovery) -> Iterator[str]:
     yield "What may be lost:"
     yield f"* what {lost} had agreed on without this node: streams created, altered or deleted,"
     yield "  and that replicas here are not in sync, with all that was acknowledged after that"
+    if recovery.before.node_id not in recovery.after.voters:
+        yield "* what this node knows of the metadata and the voters do not: it takes over theirs"
     if recovery.gone:
         yield f"* all records of {_count(recovery.gone)} of which no node that stays has a copy:"
         yield f"  {_names(recovery.gone)}"

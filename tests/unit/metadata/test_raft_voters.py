@@ -684,7 +684,7 @@ def test_the_mutant_dies(
                 walk(seed)
             else:
                 play(scenario, seed)
-        except AssertionError as error:
+        except (AssertionError, StorageError) as error:
             print(f"{mutate.__name__}: seed {seed}: {error}")
             return
     pytest.fail(f"{mutate.__name__} survived")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,14 @@ from pathlib import Path
 import pytest
 
 from jetstream_protocol.errors import PreconditionFailedError, StorageError
-from jetstream_protocol.logfiles.metadata_records import Entry
+from jetstream_protocol.logfiles.metadata_records import Entry, Snapshot
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.member.unsafe_recovery import plan_recovery, read_metadata, recover
+from jetstream_server.metadata.member.unsafe_recovery import (
+    must_begin_anew,
+    plan_recovery,
+    read_metadata,
+    recover,
+)
 from jetstream_server.metadata.raft.group_file import Group, GroupFile
 from jetstream_server.metadata.raft.handshake import cluster_digest
 from jetstream_server.metadata.raft.journal import Journal
@@ -166,6 +172,10 @@ def test_the_metadata_is_read_from_snapshot_and_journal_without_what_was_truncat
     journal.append(Entry(b'\x00{"v":1}\n' + encode_command(create("c", (0,))).encode(), 5, 4))
     journal.sync()
     journal.close()
+    journal = Journal.open(directory)
+    journal.save_vote(7, "1")  # Says nothing of what is known here.
+    journal.sync()
+    journal.close()
     known = read_metadata(directory)
     assert [stream.name for stream in known.registry.streams.values()] == ["a", "c"]
     assert (known.term, known.last_index) == (4, 5)
@@ -189,6 +199,63 @@ def test_voters_that_the_log_has_named_are_those_of_which_some_are_left(tmp_path
     # The next one begins with what is left, whatever the log says.
     with pytest.raises(PreconditionFailedError, match="recovered already: its voters are 2;"):
         plan_recovery(directory, [NodeId(2)])
+
+
+@pytest.mark.parametrize(
+    ("node_id", "recoveries", "after", "anew"),
+    [
+        (3, 1, 3, True),
+        (3, 1, 1_000_000_001, False),
+        (3, 2, 1_000_000_001, True),
+        (3, 0, 3, False),
+        (2, 1, 3, False),
+    ],
+)
+def test_a_node_that_does_not_vote_gives_up_a_snapshot_from_before_the_recovery_once(
+    tmp_path: Path, node_id: int, recoveries: int, after: int, anew: bool
+) -> None:
+    """recoveries: of the group. after: the term of the entry behind the snapshot."""
+    journal = Journal.open(str(tmp_path))
+    base = tuple(Entry(b"\x01", index, 3) for index in (4, 5))
+    journal.install(Snapshot(5, 3, b"state", base))
+    journal.append(Entry(b"\x01", 6, after))
+    journal.sync()
+    group = Group(NodeId(node_id), ((NodeId(2), ""),), "ours", ("t",) * recoveries)
+    assert must_begin_anew(group, journal) == anew
+    journal.save_vote(9, "2")
+    journal.sync()
+    journal.begin_anew()
+    assert not must_begin_anew(group, journal)
+    journal.append(Entry(b"\x01", 1, 0))
+    journal.sync()
+    journal.close()
+    again = Journal.open(str(tmp_path))
+    assert [entry.index for entry in again.held] == [1]
+    assert (again.snapshot_index, again.term, again.lost) == (0, 9, "")
+    again.close()
+
+
+def test_a_crash_while_it_gives_it_up_leaves_the_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal.open(str(tmp_path))
+    base = tuple(Entry(b"\x01", index, 3) for index in (4, 5))
+    journal.install(Snapshot(5, 3, b"state", base))
+    journal.append(Entry(b"\x01", 6, 3))
+    journal.sync()
+
+    def fail(path: str) -> None:
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.remove", fail)
+        with pytest.raises(StorageError, match="offline"):
+            journal.begin_anew()
+    journal.close()
+    again = Journal.open(str(tmp_path))
+    assert (again.snapshot_index, again.last_index, again.lost) == (5, 5, "")
+    assert must_begin_anew(Group(NodeId(3), ((NodeId(2), ""),), "ours", ("t",)), again)
+    again.close()
 
 
 def recording(level: FeatureLevel, name: str = ACTIVITY) -> Cluster:

@@ -22,6 +22,7 @@ from jetstream_server.background import run_in_background
 from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.member.extension import RaftThreadExtension
 from jetstream_server.metadata.member.member_loop import Listener, MemberLoop
+from jetstream_server.metadata.member.unsafe_recovery import must_begin_anew
 from jetstream_server.metadata.raft.group_file import Group, GroupFile
 from jetstream_server.metadata.raft.handshake import Identity
 from jetstream_server.metadata.raft.joining import ask, ask_one
@@ -113,7 +114,7 @@ class Member:
     async def _live(self) -> None:
         try:
             group_file = await self._open_group_file()
-            journal = self._open_journal(group_file.group.voters)
+            journal = self._open_journal(group_file.group)
         except JetstreamError as error:
             self._listener.member_started(error)
             return
@@ -141,7 +142,7 @@ class Member:
             )
         return file
 
-    def _open_journal(self, voters: tuple[NodeId, ...]) -> Journal:
+    def _open_journal(self, group: Group) -> Journal:
         """Open the journal, and record this run in it before anything else."""
         config = self._config
         expected = ""
@@ -150,9 +151,12 @@ class Member:
                 f"the data folder belongs to cluster {config.cluster_id}, "
                 "and its metadata folder is empty"
             )
-        is_only_voter = voters == (config.node_id,)
+        is_only_voter = group.voters == (config.node_id,)
         journal = Journal.open(config.directory, alone=is_only_voter, expected=expected)
         try:
+            if must_begin_anew(group, journal):
+                logger.warning("metadata_begins_anew", snapshot_index=journal.snapshot_index)
+                journal.begin_anew()
             standing = journal.standing.begun(config.session)
             if config.accept_voters:
                 standing = standing.vouched_for()

@@ -11,6 +11,9 @@ of the recovered group moves epochs and ids far beyond any that the lost voters 
 (node_commands.set_cluster). The token is computed from the group and the remaining voters, so that
 all nodes with the same recovery form one group.
 
+The recovered group goes on from what its voters know. A node that does not vote may know more. It
+begins anew, at its next start, so that it ends with what they know (`must_begin_anew`).
+
 Reads as much of the journal as is readable. Changes nothing but `group.json`.
 """
 
@@ -27,7 +30,6 @@ from jetstream_protocol.logfiles.metadata_records import (
     ENTRY,
     STATE,
     TRUNCATE,
-    VOTE,
     VOTERS,
     Record,
     scan,
@@ -37,6 +39,7 @@ from jetstream_server.metadata.member.proposals import Proposals
 from jetstream_server.metadata.member.state_machine import RegistryStateMachine
 from jetstream_server.metadata.raft.files import read_file
 from jetstream_server.metadata.raft.group_file import Group, GroupFile
+from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.messages import REGULAR
 from jetstream_server.metadata.raft.messages import VOTERS as NAMED
 from jetstream_server.metadata.raft.voters import Voters
@@ -46,8 +49,9 @@ from jetstream_server.metadata.state.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class KnownHere:
-    """The metadata in a folder. modified: when the journal was last written (seconds, Unix).
-    voters: the last ones that the log has named; None: it has named none."""
+    """The metadata in a folder. term: of its last entry. modified: when the journal was last
+    written (seconds, Unix). voters: the last ones that the log has named; None: it has named
+    none."""
 
     term: int
     last_index: int
@@ -116,6 +120,19 @@ def recover(directory: str, recovery: Recovery) -> None:
     GroupFile.read(directory).replace(recovery.after)
 
 
+def must_begin_anew(group: Group, journal: Journal) -> bool:
+    """Whether a node that does not vote still has the state of the group before its recovery.
+
+    **safety** Its snapshot may hold decisions that no remaining voter knows. Nothing would remove
+    them: what is applied counts as agreed on. Entries behind the snapshot are not applied yet, and
+    those that the voters lack are removed as they follow. An entry of the recovered group shows
+    that everything before it has been compared with the voters'.
+    """
+    if not group.recoveries or group.node_id in group.voters or not journal.snapshot_index:
+        return False
+    return journal.held[-1].term <= group.voter_set.term_min
+
+
 def _check(before: Group, left: tuple[NodeId, ...]) -> None:
     known = ", ".join(map(str, before.voters))
     if not before.cluster_id:
@@ -179,11 +196,9 @@ def read_metadata(directory: str) -> KnownHere:
             entries = {at: each for at, each in entries.items() if at < record.index}
         elif record.kind == ENTRY:
             entries[record.index] = record
-        elif record.kind == VOTE:
-            term = max(term, record.term)
     while index + 1 in entries:
         index += 1
-        term = max(term, entries[index].term)
+        term = entries[index].term
         payload = entries[index].payload
         if payload[:1] == bytes([REGULAR]):
             machine.apply(payload[1:])

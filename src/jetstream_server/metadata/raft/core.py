@@ -99,15 +99,16 @@ class RaftCore(ChangingSyncObj):
             conf=configuration(timings),
             transport=self.core_outbox,
         )
-        self._begin_from_journal()
+        self._begin_from_journal(initial.term_min)
 
-    def _begin_from_journal(self) -> None:
+    def _begin_from_journal(self, term_min: int) -> None:
         log, journal = self.core_log, self.core_journal
         self._SyncObj__raftLog = log
         self._SyncObj__serializer = self.core_sender
         self._SyncObj__needLoadDumpFile = False  # The driver has restored the snapshot.
-        self._SyncObj__raftCurrentTerm = max(journal.term, log[-1].term)
-        self._SyncObj__votedForNodeId = log.getVotedForNodeId()
+        term = max(journal.term, log[-1].term, term_min)
+        self._SyncObj__raftCurrentTerm = term
+        self._SyncObj__votedForNodeId = log.getVotedForNodeId() if term == journal.term else None
         self._SyncObj__raftCommitIndex = log.getRaftCommitIndex()
         self._SyncObj__raftLastApplied = log.getRaftCommitIndex()
         if not self.core_nodes:

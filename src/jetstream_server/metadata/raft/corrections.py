@@ -122,6 +122,23 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
                 'docs/operations/lost_node.md, "A lost or damaged metadata folder"'
             )
 
+    def _check_applied(self, message: Message) -> None:
+        """Raise StorageError if entries show that the leader's log lacks what was applied here.
+
+        pysyncobj would only ask for other entries, for ever: there is no common one to ask for.
+        """
+        index, term = message["prevLogIdx"], message["prevLogTerm"]
+        applied = self._SyncObj__raftLastApplied
+        if message["term"] < self._SyncObj__raftCurrentTerm or index > applied:
+            return
+        held = self.core_journal.entries(index, 1)
+        if held and held[0].index == index:
+            differs = held[0].term != term
+        else:
+            differs = term > self.core_journal.entry(applied).term  # Terms only grow.
+        if differs:
+            self._check_removal(index)
+
     # Which members count (voting.py).
 
     def _counts(self, node: Any) -> bool:
@@ -243,6 +260,8 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
             return self.may_lead()
         if kind == "append_entries" and "serialized" in message:
             return self._take_piece(message)
+        if kind == "append_entries":
+            self._check_applied(message)
         return True
 
     def _take_piece(self, message: Message) -> bool:

@@ -39,7 +39,11 @@ from jetstream_protocol.logfiles.metadata_records import (
 )
 from jetstream_server.metadata.raft.files import identity_of, read_file, replace_file
 from jetstream_server.metadata.raft.journal_recovery import recover
-from jetstream_server.metadata.raft.snapshot_file import read_snapshot, write_snapshot
+from jetstream_server.metadata.raft.snapshot_file import (
+    read_snapshot,
+    remove_snapshot,
+    write_snapshot,
+)
 from jetstream_server.metadata.raft.standing import VoterState, VoterStatus
 from jetstream_server.metadata.raft.synced_file import SyncedFile
 from jetstream_server.metadata.raft.voters import Voters
@@ -229,6 +233,15 @@ class Journal:
         self.snapshot_voters = _voters_of(snapshot)
         self._installing = snapshot
 
+    def begin_anew(self) -> None:
+        """Remove every entry and the snapshot, durably; standing, term and vote stay. After a crash
+        in between, the snapshot is still the start of the log. Raises StorageError."""
+        self.held = []
+        self.snapshot_index = self.snapshot_term = 0
+        self.snapshot_voters = None
+        self._unwritten.clear()
+        self._guarded(self._forget)
+
     def close(self) -> None:
         """Close the files. Unsynced records are dropped, as in a crash."""
         if self._descriptor < 0:
@@ -265,6 +278,10 @@ class Journal:
         write_snapshot(self.directory, snapshot)
         self._rewrite(os.path.join(self.directory, "journal"))
         self._installing = None
+
+    def _forget(self) -> None:
+        self._rewrite(os.path.join(self.directory, "journal"))
+        remove_snapshot(self.directory)
 
     def _check_beginning(self, path: str) -> None:
         """Raise StorageError when entries between snapshot and journal are missing: the snapshot is

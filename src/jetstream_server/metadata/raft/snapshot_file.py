@@ -22,7 +22,7 @@ from jetstream_protocol.logfiles.metadata_records import (
     encode_record,
     scan,
 )
-from jetstream_server.metadata.raft.files import read_file, replace_file
+from jetstream_server.metadata.raft.files import read_file, replace_file, sync_path
 from jetstream_server.metadata.raft.voters import Voters
 
 
@@ -38,6 +38,12 @@ def read_snapshot(directory: str) -> Snapshot | None:
     """Read the snapshot in a journal's directory. Raises StorageError if it is damaged."""
     path = os.path.join(directory, "snapshot")
     return decode_snapshot(read_file(path), path) if os.path.exists(path) else None
+
+
+def remove_snapshot(directory: str) -> None:
+    """Remove the snapshot, durably."""
+    os.remove(os.path.join(directory, "snapshot"))
+    sync_path(directory)
 
 
 def snapshot_file(directory: str) -> bytes:

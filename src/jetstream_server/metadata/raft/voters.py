@@ -22,6 +22,8 @@ from jetstream_protocol.types import NodeId
 
 VOTERS_MAX = 64
 ADDRESS_CHARACTERS_MAX = 300
+TERMS_PER_RECOVERY = 1_000_000_000
+"""More than the lost voters can have entered: a term a second for thirty years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,13 @@ class Voters:
     @property
     def ids(self) -> tuple[NodeId, ...]:
         return tuple(node_id for node_id, _ in self.addresses)
+
+    @property
+    def term_min(self) -> int:
+        """The terms in which these voters elect leaders are higher. **safety** An entry is known by
+        its number and term, so no term may be one in which voters that a recovery has lost have
+        elected another leader. Those that are left may not have heard of it."""
+        return self.recoveries * TERMS_PER_RECOVERY
 
     def __contains__(self, node_id: NodeId) -> bool:
         return any(voter == node_id for voter, _ in self.addresses)
