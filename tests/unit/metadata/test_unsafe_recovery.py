@@ -25,22 +25,28 @@ from jetstream_server.metadata.raft.voters import Voters
 from jetstream_server.metadata.state.activity import ACTIVITY
 from jetstream_server.metadata.state.command_json import Command, encode_command
 from jetstream_server.metadata.state.commands import (
-    ACTIVITY_RECOVERY_LEVEL,
     FEATURE_LEVEL_MAX,
+    RECOVERY_LEVEL,
     CreateStream,
     FenceNode,
     RegisterNode,
     SetCluster,
 )
 from jetstream_server.metadata.state.model import FeatureLevel
-from jetstream_server.metadata.state.node_commands import EVENTS_PER_RECOVERY
+from jetstream_server.metadata.state.node_commands import (
+    EPOCHS_PER_EARLIER_RECOVERY,
+    EPOCHS_PER_RECOVERY,
+    EVENTS_PER_RECOVERY,
+)
 from jetstream_server.metadata.state.outbox import Outbox
-from jetstream_server.metadata.state.registry import REVISIONS_PER_RECOVERY
+from jetstream_server.metadata.state.registry import (
+    REVISIONS_PER_EARLIER_RECOVERY,
+    REVISIONS_PER_RECOVERY,
+)
 from tests.unit.metadata.cluster import ADDRESSES, Cluster
 
 VOTERS = (NodeId(0), NodeId(1), NodeId(2))
 GROUP = Group(NodeId(2), tuple((voter, "") for voter in VOTERS), "ours")
-EPOCHS = 1000
 
 
 def create(name: str, replicas: tuple[int, ...], observers: tuple[int, ...] = ()) -> Command:
@@ -271,17 +277,27 @@ def recording(level: FeatureLevel, name: str = ACTIVITY) -> Cluster:
 class TestRecovered:
     """What the recovered group's first command does."""
 
-    def test_epochs_and_ids_begin_beyond_what_the_lost_voters_may_have_given_out(self) -> None:
-        cluster = Cluster(3)
+    @pytest.mark.parametrize(
+        ("level", "epochs", "revisions"),
+        [
+            (RECOVERY_LEVEL, EPOCHS_PER_RECOVERY, REVISIONS_PER_RECOVERY),
+            (RECOVERY_LEVEL - 1, EPOCHS_PER_EARLIER_RECOVERY, REVISIONS_PER_EARLIER_RECOVERY),
+        ],
+    )
+    def test_epochs_and_ids_begin_beyond_what_the_lost_voters_may_have_given_out(
+        self, level: int, epochs: int, revisions: int
+    ) -> None:
+        """Older software skips fewer, and all nodes must decide alike."""
+        cluster = recording(FeatureLevel(level))
         stream = cluster.create()
         before = cluster.registry.revision
         cluster.do(SetCluster(recoveries=["t"]))
         after = cluster.now(stream)
-        assert after.leader_epoch == stream.leader_epoch + EPOCHS
-        assert after.stream_epoch == stream.stream_epoch + EPOCHS
+        assert after.leader_epoch == stream.leader_epoch + epochs
+        assert after.stream_epoch == stream.stream_epoch + epochs
         for node_id in (0, 1, 2):
-            cluster.register(node_id)
-        assert cluster.create("b", "b").id > before + REVISIONS_PER_RECOVERY
+            cluster.register(node_id, feature_level_max=level)
+        assert cluster.create("b", "b").id == before + 1 + revisions + 4
 
     def test_all_sessions_end_and_who_was_in_sync_leads_again_once_it_registers(self) -> None:
         cluster = Cluster(3)
@@ -307,7 +323,7 @@ class TestRecovered:
 
     def test_older_software_numbers_them_as_before(self) -> None:
         """All nodes must decide alike."""
-        cluster = recording(FeatureLevel(ACTIVITY_RECOVERY_LEVEL - 1))
+        cluster = recording(FeatureLevel(RECOVERY_LEVEL - 1))
         cluster.do(SetCluster(recoveries=["t"]))
         outbox = cluster.registry.activity
         assert outbox.next_sequence == len(outbox.events) + 1
@@ -327,7 +343,10 @@ class TestRecovered:
         with pytest.raises(PreconditionFailedError, match="other recoveries"):
             cluster.do(SetCluster(recoveries=["u"]))
         cluster.do(SetCluster(recoveries=["t", "u"]))
-        assert cluster.now(stream).leader_epoch == stream.leader_epoch + 2 * EPOCHS
+        assert (
+            cluster.now(stream).leader_epoch
+            == stream.leader_epoch + 2 * EPOCHS_PER_EARLIER_RECOVERY
+        )
 
     def test_a_snapshot_keeps_it(self) -> None:
         cluster = Cluster(3)

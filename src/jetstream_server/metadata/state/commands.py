@@ -32,8 +32,9 @@ VOTERS_LEVEL = FeatureLevel(4)
 """From this level on the group's log may name its voters (metadata/raft/voters.py)."""
 CURSOR_EVENTS_LEVEL = FeatureLevel(5)
 """From this level on the stream of activity tells of cursors (NoteCursors)."""
-ACTIVITY_RECOVERY_LEVEL = FeatureLevel(5)
-"""From this level on a recovery skips numbers of events (node_commands.py)."""
+RECOVERY_LEVEL = FeatureLevel(5)
+"""From this level on a recovery skips numbers of events, and more epochs and revisions than before
+(node_commands.py, registry.py)."""
 REPLICA_EVENTS_LEVEL = FeatureLevel(5)
 """From this level on `replicas` of an event are nodes, and not their number (activity.py)."""
 COPY_BYTES_PER_SECOND_MIN = 64 * 1024

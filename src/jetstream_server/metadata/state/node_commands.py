@@ -30,9 +30,9 @@ from jetstream_server.metadata.state.changes import (
     StreamChanged,
 )
 from jetstream_server.metadata.state.commands import (
-    ACTIVITY_RECOVERY_LEVEL,
     COPY_BYTES_PER_SECOND_MAX,
     COPY_BYTES_PER_SECOND_MIN,
+    RECOVERY_LEVEL,
     Barrier,
     ClaimController,
     DrainNode,
@@ -53,8 +53,11 @@ from jetstream_server.metadata.state.model import (
 from jetstream_server.metadata.state.placement import Election
 from jetstream_server.metadata.state.tables import Tables
 
-EPOCHS_PER_RECOVERY = 1_000
-"""More than the number of elections that the lost voters can know and this group does not."""
+EPOCHS_PER_RECOVERY = 1_000_000
+"""More than the number of elections of one stream that the lost voters can know and this group does
+not: one a second for eleven days."""
+EPOCHS_PER_EARLIER_RECOVERY = 1_000
+"""Below RECOVERY_LEVEL."""
 EVENTS_PER_RECOVERY = 1_000_000_000
 """More than the number of events that the lost voters can have noted without this group."""
 
@@ -189,20 +192,19 @@ def _checked_recoveries(before: ClusterSettings, recoveries: tuple[str, ...]) ->
 def _recovered(tables: Tables) -> tuple[Change, ...]:
     """End every session. Nodes stay eligible, and may lead again once they register."""
     nodes = [node for _, node in sorted(tables.nodes.items()) if not node.fenced]
+    is_earlier = tables.settings.feature_level < RECOVERY_LEVEL
+    epochs = EPOCHS_PER_EARLIER_RECOVERY if is_earlier else EPOCHS_PER_RECOVERY
     return (
         *(NodeChanged(node, replace(node, fenced=True)) for node in nodes),
         *(LeaderReported(stream_id, ()) for stream_id in sorted(tables.reports)),
-        *(
-            StreamChanged(stream, begun_anew(stream, EPOCHS_PER_RECOVERY))
-            for stream in tables.streams.values()
-        ),
+        *(StreamChanged(stream, begun_anew(stream, epochs)) for stream in tables.streams.values()),
         *_events_skipped(tables),
     )
 
 
 def _events_skipped(tables: Tables) -> tuple[Change, ...]:
     """**safety** Older software does not know of it."""
-    if tables.settings.feature_level < ACTIVITY_RECOVERY_LEVEL:
+    if tables.settings.feature_level < RECOVERY_LEVEL:
         return ()
     if tables.find(ACTIVITY, "") is None:
         return ()

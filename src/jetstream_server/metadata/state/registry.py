@@ -54,8 +54,10 @@ from jetstream_server.metadata.state.state_image import StateImage
 from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.security.state import SecurityState
 
-REVISIONS_PER_RECOVERY = 1_000_000
-"""More than the lost voters can have applied without this group."""
+REVISIONS_PER_RECOVERY = 1_000_000_000
+"""More than the lost voters can have applied without this group: one a second for thirty years."""
+REVISIONS_PER_EARLIER_RECOVERY = 1_000_000
+"""Below RECOVERY_LEVEL."""
 
 _BUGS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError)
 """Exceptions that a bug in a decision would raise, on every node alike. Nothing has changed then,
@@ -126,7 +128,10 @@ class Registry(Tables):
                 self._follow_incarnation(change)
             elif isinstance(change, SettingsChanged) and _is_recovery(change):
                 # Ids are revisions, and the lost voters may have given out more of them.
-                self.revision += REVISIONS_PER_RECOVERY
+                is_earlier = level < commands.RECOVERY_LEVEL
+                self.revision += (
+                    REVISIONS_PER_EARLIER_RECOVERY if is_earlier else REVISIONS_PER_RECOVERY
+                )
         self._changes.extend(decision.changes)
         self._note_activity(decision.changes)
         return _encode({"revision": revision, **decision.result})
