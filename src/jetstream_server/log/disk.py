@@ -35,11 +35,18 @@ DESCRIPTORS_MIN = 512
 """Half of the usual soft limit of 1,024; the other half is for sockets."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 def is_full(error: OSError) -> bool:
     """Whether the operation failed only because the disk is full; it may succeed later."""
     return error.errno in _FULL
+
+
+def lacks_descriptors(error: BaseException | None) -> bool:
+    """Whether a file was not opened because the process or the machine has no descriptor left: that
+    says nothing of the file."""
+    return isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR
 
 
 def storage_error(error: OSError, doing: str) -> StorageError:
@@ -298,7 +305,7 @@ class OsDisk:
         try:
             return os.open(path, flags | os.O_CLOEXEC, mode)
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
+            if not lacks_descriptors(error):
                 raise
         self._close_half()
         return os.open(path, flags | os.O_CLOEXEC, mode)

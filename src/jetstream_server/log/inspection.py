@@ -18,6 +18,7 @@ from typing import Protocol
 from jetstream_protocol.batch import HEADER_BYTES, BatchHeader
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles.scan import SCAN_BYTES, Tail, Window, find_valid
+from jetstream_server.log.disk import lacks_descriptors
 from jetstream_server.log.index import Index
 
 PAGE_BYTES = 4096
@@ -81,7 +82,7 @@ def inspect(
     disk: Source, segment: Inspected, start: tuple[int, int] | None = None,
     end_position: int | None = None,
 ) -> list[BadRange]:  # fmt: skip
-    """The bad ranges, in order.
+    """The bad ranges, in order. Raises OSError if no descriptor is left to read the file.
 
     start: position and offset of the first batch to check; None: the segment's first.
     end_position: check up to the end of the batch that reaches there; None: the whole segment.
@@ -130,21 +131,27 @@ class _Inspection:
 
     def _read(self, position: int, length: int) -> bytes:
         """Read those bytes, with zeros for the pages that cannot be read."""
-        path = self._segment.path
-        try:
-            data = self._disk.pread(path, position, length)
-        except OSError:
-            data = b"".join(self._pages(path, position, position + length))
+        data = self._pread(position, length)
+        if data is None:
+            data = b"".join(self._pages(position, position + length))
         return data.ljust(length, b"\0")
 
-    def _pages(self, path: str, position: int, end: int) -> list[bytes]:
+    def _pread(self, position: int, length: int) -> bytes | None:
+        """None: the device cannot read that."""
+        try:
+            return self._disk.pread(self._segment.path, position, length)
+        except OSError as error:
+            if lacks_descriptors(error):
+                raise
+            return None
+
+    def _pages(self, position: int, end: int) -> list[bytes]:
         pages = []
         while position < end:
             page = position // PAGE_BYTES
             page_end = min(page * PAGE_BYTES + PAGE_BYTES, end)
-            try:
-                data = self._disk.pread(path, position, page_end - position)
-            except OSError:
+            data = self._pread(position, page_end - position)
+            if data is None:
                 self._unreadable.add(page)
                 data = b""
             pages.append(data.ljust(page_end - position, b"\0"))

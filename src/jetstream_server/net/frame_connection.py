@@ -9,7 +9,6 @@ UnreadableSliceError is raised before the first byte of a frame: another frame m
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -33,12 +32,6 @@ class UnreadableSliceError(StorageError):
     def __init__(self, slice_: LogSlice, error: OSError) -> None:
         super().__init__(storage_error(error, f"reading {slice_.path}").message)
         self.slice = slice_
-
-
-def lacks_descriptors(error: BaseException | None) -> bool:
-    """Whether a file was not opened because the process or the machine has no descriptor left: that
-    says nothing of the file."""
-    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 class FrameConnection(Protocol):

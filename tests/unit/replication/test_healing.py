@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -11,13 +12,17 @@ from typing import cast
 
 import pytest
 
-from jetstream_protocol.errors import RecordsDamagedError, UnavailableError
+from jetstream_protocol.errors import RecordsDamagedError, StorageError, UnavailableError
+from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.inspection import BadRange, Inspected
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import healing
 from jetstream_server.replication.drivers.healing import Healing
+from jetstream_server.replication.drivers.scrub import Scrub
 from jetstream_server.replication.drivers.segment_repair import SegmentRepair
 from jetstream_server.replication.listeners import Listeners
+from jetstream_server.serving.grpc.digests import read_checked
+from tests.support.log_disk import FaultyDisk
 from tests.support.loops import on_loop
 from tests.support.node import Node, read_values
 from tests.support.rot import rot
@@ -28,9 +33,11 @@ class NoRepair:
 
 
 @asynccontextmanager
-async def healed(tmp_path: Path) -> AsyncIterator[tuple[Healing, Replica, Path]]:
+async def healed(
+    tmp_path: Path, disk: Disk | None = None
+) -> AsyncIterator[tuple[Healing, Replica, Path]]:
     """A node with a stream of several segments, the first of them sealed."""
-    node = Node(tmp_path / "streams", segment_bytes=2000)
+    node = Node(tmp_path / "streams", segment_bytes=2000, disk=disk)
     replicas = node.open()
     healing_ = Healing(replicas, cast(SegmentRepair, NoRepair()), node.disk, ThreadPoolExecutor(1))
     node.begin(Listeners(roles=(healing_,), healer=healing_))
@@ -108,6 +115,49 @@ async def test_a_read_that_fails_is_reported_and_is_to_be_tried_again(tmp_path: 
         await healing_.examined(replica, bad.base_offset)
         assert suspected.is_set()
         assert replica.log.lost_range is not None
+
+
+@on_loop
+async def test_without_a_descriptor_left_nothing_is_suspected_and_nothing_found_bad(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk(OsDisk())
+    async with healed(tmp_path, disk) as (healing_, replica, segment):
+        found = replica.read(3, 1)
+        assert found is not None
+        disk.fail("pread", ".log", errno.EMFILE)
+        with pytest.raises(UnavailableError, match="no file descriptor left"):
+            replica.read(3, 1)
+        with pytest.raises(StorageError):
+            await read_checked(replica, 39, 1 << 20)
+        assert not healing_._suspicions
+        with ThreadPoolExecutor(1) as thread:
+            scrub = Scrub(healing_._replicas, disk, thread, bytes_per_second=1 << 30)
+            await scrub._scrub(replica, replica.log.damage.segments()[0])
+        assert not healing_._suspicions
+        healing_.suspect(replica, 3, whole=True)
+        await healing_.examined(replica, 3)
+        assert not replica.log.damage.is_damaged
+
+        disk.heal()
+        bad = rot(segment)
+        await healing_.examined(replica, bad.base_offset)
+        assert replica.log.lost_range == (bad.base_offset, bad.next_offset)
+
+
+@on_loop
+async def test_marks_that_cannot_be_checked_for_lack_of_a_descriptor_are_checked_later(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk(OsDisk())
+    async with healed(tmp_path, disk) as (healing_, replica, segment):
+        bad = rot(segment)
+        await healing_.examined(replica, bad.base_offset)
+        disk.fail("pread", ".log", errno.EMFILE)
+        healing_._inspected.clear()
+        await healing_._repair_replica(replica)
+        assert replica.log.lost_range == (bad.base_offset, bad.next_offset)
+        assert replica not in healing_._inspected
 
 
 @on_loop

@@ -29,6 +29,7 @@ from jetstream_server.replication.drivers.leader_stream import (
     LeaderStream,
 )
 from jetstream_server.replication.listeners import Listeners, ReplicaListener
+from tests.support.descriptors import no_descriptor_left
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
 from tests.unit.metadata.cluster import Cluster
@@ -149,6 +150,25 @@ async def test_records_take_a_risen_high_watermark_along(tmp_path: Path) -> None
             await follower.ask(offset)
             await eventually(lambda asked=offset: len(follower.told) > asked)  # type: ignore[misc]
         assert follower.told == [(0, [b"a"]), (1, [b"b"]), (2, [b"c"]), (3, [])]
+
+
+@on_loop
+async def test_a_segment_that_no_descriptor_is_left_for_is_refused_and_not_suspected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with followed(tmp_path) as follower:
+        suspected: list[int] = []
+        monkeypatch.setattr(
+            follower.node.replicas, "suspect", lambda stream_id, offset: suspected.append(offset)
+        )
+        follower.node.append(follower.replica, b"a", flush=False)
+        with no_descriptor_left():
+            await follower.ask(0)
+            await eventually(lambda: bool(follower.errors))
+        assert follower.errors == ["unavailable"]
+        await follower.ask(0)
+        await eventually(lambda: follower.told == [(0, [b"a"])])
+        assert suspected == []
 
 
 @on_loop

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import resource
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -31,6 +30,7 @@ from jetstream_server.serving.dataplane import connection as connections
 from jetstream_server.serving.dataplane.connection import Connection, Found
 from jetstream_server.serving.long_poll import FetchTimes
 from tests.support.access import for_the_known, open_to_all
+from tests.support.descriptors import no_descriptor_left
 from tests.support.loops import eventually, on_loop
 
 HELLO = frames.encode(Kind.HELLO, 1, pb.Hello(version=1).SerializeToString())
@@ -57,19 +57,6 @@ class Fetches:
         finally:
             self.waiting -= 1
         raise AssertionError
-
-
-@contextmanager
-def no_descriptor_left() -> Iterator[None]:
-    """This process cannot open anything."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)
-    os.close(free)  # The lowest that is free.
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 class Client:

@@ -32,6 +32,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId, WallUs
 from jetstream_server.log.commit_log import CommitLog, LogSlice
+from jetstream_server.log.disk import lacks_descriptors
 from jetstream_server.metadata.state.commands import ChangeIsr, ConfirmFlush
 from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
 from jetstream_server.replication.core.closeness import Closeness
@@ -298,8 +299,7 @@ class Replica:
         self.moved()
 
     def _know_gaps(self) -> None:
-        """Note the committed offset: compaction leaves gaps only below it, and followers accept
-        gaps only there."""
+        """Note the committed offset: compaction leaves, and followers accept, gaps only below."""
         if self.stream.was_compacted:
             known = min(self.log.committed_below, self.log.log_end_offset)
             self.high_watermark = max(self.high_watermark, known)
@@ -522,15 +522,15 @@ class Replica:
         return self._read(offset, bytes_max, self.high_watermark)
 
     def _read(self, offset: int, bytes_max: int, limit_offset: int) -> LogSlice | None:
-        """Read the log. Raises RecordsDamagedError when the disk is known to have lost the records,
-        UnavailableError while that is being checked."""
+        """Read the log. Raises RecordsDamagedError for known damage, otherwise UnavailableError."""
         try:
             return self.log.read(offset, bytes_max, limit_offset)
         except RecordsDamagedError as error:
             raise lost(self.stream, self.node_id, error) from error
         except StorageError as error:
-            self.on_unreadable(self, offset)
-            raise unread(self.stream, self.node_id, offset) from error
+            if not lacks_descriptors(error.__cause__):
+                self.on_unreadable(self, offset)
+            raise unread(self.stream, self.node_id, offset, error.__cause__) from error
 
     def check_readable(self) -> None:
         """Raise an error unless reading is possible: StreamNotFoundError for a deleted stream,

@@ -8,6 +8,7 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
     UnavailableError,
 )
+from jetstream_server.log.disk import lacks_descriptors
 from jetstream_server.metadata.state.model import StreamMetadata
 
 
@@ -29,12 +30,15 @@ def lost(stream: StreamMetadata, node_id: int, error: RecordsDamagedError) -> Re
     )
 
 
-def unread(stream: StreamMetadata, node_id: int, offset: int) -> UnavailableError:
-    """The error while suspected damage is being checked."""
-    return UnavailableError(
-        f"node {node_id} could not read offset {offset} of stream {stream.name!r}, and is "
-        "inspecting its file; try again"
-    )
+def unread(
+    stream: StreamMetadata, node_id: int, offset: int, cause: BaseException | None = None
+) -> UnavailableError:
+    """The error while suspected damage is being checked, unless nothing is suspected because of the
+    cause."""
+    problem = f"node {node_id} could not read offset {offset} of stream {stream.name!r}"
+    if lacks_descriptors(cause):
+        return UnavailableError(f"{problem}: it has no file descriptor left; try again")
+    return UnavailableError(f"{problem}, and is inspecting its file; try again")
 
 
 def unsearched(stream: StreamMetadata, node_id: int) -> UnavailableError:

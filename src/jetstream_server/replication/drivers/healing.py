@@ -119,8 +119,11 @@ class Healing(RoleListener, Healer):
                 continue
             key = next(iter(self._suspicions))
             begun = loop.time()
+            is_bad = False
             try:
                 is_bad = await self._examine(*key)
+            except OSError as error:  # No descriptor is left: whoever reads on will report it anew.
+                logger.warning("records_not_inspected", offset=key[1], reason=str(error))
             finally:
                 for waiting in self._suspicions.pop(key):
                     if not waiting.done():
@@ -225,7 +228,11 @@ class Healing(RoleListener, Healer):
         self._distrust(replica)
         if replica.needs_rebuild or replica.log.offline_reason:
             return
-        await self._inspect_again(replica)
+        try:
+            await self._inspect_again(replica)
+        except OSError as error:
+            self._log_reason(replica, str(error))
+            return
         for base_offset in sorted({bad.base_offset for bad in damage.ranges}):
             if replica.stream.is_alone(replica.node_id):
                 return  # No replica has it. The rest can be read.

@@ -22,6 +22,7 @@ from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import MonotonicUs, NodeId
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log.disk import lacks_descriptors
 from jetstream_server.net.frame_connection import FrameConnection, UnreadableSliceError
 from jetstream_server.replication.core.messages import (
     Answer,
@@ -263,9 +264,9 @@ class LeaderStream(Copier):
     def _answer_anew(
         self, records: pb.Records, slices: list[LogSlice], error: UnreadableSliceError
     ) -> None:
-        """Handle a slice that cannot be read: its file was removed or compacted meanwhile, or the
-        disk has lost it. Nothing was sent. Refuse only that stream, have its file inspected, and
-        answer the other streams again."""
+        """Handle a slice that cannot be read: its file was removed, cut or compacted meanwhile, or
+        the disk has lost it, or no descriptor is left. Nothing was sent. Refuse only that stream,
+        have its file inspected if that may find something, and answer the other streams again."""
         waiting = iter(slices)
         for part in records.parts:
             slice_ = next(waiting) if part.length else None
@@ -273,7 +274,8 @@ class LeaderStream(Copier):
             if part.HasField("error"):
                 self._refused.append(part)
             elif stream is not None and slice_ is error.slice and not error.slice.is_gone:
-                self._replicas.suspect(part.stream_id, error.slice.base_offset)
+                if not lacks_descriptors(error.__cause__):
+                    self._replicas.suspect(part.stream_id, error.slice.base_offset)
                 self._forget(part.stream_id)
                 self._refused.append(
                     error_to_proto(stream.request, UnavailableError(error.message))

@@ -28,10 +28,10 @@ from jetstream_protocol.types import WallUs
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import WallClock
 from jetstream_server.log.commit_log import CommitLog
+from jetstream_server.log.disk import lacks_descriptors
 from jetstream_server.log.retention import Limits, Span, judge
 from jetstream_server.log.segment import Segment
 from jetstream_server.metadata.state.model import StreamMetadata, StreamSettings
-from jetstream_server.net.frame_connection import lacks_descriptors
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import RoleListener
 from jetstream_server.replication.replica_manager import ReplicaManager

@@ -80,9 +80,12 @@ class Scrub:
             if replica.closed or replica.log.offline_reason or segment.is_gone:
                 return
             end, end_offset = seen.boundary_behind(position + PART_BYTES)
-            found, read = await loop.run_in_executor(
-                self._thread, _check, self._disk, seen, (position, offset), end
-            )
+            try:
+                found, read = await loop.run_in_executor(
+                    self._thread, _check, self._disk, seen, (position, offset), end
+                )
+            except OSError:
+                break  # No descriptor is left. The next round checks the rest.
             self.bytes_read += read
             if found:
                 self._replicas.healer.suspect(replica, found[0].start_offset, whole=True)

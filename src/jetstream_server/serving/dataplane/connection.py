@@ -35,12 +35,12 @@ from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log.disk import lacks_descriptors
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net.error_limits import bounded
 from jetstream_server.net.frame_connection import (
     FrameConnection,
     UnreadableSliceError,
-    lacks_descriptors,
 )
 from jetstream_server.net.frame_socket import decode_head
 from jetstream_server.security.access_control import AccessControl

@@ -16,8 +16,7 @@ from jetstream_protocol import batch as batches
 from jetstream_protocol.errors import CorruptBatchError, StorageError, UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.log.commit_log import LogSlice
-from jetstream_server.log.disk import storage_error
-from jetstream_server.net.frame_connection import lacks_descriptors
+from jetstream_server.log.disk import lacks_descriptors, storage_error
 from jetstream_server.net.page_cache import make_resident
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.unreadable import unread
