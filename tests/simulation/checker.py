@@ -141,6 +141,10 @@ class Checker:
         """A new process could not open the log: what its files hold is there."""
         self._shadows[node_id].is_unread = True
 
+    def begun_anew(self, node_id: int) -> None:
+        """A log that could not be opened was emptied: what its files held is gone."""
+        self._shadows[node_id].is_unread = False
+
     def reopened(self, node_id: int, log: CommitLog) -> None:
         """A new process recovered the log."""
         shadow = self._shadows[node_id]

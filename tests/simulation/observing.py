@@ -99,6 +99,7 @@ def _accept(self: Replica, *arguments: Any) -> Any:
     process = _process_of(self)
     checker, world = _checker(self), process.world
     before = self.log.log_end_offset
+    was_opened = not self.unreadable_reason
     is_sound = not (self.needs_rebuild or self.log.offline_reason or self.log.lost_range)
     # A copy of a compacted log that lacks tombstones begins anew, whatever it holds.
     may_drop = (Truncate,) if self.stream.was_compacted else (Truncate, Reset)
@@ -128,6 +129,10 @@ def _accept(self: Replica, *arguments: Any) -> Any:
                 process.note_of(self, f"truncated from {before} to {offset}")
         case Reset(offset):
             world.count("reset")
+            if not was_opened:
+                world.count("log not opened, fetched anew")
+                process.logs.append(self.log)
+                checker.begun_anew(process.node_id)
             if self.stream.id == process.cluster.stream_id:
                 process.cluster.faults.scenario.begins_anew(process)
             if world.trace is not None:

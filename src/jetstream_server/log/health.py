@@ -10,6 +10,8 @@
   records that can be read (`CommitLog.salvage`).
 * **Damage** found when the log was opened takes it offline too, until the damaged records are
   discarded.
+* A log that could not be opened because of its device is **unread**: nothing is known of its
+  records. It comes back by being emptied, or at a start that can read it.
 """
 
 from __future__ import annotations
@@ -25,11 +27,14 @@ class Health:
     """`offline_reason` is "" while the log takes appends. `has_failed`: an operation has failed, so
     the log's content is not trusted. on_failure: called once per failure, by any thread."""
 
-    __slots__ = ("_directory", "_is_damaged", "has_failed", "offline_reason", "on_failure")
+    __slots__ = (
+        "_directory", "_is_damaged", "_is_unread", "has_failed", "offline_reason", "on_failure",
+    )  # fmt: skip
 
     def __init__(self, directory: str, damage: str) -> None:
         self._directory = directory
         self._is_damaged = bool(damage)
+        self._is_unread = False
         self.has_failed = False
         self.offline_reason = damage
         self.on_failure: Callable[[], None] | None = None
@@ -40,21 +45,27 @@ class Health:
             raise StorageError(f"{self._directory} is offline: {self.offline_reason}")
 
     def require_recoverable(self) -> None:
-        """Raise StorageError if the log is offline for another reason than failure or damage: it
-        was closed or deleted, or was never opened."""
-        if not (self.has_failed or self._is_damaged):
+        """Raise StorageError if the log is offline for another reason than failure, damage or its
+        device: it was closed or deleted, or something else kept it from being opened."""
+        if not (self.has_failed or self._is_damaged or self._is_unread):
             self.require_online()
 
     def end(self, reason: str) -> None:
         """Accept no more operations. An older reason stays."""
         self.offline_reason = self.offline_reason or reason
 
+    def unread(self, reason: str) -> None:
+        """Take a log offline that could not be opened because of its device."""
+        self.offline_reason = reason
+        self._is_unread = True
+
     def fail(self, reason: str) -> None:
         """Take the log offline because of a failure. Only the first failure is reported."""
-        if self.has_failed or (self.offline_reason and not self._is_damaged):
+        is_recoverable = self._is_damaged or self._is_unread
+        if self.has_failed or (self.offline_reason and not is_recoverable):
             return
         self.has_failed = True
-        self._is_damaged = False
+        self._is_damaged = self._is_unread = False
         self.offline_reason = reason
         if self.on_failure is not None:
             self.on_failure()
@@ -66,7 +77,7 @@ class Health:
 
     def bring_online(self) -> None:
         """Bring the log online again: the failed or damaged part has left it."""
-        self._is_damaged = self.has_failed = False
+        self._is_damaged = self._is_unread = self.has_failed = False
         self.offline_reason = ""
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 
@@ -44,9 +45,13 @@ def open_log(
         )  # fmt: skip
     except StorageError as error:
         unreadable_reason = error.message
-        # Not as recovered damage, which a replica may drop: the content is not known.
-        log = CommitLog(disk, directory, config, Recovered())
-        log.health.end(unreadable_reason)
+        # Not as recovered damage, which counts in an election: the content is not known.
+        found = Recovered(recorded=Recorded(boot_id=record.boot_id))
+        log = CommitLog(disk, directory, config, found)
+        if _is_refused(error) and not is_only_replica:
+            log.health.unread(unreadable_reason)
+        else:
+            log.health.end(unreadable_reason)
     latest_epoch = log.epochs.latest_epoch
     is_newer = latest_epoch > stream.leader_epoch and is_only_replica
     if is_newer and not log.offline_reason:
@@ -56,6 +61,11 @@ def open_log(
         )
     _log_what_was_found(stream, log)
     return log, unreadable_reason
+
+
+def _is_refused(error: StorageError) -> bool:
+    """Whether the device is the cause. Want of descriptors or memory says nothing of the log."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO
 
 
 def _lost_log(

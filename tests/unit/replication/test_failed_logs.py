@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -517,3 +518,83 @@ async def test_errors_that_are_not_storage_s_do_not_fail_a_replica(tmp_path: Pat
     with pytest.raises(JetstreamError):
         bench.replica.read(99, 1)
     assert not bench.replica.has_failed
+
+
+def unopened(bench: Bench, error: int) -> Replica:
+    """The replica after a kill, at a start at which its segments could not be read."""
+    stream = bench.replica.stream
+    bench.disk.fail("pread", ".log", error)
+    bench.node.cluster.register(0, distrusted=[stream.id])
+    bench.replicas = bench.node.start()
+    bench.replica = bench.node.replica(stream)
+    bench.disk.heal()
+    assert bench.replica.unreadable_reason
+    return bench.replica
+
+
+@on_loop
+async def test_a_log_that_the_disk_refused_to_read_at_a_start_is_fetched_anew(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, leads=False)
+    replica = unopened(bench, errno.EIO)
+    assert not replica.is_counted_on()
+    bench.told_where_to_begin()
+    assert replica.unreadable_reason == replica.log.offline_reason == ""
+    replica.log.append_replica(stamped(0, b"anew"))
+    replica.log.note_end()
+    bench.replicas.close()
+    bench.node.cluster.register(0)
+    bench.node.start()
+    log = bench.node.replica(replica.stream).log
+    assert (log.log_end_offset, log.offline_reason) == (1, "")
+
+
+@on_loop
+async def test_a_log_that_no_descriptor_was_left_for_at_a_start_stays_as_it_is(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, leads=False)
+    replica = unopened(bench, errno.EMFILE)
+    with pytest.raises(StorageError, match=os.strerror(errno.EMFILE)):
+        bench.told_where_to_begin()
+    assert replica.unreadable_reason
+    bench.node.cluster.register(0)
+    bench.node.start()
+    assert bench.node.replica(replica.stream).log.log_end_offset == 3
+
+
+@on_loop
+async def test_a_log_that_was_not_opened_is_not_emptied_while_it_may_be_elected(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, leads=False)
+    replica = unopened(bench, errno.EIO)
+    following = replica.following
+    assert following is not None
+    position = following.position()
+    replica.stream = replace(replica.stream, elr=(ME,))
+    assert replica.position() is None
+    standing = LeaderSnapshot(0, 0, replica.stream.stream_epoch)
+    assert replica.accept(OutOfRange(position, standing), b"", 0) is None
+    assert replica.unreadable_reason
+
+
+@on_loop
+async def test_a_log_that_was_not_opened_and_cannot_be_emptied_is_no_candidate(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, leads=False)
+    replica = unopened(bench, errno.EIO)
+    bench.disk.fail("remove", ".log", errno.EIO)
+    with pytest.raises(StorageError):
+        bench.told_where_to_begin()
+    bench.disk.heal()
+    await eventually(lambda: replica.failures == 1)
+    bench.distrust()
+    assert next_step(replica) is Step.FETCH_ANEW
+    replica.stream = replace(
+        replica.stream, leader=NO_NODE, isr=(), elr=(), last_known=(ME, NodeId(1))
+    )
+    replica.following = None
+    assert next_step(replica) is Step.WAIT

@@ -56,7 +56,8 @@ def next_step(replica: Replica) -> Step:
     if replica.is_counted_on() or not replica.is_failure_recorded:
         return Step.DISTRUST
     if replica.waits_for_election:
-        return Step.REVIVE
+        # What a log holds that could not be opened is not known: it is no candidate.
+        return Step.WAIT if replica.unreadable_reason else Step.REVIVE
     return Step.WAIT if replica.following is None else Step.FETCH_ANEW
 
 

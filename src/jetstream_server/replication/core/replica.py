@@ -81,7 +81,7 @@ class Replica:
         unreadable_reason: str = "",
     ) -> None:
         """rebuild: the log's bytes are not trusted; a follower fetches everything again."""
-        if log.lacks_beginning or log.is_start_unknown:
+        if log.lacks_beginning or log.is_start_unknown or unreadable_reason:
             rebuild = rebuild or not stream.is_alone(node_id)
         self.stream = stream
         self.log = log
@@ -96,8 +96,7 @@ class Replica:
         if not rebuild:
             self._know_gaps()
         self.on_commit: CommitListener | None = None
-        """Called with this replica when its high watermark rises. Ingest sets it, and sends the
-        acks."""
+        """Called with this replica when its high watermark rises. Ingest sets it, for its acks."""
         self.leader_log_start_offset = 0
         """The leader's log start, from its last answer."""
         self.on_unreadable: Callable[[Replica, int], None] = _ignore
@@ -443,6 +442,7 @@ class Replica:
                 self.log.truncate(offset)
             case Reset(offset):
                 self.log.reset(offset)
+                self.unreadable_reason = ""
         rose = following.settle(answer, step)
         self._rebuild = following.needs_rebuild
         if rose:
