@@ -152,6 +152,18 @@ async def test_commits_leave_turns_to_others_and_are_answered_in_their_order(
     assert names == [f"c{at}" for at in range(2, COMMITS_MAX, 3)]
 
 
+@on_loop
+async def test_commits_that_come_together_are_written_together(tmp_path: Path) -> None:
+    """The store makes one batch of what is written in one turn of the loop."""
+    services = Services(tmp_path, open_to_all())
+    calls = [
+        services.cursors.CommitCursors(commits("orders", 1), call_of(ANONYMOUS)) for _ in range(500)
+    ]
+    answered, turns = await turns_of_others(asyncio.gather(*calls))
+    assert len(answered) == len(services.written) == 500
+    assert turns < 10
+
+
 @pytest.mark.parametrize("stream", ["orders", "unknown"])
 @on_loop
 async def test_offsets_that_may_not_be_listed_are_one_line_in_the_audit_log(

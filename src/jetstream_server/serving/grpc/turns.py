@@ -11,7 +11,8 @@ Result = TypeVar("Result")
 
 
 class Turns:
-    """One turn at a time, whatever the number of calls that share these turns."""
+    """One turn at a time of the long calls, whatever the number of calls that share these turns. A
+    call that needs no more than one turn waits for none: what comes together stays together."""
 
     def __init__(self, items: int) -> None:
         """items: handled in one turn."""
@@ -20,6 +21,8 @@ class Turns:
 
     async def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """What `work` returns for each item, in order. Raises its errors."""
+        if len(items) <= self._items:
+            return list(map(work, items))
         results: list[Result] = []
         for start in range(0, len(items), self._items):
             async with self._lock:
