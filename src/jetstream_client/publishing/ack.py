@@ -128,6 +128,11 @@ class Pending:
         self.acks: tuple[Ack, ...] = ()
         self.refusals: tuple[JetstreamError, ...] = ()
 
+    @property
+    def acked(self) -> frozenset[str]:
+        """The streams that have acknowledged it."""
+        return frozenset(ack.stream for ack in self.acks)
+
     def answered(self, payload: bytes) -> bool:
         """Take in one answer. True: the publish is done, and the future set."""
         answer = parse_ack(payload)

@@ -7,7 +7,8 @@ Outcomes. A publish returns the acknowledgements it waited for, or raises:
   can have stored the message, it is published again until the timeout;
 * UnknownOutcomeError when the timeout passes: it may or may not be stored. A message with an id is
   published again before that, because the streams recognise it. Whatever the later attempts end
-  with, except an acknowledgement, the outcome stays unknown;
+  with, except an acknowledgement, the outcome stays unknown. So it is if one of several streams
+  acknowledged an attempt, and the last one does not tell of that;
 * any other error means that nothing was sent.
 
 Throughput. There is no task and no timer per publish: one sweep finds those that have timed out,
@@ -211,7 +212,7 @@ class PlainPublisher:
                 return PublishResult(subject)
             repeats = options.msg_id is not None and route.recognises_ids(timeout)
             pending = self._expect(Place(target, route), subject, options.acks, deadline, repeats)
-            is_doubtful = False
+            is_doubtful, acked = False, frozenset[str]()
             while True:
                 try:
                     await inbox.publish(pending.target, payload, pending.token, sent_headers)
@@ -221,9 +222,12 @@ class PlainPublisher:
                 finally:
                     del self._pending[pending.token]
                 is_doubtful = is_doubtful or isinstance(failure, UnknownOutcomeError)
+                acked_before, acked = acked, acked | pending.acked
                 try:
                     pending = await self._again(pending, failure, key, options, deadline, repeats)
                 except JetstreamError as error:
+                    # The last refusal tells of the streams that acknowledged in its own attempt.
+                    is_doubtful = is_doubtful or not acked_before <= pending.acked
                     if is_doubtful and not isinstance(error, UnknownOutcomeError):
                         why = (
                             f"an earlier attempt may have succeeded, the last one: {error.message}"

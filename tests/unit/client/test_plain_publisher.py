@@ -109,6 +109,36 @@ async def test_what_may_be_stored_stays_unknown_however_often_it_is_refused_late
     assert attempts > 1
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        NOBODY,
+        (nack(TOO_FEW), nack(TOO_FEW, "audit")),
+        (nack(StreamReadonlyError("read-only")), nack(TOO_FEW, "audit")),
+    ],
+)
+@on_loop
+async def test_what_one_of_two_streams_has_stored_stays_unknown_when_both_refuse_it_later(
+    monkeypatch: pytest.MonkeyPatch, later: object
+) -> None:
+    first = (ACK, nack(TOO_FEW, "audit"))
+    outcome, attempts = await published(monkeypatch, first, later, streams=2)
+    assert isinstance(outcome, UnknownOutcomeError)
+    assert attempts > 1
+
+
+@on_loop
+async def test_what_the_same_stream_always_refuses_is_refused_and_says_where_it_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outcome, attempts = await published(
+        monkeypatch, (ACK, nack(TOO_FEW, "audit")), (ACK, nack(TOO_FEW, "audit")), streams=2
+    )
+    assert type(outcome) is NotEnoughReplicasError
+    assert outcome.__notes__ == ["stream 'orders' has stored the message, at offset 4"]
+    assert attempts > 1
+
+
 @on_loop
 async def test_an_acknowledgement_ends_the_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome, attempts = await published(monkeypatch, SILENCE, nack(TOO_FEW), NOBODY, ACK)
