@@ -18,6 +18,7 @@ delete (their drivers).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from jetstream_protocol.batch import BatchHeader, EncodedBatch, decode_header
 from jetstream_protocol.errors import (
@@ -26,7 +27,6 @@ from jetstream_protocol.errors import (
     OffsetOutOfRangeError,
     StorageFullError,
 )
-from jetstream_protocol.logfiles.offsets_file import Mark
 from jetstream_protocol.logfiles.scan import Tail
 from jetstream_protocol.types import MonotonicUs, WallUs
 from jetstream_server.log.checkpointer import LogCheckpointer
@@ -111,7 +111,7 @@ class CommitLog:
         except OSError as error:
             raise storage_error(error, f"opening the log in {directory}") from error
         log = cls(disk, directory, config, recovered)
-        if recovered.recorded.mark & Mark.EMPTYING:
+        if recovered.is_being_emptied:
             log._finish_reset(recovered.recorded.log_start_offset or 0)
         if not clean and not log.offline_reason:
             # Otherwise new records at lost offsets would count as compacted.
@@ -467,19 +467,17 @@ class CommitLog:
             self.log_start_offset = self.flushed_offset = self.log_end_offset = offset
             with self._health.committed("resetting"):
                 self._storage.restart_at(offset)
-            # Not earlier: otherwise a copy interrupted by a kill would be taken for complete.
-            self.compaction.forget()
-            self.damage.forget()
-            self.is_start_unknown = False
-            self.records.save()
-            self._damage_is_gone()
+                # Not earlier: otherwise a copy interrupted by a kill would be taken for complete.
+                self.compaction.forget()
+                self.damage.forget()
+                self._damage_is_gone()
+            with suppress(StorageFullError):  # The older checkpoint promises nothing.
+                self.records.save()
 
     def _finish_reset(self, offset: int) -> None:
         """Complete a reset during which the process died."""
-        try:
+        with suppress(StorageFullError):  # The log stays offline: what is left is not a log.
             self.reset(offset)
-        except StorageFullError:
-            pass  # The log stays offline: what is left is not a log.
 
     def salvage(self) -> None:
         """Bring a failed or damaged log back online with the records that can be read.

@@ -184,7 +184,11 @@ class LogDamage:
         if self.is_damaged:
             self.is_unknown = False
             self._replace([])
-            self._save()
+            try:
+                self._save()
+            except StorageError:
+                self.is_unknown = True  # The file still says so.
+                raise
 
     def _keep(self, kept: list[BadRange]) -> None:
         if len(kept) != len(self.ranges):

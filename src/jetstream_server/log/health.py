@@ -98,11 +98,15 @@ class Health:
 
     @contextmanager
     def committed(self, doing: str) -> Iterator[None]:
-        """Wraps code that must succeed: if it failed half-way, files and memory would differ."""
+        """Wraps code that must succeed, even if the disk is full: if it failed half-way, files and
+        memory would differ."""
         try:
             yield
         except OSError as error:
             raise self._take_offline(error, doing) from error
+        except StorageError as error:
+            self.fail(error.message)
+            raise
 
     def failure(self, error: OSError, doing: str) -> StorageError:
         """The error to raise for `error`. Takes the log offline unless the disk was only full."""

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from jetstream_protocol.errors import OffsetOutOfRangeError, StorageError, StorageFullError
+from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
 from jetstream_protocol.types import WallUs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
+from jetstream_server.log.offsets_file import OffsetsFile
 from tests.support.log_batches import batch, stamped, values_of
 from tests.support.log_disk import FaultyDisk, MemoryDisk
 from tests.support.log_start import advance_log_start
@@ -176,6 +178,59 @@ def test_reset_for_which_there_is_no_room_changes_nothing(
     disk.heal()
     again = reopen(disk)
     assert (again.offline_reason, values_of(again)) == ("", expected(9))
+
+
+def test_reset_of_a_new_log_needs_no_room_for_its_checkpoint(disk: FaultyDisk) -> None:
+    log = CommitLog.open(disk, "/17", CONFIG, clean=False, boot_id="boot")
+    disk.fail("write_atomic", "checkpoint", errno.ENOSPC)
+    log.reset(50)
+    assert (log.log_start_offset, log.offline_reason) == (50, "")
+    disk.heal()
+    append(log, 5)
+    log.note_end()
+    again = CommitLog.open(disk, "/17", CONFIG, clean=False, boot_id="boot")
+    assert (again.log_start_offset, again.log_end_offset, again.offline_reason) == (50, 55, "")
+
+
+@pytest.mark.parametrize("name", ["compaction", "damage"])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_reset_that_cannot_forget_what_was_in_the_log_fails_it(
+    disk: FaultyDisk, log: CommitLog, name: str, error: int
+) -> None:
+    append(log, 9)
+    log.compaction.note_copied_under(5)
+    log.damage.is_unknown = True
+    log.damage.save()
+    disk.fail("write_atomic", name, error)
+    with pytest.raises(StorageError):
+        log.reset(50)
+    assert log.health.has_failed
+    with pytest.raises(StorageError):
+        append(log)
+    if error == errno.ENOSPC:
+        assert reopen(disk).offline_reason, "a start cannot do it either"
+    disk.heal()
+    log.reset(60)
+    append(log, 2)
+    log.note_end()
+    again = reopen(disk)
+    assert (again.log_start_offset, again.log_end_offset, again.offline_reason) == (60, 62, "")
+    assert (again.copied_under, again.lost_range) == (0, None)
+
+
+@pytest.mark.parametrize(("boot_id", "count"), [("boot", 3), ("another", 0)])
+def test_log_that_went_on_behind_a_reset_in_this_boot_is_not_emptied_by_a_start(
+    disk: FaultyDisk, boot_id: str, count: int
+) -> None:
+    log = CommitLog.open(disk, "/17", CONFIG, clean=False, boot_id="boot")
+    log.reset(50)
+    append(log, 3)
+    log.note_end()
+    offsets = OffsetsFile(disk, "/17", "boot")
+    offsets.write_bounds(Bounds(50, 50, Mark.EMPTYING), durable=True)
+    for _ in range(2):
+        again = CommitLog.open(disk, "/17", CONFIG, clean=False, boot_id=boot_id)
+        assert (again.log_end_offset, again.offline_reason) == (50 + count, "")
 
 
 def test_reset_that_a_kill_interrupted_ends_once_there_is_room(

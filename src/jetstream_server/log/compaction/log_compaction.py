@@ -199,8 +199,7 @@ class LogCompaction:
         except StorageError:
             is_known = True  # An unreadable state is not needed any more.
         if is_known:
-            self._state = CompactionState()  # So it is, whatever the disk does.
-            self._write(self._state)
+            self._write(CompactionState())
 
     def lead_from(self, log_end_offset: int) -> None:
         """Begin a leadership at this log end.
