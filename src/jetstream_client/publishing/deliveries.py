@@ -125,17 +125,18 @@ class _Delivery(ABC, Generic[_T]):
         """Wait as `result` does. Returns the error with which the batch failed, or None if it is
         stored."""
         batch = self._batch
-        batch.asked = True
+        batch.ask()
         try:
             self.hurry()
             return batch.future.exception(timeout)
-        finally:
-            batch.asked = batch.future.done()  # Who gives up has seen nothing.
+        except BaseException:
+            batch.give_up()
+            raise
 
     def add_done_callback(self, call: Callable[[Any], object]) -> None:
         """Call `call(self)` once the outcome is known, in the client's own thread: it must not wait
         there."""
-        self._batch.asked = True
+        self._batch.ask()
         self._batch.future.add_done_callback(lambda _: call(self))
 
     def watch(self, call: Callable[[_T | None, BaseException | None], object]) -> None:
@@ -149,15 +150,16 @@ class _Delivery(ABC, Generic[_T]):
         self._batch.future.add_done_callback(done)
 
     def __await__(self) -> Generator[Any, None, _T]:
-        self._batch.asked = True
+        self._batch.ask()
         future: Future[tuple[Ack, ...]] = self._batch.future
         if not future.done():
             try:
                 self.hurry()
                 # A future of its own: if its task is cancelled, nothing else is.
                 yield from asyncio.wrap_future(future).__await__()
-            finally:
-                self._batch.asked = future.done()
+            except (asyncio.CancelledError, GeneratorExit):
+                self._batch.give_up()
+                raise
         return self._of(future.result())
 
 

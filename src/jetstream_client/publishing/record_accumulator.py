@@ -29,12 +29,16 @@ RECORD_BYTES = 16
 """Counted for each record beside its bytes: its places in up to three offset columns, its validity.
 More than they take, so that a batch never outgrows what it was sealed for."""
 
+_ASKING = threading.Lock()
+"""Held for one addition. A lock for each batch would gain nothing."""
+
 
 class Batch:
     """Records that travel together. `future` gets the acks, each with the offset of the first
     record.
 
-    hurry: called when somebody waits for the outcome. sequence, attempt and the later fields belong
+    hurry: called when somebody waits for the outcome. asked: how many wait for it or have seen it,
+    as `ask` and `give_up` tell. sequence, attempt and the later fields belong
     to `InFlightBatches`.
     """
 
@@ -72,7 +76,7 @@ class Batch:
         self.size = 0
         self.future: Future[tuple[Ack, ...]] = Future()
         self.future.set_running_or_notify_cancel()  # It cannot be cancelled.
-        self.asked = False
+        self.asked = 0
         self.encoded: EncodedBatch | None = None
         self.sequence = -1
         self.attempt = 0
@@ -84,6 +88,16 @@ class Batch:
 
     def __len__(self) -> int:
         return self.count
+
+    def ask(self) -> None:
+        """Somebody sees the outcome, unless it gives up. From any thread."""
+        with _ASKING:
+            self.asked += 1
+
+    def give_up(self) -> None:
+        """Who asked did not wait for the outcome. From any thread."""
+        with _ASKING:
+            self.asked -= 1
 
     def add(self, value: bytes | None, key: bytes | None, block: bytes) -> None:
         values = self.values

@@ -1,0 +1,96 @@
+"""Which failures of batches count as seen: those that `flush` does not raise again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from jetstream_client.publishing.deliveries import Delivery
+from jetstream_client.publishing.record_accumulator import Batch
+from jetstream_protocol.errors import UnavailableError
+from tests.support.loops import on_loop
+
+PATIENCE_SECONDS = 30.0
+
+
+class EndsAsItIsGivenUp(Future[Any]):
+    """The batch fails just after its caller's time is up."""
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if not self.done():
+            self.set_exception(UnavailableError("too late"))
+            raise TimeoutError
+        return super().exception(timeout)
+
+
+def delivered() -> tuple[Batch, Delivery]:
+    batch = Batch(0.0, 0.0)
+    return batch, Delivery(batch, "orders.x", 0)
+
+
+def test_who_gives_up_takes_nothing_from_a_callback() -> None:
+    batch, delivery = delivered()
+    delivery.add_done_callback(lambda _: None)
+    with pytest.raises(TimeoutError):
+        delivery.result(0.001)
+    assert batch.asked
+
+
+@on_loop
+async def test_who_is_cancelled_takes_nothing_from_a_callback() -> None:
+    batch, delivery = delivered()
+    delivery.add_done_callback(lambda _: None)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.001):
+            await delivery
+    assert batch.asked
+
+
+def test_a_failure_that_comes_just_after_the_time_is_up_is_unseen() -> None:
+    batch, delivery = delivered()
+    batch.future = EndsAsItIsGivenUp()
+    with pytest.raises(TimeoutError):
+        delivery.result(0.001)
+    assert not batch.asked
+
+
+@on_loop
+async def test_a_failure_that_two_waited_for_is_unseen_once_both_have_given_up() -> None:
+    batch, delivery = delivered()
+
+    async def wait() -> None:
+        await delivery
+
+    waiting = [asyncio.create_task(wait()) for _ in range(2)]
+    for task in waiting:
+        await asyncio.sleep(0)
+        assert batch.asked
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert not batch.asked
+
+
+def test_a_failure_is_seen_by_who_waits_though_another_thread_gives_up() -> None:
+    batch, delivery = delivered()
+    seen: list[BaseException | None] = []
+    waits = threading.Thread(target=lambda: seen.append(delivery.exception(PATIENCE_SECONDS)))
+    waits.start()
+    with pytest.raises(TimeoutError):
+        delivery.result(0.001)
+    batch.future.set_exception(UnavailableError("no leader"))
+    waits.join(PATIENCE_SECONDS)
+    assert len(seen) == 1
+    assert batch.asked
+
+
+@on_loop
+async def test_who_awaits_a_failure_has_seen_it() -> None:
+    batch, delivery = delivered()
+    asyncio.get_running_loop().call_soon(batch.future.set_exception, UnavailableError("no leader"))
+    with pytest.raises(UnavailableError):
+        await delivery
+    assert batch.asked
