@@ -61,18 +61,19 @@ class FilteredFetches:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + position.wait_ms_max / 1000
         while True:
+            before = search.result()
             at = search.position(deadline - loop.time())
             try:
                 found = await self._fetches.fetch(replica, at, caller)
                 if found is None:
-                    return search.result()
+                    return before
                 async with self._looking:
                     await self._look_at(search, found, replica, at)
+                self._fetches.check_again(replica, at)
             except JetstreamError:
-                if not search.has_progress:
+                if before.next_offset == position.offset:
                     raise
-                return search.result()  # The next request gets the error.
-            self._fetches.check_again(replica, at)
+                return before  # The next request gets the error.
             if search.is_done:
                 return search.result()
             if search.next_offset >= replica.high_watermark:
@@ -103,10 +104,6 @@ class _Search:
         self._length = 0
         self._looked_at = 0
         self._is_full = False
-
-    @property
-    def has_progress(self) -> bool:
-        return self.next_offset > self._position.offset
 
     def position(self, seconds: float) -> FetchPosition:
         """The next position to search. Once something was found, the fetch does not wait any
@@ -156,4 +153,4 @@ class _Search:
         return self._is_full or self._looked_at >= LOOKED_AT_BYTES_MAX
 
     def result(self) -> Filtered:
-        return Filtered(self.slices, self.next_offset, self._last_epoch)
+        return Filtered(self.slices.copy(), self.next_offset, self._last_epoch)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,17 +17,20 @@ from typing import cast
 import pytest
 
 from jetstream_protocol import frames
-from jetstream_protocol.batch import decode_header, encode
+from jetstream_protocol.batch import decode_header, encode, iterate
 from jetstream_protocol.errors import CorruptBatchError, DivergedError, UnavailableError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2, dataplane_pb2
 from jetstream_protocol.record_filter import RecordFilter
 from jetstream_protocol.types import MonotonicUs, WallUs
+from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.disk import OsDisk
+from jetstream_server.log.segment import LogSlice
 from jetstream_server.net.frame_socket import FrameSocket
 from jetstream_server.replication.drivers.copy_turns import CopyTurns
 from jetstream_server.security.identity import ANONYMOUS
+from jetstream_server.serving import filtered_fetch
 from jetstream_server.serving.dataplane.connection import Connection
 from jetstream_server.serving.dataplane.server import DataPlaneServer
 from jetstream_server.serving.filtered_fetch import Filtered, FilteredFetches
@@ -47,6 +52,8 @@ from tests.support.node import Node
 CALL = cast(Call, SimpleNamespace(identity=ANONYMOUS, peer="ipv4:192.0.2.1:5"))
 OTHER = RecordFilter("other.>", None)
 """No record of these tests."""
+ALL = RecordFilter("a.b", None)
+"""All of them."""
 
 
 class Readers:
@@ -125,9 +132,32 @@ class Readers:
             await serving
             disk.close()
 
-    async def search(self, offset: int, last_epoch: int) -> Filtered:
+    async def search(self, offset: int, last_epoch: int, wanted: RecordFilter = OTHER) -> Filtered:
         position = FetchPosition(offset, last_epoch, 1 << 20, 1, 5_000)
-        return await self.filtered.fetch(self.replica, position, OTHER, ANONYMOUS)
+        return await self.filtered.fetch(self.replica, position, wanted, ANONYMOUS)
+
+    @contextmanager
+    def third_look_waits(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[Callable[[], Awaitable[None]]]:
+        """Searches look at one record after the other. The third look has read, and waits for the
+        end of this block. Gives a function that waits until then."""
+        reads, goes_on, pread = itertools.count(1), threading.Event(), CommitLog.pread
+        has_read = threading.Event()
+
+        def read(log: CommitLog, found: LogSlice) -> bytes:
+            data = pread(log, found)
+            if next(reads) == 3:
+                has_read.set()
+                assert goes_on.wait(60)
+            return data
+
+        monkeypatch.setattr(filtered_fetch, "STEP_BYTES", 1)
+        monkeypatch.setattr(CommitLog, "pread", read)
+        try:
+            yield lambda: eventually(has_read.is_set)
+        finally:
+            goes_on.set()
 
 
 async def _next(answers: AsyncIterator[pb.FetchResponse]) -> pb.FetchResponse:
@@ -291,6 +321,44 @@ async def test_a_search_of_records_that_are_replaced_meanwhile_counts_for_nothin
         readers.lose(2, 6)
     with pytest.raises(DivergedError):
         await searching
+
+
+@on_loop
+async def test_records_that_are_replaced_while_a_search_looks_at_them_cost_it_only_that_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = Readers(tmp_path)
+    epoch = readers.epoch
+    with readers.third_look_waits(monkeypatch) as looks:
+        searching = asyncio.ensure_future(readers.search(0, -1, ALL))
+        await looks()
+        readers.lose(1, 3)
+    found = await searching
+    assert [each.base_offset for each in found.slices] == [0, 1]
+    assert [each.is_cut for each in found.slices] == [False, True]
+    assert (found.next_offset, found.last_epoch) == (2, epoch)
+
+
+@on_loop
+async def test_a_search_that_begins_below_a_cut_goes_on_with_what_is_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the data plane."""
+    readers = Readers(tmp_path)
+    epoch = readers.epoch
+    request = dataplane_pb2.DataFetchRequest(
+        stream=common_pb2.StreamRef(id=readers.replica.stream.id), filter_subject=ALL.subject
+    )
+    async with readers.data_plane() as (client, _):
+        with readers.third_look_waits(monkeypatch) as looks:
+            await client.send(Kind.FETCH, 1, request)
+            await looks()
+            readers.lose(1, 3)
+        frame = await client.read_any(Kind.FETCH_REPLY)
+    assert not dataplane_pb2.DataFetchResponse.FromString(frame.head).HasField("error")
+    headers = [each.header for each in iterate(frame.tail)]
+    assert [each.base_offset for each in headers] == [0, 1, 2, 3]
+    assert [each.leader_epoch for each in headers] == [epoch] + [epoch + 1] * 3
 
 
 def test_a_reader_stands_behind_the_last_batch_and_before_the_gap_that_follows() -> None:
