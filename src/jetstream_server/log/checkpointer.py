@@ -169,20 +169,29 @@ class LogCheckpointer:
         used again before it is emptied.
         """
         bounds, end_offset = self._offsets.bounds, self._offsets.end_offset
-        if bounds is None and not self._health.offline_reason:
-            bounds = self._bounds  # Nothing was flushed yet.
+        is_offline = bool(self._health.offline_reason)
         with self._health.changing("resetting"):
             self._storage.look_for_folder()
             self._storage.make_folder()
+        if bounds is None and is_offline:
+            # The log may not have been opened: what its offsets file says could not be restored.
+            self._save_nothing()
+        elif bounds is None:
+            bounds = self._bounds  # Nothing was flushed yet.
+        with self._health.changing("resetting"):
             self._offsets.write_end(0)
             self._offsets.write_bounds(Bounds(offset, offset, Mark.EMPTYING), durable=True)
             self._storage.sync_directories()
-        if len(self._storage.segments) or self._health.offline_reason:
+        if len(self._storage.segments) or is_offline:
             try:
-                self._save(LogCheckpoint(segments=()))  # The old one is not true any more.
+                self._save_nothing()
             except StorageFullError:
                 self._restore(bounds, end_offset)
                 raise
+
+    def _save_nothing(self) -> None:
+        """Write a checkpoint that promises nothing: the old one is not true any more."""
+        self._save(LogCheckpoint(segments=()))
 
     def _restore(self, bounds: Bounds | None, end_offset: int | None) -> None:
         with self._health.committed("noting the offsets of"):

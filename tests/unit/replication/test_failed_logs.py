@@ -18,6 +18,7 @@ from jetstream_protocol.errors import (
     JetstreamError,
     PreconditionFailedError,
     StorageError,
+    StorageFullError,
     UnavailableError,
 )
 from jetstream_protocol.types import NO_NODE, NodeId
@@ -548,6 +549,23 @@ async def test_a_log_that_the_disk_refused_to_read_at_a_start_is_fetched_anew(
     bench.node.start()
     log = bench.node.replica(replica.stream).log
     assert (log.log_end_offset, log.offline_reason) == (1, "")
+
+
+@on_loop
+async def test_a_log_that_was_not_opened_and_that_a_full_disk_kept_from_being_emptied_is_kept(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, leads=False)
+    replica = unopened(bench, errno.EIO)
+    bench.disk.fail("write_atomic", "checkpoint", errno.ENOSPC)
+    with pytest.raises(StorageFullError):
+        bench.told_where_to_begin()
+    assert replica.unreadable_reason
+    bench.disk.heal()
+    bench.node.cluster.register(0)
+    bench.node.start()
+    log = bench.node.replica(replica.stream).log
+    assert (log.log_end_offset, log.offline_reason) == (3, "")
 
 
 @on_loop
