@@ -320,6 +320,22 @@ def test_a_failure_nobody_asked_about_is_raised_after_any_number_of_others(
         publisher.close()
 
 
+def test_a_failure_nobody_asked_about_is_raised_though_those_before_it_are_seen_later(
+    client: Client, stream: str
+) -> None:
+    client.set_stream_readonly(stream)
+    publisher = client.publisher(f"{stream}.x", linger=0)
+    deliveries = [publisher.send(b"seen") for _ in range(150)]  # More than are remembered.
+    publisher.send(b"unseen")
+    publisher.send(b"seen").exception(30)
+    for delivery in deliveries:
+        delivery.exception(30)
+    with pytest.raises(StreamReadonlyError):
+        publisher.flush()
+    publisher.flush()
+    publisher.close()
+
+
 def test_who_gives_up_waiting_has_not_seen_the_failure(own_server: ServerProcess) -> None:
     own_server.start()
     with Client(own_server.grpc) as client:

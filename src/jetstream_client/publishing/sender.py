@@ -61,8 +61,8 @@ _STALE_SECONDS = 0.2
 """How soon it is asked after an unknown stream has answered."""
 
 _FAILED_MAX = 100
-"""Failures are remembered for `flush`, which raises the first one that no caller has seen. So many
-that nobody has seen are enough."""
+"""Failures are remembered for `flush`, which raises the first one that no caller has seen. Of more
+than so many that nobody has seen, the first ones and the last are remembered."""
 
 _COMPRESSIONS = {None: 0, "zstd": int(Flags.ZSTD), "lz4": int(Flags.LZ4)}
 
@@ -345,6 +345,8 @@ class Sender:
             self._failed = [each for each in self._failed if not each.asked]
         if len(self._failed) < _FAILED_MAX:
             self._failed.append(batch)
+        elif not batch.asked:
+            self._failed[-1] = batch  # Callers may yet see those before it.
 
     def _tell(self) -> None:
         """Wake everyone that waits for room or for the end."""
