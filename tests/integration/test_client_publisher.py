@@ -426,6 +426,19 @@ async def test_the_asynchronous_publisher(server: ServerProcess) -> None:
 
 
 @on_loop
+async def test_the_largest_batch_is_known_once_the_publisher_has_started(
+    server: ServerProcess,
+) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await client.create_stream("largest", "largest.>")
+        publisher = client.publisher("largest.x", max_bytes=1000)
+        with pytest.raises(InvalidRequestError, match="not known yet"):
+            _ = publisher.batch_bytes
+        async with publisher:
+            assert publisher.batch_bytes == 1000
+
+
+@on_loop
 async def test_who_gives_up_waiting_for_a_delivery_stops_nothing(server: ServerProcess) -> None:
     async with AsyncClient(server.grpc) as client:
         await client.create_stream("patient", "patient.>")

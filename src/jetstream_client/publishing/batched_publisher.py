@@ -144,8 +144,12 @@ class AsyncPublisher(AsyncClosing):
 
     @property
     def batch_bytes(self) -> int:
-        """The largest batch: `max_bytes`, or what the NATS server takes if that is less. Known once
-        the publisher has begun."""
+        """The largest batch: `max_bytes`, or what the NATS server takes if that is less. Raises
+        InvalidRequestError before `async with` or the first record has started the publisher."""
+        if self._senders is None:
+            raise InvalidRequestError(
+                "batch_bytes is not known yet: use the publisher in `async with`, or send first"
+            )
         return self.senders.all[0].buffer.batch_bytes
 
     @property
