@@ -23,6 +23,7 @@ from jetstream_server.metadata.state.commands import (
     DrainNode,
     ElectLeader,
     FenceNode,
+    ReassignStream,
     SetCluster,
     TransferLeader,
     UnfenceNode,
@@ -35,6 +36,7 @@ from jetstream_server.replication.drivers.controller import (
     ControllerSettings,
     LogEnds,
     draining_moves,
+    leaving_leaders,
     unclean_elections,
 )
 from jetstream_server.replication.sessions.messages import LogEnd
@@ -215,6 +217,44 @@ def test_draining_moves_go_to_who_stays_and_spread() -> None:
     cluster.do(DrainNode(node_id=1))
     cluster.do(DrainNode(node_id=2))
     assert draining_moves(cluster.registry, 10) == []
+
+
+def moving(cluster: Cluster, stream: StreamMetadata, target: int) -> None:
+    """Move a stream to that node, which is in sync at once."""
+    cluster.do(ReassignStream(stream_id=stream.id, replicas=(NodeId(target),)))
+    cluster.change_isr(stream, (*cluster.now(stream).isr, target))
+
+
+@on_loop
+async def test_streams_whose_new_nodes_all_yield_leaderships_are_left_in_peace() -> None:
+    cluster = Cluster()
+    for node_id in range(3):
+        cluster.register(node_id, feature_level_max=5)
+    cluster.do(SetCluster(feature_level=FeatureLevel(5)))
+    cluster.do(DrainNode(node_id=1, until_undone=True))
+    made = [cluster.create(f"s{n}", f"s{n}.>", replicas=(0,)) for n in range(MOVES_MAX + 1)]
+    for stream in made[:-1]:
+        moving(cluster, stream, 1)
+    assert leaving_leaders(cluster.registry, MOVES_MAX) == []
+    moving(cluster, made[-1], 2)
+    metadata = Metadata(cluster)
+    asked: list[tuple[StreamId, NodeId]] = []
+
+    async def hand_over(stream: StreamMetadata, target: NodeId) -> None:
+        asked.append((stream.id, target))
+        await metadata.propose(
+            TransferLeader(stream_id=stream.id, leader=target), as_controller=True
+        )
+
+    def moved() -> bool:
+        return cluster.now(made[-1]).replicas == (2,)
+
+    unbalanced = ControllerSettings(round_seconds=0.01, balance=False)
+    await run(metadata, moved, hand_over=hand_over, settings=unbalanced)
+    assert asked == [(made[-1].id, 2)]
+    metadata.do(DrainNode(node_id=1, until_undone=True, draining=False))
+    await run(metadata, lambda: not cluster.registry.reassigned, settings=unbalanced)
+    assert leaders(cluster) == [0, MOVES_MAX, 1]
 
 
 def waiting() -> tuple[Cluster, StreamMetadata]:

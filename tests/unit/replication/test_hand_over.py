@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.clocks import monotonic_clock
 from jetstream_server.metadata.state.commands import TransferLeader
 from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.drivers import hand_over
 from jetstream_server.replication.drivers.hand_over import HandOver
@@ -50,6 +52,8 @@ class Bench:
             log=self.log,
         )
         self.log.offline_reason = ""  # type: ignore[attr-defined]
+        self.registry = Tables()
+        self.registry.nodes.update(nodes())
         self.hand_overs = HandOver(self, cast(ReplicaManager, self), self, self)
 
     def fetched(self, offset: int) -> None:
@@ -158,6 +162,18 @@ async def test_who_is_not_in_sync_is_not_even_asked() -> None:
     with pytest.raises(UnavailableError, match="not in sync"):
         await bench.hand_overs.hand_over(STREAM, NodeId(5))
     assert bench.did == []
+
+
+@pytest.mark.parametrize("drained", ["draining", "relieved"])
+@on_loop
+async def test_a_target_that_yields_leaderships_costs_no_silence(drained: str) -> None:
+    bench = Bench()
+    bench.fetched(10)
+    nodes_now = bench.registry.nodes
+    nodes_now[TARGET] = replace(nodes_now[TARGET], **{drained: True})  # type: ignore[arg-type]
+    with pytest.raises(PreconditionFailedError, match="is draining"):
+        await bench.hand_overs.hand_over(STREAM, TARGET)
+    assert {"pause", "stand by", "transfer"}.isdisjoint(bench.did)
 
 
 @on_loop

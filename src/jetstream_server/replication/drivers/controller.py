@@ -21,7 +21,7 @@ time, and finally without its help.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -256,12 +256,7 @@ def draining_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeI
     for stream in _led_by_draining_nodes(tables):
         if len(moves) == moves_max:
             break
-        staying = [
-            node_id
-            for node_id in stream.isr
-            if node_id in tables.nodes and not tables.nodes[node_id].yields_leadership
-        ]
-        target = election.choose(staying)
+        target = election.choose(_staying(tables, stream.isr))
         if target != NO_NODE:
             election.remove(stream.leader)
             moves.append((stream.id, target))
@@ -270,7 +265,8 @@ def draining_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeI
 
 def leaving_leaders(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeId]]:
     """Leaderships of replicas that are about to be removed, as (stream, new leader), for streams
-    whose target replicas are all in sync."""
+    whose target replicas are all in sync. A stream whose new replicas all yield leaderships waits:
+    none of them may be made its leader."""
     election = Election(tables.nodes, tables.leaderships)
     moves: list[tuple[StreamId, NodeId]] = []
     for stream_id in tables.reassigned:
@@ -278,11 +274,17 @@ def leaving_leaders(tables: Tables, moves_max: int) -> list[tuple[StreamId, Node
         target = stream.target_replicas
         is_leaving = stream.leader != NO_NODE and stream.leader not in target
         if len(moves) < moves_max and is_leaving and not set(target) - set(stream.isr):
-            chosen = election.choose(target)
+            chosen = election.choose(_staying(tables, target))
             if chosen != NO_NODE:
                 election.remove(stream.leader)
                 moves.append((stream.id, chosen))
     return moves
+
+
+def _staying(tables: Tables, node_ids: Iterable[NodeId]) -> list[NodeId]:
+    """Those that may be made a leader by plan."""
+    nodes = tables.nodes
+    return [each for each in node_ids if each in nodes and not nodes[each].yields_leadership]
 
 
 def _led_by_draining_nodes(tables: Tables) -> Iterator[StreamMetadata]:

@@ -28,11 +28,17 @@ from typing import Any, Protocol
 
 import structlog
 
-from jetstream_protocol.errors import JetstreamError, NotLeaderError, UnavailableError
+from jetstream_protocol.errors import (
+    JetstreamError,
+    NotLeaderError,
+    PreconditionFailedError,
+    UnavailableError,
+)
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.clocks import MonotonicClock, monotonic_clock
 from jetstream_server.metadata.state.commands import TransferLeader
 from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.replication.core.fitness import Fitness
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.log_config import why_no_appends
@@ -97,6 +103,9 @@ class Successors(Protocol):
 
 
 class Metadata(Protocol):
+    @property
+    def registry(self) -> Tables: ...
+
     async def propose(self, command: TransferLeader, *, patience: float) -> dict[str, Any]: ...
 
 
@@ -153,6 +162,7 @@ class HandOver:
         is_asked = False
         try:
             _check_leads(replica, leadership)
+            self._check_stays(replica, target)
             await self._publishers.pause(stream_id)
             # The request takes its time too, during which nobody listens.
             silent_us = round((self._seconds() - silent_since + trip_seconds) * 1e6)
@@ -179,6 +189,14 @@ class HandOver:
             seconds=round(self._seconds() - silent_since, 4),
             unacknowledged=unacknowledged,
         )
+
+    def _check_stays(self, replica: Replica, target: NodeId) -> None:
+        """Nobody is silent for a transfer that the metadata would refuse."""
+        node = self._metadata.registry.nodes.get(target)
+        if node is None or node.yields_leadership:
+            raise PreconditionFailedError(
+                f"node {target} cannot lead {replica.stream.full_name} now: it is draining"
+            )
 
     async def _cancel_stand_by(
         self, target: NodeId, stream_id: StreamId, leader_epoch: int
