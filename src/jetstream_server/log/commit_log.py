@@ -22,7 +22,6 @@ from contextlib import suppress
 
 from jetstream_protocol.batch import BatchHeader, EncodedBatch, decode_header
 from jetstream_protocol.errors import (
-    CorruptBatchError,
     FencedEpochError,
     OffsetOutOfRangeError,
     StorageFullError,
@@ -362,10 +361,9 @@ class CommitLog:
             tail = last.tail_from(offset, bytes_max, limit_offset)
             if tail is not None:
                 return tail
-        try:
-            segment = segments.holding(offset)
-        except CorruptBatchError as error:
-            raise self._reader.missing(offset, segments.base_offsets[0]) from error
+        segment = segments.find(offset)
+        if segment is None:
+            raise self._reader.missing(offset, segments.base_offsets)
         try:
             cuts, (position, header) = len(segment.cuts), segment.locate(offset)
             if header.next_offset > limit_offset:

@@ -100,16 +100,12 @@ class LogDamage:
     # Finding.
 
     def segments(self) -> list[Segment]:
-        """All segments of the log, oldest first."""
-        segments = self._storage.segments
-        last = segments.last
-        return segments.sealed if last is None else [*segments.sealed, last]
+        """All segments of the log, oldest first. For any thread."""
+        return self._storage.segments.all
 
     def segment_of(self, offset: int) -> Segment | None:
-        """The segment that holds `offset`; None: there is none."""
-        segments = self._storage.segments
-        first = segments.base_offsets[:1]
-        return segments.holding(offset) if first and offset >= first[0] else None
+        """The segment that holds `offset`; None: there is none. For any thread."""
+        return self._storage.segments.find(offset)
 
     def is_as_seen(self, segment: Segment, seen: Inspected) -> bool:
         """Whether the inspected segment is still in the log and has not been cut since."""

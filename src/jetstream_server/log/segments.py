@@ -33,7 +33,12 @@ class Segments:
 
     @property
     def last(self) -> Segment | None:
-        return self._list[-1] if self._list else None
+        segments = self._list  # Another thread may replace it.
+        return segments[-1] if segments else None
+
+    @property
+    def all(self) -> list[Segment]:
+        return self._list[:]
 
     @property
     def sealed(self) -> list[Segment]:
@@ -47,16 +52,18 @@ class Segments:
     def base_offsets(self) -> list[int]:
         return [segment.base_offset for segment in self._list]
 
-    def holding(self, offset: int) -> Segment:
-        """The segment that holds `offset`. Raises CorruptBatchError before the first segment."""
+    def find(self, offset: int) -> Segment | None:
+        """The segment that holds `offset`; None before the first segment, or if there is none."""
         segments = self._list
         at = bisect_right(segments, offset, key=lambda segment: segment.base_offset)
-        if not at:
-            first = segments[0]
-            raise CorruptBatchError(
-                f"the records before offset {first.base_offset} are missing", first.path
-            )
-        return segments[at - 1]
+        return segments[at - 1] if at else None
+
+    def holding(self, offset: int) -> Segment:
+        """The segment that holds `offset`. Raises CorruptBatchError where `find` finds none."""
+        segment = self.find(offset)
+        if segment is None:
+            raise CorruptBatchError(f"the records at offset {offset} are missing")
+        return segment
 
     def find_timestamp(self, timestamp: WallUs) -> BatchHeader | None:
         """The first batch appended at `timestamp` or later; None: all are older."""
@@ -82,7 +89,7 @@ class Segments:
 
     def note_loaded(self, segment: Segment) -> None:
         """Note that a segment's index was used. Keeps only a few in memory."""
-        if segment is self._list[-1] or segment in self._loaded:
+        if segment is self.last or segment in self._loaded:
             return
         self._loaded.append(segment)
         if len(self._loaded) > _LOADED_INDEXES_MAX:

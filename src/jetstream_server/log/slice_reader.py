@@ -52,10 +52,11 @@ class SliceReader:
             return self.removed()
         return storage_error(error, f"reading {path}")
 
-    def missing(self, offset: int, first_offset: int) -> JetstreamError:
-        """The error to raise for an offset before the first segment."""
-        start = self._log.log_start_offset
-        if offset < start:
+    def missing(self, offset: int, base_offsets: list[int]) -> JetstreamError:
+        """The error to raise for an offset before the first segment. base_offsets: of the segments;
+        there are none while the log is emptied."""
+        start, first_offset = self._log.log_start_offset, next(iter(base_offsets), offset)
+        if not start <= offset < first_offset:
             return self.removed()  # By now.
         message = f"the records from offset {start} to {first_offset - 1} are missing"
         return RecordsDamagedError(message, start, first_offset)

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from jetstream_protocol.batch import iterate
-from jetstream_protocol.errors import OffsetOutOfRangeError
+from jetstream_protocol.errors import JetstreamError, OffsetOutOfRangeError
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import OsDisk
 from tests.support.log_batches import batch
-from tests.support.log_disk import FaultyDisk
+from tests.support.log_disk import FaultyDisk, MemoryDisk
 from tests.support.log_start import delete_segments_before
 
 LENGTH = batch(b"0000").length
@@ -102,6 +102,35 @@ def test_reader_overtaken_by_retention_is_out_of_range_and_nothing_worse(tmp_pat
     for reader in readers:
         reader.finish()
     disk.close()
+
+
+@pytest.mark.parametrize(
+    "look",
+    [lambda log: log.read(0, 1, 1), lambda log: log.damage.segment_of(1)],
+    ids=["read", "segment_of"],
+)
+def test_a_reset_leaves_no_moment_at_which_another_thread_fails(
+    look: Callable[[CommitLog], object],
+) -> None:
+    """Such as the thread of retention, which looks at the segments of a log that is begun anew."""
+    log = CommitLog.open(MemoryDisk(), "/17", LogConfig(), clean=False)
+    log.append(batch(b"0000"), leader_epoch=1, timestamp_us=0)
+    done = threading.Event()
+
+    def look_again() -> None:
+        while not done.is_set():
+            with suppress(JetstreamError):
+                look(log)
+
+    threads = [Reader(look_again) for _ in range(2)]
+    try:
+        for _ in range(3000):
+            log.reset(0)
+            log.append(batch(b"0000"), leader_epoch=1, timestamp_us=0)
+    finally:
+        done.set()
+    for thread in threads:
+        thread.finish()
 
 
 class HeldDisk(FaultyDisk):
