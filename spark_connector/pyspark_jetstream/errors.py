@@ -16,8 +16,10 @@ from jetstream_client import (
     InvalidRequestError,
     JetstreamError,
     MessageTooLargeError,
+    NotEnoughReplicasError,
     OffsetOutOfRangeError,
     StreamNotFoundError,
+    TooManyRequestsError,
     UnavailableError,
 )
 
@@ -49,10 +51,13 @@ LOAD_ANEW = "to read what is left set failOnDataLoss=false; for what there is no
 def advice(error: JetstreamError, servers: str) -> str:
     """What the user can do about `error`, as the end of a sentence; "" if the error says so
     itself."""
+    if isinstance(error, NotEnoughReplicasError | TooManyRequestsError):
+        return ""
     if isinstance(error, UnavailableError):
         return (
-            f"check that option servers ({servers}) names nodes of the cluster, that they run, and "
-            "that their gRPC and data ports (9292, 9293) can be reached from driver and executors"
+            f"if no node answered, check that option servers ({servers}) names nodes of the "
+            "cluster, that they run, and that their gRPC and data ports (9292, 9293) can be "
+            "reached from driver and executors"
         )
     if isinstance(error, CorruptBatchError):
         return (

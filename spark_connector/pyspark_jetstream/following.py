@@ -55,6 +55,7 @@ class Follower:
         self._client = AsyncClient.from_config(options.config)
         self._cluster = ""
         self._streams: dict[int, Stream] = {}
+        self._is_complete = False
         self._listed_at = float("-inf")
         self._last_batch_at = float("-inf")
         self._pace = Pace()
@@ -213,9 +214,7 @@ class Follower:
         return known
 
     async def _held(self) -> dict[int, Held]:
-        names = set(self._options.selection.names)
-        is_complete = bool(names) and len(self._streams) == len(names)
-        await self._list(float("inf") if is_complete else LISTING_SECONDS)
+        await self._list(float("inf") if self._is_complete else LISTING_SECONDS)
         try:
             return await planning.held(self._client, self._streams)
         except StreamNotFoundError:
@@ -230,6 +229,7 @@ class Follower:
         # deleted.
         is_new = self._listed_at == float("-inf")
         self._streams = planning.select(streams, self._options.selection, all_must_exist=is_new)
+        self._is_complete = planning.names_all(streams, self._options.selection)
         self._listed_at = time.monotonic()
         for number, stream in self._streams.items():
             if stream.compact and number not in self._compacted:

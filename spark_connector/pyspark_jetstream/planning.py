@@ -45,6 +45,12 @@ def select(
     return {stream.id: stream for stream in sorted(chosen, key=lambda stream: stream.id)}
 
 
+def names_all(streams: Iterable[Stream], selection: Selection) -> bool:
+    """Whether the options give names, and there is a stream of each."""
+    there = {name for stream in streams for name in (stream.name, stream.full_name)}
+    return bool(selection.names) and there.issuperset(selection.names)
+
+
 def _named(name: str, streams: Sequence[Stream], must_exist: bool) -> Stream | None:
     found = [stream for stream in streams if name in (stream.name, stream.full_name)]
     if len(found) > 1:

@@ -14,25 +14,27 @@ EPOCH = 7
 
 @dataclass
 class LogClient:
-    """ends: where the streams end, by id; all are named `orders`. refusal: of fetches at an
+    """ends: where the streams end, by id. names: theirs, if not `orders`. refusal: of fetches at an
     offset."""
 
     ends: dict[int, int]
     refusal: tuple[int, Exception] | None = None
+    names: dict[int, str] = field(default_factory=dict)
     listed: int = 0
     asked_with: dict[str, Any] = field(default_factory=dict)
 
     async def list_streams(self) -> list[Any]:
         self.listed += 1
+        named = [(number, self.names.get(number, "orders")) for number in self.ends]
         return [
             SimpleNamespace(
                 id=number,
-                name="orders",
-                subject="orders.>",
-                full_name="orders@orders.>",
+                name=name,
+                subject=f"{name}.>",
+                full_name=f"{name}@{name}.>",
                 compact=False,
             )
-            for number in self.ends
+            for number, name in named
         ]
 
     async def list_offsets(self, queries: Sequence[tuple[int, str]]) -> list[Any]:

@@ -89,3 +89,29 @@ def test_a_stream_made_anew_under_its_name_is_read_though_the_query_saw_it_gone(
 
     monkeypatch.setattr(following, "LISTING_SECONDS", 0.0)
     scenario()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"streams": "orders,orders@orders.>"},
+        {"streams": "orders,audit", "subject": "orders.eu"},
+        {"streams": "orders,audit@audit.>"},
+    ],
+)
+def test_streams_are_not_listed_again_while_all_that_the_options_name_are_there(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @on_loop
+    async def scenario() -> None:
+        client = LogClient({1: 100, 2: 3, 3: 4}, names={2: "audit", 3: "other"})
+        follower = await follower_of(client, **options)
+        start = await follower.next_offsets(await follower.initial(), NO_LIMITS, None)
+        for more in range(1, 3):
+            client.ends[1] = 100 + more
+            start = await follower.next_offsets(start, NO_LIMITS, None)
+            assert start.streams[1].offset == 100 + more
+        assert client.listed == 1
+
+    monkeypatch.setattr(following, "LISTING_SECONDS", 0.0)
+    scenario()
