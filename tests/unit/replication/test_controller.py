@@ -13,7 +13,8 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     UnavailableError,
 )
-from jetstream_protocol.types import NodeId, StreamId
+from jetstream_protocol.types import MonotonicUs, NodeId, StreamId
+from jetstream_server.clocks import monotonic_clock
 from jetstream_server.metadata.client.metadata_log import Watcher
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.changes import Change
@@ -32,6 +33,7 @@ from jetstream_server.metadata.state.model import FeatureLevel, StreamMetadata
 from jetstream_server.replication.core.unclean_election import ReplicaReport
 from jetstream_server.replication.drivers.controller import (
     MOVES_MAX,
+    RETRY_US,
     Controller,
     ControllerSettings,
     LogEnds,
@@ -100,7 +102,11 @@ async def run(metadata: Metadata, until: Callable[[], bool], **options: Any) -> 
     log_ends: LogEnds = options.pop("log_ends", {})
     settings = options.pop("settings", QUICK)
     controller = Controller(
-        cast(RaftMetadataLog, metadata), lambda: log_ends, settings, options.pop("hand_over", None)
+        cast(RaftMetadataLog, metadata),
+        lambda: log_ends,
+        settings,
+        options.pop("hand_over", None),
+        monotonic_clock=options.pop("monotonic_clock", monotonic_clock),
     )
     controller.start()
     try:
@@ -365,13 +371,39 @@ async def test_evening_out_leaves_a_leadership_where_its_leader_cannot_hand_it_o
     cluster = lopsided()
     metadata = Metadata(cluster)
     asked: list[StreamId] = []
+    now_us = 0
 
     async def hand_over(stream: StreamMetadata, target: NodeId) -> None:
         asked.append(stream.id)
         raise UnavailableError("the target does not keep up")
 
-    await run(metadata, lambda: len(asked) > 20, hand_over=hand_over)
+    def tried_twice() -> bool:
+        nonlocal now_us
+        if len(asked) == 9:
+            now_us = RETRY_US
+        return len(asked) == 18
+
+    await run(
+        metadata, tried_twice, hand_over=hand_over, monotonic_clock=lambda: MonotonicUs(now_us)
+    )
     assert metadata.commands == []
+    assert set(asked[:9]) == set(asked[9:]) == set(cluster.registry.streams), "one after another"
+
+
+@on_loop
+async def test_streams_that_cannot_be_handed_over_keep_no_others_where_they_are() -> None:
+    cluster = lopsided(12)
+    metadata = Metadata(cluster)
+    stuck = sorted(cluster.registry.streams)[:6]
+
+    async def hand_over(stream: StreamMetadata, target: NodeId) -> None:
+        if stream.id in stuck:
+            raise UnavailableError("the target does not keep up")
+        await metadata.propose(
+            TransferLeader(stream_id=stream.id, leader=target), as_controller=True
+        )
+
+    await run(metadata, lambda: leaders(cluster) == [4, 4, 4], hand_over=hand_over)
 
 
 @on_loop

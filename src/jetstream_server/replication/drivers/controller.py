@@ -14,14 +14,14 @@ sessions/controller.py does it.
 * The feature level is raised to the level that every registered node understands.
 
 The leader itself hands over (hand_over.py). Balancing goes stream by stream; a stream that cannot
-be handed over at the moment waits for a later round. A draining node's leaderships go several at a
-time, and finally without its help.
+be handed over at the moment is left out for a while, and others are moved instead. A draining
+node's leaderships go several at a time, and finally without its help.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -56,6 +56,9 @@ MOVES_MAX = 64
 DRAINED_AT_A_TIME = 16
 """Hand-overs at a time. A stopping node has ten seconds; each takes about ten milliseconds, mostly
 waiting."""
+RETRY_US = 10_000_000
+"""µs without another failure until balancing tries the streams again that could not be handed
+over."""
 
 logger = structlog.get_logger("jetstream.replication")
 
@@ -98,6 +101,8 @@ class Controller:
         self._monotonic_clock = monotonic_clock
         self._settled_at_us = MonotonicUs(0)
         self._epoch: int | None = None
+        self._stuck: set[StreamId] = set()
+        self._retry_at_us = MonotonicUs(0)
 
     def start(self) -> None:
         self._stop_watching = self._metadata.watch(self._changed)
@@ -174,14 +179,19 @@ class Controller:
         logger.info("stream_moved", stream=stream.full_name, replicas=stream.target_replicas)
 
     async def _balance(self, tables: Tables) -> None:
-        """Balance leaderships. A node that refuses one would refuse the others too: it is not asked
-        again."""
+        """Balance leaderships. The cause of a failure may be the node or the stream. So the node is
+        not asked again in this round, which each failure may hold up for seconds, and later rounds
+        ask it for other streams."""
+        if self._monotonic_clock() >= self._retry_at_us:
+            self._stuck.clear()
         refusing: set[NodeId] = set()
-        for stream_id, target in balancing_moves(tables, MOVES_MAX):
+        for stream_id, target in balancing_moves(_without(tables, self._stuck), MOVES_MAX):
             if target in refusing:
                 continue
             if not await self._move(stream_id, target, insist=False):
                 refusing.add(target)
+                self._stuck.add(stream_id)
+                self._retry_at_us = MonotonicUs(self._monotonic_clock() + RETRY_US)
             if not self._may_balance(tables):
                 break
 
@@ -246,6 +256,16 @@ class Controller:
             stream_id=stream.id, leader=target, stream_epoch=stream.stream_epoch
         )
         await self._metadata.propose(command, as_controller=True)
+
+
+def _without(tables: Tables, stuck: Collection[StreamId]) -> Tables:
+    """The tables as far as balancing reads them, without those streams. Their leaderships count."""
+    if not stuck:
+        return tables
+    view = Tables()
+    view.nodes, view.leaderships = tables.nodes, tables.leaderships
+    view.streams = {key: stream for key, stream in tables.streams.items() if key not in stuck}
+    return view
 
 
 def draining_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeId]]:
