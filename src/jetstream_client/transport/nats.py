@@ -305,8 +305,8 @@ class NatsInbox:
             )  # `close` would fail below, and leave its task behind.
         try:
             await client.close()
-        except (OSError, TypeError):
+        except (OSError, RuntimeError, TypeError):
             # The connection is lost already: what was handed over is not sent, and callers that
-            # wait for an answer get an error with an unknown outcome. From Python 3.12 on asyncio
-            # may raise TypeError then (python/cpython#136234).
+            # wait for an answer get an error with an unknown outcome. uvloop raises RuntimeError
+            # then, and asyncio from Python 3.12 on perhaps TypeError (python/cpython#136234).
             return
