@@ -5,33 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from jetstream_client import AsyncClient, Client, InvalidRequestError, Message
 from tests.support.loops import on_loop
+from tests.support.odd_errors import odd_errors
 from tests.support.server import ServerProcess
 
 ORDERS = [{"id": number, "total": number * 1.5} for number in range(5)]
-
-
-@dataclass(frozen=True)
-class FrozenError(Exception):
-    """It takes no notes."""
-
-    code: int
-
-
-class UnspeakableError(Exception):
-    def __str__(self) -> str:
-        raise ValueError("no text")
-
-
-odd_errors = pytest.mark.parametrize(
-    "error", [FrozenError(5), UnspeakableError()], ids=["frozen", "unspeakable"]
-)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from jetstream_client import AsyncClient, Client, Message
 from tests.support.loops import on_loop
+from tests.support.odd_errors import odd_errors
 from tests.support.server import ServerProcess
-
-
-@dataclass(frozen=True)
-class FrozenError(Exception):
-    """It takes no notes, and not even a traceback from Python code."""
-
-    code: int
-
-
-class UnspeakableError(Exception):
-    def __str__(self) -> str:
-        raise ValueError("no text")
-
-
-ODD = [FrozenError(5), UnspeakableError()]
-odd_errors = pytest.mark.parametrize("error", ODD, ids=["frozen", "unspeakable"])
 
 
 def prepare(client: Client, name: str) -> None:
