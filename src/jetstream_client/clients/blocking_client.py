@@ -6,8 +6,9 @@ thread and waits. So many threads may use a `Client` at once.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
@@ -19,6 +20,7 @@ from jetstream_client.clients.blocking_processing import ProcessingMethods
 from jetstream_client.clients.blocking_security import SecurityMethods
 from jetstream_client.clients.blocking_streams import StreamMethods
 from jetstream_client.clients.one_name import with_one_name
+from jetstream_client.processing.listeners import in_thread
 from jetstream_client.publishing.ack import PublishResult
 from jetstream_client.publishing.batched_publisher import AsyncPublisher
 from jetstream_client.publishing.blocking_publisher import Publisher
@@ -38,7 +40,7 @@ from jetstream_client.reading.messages import ROWS, Message, Messages
 from jetstream_client.reading.reader import FETCH_BYTES
 from jetstream_client.reading.scan import AsyncScan, Scan
 from jetstream_client.reading.table import AsyncTable, Table
-from jetstream_client.transport.connection_events import Callbacks, in_thread
+from jetstream_client.transport.connection_events import Callbacks
 from jetstream_client.values.config import ClientConfig, NatsOptions
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.positions import Position
@@ -126,8 +128,10 @@ class Client(
 
     def _set_up(self, config: ClientConfig, callbacks: Callbacks) -> None:
         self.config = config
-        self._client = AsyncClient.observed(config, in_thread(callbacks))
+        elsewhere = {name: in_thread(each) for name, each in callbacks.items()}  # type: ignore[type-var]
+        self._client = AsyncClient.observed(config, cast("Callbacks", elsewhere))
         self._thread = LoopThread()
+        self._closing = threading.RLock()
 
     def publish(
         self,
@@ -455,8 +459,9 @@ class Client(
     def close(self) -> None:
         """Send what was published, commit what consumers are done with, close every connection, and
         end the client's thread. Idempotent. Raises what a consumer's `close` does."""
-        try:
-            if self._thread.is_running:
-                self._thread.run(self._client.aclose())
-        finally:
-            self._thread.close()
+        with self._closing:  # A thread that comes second would else cut the first one short.
+            try:
+                if self._thread.is_running:
+                    self._thread.run(self._client.aclose())
+            finally:
+                self._thread.close()

@@ -6,7 +6,7 @@ callbacks are for programs that want to know.
 
 Callbacks are called one after the other, in the order of what happened, and hold up nothing. An
 AsyncClient calls them on its event loop, and awaits coroutine functions. A Client calls them in a
-thread of their own, where they may use it. If one raises, the exception is logged.
+thread of their own, where they may use it, and close it. If one raises, the exception is logged.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, TypeAlias, TypedDict, cast
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from jetstream_client._log import logger
 from jetstream_protocol.errors import JetstreamError, from_proto
@@ -58,10 +56,7 @@ class Callbacks(TypedDict, total=False):
     closed_cb: ClosedCallback
 
 
-def in_thread(callbacks: Callbacks) -> Callbacks:
-    """For a client whose event loop is not the program's."""
-    elsewhere = {name: partial(asyncio.to_thread, each) for name, each in callbacks.items()}  # type: ignore[arg-type]
-    return cast(Callbacks, elsewhere)
+_Call: TypeAlias = tuple[Callable[..., Any], tuple[object, ...]]
 
 
 class ConnectionEvents:
@@ -70,8 +65,9 @@ class ConnectionEvents:
     def __init__(self, callbacks: Callbacks | None = None) -> None:
         self._callbacks = Callbacks() if callbacks is None else callbacks
         self._lost: set[tuple[Kind, str]] = set()
-        self._queue: asyncio.Queue[tuple[Callable[..., Any], tuple[object, ...]]] | None = None
+        self._queue: asyncio.Queue[_Call | None] | None = None
         self._calling: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def connected(self, kind: Kind, address: str) -> None:
         again = (kind, address) in self._lost
@@ -94,38 +90,51 @@ class ConnectionEvents:
             self._tell(self._callbacks.get("error_cb"), from_proto(error.to_proto()))
 
     def _tell(self, callback: Callable[..., Any] | None, *arguments: object) -> None:
-        if callback is None:
+        if callback is None or self._is_closed:
             return
         if self._queue is None:
             self._queue = asyncio.Queue()
             self._calling = asyncio.get_running_loop().create_task(self._call_all(self._queue))
         self._queue.put_nowait((callback, arguments))
 
-    async def _call_all(
-        self, queue: asyncio.Queue[tuple[Callable[..., Any], tuple[object, ...]]]
-    ) -> None:
-        while True:
-            callback, arguments = await queue.get()
-            try:
-                answer = callback(*arguments)
-                if inspect.isawaitable(answer):
-                    await answer
-            except Exception:  # noqa: BLE001  It is the program's.
-                logger.exception("the callback %r failed", callback)
-            finally:
-                queue.task_done()
+    async def _call_all(self, queue: asyncio.Queue[_Call | None]) -> None:
+        while (call := await queue.get()) is not None:
+            await self._call(*call)
+
+    @staticmethod
+    async def _call(callback: Callable[..., Any], arguments: tuple[object, ...]) -> None:
+        try:
+            answer = callback(*arguments)
+            if inspect.isawaitable(answer):
+                await answer
+        except Exception:  # noqa: BLE001  It is the program's.
+            logger.exception("the callback %r failed", callback)
 
     async def close(self) -> None:
         """Returns when the last callback has returned, or takes too long: a callback may be closing
-        the client."""
-        self._tell(self._callbacks.get("closed_cb"))
-        if self._queue is not None and self._calling is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSING_SECONDS):
-                    await self._queue.join()
-            if self._calling is not asyncio.current_task():
-                self._calling.cancel()
-                await asyncio.gather(self._calling, return_exceptions=True)
+        the client. `closed_cb` is then called beside it. Idempotent."""
+        if self._is_closed:
+            return
+        closed_cb = self._callbacks.get("closed_cb")
+        self._tell(closed_cb)
+        self._is_closed = True
+        queue, calling = self._queue, self._calling
+        if queue is None or calling is None:
+            return
+        queue.put_nowait(None)
+        if calling is asyncio.current_task() or await _has_ended(calling):
+            return  # The former goes on behind this callback.
+        if closed_cb is not None and queue.qsize() > 1:
+            await _has_ended(asyncio.ensure_future(self._call(closed_cb, ())))
+
+
+async def _has_ended(calling: asyncio.Task[None]) -> bool:
+    """Whether it ends soon. Else it is cancelled."""
+    done, _ = await asyncio.wait([calling], timeout=CLOSING_SECONDS)
+    if not done:
+        calling.cancel()
+        await asyncio.gather(calling, return_exceptions=True)
+    return bool(done)
 
 
 _NAMES = {"grpc": "the node", "data": "the data plane", "nats": "NATS"}

@@ -1,0 +1,147 @@
+"""Callbacks that close their client or never return: they hold up neither client nor program."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from jetstream_client import AsyncClient, Client, UnavailableError
+from tests.support.loops import on_loop
+
+SECONDS_MAX = 60.0
+"""Nothing here waits for a time; what hangs is given up after that."""
+
+NOWHERE = "127.0.0.1:1"
+
+PROGRAM = """
+import threading
+from jetstream_client import Client, UnavailableError
+
+async def trouble():
+    client._client._events.failed(UnavailableError("nobody answers"))
+
+def close(*_):
+    called.set()
+    client.close()
+    print("closed in the callback")
+    done.set()
+
+def hang(*_):
+    called.set()
+    threading.Event().wait()
+
+called, done = threading.Event(), threading.Event()
+"""
+"""The beginning of a program. A thread that hangs would keep the process from ending."""
+
+CLOSED_BY = """
+client = Client("127.0.0.1:1", error_cb=close, closed_cb=lambda: print("closed_cb"))
+client._thread.run(trouble())
+done.wait()
+"""
+
+CLOSED_BY_CLOSED = """
+client = Client("127.0.0.1:1", closed_cb=close)
+client._thread.run(trouble())
+client.close()
+done.wait()
+"""
+
+HANGING = """
+client = Client("127.0.0.1:1", error_cb=hang, closed_cb=lambda: print("closed_cb"))
+client._thread.run(trouble())
+called.wait()
+client.close()
+"""
+
+NEVER_CLOSED = """
+client = Client("127.0.0.1:1", error_cb=hang)
+client._thread.run(trouble())
+called.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        (CLOSED_BY, ["closed_cb", "closed in the callback"]),
+        (CLOSED_BY_CLOSED, ["closed in the callback"]),
+        (HANGING, ["closed_cb"]),
+        (NEVER_CLOSED, []),
+    ],
+    ids=["closes", "closes once more", "hangs", "hangs and is not closed"],
+)
+def test_a_program_ends_whatever_its_callback_does(program: str, printed: list[str]) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM + program],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert (ran.stdout.splitlines(), ran.stderr, ran.returncode) == (printed, "", 0)
+
+
+def test_threads_that_close_a_client_at_once_both_return() -> None:
+    closing = threading.Barrier(2)
+    failures: list[BaseException] = []
+
+    def close() -> None:
+        closing.wait()
+        try:
+            client.close()
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    for _ in range(20):
+        client = Client(NOWHERE, closed_cb=lambda: None)
+        client._thread.run(asyncio.sleep(0))
+        threads = [threading.Thread(target=close, daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS_MAX)
+            assert not thread.is_alive()
+    assert failures == []
+
+
+@on_loop
+async def test_a_client_closed_by_its_own_coroutine_or_twice_tells_so_once() -> None:
+    said: list[str] = []
+
+    async def close(_: object) -> None:
+        await client.aclose()
+        said.append("closed in the callback")
+
+    client = AsyncClient(NOWHERE, error_cb=close, closed_cb=lambda: said.append("closed_cb"))
+    client._events.failed(UnavailableError("nobody answers"))
+    calling = client._events._calling
+    assert calling is not None
+    async with asyncio.timeout(SECONDS_MAX):
+        await calling
+    await client.aclose()
+    assert said == ["closed in the callback", "closed_cb"]
+
+
+@on_loop
+async def test_a_coroutine_function_of_a_blocking_client_is_awaited_in_its_loop() -> None:
+    said: list[str] = []
+
+    async def told(_: object) -> None:
+        await asyncio.sleep(0)
+        said.append(threading.current_thread().name)
+
+    async def trouble() -> None:
+        client._client._events.failed(UnavailableError("nobody answers"))
+
+    def use() -> None:
+        client._thread.run(trouble())
+        client.close()
+
+    client = Client(NOWHERE, error_cb=told)
+    await asyncio.to_thread(use)
+    assert said == ["jetstream-client"]
