@@ -1,9 +1,11 @@
-"""A leader that has just been elected, after all nodes were killed: `latest`, and purges."""
+"""A leader that has just been elected, after all nodes were killed: `latest`, purges, lags."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated.common_pb2 import StreamRef
 from tests.support import command as command_line
 from tests.support.api import call
+from tests.support.browser import browser, needs_chromium
 from tests.support.cluster import TestCluster
 
 RECORDS = 10
@@ -36,24 +39,47 @@ def console(cluster: TestCluster, node: int, path: str) -> Any:
         return json.load(answer)
 
 
-def test_latest_is_refused_until_the_leader_knows_what_was_committed(
-    cluster: TestCluster, tmp_path: Path
-) -> None:
-    with Client(cluster.servers) as client:
-        stream = client.create_stream("orders", "orders", replicas=2, min_insync_replicas=2)
+@pytest.fixture
+def replicas(cluster: TestCluster) -> Iterator[tuple[int, ...]]:
+    """The nodes of the replicas of `orders`, a stream of the group `sold`. The last of them is
+    down; the first leads, and all nodes were killed. Of its records the cursor `billing` has one to
+    read yet, and `workers` have committed nothing."""
+    with Client(cluster.servers, timeout=60) as client:
+        stream = client.create_stream(
+            "orders", "orders", replicas=2, min_insync_replicas=2, group="sold"
+        )
         for number in range(RECORDS):
             client.publish("orders", b"%d" % number)
-        client.commit_cursor("billing", "orders", RECORDS - 1)
-    leader, other = stream.replicas
-    outside = next(node for node in cluster.nodes if node not in stream.replicas)
-    for node in cluster.nodes:
-        cluster.kill(node)
-    cluster.restart(leader, outside)
-    cluster.wait_for(
-        "it leads, below its minimum",
-        lambda: list(cluster.describe("orders", [leader]).stream.isr) == [leader],
-    )
+        client.seek_cursor("billing", "orders", RECORDS - 1)
+        with client.consume_group("sold", "workers", auto_commit=False) as member:
+            next(member)  # It has joined.
+        leader, other = stream.replicas
+        for node in cluster.nodes:
+            cluster.kill(node)
+        cluster.restart(*(node for node in cluster.nodes if node != other))
+        cluster.wait_for(
+            "it leads, below its minimum",
+            lambda: list(cluster.describe("orders", [leader]).stream.isr) == [leader],
+        )
+        yield stream.replicas
+        client.delete_stream(stream)
 
+
+def shown(cluster: TestCluster) -> list[str]:
+    """What the command line shows: the stream's records, then LAG and BEHIND of the cursor, and of
+    the group."""
+    commands = (("stream", "list"), ("cursor", "list"), ("group", "describe", "workers"))
+    listed, cursors, shares = (cluster.jetstream(*command).splitlines() for command in commands)
+    (stream,) = (line.split() for line in listed if line.startswith("orders "))
+    (cursor,) = (line.split() for line in cursors if line.startswith("billing "))
+    (share,) = (line.split() for line in shares if line.startswith("orders@orders "))
+    return [stream[5], *cursor[3:5], *share[3:]]
+
+
+def test_latest_is_refused_until_the_leader_knows_what_was_committed(
+    cluster: TestCluster, replicas: tuple[int, ...], tmp_path: Path
+) -> None:
+    leader, other = replicas
     earliest, latest = list_offsets(cluster, leader)
     assert (earliest.offset, earliest.HasField("error")) == (0, False)
     assert (latest.error.code, latest.error.retriable) == ("unavailable", True)
@@ -72,17 +98,8 @@ def test_latest_is_refused_until_the_leader_knows_what_was_committed(
     purge = pb.PurgeStreamRequest(stream=StreamRef(name="orders"))
     with pytest.raises(UnavailableError, match="where its committed records end"):
         call(cluster.api(leader).streams.PurgeStream, purge)
-    for command in (("stream", "list"), ("stream", "describe", "orders")):
-        assert "orders" in cluster.jetstream(*command)
-    health = command_line.jetstream("--server", cluster.servers, "cluster", "health")
-    assert f"node {other} " in health.stdout
-    assert "stream orders@orders" in health.stdout
-    billing = json.loads(cluster.jetstream("cursor", "describe", "billing", "orders", "--json"))
-    assert billing["state"] == "current"
     page = console(cluster, leader, "streams/orders/messages")
     assert (page["messages"], page["high_watermark"]) == ([], 0)
-    (billing,) = console(cluster, leader, "cursors")["cursors"]
-    assert (billing["state"], billing["lag"]) == ("current", None)
 
     with Client(cluster.servers, timeout=60) as client:
         cluster.restart(other)
@@ -91,3 +108,53 @@ def test_latest_is_refused_until_the_leader_knows_what_was_committed(
         assert back_up(client, "orders", backup, lambda offsets: None).records == RECORDS
     page = console(cluster, leader, "streams/orders/messages")
     assert [each["offset"] for each in page["messages"]] == list(range(RECORDS))
+
+
+def test_no_lag_is_shown_until_the_leader_knows_what_was_committed(
+    cluster: TestCluster, replicas: tuple[int, ...]
+) -> None:
+    leader, other = replicas
+    assert shown(cluster) == ["-"] * 5
+    row = json.loads(cluster.jetstream("cursor", "describe", "billing", "orders", "--json"))
+    assert (row["state"], row["log_start_offset"]) == ("current", 0)
+    assert (row["high_watermark"], row["lag"], row["lag_seconds"]) == (None, None, None)
+    described = json.loads(cluster.jetstream("stream", "describe", "orders", "--json"))
+    assert (described["high_watermark"], described["log_end_offset"]) == (None, RECORDS)
+    health = command_line.jetstream("--server", cluster.servers, "cluster", "health")
+    assert f"node {other} " in health.stdout
+    assert "stream orders@orders" in health.stdout
+    (billing,) = console(cluster, leader, "cursors")["cursors"]
+    assert (billing["state"], billing["lag"]) == ("current", None)
+    for node in (leader, next(node for node in cluster.nodes if node not in replicas)):
+        (listed,) = console(cluster, node, "streams")["streams"]
+        assert (listed["end_unknown"], listed["high_watermark"]) == (True, "0")
+
+    cluster.restart(other)
+    with Client(cluster.servers, timeout=60) as client:
+        assert client.offset_at("orders", "latest") == RECORDS
+        assert client.describe_stream("orders").high_watermark == RECORDS
+        assert client.describe_cursor("billing", "orders").lag == 1
+    assert shown(cluster)[:2] == [str(RECORDS), "1"]
+    assert shown(cluster)[3:] == [str(RECORDS), "-"]
+    (listed,) = console(cluster, leader, "streams")["streams"]
+    assert not listed["end_unknown"]
+
+
+@needs_chromium
+def test_the_console_makes_up_no_records_before_the_leader_knows_what_was_committed(
+    cluster: TestCluster, replicas: tuple[int, ...], tmp_path: Path
+) -> None:
+    leader, other = replicas
+    address = cluster.cluster.config["nodes"][leader]["http"]
+
+    async def walk() -> None:
+        async with browser(tmp_path) as page:
+            await page.open(f"http://{address}/#/streams/orders")
+            cards = "document.querySelector('.cards')"
+            said = "RecordsunknownOffsets0 – unknown"
+            await page.until(f"{cards} && {cards}.textContent.includes('{said}')")
+            assert "Not committedunknown" in await page.value(f"{cards}.textContent")
+            assert page.problems == []
+
+    asyncio.run(walk())
+    cluster.restart(other)

@@ -71,8 +71,9 @@ def back_up(client: Client, stream: StreamLike, folder: Path, advance: Advance) 
 
 
 def describe_with_end(client: Client, stream: StreamLike) -> StreamDescription:
-    """The description, with the end of what is committed as high watermark. A new leader's own may
-    be below that, which is why it is asked for `latest`. Raises UnavailableError."""
+    """The description, with the end of what is committed as high watermark. It is asked for
+    `latest`: a new leader of an older release describes an end below that, and a newer one none.
+    Raises UnavailableError."""
     described = client.describe_stream(stream)
     if described.log_start_offset is None:
         raise UnavailableError(f"stream {described.name!r} has no leader that answers: try again")

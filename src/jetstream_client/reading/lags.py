@@ -50,16 +50,17 @@ class Lags:
         if not cursor.is_current:
             state = "stream deleted" if cursor.stream_id_now is None else "stream re-created"
             return CursorDescription(**fields, state=state)
-        if stream is None or stream.log_start_offset is None or stream.high_watermark is None:
+        if stream is None or stream.log_start_offset is None:
             return CursorDescription(**fields, state="current")
         start, end = stream.log_start_offset, stream.high_watermark
         # A new leader may not know yet that what it holds is committed.
-        is_held = start <= cursor.offset <= max(end, stream.log_end_offset or 0)
+        is_held = start <= cursor.offset <= max(end or 0, stream.log_end_offset or 0)
+        fields |= {"state": "current" if is_held else "truncated", "log_start_offset": start}
+        if end is None:
+            return CursorDescription(**fields)
         lag = end - max(start, cursor.offset)
         return CursorDescription(
             **fields,
-            state="current" if is_held else "truncated",
-            log_start_offset=start,
             high_watermark=end,
             lag=max(0, lag),
             lag_seconds=await self._age(cursor, max(start, cursor.offset)) if lag > 0 else 0.0,

@@ -182,7 +182,7 @@ def description_of(description: api_pb2.StreamDescription) -> StreamDescription:
     return StreamDescription(
         **_stream_fields(description.stream),
         log_start_offset=description.log_start_offset,
-        high_watermark=description.high_watermark,
+        high_watermark=None if description.end_unknown else description.high_watermark,
         log_end_offset=description.log_end_offset,
         flushed_offset=description.flushed_offset,
         size_bytes=description.size_bytes,

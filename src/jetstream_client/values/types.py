@@ -147,7 +147,8 @@ class CompactionInfo:
 class StreamDescription(Stream):
     """A stream with what its leader knows; fields are None if no leader has answered.
 
-    Committed records are `[log_start_offset, high_watermark)`. `state` is "online" or says why not.
+    Committed records are `[log_start_offset, high_watermark)`; a new leader that does not know yet
+    where they end has None as high_watermark. `state` is "online" or says why not.
     The counters run since the leader's process started. `progress` names every follower.
     `compaction` is also None for a stream that never had `compact`. `damaged`: records that disks
     have lost and that are not repaired yet: all ranges of the leader, and the first of each
@@ -316,7 +317,8 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorDescription(Cursor):
-    """A cursor with what the stream's leader knows; fields are None if it does not answer.
+    """A cursor with what the stream's leader knows; fields are None if it does not answer, and
+    those that need the end of what is committed until a new leader knows it.
 
     state: "current", "stream deleted", "stream re-created", or "truncated": the stream no longer
     holds this position. lag: the number of committed records that are not read yet; on a compacted

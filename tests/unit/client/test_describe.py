@@ -48,3 +48,10 @@ def test_what_only_a_leader_knows_is_none_without_one() -> None:
     assert (found.isr, found.state) == ((2,), "offline: nobody may lead")
     unknown = (found.log_start_offset, found.high_watermark, found.size_bytes, found.hand_over_gap)
     assert unknown == (None, None, None, None)
+
+
+def test_a_new_leader_that_does_not_know_the_end_of_what_is_committed_names_none() -> None:
+    known = {"stream": pb.Stream(), "log_start_offset": 3, "high_watermark": 3}
+    found = description_of(pb.StreamDescription(**known, log_end_offset=9, end_unknown=True))
+    assert (found.log_start_offset, found.high_watermark, found.log_end_offset) == (3, None, 9)
+    assert description_of(pb.StreamDescription(**known)).high_watermark == 3

@@ -12,7 +12,12 @@ from jetstream_client.cli import interrupts, options
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration import parquet
-from jetstream_client.migration.backup import back_up, read_manifest, was_interrupted
+from jetstream_client.migration.backup import (
+    back_up,
+    describe_with_end,
+    read_manifest,
+    was_interrupted,
+)
 from jetstream_client.migration.manifest import Manifest
 from jetstream_client.migration.restore import restore as restore_stream
 from jetstream_protocol.errors import InvalidRequestError
@@ -51,7 +56,7 @@ def backup(
         interrupts.interrupted_once(),
         Client.from_config(options.config(context, server, timeout)) as client,
     ):
-        described = client.describe_stream(stream)
+        described = describe_with_end(client, stream)
         total = (described.high_watermark or 0) - (described.log_start_offset or 0)
         with progress_bar(total) as advance:
             take = parquet.back_up if to.suffix == PARQUET else back_up

@@ -47,7 +47,8 @@ def list_(
     """List the cursors, with how far behind they are.
 
     LAG is in records, BEHIND is the time since the first record that is not read yet was appended;
-    "-" if no leader answers. On a compacted stream LAG counts offsets, so it is an upper bound.
+    "-" if no leader answers, or it does not know yet what was committed. On a compacted stream LAG
+    counts offsets, so it is an upper bound.
 
     Examples:
 

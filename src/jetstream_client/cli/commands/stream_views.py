@@ -52,8 +52,9 @@ def list_(
     """List the streams.
 
     REPLICAS: how many are in sync, of how many; after "+": how many observers. LAST: the age of the
-    last record. "-": no leader answers. MESSAGES counts offsets. It is too high where some have no
-    record: in compacted streams ("<="), and in imported ones whose source had deleted messages.
+    last record. "-": no leader answers, or it does not know yet what was committed. MESSAGES counts
+    offsets. It is too high where some have no record: in compacted streams ("<="), and in imported
+    ones whose source had deleted messages.
     STATE: read-only, paused, restoring (being restored or imported), encrypted (by its own
     setting), or "-".
 

@@ -155,11 +155,15 @@ class LeaderState:
                 "wait for a replica to catch up"
             )
 
+    @property
+    def knows_end(self) -> bool:
+        """Whether it is known here what earlier leaders committed (KIP-207). The high watermark may
+        be below that until then: to say that it is the end would be wrong."""
+        return self.high_watermark >= self.epoch_start_offset
+
     def check_end(self) -> None:
-        """Raise UnavailableError until it is known here what earlier leaders committed (KIP-207).
-        The high watermark may be below that until then: to say that it is the end would be wrong.
-        """
-        if self.high_watermark < self.epoch_start_offset:
+        """Raise UnavailableError until the end of what is committed is known."""
+        if not self.knows_end:
             needed = self.stream.config.min_insync_replicas
             raise UnavailableError(
                 f"node {self._node_id} has just begun to lead stream {self.stream.name!r} and does "

@@ -307,6 +307,7 @@ def _description(replica: Replica, replicas: ReplicaManager) -> pb.StreamDescrip
         compaction=_compaction(replica) if replica.stream.was_compacted else None,
         last_append_us=(log.last_append_timestamp if log.log_end_offset else 0) or None,
         key_id=active_key_id(replica.stream.config, log),
+        end_unknown=replica.leadership is not None and not replica.leadership.knows_end,
     )
 
 

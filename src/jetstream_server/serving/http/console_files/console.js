@@ -133,6 +133,7 @@ const seen = new Map();
 
 function sampled(name, total, now) {
   const known = seen.get(name) || { samples: [] };
+  if (total === null) return known.samples;
   const records = Number(total);
   if (now - known.at < POLL_MS / 2) return known.samples; // Too short to tell a rate.
   if (known.at !== undefined && now > known.at)
@@ -283,7 +284,7 @@ const streamsPage = (query) => ({
       ["Records/s", (s) => rate(s.samples.length ? s.samples.at(-1) : null), true],
       ["", (s) => chart(s.samples, 120, 24)],
     ];
-    for (const each of found.streams) each.samples = sampled(each.stream.id, each.high_watermark, now);
+    for (const each of found.streams) each.samples = sampled(each.stream.id, end(each), now);
     const pages = found.total > PAGE ? h("span", {},
       h("button", { id: "before", class: "small", type: "button", disabled: start === 0, onclick: () => go({ start: Math.max(0, start - PAGE) }) }, "Before"),
       ` ${start + 1}–${Math.min(start + PAGE, found.total)} of ${count(found.total)} `,
@@ -307,9 +308,12 @@ const sync = (stream) => {
 const marks = (stream) => [[stream.readonly, "read-only"], [stream.paused, "paused"], [(stream.config || {}).restoring, "restoring"]]
   .map(([holds, mark]) => holds && h("span", { class: "warn" }, ` ${mark}`));
 
+/** Committed records are below it; null: its leader does not know that yet. */
+const end = (found) => found.end_unknown ? null : Number(found.high_watermark);
+
 /** Compaction leaves offsets without a record: nobody counts those. */
-const records = (found) => `${(found.stream.config || {}).compact ? "≤ " : ""}${count(found.high_watermark - found.log_start_offset)}`;
-const offsets = (found) => Number(found.high_watermark) === Number(found.log_start_offset) ? `none below ${count(found.high_watermark)}` : `${count(found.log_start_offset)} – ${count(found.high_watermark - 1)}`;
+const records = (found) => end(found) === null ? "unknown" : `${(found.stream.config || {}).compact ? "≤ " : ""}${count(end(found) - found.log_start_offset)}`;
+const offsets = (found) => end(found) === null ? `${count(found.log_start_offset)} – unknown` : end(found) === Number(found.log_start_offset) ? `none below ${count(end(found))}` : `${count(found.log_start_offset)} – ${count(end(found) - 1)}`;
 
 function lag(described) {
   const lags = (described.progress || []).filter((p) => described.stream.replicas.includes(p.node_id)).map((p) => p.offset < 0 ? null : described.log_end_offset - p.offset);
@@ -397,7 +401,7 @@ const streamPage = (name) => {
 
 function streamOverview(name, found) {
   const stream = found.stream, config = stream.config;
-  const samples = sampled(stream.id, found.high_watermark, performance.now());
+  const samples = sampled(stream.id, end(found), performance.now());
   const progress = new Map((found.progress || []).map((p) => [p.node_id, p.offset]));
   const online = found.state === "online";
   const replicas = [...stream.replicas, ...observersOf(stream)].map((node) => ({ node }));
@@ -421,7 +425,7 @@ function streamOverview(name, found) {
     online ? null : h("div", { class: "error", role: "alert" }, found.state),
     h("div", { class: "cards" },
       card("Records", records(found)), card("Offsets", offsets(found)),
-      card("Size", size(found.size_bytes)), card("Not committed", count(found.log_end_offset - found.high_watermark)),
+      card("Size", size(found.size_bytes)), card("Not committed", end(found) === null ? "unknown" : count(found.log_end_offset - end(found))),
       card("Last record", found.last_append_us ? `${span(Math.max(0, Math.round((Date.now() * 1000 - found.last_append_us) / 1e6)) * 1e6)} ago` : "–")),
     section("Records a second", "", h("div", { class: "body" }, h("b", {}, rate(samples.length ? samples.at(-1) : null)), chart(samples, 600, 60, "wide"))),
     section("Replicas", command("stream", "describe", name), table("Replicas", columns, replicas, (r) => r.node), action("reassign", "Move", () => reassign(stream))),
