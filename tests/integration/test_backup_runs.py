@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 from jetstream_client import Client
 from jetstream_client.migration import parquet
 from jetstream_client.migration.backup import MANIFEST, batch_files
+from jetstream_protocol.batch import BatchHeader, decode_header, encode
+from jetstream_protocol.types import WallUs
 from tests.support import command
 from tests.support.server import ServerProcess
 
@@ -86,6 +89,33 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def values(client: Client, name: str) -> list[bytes | None]:
     return [each.value for each in client.consume(name, stop="latest", patience=10)]
+
+
+def fill_segments(client: Client, name: str) -> None:
+    """Some segments, of the same keys again and again."""
+    with client.publisher(name, linger=0.0, max_bytes=8_192) as publisher:
+        for number in range(600):
+            publisher.send(b"%d" % number * 200, key=b"%d" % (number % 50))
+
+
+def wait_for_gap(client: Client, name: str, offset: int) -> int:
+    """Until compaction has removed the batch at the offset; where the next one begins then."""
+    deadline = time.monotonic() + 60
+    while (found := first_batch(client, name, offset).base_offset) == offset:
+        assert time.monotonic() < deadline, "nothing is compacted"
+        time.sleep(0.05)
+    return found
+
+
+def first_batch(client: Client, name: str, offset: int) -> BatchHeader:
+    """The first one at or behind an offset."""
+    return decode_header(client.fetch_batches(name, offset).data)
+
+
+def latest(client: Client, name: str) -> dict[bytes | None, bytes | None]:
+    """What a reader of a compacted stream ends with."""
+    found = client.consume(name, stop="latest", patience=10)
+    return {each.key: each.value for each in found}
 
 
 def restored(server: ServerProcess, client: Client, folder: Path, name: str) -> list[Any]:
@@ -184,6 +214,54 @@ def test_what_an_earlier_release_calls_incomplete_is_restored_if_a_run_had_ended
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps({**manifest, "is_complete": False}))
     assert restored(server, client, folder, "earlier-again") == _SOME
+
+
+def test_a_backup_of_a_compacted_stream_goes_on_whatever_gaps_its_files_begin_behind(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "gaps"
+    backup = ("stream", "backup", "gaps", str(folder))
+    client.create_stream("gaps", "gaps", segment_bytes=65_536, compact=True, flush="none")
+    fill_segments(client, "gaps")
+    gap = first_batch(
+        client, "gaps", 0
+    ).next_offset  # Compaction keeps the first batch of an epoch.
+    begins = wait_for_gap(client, "gaps", gap)
+    client.purge_stream("gaps", gap)
+    jetstream(server, *backup)
+    jetstream(server, *backup)
+    end = client.offset_at("gaps", "latest")
+    fill_segments(client, "gaps")
+    also_begins = wait_for_gap(client, "gaps", end)
+    jetstream(server, *backup)
+    jetstream(server, *backup)
+    files = [folder / f"{each:020}.log" for each in (begins, also_begins)]
+    assert batch_files(folder) == files
+    killed = tmp_path / "killed"
+    killed_backup(server, "gaps", killed, 0)
+    assert batch_files(killed)
+    jetstream(server, "stream", "backup", "gaps", str(killed))
+    for each in folder, killed:
+        restored(server, client, each, f"{each.name}-again")
+        assert latest(client, f"{each.name}-again") == latest(client, "gaps")
+
+
+def test_a_file_that_does_not_continue_a_backup_is_refused(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "continued"
+    backup = ("stream", "backup", "continued", str(folder))
+    filled(client, "continued", _SOME)
+    jetstream(server, *backup)
+    for offset, after_gap, code in (22, False, 2), (4, True, 2), (22, True, 0):
+        encoded = encode([b"value"], b"continued", after_gap=after_gap)
+        encoded.stamp(offset, 1, WallUs(1))
+        file = folder / f"{offset:020}.log"
+        file.write_bytes(encoded.to_bytes())
+        said = jetstream(server, *backup, code=code)
+        assert ("does not continue the file before it" in said) == (code != 0)
+        if code:
+            file.unlink()
 
 
 def test_a_parquet_file_replaces_only_what_it_has_itself(

@@ -39,7 +39,7 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     UnavailableError,
 )
-from jetstream_protocol.logfiles.scan import walk
+from jetstream_protocol.logfiles.scan import Tail, walk
 
 MANIFEST = "manifest.json"
 _TEMPORARY = "manifest.tmp"
@@ -190,20 +190,21 @@ class _Files:
         them, up to its last whole batch. Changes nothing. Raises CorruptBatchError if the state
         is damaged."""
         check_files(self.folder, self.manifest)
-        listed = {each.name: each for each in self.manifest.files}
-        for path in batch_files(self.folder):
+        for each in self.manifest.files:
+            for _, header, batch in _batches(self.folder / each.name, each.length):
+                self._note(header, batch)
+            self._done.append(each)
+        for path in _unlisted(self.folder, self.manifest):
             begins = int(path.stem)  # The first one perhaps before the first record.
-            if begins > self.next_offset or (self._done and begins != self.next_offset):
-                raise InvalidRequestError(f"{path} does not continue the file before it")
+            if self._done and begins < self.next_offset:
+                raise _does_not_continue(path)
             end = 0
-            with path.open("rb") as file:
-                is_listed, size = path.name in listed, path.stat().st_size
-                for position, header, batch in _batches(file, size, end_quietly=not is_listed):
-                    self._note(header, batch)
-                    end = position + len(batch)
-            if is_listed:
-                self._done.append(listed[path.name])  # Its CRC was checked above.
-                continue
+            for position, header, batch in _batches(path, path.stat().st_size, end_quietly=True):
+                is_next = begins <= self.next_offset or Tail(self.next_offset).is_gap(header)
+                if not position and not is_next:
+                    raise _does_not_continue(path)
+                self._note(header, batch)
+                end = position + len(batch)
             self._left.append((path, end))
             if end:
                 self._add(path, end)
@@ -302,30 +303,40 @@ def stored_batches(folder: Path, manifest: Manifest) -> Iterator[tuple[BatchHead
     """Every batch of the last complete state, both of its CRCs checked. Raises CorruptBatchError;
     `check_files` finds what is missing or cut."""
     for each in manifest.files:
-        with (folder / each.name).open("rb") as file:
-            for _, header, batch in _batches(file, each.length, end_quietly=False):
-                yield header, batch
+        for _, header, batch in _batches(folder / each.name, each.length):
+            yield header, batch
 
 
 def was_interrupted(folder: Path, manifest: Manifest) -> bool:
     """Whether a run after the last complete one has left something that is not restored."""
+    return not manifest.is_complete or bool(_unlisted(folder, manifest))
+
+
+def _unlisted(folder: Path, manifest: Manifest) -> list[Path]:
+    """What a run that has not ended has left."""
     listed = {each.name for each in manifest.files}
-    return not manifest.is_complete or any(each.name not in listed for each in batch_files(folder))
+    return [each for each in batch_files(folder) if each.name not in listed]
+
+
+def _does_not_continue(path: Path) -> InvalidRequestError:
+    return InvalidRequestError(f"{path} does not continue the file before it")
 
 
 def _batches(
-    file: BinaryIO, size: int, *, end_quietly: bool
+    path: Path, size: int, *, end_quietly: bool = False
 ) -> Iterator[tuple[int, BatchHeader, bytes]]:
-    def read(position: int, length: int) -> bytes:
-        file.seek(position)
-        return file.read(length)
+    with path.open("rb") as file:
 
-    try:
-        for position, header in walk(read, 0, size, bodies=True):
-            yield position, header, read(position, header.length)
-    except CorruptBatchError:
-        if not end_quietly:
-            raise
+        def read(position: int, length: int) -> bytes:
+            file.seek(position)
+            return file.read(length)
+
+        try:
+            for position, header in walk(read, 0, size, bodies=True):
+                yield position, header, read(position, header.length)
+        except CorruptBatchError:
+            if not end_quietly:
+                raise
 
 
 def batch_files(folder: Path) -> list[Path]:
