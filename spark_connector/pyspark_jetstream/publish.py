@@ -11,6 +11,11 @@ remembers the producer: a day, and the last 10,000 producers of a stream. Rows i
 other producers: such rows may be stored twice, but no row is ever taken for another one.
 
 The limits of batches depend only on the rows, and so does the producer of each batch.
+
+A stream has the rows that a task publishes on one subject in their order: five batches are sent
+when the subject's five before them are acknowledged. Other subjects are not waited for. **safety**
+Else a batch that is refused for a moment is stored behind later rows, and a reader, or compaction,
+takes an older row of a key for the newest one.
 """
 
 from __future__ import annotations
@@ -18,7 +23,6 @@ from __future__ import annotations
 import hashlib
 import marshal
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,7 +48,7 @@ BATCHES_KNOWN = 5
 """How many of its last batches the server remembers of a producer."""
 
 OPEN_MAX = 8
-"""Producers whose batches are in flight, and as many whose five batches are not full yet. Before
+"""Subjects whose batches are in flight, and as many whose five batches are not full yet. Before
 another one begins, the oldest is awaited, or sent."""
 
 MARSHAL_VERSION = 2
@@ -135,8 +139,8 @@ class _Outgoing:
         self._client = client
         self._timeout = timeout
         self._identity = identity
-        self._sent: deque[_Sent] = deque()
-        self._filling: dict[tuple[str, bool], _Five] = {}
+        self._sent: dict[str, _Sent] = {}
+        self._filling: dict[str, _Five] = {}
         self._numbers: dict[str, int] = {}
 
     def publish(self, rows: Rows) -> None:
@@ -148,20 +152,26 @@ class _Outgoing:
         self.rows += len(rows)
 
     def _five(self, subject: str, has_headers: bool) -> _Five:
-        """The five to which the next batch belongs. Records with headers are passed one by one."""
-        five = self._filling.get((subject, has_headers))
+        """The five to which the next batch belongs. Records with headers are passed one by one, so
+        they are not among others."""
+        five = self._filling.get(subject)
+        if five is not None and five.has_headers != has_headers:
+            self._send(five)
+            five = None
         if five is None:
             if len(self._filling) >= OPEN_MAX:
                 self._send(next(iter(self._filling.values())))
             number = self._numbers.get(subject, 0)
             self._numbers[subject] = number + 1
-            five = self._filling[subject, has_headers] = _Five(subject, number, has_headers)
+            five = self._filling[subject] = _Five(subject, number, has_headers)
         return five
 
     def _send(self, five: _Five) -> None:
+        if five.subject in self._sent:
+            self._finish(five.subject)
         while len(self._sent) >= OPEN_MAX:
-            self._finish_oldest()
-        del self._filling[five.subject, five.has_headers]
+            self._finish(next(iter(self._sent)))
+        del self._filling[five.subject]
         publisher = self._client.publisher(
             five.subject,
             linger=NEVER if five.has_headers else 0,
@@ -176,23 +186,23 @@ class _Outgoing:
                 f"the NATS server takes batches of at most {publisher.batch_bytes} bytes, and a "
                 f"write needs {BATCH_BYTES}: raise its max_payload to 1 MiB, which is the default"
             )
-        self._sent.append(_Sent(publisher, five.batches))
+        self._sent[five.subject] = _Sent(publisher, five.batches)
 
-    def _finish_oldest(self) -> None:
-        self.duplicates += self._sent[0].finish()
-        self._sent.popleft()
+    def _finish(self, subject: str) -> None:
+        self.duplicates += self._sent[subject].finish()
+        del self._sent[subject]
 
     def finish(self) -> None:
         for five in list(self._filling.values()):
             self._send(five)
-        while self._sent:
-            self._finish_oldest()
+        for subject in list(self._sent):
+            self._finish(subject)
 
     def abandon(self) -> None:
         """After a failure: wait until batches in flight end, well or not. Waiting rows are not
         sent, because a second attempt puts them into batches with the rows that are missing
         here."""
-        for sent in self._sent:
+        for sent in self._sent.values():
             with suppress(JetstreamError):
                 sent.finish()
 

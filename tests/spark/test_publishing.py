@@ -38,10 +38,11 @@ def batches(log: Log, rows: int | None = None) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"value": pa.array(values, pa.binary())})
 
 
-def with_headers(start: int, stop: int) -> pa.RecordBatch:
+def with_headers(start: int, stop: int, *, null: bool = False) -> pa.RecordBatch:
     values = [b"%06d" % number + bytes(ROW_BYTES) for number in range(start, stop)]
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    headers = pa.array([[{"key": "Trace", "value": b"t"}]] * len(values), kind)
+    one = None if null else [{"key": "Trace", "value": b"t"}]
+    headers = pa.array([one] * len(values), kind)
     return pa.record_batch({"value": pa.array(values, pa.binary()), "headers": headers})
 
 
@@ -80,6 +81,14 @@ def test_a_producers_last_rows_with_headers_do_not_wait_for_the_rows_of_another(
     assert publish(options, slow(), Identity("query/7", 3)) == (full + 2, 0)
     assert publish(options, iter([with_headers(0, full + 1)]), Identity("query/7", 3))[1] == full
     assert stored(log)[: full + 2] == list(range(full + 2))
+
+
+def test_rows_are_stored_in_their_order_if_only_some_record_batches_have_headers(log: Log) -> None:
+    options = write_options({"servers": log.grpc, "subject": f"{log.name}.x"})
+    rows = [with_headers(number, number + 1, null=number % 3 > 0) for number in range(20)]
+    for duplicates in (0, 20):
+        assert publish(options, iter(rows), Identity("query/7", 3)) == (20, duplicates)
+        assert stored(log) == list(range(20))
 
 
 def test_rows_that_come_in_another_order_the_second_time_are_not_lost(log: Log) -> None:
