@@ -39,8 +39,9 @@ class DumpedBatch:
 def dump(path: str | Path) -> Iterator[DumpedBatch | Finding]:
     """Every valid batch of a segment, a stream's folder or a data folder, in file order.
 
-    For damage, a Finding stands for the bytes up to the next valid batch. Raises
-    FileNotFoundError, and ValueError when `path` is none of these.
+    For damage, a Finding stands for the bytes up to the next valid batch; for what cannot be read,
+    for the rest of the segment. Raises FileNotFoundError, and ValueError when `path` is none of
+    these.
     """
     path = Path(path)
     if path.is_file():
@@ -62,19 +63,27 @@ def dump(path: str | Path) -> Iterator[DumpedBatch | Finding]:
 
 def _dump_segment(segment: SegmentFile) -> Iterator[DumpedBatch | Finding]:
     file = str(segment.path)
-    with segment.reading() as read:
-        for found in walk_past_damage(read, segment.size, segment.base_offset):
-            if isinstance(found, Bad):
-                kind = Kind.TORN_TAIL if found.resumes_at is None else Kind.CORRUPT_BATCH
-                yield Finding(file, found.position, kind, found.reason)
-                continue
-            position, header = found
-            data = read(position, header.length)
-            try:
-                if header.flags & Flags.ENCRYPTED:
-                    key_id = read_prefix(data, HEADER_BYTES).key_id
-                    yield DumpedBatch(file, position, header, None, key_id)
-                else:
-                    yield DumpedBatch(file, position, header, Batch.decode(data))
-            except CorruptBatchError as error:
-                yield Finding(file, position, Kind.BAD_COLUMNS, error.reason)
+    position = 0
+    try:
+        with segment.reading() as read:
+            for found in walk_past_damage(read, segment.size, segment.base_offset):
+                if isinstance(found, Bad):
+                    kind = Kind.TORN_TAIL if found.resumes_at is None else Kind.CORRUPT_BATCH
+                    yield Finding(file, found.position, kind, found.reason)
+                    position = found.resumes_at or found.position
+                    continue
+                position, header = found
+                yield _dumped(file, position, header, read(position, header.length))
+                position += header.length
+    except OSError as error:
+        yield Finding(file, position, Kind.UNREADABLE, str(error))
+
+
+def _dumped(file: str, position: int, header: BatchHeader, data: bytes) -> DumpedBatch | Finding:
+    try:
+        if header.flags & Flags.ENCRYPTED:
+            key_id = read_prefix(data, HEADER_BYTES).key_id
+            return DumpedBatch(file, position, header, None, key_id)
+        return DumpedBatch(file, position, header, Batch.decode(data))
+    except CorruptBatchError as error:
+        return Finding(file, position, Kind.BAD_COLUMNS, error.reason)

@@ -112,8 +112,12 @@ def _verify_log_folder(folder: Path) -> Iterator[Finding]:
 
 
 def _holds_batch(segment: SegmentFile) -> bool:
-    with segment.reading() as read:
-        return find_valid(read, 0, segment.size, Tail(0)) is not None
+    """Whether there is a valid batch; perhaps there is one in a file that cannot be read."""
+    try:
+        with segment.reading() as read:
+            return find_valid(read, 0, segment.size, Tail(0)) is not None
+    except OSError:
+        return True
 
 
 def _verify_names(folder: Path) -> Iterator[Finding]:
@@ -162,6 +166,8 @@ class _LogVerifier:
         if self._tail is None:
             self._tail = Tail(segment.base_offset)
             self._first_offset = segment.base_offset
+        if self._tail.offset < 0:  # The segment before could not be read.
+            self._tail.offset = segment.base_offset
         if segment.base_offset != self._tail.offset:
             message = f"segment begins at {segment.base_offset} where {self._tail.offset} is next"
             if is_last and not _holds_batch(segment):
@@ -177,6 +183,8 @@ class _LogVerifier:
                 yield from self._batches(read, segment, entries, is_last)
         except OSError as error:
             yield Finding(file, 0, Kind.UNREADABLE, str(error))
+            self._is_whole = False
+            self._tail.offset = -1
 
     def _batches(
         self, read: Read, segment: SegmentFile, entries: _IndexEntries, is_last: bool
@@ -244,7 +252,7 @@ class _LogVerifier:
 
     def end(self, folder: Path) -> Iterator[Finding]:
         """Compare the end of the batches with what is recorded."""
-        if self._tail is None or self._tail.offset >= self._recorded.end_offset:
+        if self._tail is None or not -1 < self._tail.offset < self._recorded.end_offset:
             return
         yield Finding(
             str(folder), 0, Kind.MISSING_RECORDS,
