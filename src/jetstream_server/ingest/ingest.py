@@ -263,7 +263,7 @@ class Ingest(ReplicaListener):
 
         leader_epoch, end_offset: of the old leader. silent_us: for how long nobody has listened.
         Returns the length of the whole gap in µs, once NATS has confirmed. Raises UnavailableError
-        if NATS does not confirm.
+        if NATS does not confirm; nobody stands by then, and none does if the caller is cancelled.
         """
         if stream.is_silent:
             return silent_us
@@ -279,10 +279,13 @@ class Ingest(ReplicaListener):
             stream.ingest_prefix,
         )
         loop.call_later(STAND_BY_SECONDS, self._end_stand_by, stream.id, stand_by)
-        await self._connection.flush(PAUSE_SECONDS)
-        if stand_by.refusal is not None:
+        try:
+            await self._connection.flush(PAUSE_SECONDS)
+            if stand_by.refusal is not None:
+                raise UnavailableError(f"this node cannot listen: {stand_by.refusal.message}")
+        except BaseException:  # Also if the old leader waits no longer: it listens again itself.
             self._end_stand_by(stream.id, stand_by)
-            raise UnavailableError(f"this node cannot listen: {stand_by.refusal.message}")
+            raise
         stand_by.gap_us = silent_us + round((loop.time() - asked_at) * 1e6)
         return stand_by.gap_us
 

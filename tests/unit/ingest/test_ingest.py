@@ -318,6 +318,36 @@ async def test_a_node_that_nats_does_not_let_listen_does_not_take_over(tmp_path:
     assert len(bench.nats.listening) == 1
 
 
+@on_loop
+async def test_who_is_not_confirmed_stands_by_no_more(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    replica = led_next(bench)
+
+    def fail() -> None:
+        raise UnavailableError("NATS did not confirm")
+
+    bench.nats.during_flush.append(fail)
+    with pytest.raises(UnavailableError, match="did not confirm"):
+        await bench.ingest.stand_by(replica.stream, before(replica), 0, 0)
+    assert len(bench.nats.listening) == 1, "the old leader misses what comes here"
+
+
+@on_loop
+async def test_who_is_waited_for_no_longer_stands_by_no_more(tmp_path: Path) -> None:
+    """The old leader gives up a target that was frozen, and may not reach it to cancel."""
+    bench = Bench(tmp_path)
+    replica = led_next(bench)
+    standing_by = asyncio.ensure_future(
+        bench.ingest.stand_by(replica.stream, before(replica), 0, 0)
+    )
+    await asyncio.sleep(0)
+    assert len(bench.nats.listening) == 2
+    standing_by.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await standing_by
+    assert len(bench.nats.listening) == 1
+
+
 # Confirming.
 
 
