@@ -169,6 +169,16 @@ class TestBalance:
         assert balance(cluster) == 0
         assert loads(cluster) == [5, 0]
 
+    def test_streams_that_must_stay_leave_it_to_others(self) -> None:
+        cluster = Cluster(2)
+        made = [cluster.create(f"s{number}", f"s{number}", (0, 1)) for number in range(4)]
+        for stream in made:
+            if cluster.now(stream).leader != 0:
+                cluster.do(TransferLeader(stream_id=stream.id, leader=NodeId(0)))
+        kept = [stream.id for stream in made[:3]]
+        moves = balancing_moves(cluster.registry, 10, without=kept)
+        assert moves == [(made[3].id, 1)]
+
     def test_draining_and_fenced_nodes_are_left_out(self) -> None:
         cluster = Cluster(3)
         for number in range(6):

@@ -77,8 +77,7 @@ def transfer_leader(tables: Tables, command: TransferLeader) -> Decision:
         raise PreconditionFailedError(
             f"node {leader} cannot lead {stream.full_name}: only nodes {held_by} hold it"
         )
-    node = tables.nodes.get(leader)
-    if leader not in stream.isr or node is None or node.yields_leadership:
+    if leader not in stream.isr or not tables.may_be_given_leaderships(leader):
         reason = "is not in sync" if leader not in stream.isr else "is draining"
         raise PreconditionFailedError(
             f"node {leader} cannot lead {stream.full_name} now: it {reason}"

@@ -9,7 +9,7 @@ entry may elect thousands of leaders); `Placer` and `balancing_moves` make comma
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError
@@ -184,12 +184,15 @@ class Placer:
         }
 
 
-def balancing_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeId]]:
+def balancing_moves(
+    tables: Tables, moves_max: int, *, without: Collection[StreamId] = ()
+) -> list[tuple[StreamId, NodeId]]:
     """Leaderships to hand over, as (stream, new leader), until max − min ≤ 1 among alive nodes.
 
     A leadership goes to an ISR member only. If the busiest and the idlest node share no stream, a
     chain of hand-overs through other nodes has the same effect. Returns about `moves_max`, so that
-    balancing never floods the metadata log; the next call continues.
+    balancing never floods the metadata log; the next call continues. without: streams that stay
+    where they are; their leaderships count.
     """
     load = {
         node.node_id: tables.leaderships.get(node.node_id, 0)
@@ -199,7 +202,7 @@ def balancing_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, Node
     moves: list[tuple[StreamId, NodeId]] = []
     if not load or max(load.values()) - min(load.values()) <= 1:
         return moves
-    movable = _movable_leaderships(tables, load)
+    movable = _movable_leaderships(tables, load, without)
     while len(moves) < moves_max:
         chain = _shortest_chain(load, movable)
         if not chain:
@@ -217,12 +220,14 @@ def balancing_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, Node
 _Movable = dict[NodeId, dict[NodeId, dict[StreamId, None]]]
 
 
-def _movable_leaderships(tables: Tables, load: Mapping[NodeId, int]) -> _Movable:
+def _movable_leaderships(
+    tables: Tables, load: Mapping[NodeId, int], without: Collection[StreamId]
+) -> _Movable:
     """Streams by leader and by the node that could lead instead."""
     movable: _Movable = {node_id: {} for node_id in load}
     for stream_id in sorted(tables.streams):
         stream = tables.streams[stream_id]
-        if stream.leader in load:
+        if stream.leader in load and stream_id not in without:
             for member in stream.isr:
                 if member != stream.leader and member in load:
                     movable[stream.leader].setdefault(member, {})[stream_id] = None

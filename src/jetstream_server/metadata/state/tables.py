@@ -152,6 +152,11 @@ class Tables:
         node = self.nodes.get(node_id)
         return node is not None and not node.fenced
 
+    def may_be_given_leaderships(self, node_id: NodeId) -> bool:
+        """Whether the node may be made a leader by plan, while another one could lead."""
+        node = self.nodes.get(node_id)
+        return node is not None and not node.yields_leadership
+
     def commit(self, changes: Iterable[Change]) -> None:
         """Apply decided changes."""
         for change in changes:

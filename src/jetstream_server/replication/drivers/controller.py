@@ -21,7 +21,7 @@ node's leaderships go several at a time, and finally without its help.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -185,7 +185,7 @@ class Controller:
         if self._monotonic_clock() >= self._retry_at_us:
             self._stuck.clear()
         refusing: set[NodeId] = set()
-        for stream_id, target in balancing_moves(_without(tables, self._stuck), MOVES_MAX):
+        for stream_id, target in balancing_moves(tables, MOVES_MAX, without=self._stuck):
             if target in refusing:
                 continue
             if not await self._move(stream_id, target, insist=False):
@@ -258,16 +258,6 @@ class Controller:
         await self._metadata.propose(command, as_controller=True)
 
 
-def _without(tables: Tables, stuck: Collection[StreamId]) -> Tables:
-    """The tables as far as balancing reads them, without those streams. Their leaderships count."""
-    if not stuck:
-        return tables
-    view = Tables()
-    view.nodes, view.leaderships = tables.nodes, tables.leaderships
-    view.streams = {key: stream for key, stream in tables.streams.items() if key not in stuck}
-    return view
-
-
 def draining_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeId]]:
     """Leaderships of nodes that yield them, as (stream, new leader), for streams with another ISR
     member that stays."""
@@ -276,7 +266,7 @@ def draining_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeI
     for stream in _led_by_draining_nodes(tables):
         if len(moves) == moves_max:
             break
-        target = election.choose(_staying(tables, stream.isr))
+        target = election.choose(filter(tables.may_be_given_leaderships, stream.isr))
         if target != NO_NODE:
             election.remove(stream.leader)
             moves.append((stream.id, target))
@@ -294,17 +284,11 @@ def leaving_leaders(tables: Tables, moves_max: int) -> list[tuple[StreamId, Node
         target = stream.target_replicas
         is_leaving = stream.leader != NO_NODE and stream.leader not in target
         if len(moves) < moves_max and is_leaving and not set(target) - set(stream.isr):
-            chosen = election.choose(_staying(tables, target))
+            chosen = election.choose(filter(tables.may_be_given_leaderships, target))
             if chosen != NO_NODE:
                 election.remove(stream.leader)
                 moves.append((stream.id, chosen))
     return moves
-
-
-def _staying(tables: Tables, node_ids: Iterable[NodeId]) -> list[NodeId]:
-    """Those that may be made a leader by plan."""
-    nodes = tables.nodes
-    return [each for each in node_ids if each in nodes and not nodes[each].yields_leadership]
 
 
 def _led_by_draining_nodes(tables: Tables) -> Iterator[StreamMetadata]:

@@ -192,8 +192,7 @@ class HandOver:
 
     def _check_stays(self, replica: Replica, target: NodeId) -> None:
         """Nobody is silent for a transfer that the metadata would refuse."""
-        node = self._metadata.registry.nodes.get(target)
-        if node is None or node.yields_leadership:
+        if not self._metadata.registry.may_be_given_leaderships(target):
             raise PreconditionFailedError(
                 f"node {target} cannot lead {replica.stream.full_name} now: it is draining"
             )

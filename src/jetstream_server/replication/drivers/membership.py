@@ -239,11 +239,10 @@ class Membership:
 
     def _can_hand_over(self, replica: Replica) -> bool:
         """Whether this node leads a stream that another live member of its ISR could lead."""
-        nodes = self._metadata.registry.nodes
+        tables = self._metadata.registry
         return replica.leadership is not None and any(
             member != self._node_id
-            and not nodes[member].fenced
-            and not nodes[member].yields_leadership
+            and tables.is_alive(member)
+            and tables.may_be_given_leaderships(member)
             for member in replica.stream.isr
-            if member in nodes
         )
