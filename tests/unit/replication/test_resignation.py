@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.types import MonotonicUs, NodeId, StreamId
-from jetstream_server.metadata.state.commands import TransferLeader
+from jetstream_server import log_throttle
+from jetstream_server.metadata.state.commands import DrainNode, TransferLeader
 from jetstream_server.replication.core.fitness import PATIENCE_US, STEADY_US, Fitness
 from jetstream_server.replication.drivers import resignation as resigning_module
 from jetstream_server.replication.drivers.hand_over import HandOver
@@ -137,3 +140,19 @@ async def test_where_nobody_can_it_goes_on_leading_and_asks_again(tmp_path: Path
         asked = len(bench.hand_overs.asked)
         await asyncio.sleep(0.05)
         assert len(bench.hand_overs.asked) == asked
+
+
+@on_loop
+async def test_who_drains_is_not_asked_and_why_others_refuse_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_throttle, "REPEAT_SECONDS", math.inf)
+    bench = Bench(tmp_path, 2, streams=4)
+    bench.node.cluster.do(DrainNode(node_id=NodeId(1)))
+    with capture_logs() as logs:
+        async with bench.resigning():
+            await eventually(lambda: len(bench.hand_overs.asked) > 20)
+    assert bench.leaders() == [0] * 4
+    assert {target for _, target in bench.hand_overs.asked} == {2}
+    said = [(each["target"], each["reason"]) for each in logs if "target" in each]
+    assert said == [(1, "it is draining"), (2, "this node could not serve it")]

@@ -1,9 +1,9 @@
 """Hands this node's leaderships over while it cannot serve publishers and other nodes can: all of
 them, or only those of streams that must be encrypted, while it has no key.
 
-fitness.py decides when. Each follower is first asked whether it can lead at once (hand_over.py). A
-follower that cannot is not asked again in the same round. If none can, this node keeps leading and
-asks again later: it serves readers, and publishers get the reason in their errors.
+fitness.py decides when. Each follower that does not drain is first asked whether it can lead at
+once (hand_over.py). One that cannot is not asked again in the same round. If none can, this node
+keeps leading and asks again later: it serves readers, and publishers get the reason in errors.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Resignation:
         """Try every stream once, several at a time."""
         slots = asyncio.Semaphore(AT_A_TIME)
         election = Election(self._tables.nodes, self._tables.leaderships)
-        refusing: dict[NodeId, str] = {}
+        refusing: set[NodeId] = set()
 
         async def resign(replica: Replica) -> None:
             async with slots:
@@ -121,24 +121,31 @@ class Resignation:
                 if len(replica.stream.isr) > 1:
                     tasks.create_task(resign(replica))
 
-    def _target(self, replica: Replica, election: Election, refusing: dict[NodeId, str]) -> NodeId:
+    def _target(self, replica: Replica, election: Election, refusing: set[NodeId]) -> NodeId:
         leadership = replica.leadership
         if leadership is None:
             return NO_NODE
-        others = (member for member in leadership.isr if member != self._node_id)
+        others = [member for member in leadership.isr if member != self._node_id]
+        for member in others:
+            if not self._tables.may_be_given_leaderships(member) and member not in refusing:
+                refusing.add(member)
+                self._not_handed_over(replica, member, "it is draining")
         return election.choose(member for member in others if member not in refusing)
 
-    async def _give(self, replica: Replica, target: NodeId, refusing: dict[NodeId, str]) -> bool:
+    async def _give(self, replica: Replica, target: NodeId, refusing: set[NodeId]) -> bool:
         """Try one target. Returns False if another node should be tried."""
         try:
             await self._hand_overs.hand_over(replica.stream.id, target, urgent=True)
         except UnavailableError as error:
-            refusing[target] = error.message
+            refusing.add(target)
+            self._not_handed_over(replica, target, error.message)
             return False
         except JetstreamError as error:
-            logger.info(
-                "leadership_not_handed_over",
-                stream=replica.stream.full_name,
-                reason=error.message,
-            )
+            self._not_handed_over(replica, target, error.message)
         return True
+
+    def _not_handed_over(self, replica: Replica, target: NodeId, reason: str) -> None:
+        """Log it, once for all streams of which the same is true."""
+        if self._complaints.is_due("not_handed_over", target, reason):
+            name = replica.stream.full_name
+            logger.info("leadership_not_handed_over", stream=name, target=target, reason=reason)
