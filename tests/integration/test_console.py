@@ -116,6 +116,23 @@ def test_what_cannot_be_meant_is_said(server: ServerProcess, stream: str, path: 
     assert ask(server, "streams/nobody")[0] == 404
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("nodes/99999999999/drain", b"{}"),
+        ("nodes/999999999999999999/drain", b"{}"),
+        ("streams", rb'{"\ud800": 1}'),
+        ("streams/x/alter", rb'{"config": {"\ud800": 1}}'),
+        ("streams", b"[" * 10_000),
+    ],
+)
+def test_a_change_that_no_message_can_hold_is_refused(
+    server: ServerProcess, path: str, body: bytes
+) -> None:
+    status, found = ask(server, path, body)
+    assert (status, found["error"]["code"]) == (400, "invalid_request")
+
+
 def test_a_stream_is_created_and_altered_and_a_node_drained(
     server: ServerProcess, client: Client, name: str
 ) -> None:
@@ -140,7 +157,8 @@ def test_a_stream_is_created_and_altered_and_a_node_drained(
 
 def test_a_page_of_another_server_can_change_nothing(server: ServerProcess, name: str) -> None:
     body = {"name": name, "subject": name}
-    assert ask(server, "streams", body, Origin="http://evil.example")[0] == 403
+    for origin in ("http://evil.example", "http://[::1", "null", ""):
+        assert ask(server, "streams", body, Origin=origin)[0] == 403, origin
     simple = json.dumps(body).encode()
     assert ask(server, "streams", simple, Content_Type="text/plain")[0] == 400
     assert ask(server, "streams", b"{")[0] == 400

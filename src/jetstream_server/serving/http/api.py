@@ -28,6 +28,8 @@ _Message = TypeVar("_Message", bound=Message)
 STREAMS_MAX = 1000
 """Streams in one answer. There are more pages."""
 STREAMS_DEFAULT = 200
+_NODE_ID_MAX = 2**31 - 1
+"""Of an int32, as node ids are in gRPC's messages."""
 
 
 class Api:
@@ -134,7 +136,7 @@ class Api:
 
     async def _drain(self, request: web.Request) -> web.Response:
         asked = await _body(request, pb.DrainNodeRequest())
-        asked.node_id = _integer("node", request.match_info["node"])
+        asked.node_id = _integer("node", request.match_info["node"], _NODE_ID_MAX)
         return _json(await self._call(request, "Cluster", "DrainNode", asked))
 
     async def _call(
@@ -171,10 +173,12 @@ def _optional(request: web.Request, name: str) -> int | None:
     return None if text is None else _integer(name, text)
 
 
-def _integer(name: str, text: str) -> int:
-    """Parse. Raises InvalidRequestError. Protobuf's integers end below 2**63."""
+def _integer(name: str, text: str, most: int = 10**18 - 1) -> int:
+    """Parse. Raises InvalidRequestError. most: by default a bound that fits in an int64."""
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
         raise InvalidRequestError(f"{name} must be a whole number that is not negative")
+    if int(text) > most:
+        raise InvalidRequestError(f"{name} is at most {most}")
     return int(text)
 
 
@@ -182,16 +186,25 @@ async def body_of(request: web.Request) -> dict[str, Any]:
     """The body of a change. Raises InvalidRequestError, PermissionDeniedError."""
     if request.content_type != "application/json":
         raise InvalidRequestError("a change is sent as JSON: Content-Type: application/json")
-    origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("Host"):
+    if not _is_from_here(request):
         raise PermissionDeniedError("a change cannot be asked for by a page of another server")
     try:
         found = json.loads(await request.read())
+        json.dumps(found, ensure_ascii=False).encode()  # Half a surrogate breaks protobuf's parser.
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"the body cannot be read: {str(error)[:200]}") from error
     if not isinstance(found, dict):
         raise InvalidRequestError("the body cannot be read: it is not a JSON object")
     return found
+
+
+def _is_from_here(request: web.Request) -> bool:
+    """Whether no page of another server asks. Programs send no `Origin`."""
+    origin = request.headers.get("Origin")
+    try:
+        return origin is None or urlsplit(origin).netloc == request.headers.get("Host")
+    except ValueError:
+        return False
 
 
 async def _body(request: web.Request, into: _Message) -> _Message:
