@@ -22,6 +22,7 @@ from tests.support.secured import secured_server
 from tests.support.server import ServerProcess
 
 PAGE_BYTES_MAX = 150 * 1024
+BODY_BYTES_MAX = 5 * 1024 * 1024
 HOSTILE = "</script><script>document.title='broken'</script><img src=x onerror=alert(1)>"
 
 
@@ -65,6 +66,27 @@ def test_a_page_of_messages_has_keys_headers_and_values_as_people_read_them(
     assert (second["key"], third["value"]) == (None, None)
     assert (len(fourth["value"]["text"]), fourth["value"]["size"]) == (65_536, 100_000)
     assert (page["log_start_offset"], page["next_offset"], page["high_watermark"]) == (0, 4, 4)
+
+
+def test_a_page_of_large_records_ends_early_and_says_where_to_go_on(
+    server: ServerProcess, client: Client, stream: str
+) -> None:
+    block = {"Large": "h" * 200_000, "Behind": "it"}
+    for number in range(100):
+        client.publish(f"{stream}.a", b"v" * 70_000, key=b"%d" % number, headers=block)
+    offset, pages = 0, 0
+    while offset < 100:
+        status, page = ask(server, f"streams/{stream}/messages?offset={offset}&limit=100")
+        assert status == 200
+        assert len(json.dumps(page)) < BODY_BYTES_MAX
+        offsets = [message["offset"] for message in page["messages"]]
+        assert offsets == list(range(offset, page["next_offset"]))
+        for message in page["messages"]:
+            name, shown = message["headers"][-1]
+            assert name == "Large"
+            assert 60_000 < len(shown) < 65_536
+        offset, pages = page["next_offset"], pages + 1
+    assert 1 < pages < 10
 
 
 def test_messages_are_found_by_offset_time_key_and_subject(

@@ -2,12 +2,13 @@
 more than fits on a screen.
 
 With a subject or a key, the page searches the records from its start on. After LOOKED_AT_MAX
-records it ends, and says where to continue.
+records, or PAGE_BYTES_MAX of JSON, it ends, and says where to continue.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError, from_proto
@@ -17,12 +18,16 @@ from jetstream_protocol.subjects import check_pattern, matches
 from jetstream_server.serving.http.gateway import Gateway
 
 SHOWN_BYTES_MAX = 64 * 1024
-"""Bytes shown of one value. `size` is the value's whole length."""
+"""Bytes shown of one value, of one key and of the headers of one record. `size` is the whole length
+of a value or a key."""
 _SECONDS = 10.0
 
 
 LIMIT_MAX = 500
 LOOKED_AT_MAX = 20_000
+PAGE_BYTES_MAX = 4 * 1024 * 1024
+"""A page ends with the record that reaches this much JSON: the node's loop writes all of it at
+once. Holds 50 records, as many as a page has by default, of SHOWN_BYTES_MAX of plain text."""
 _FETCH_BYTES = 256 * 1024
 WAIT_MS_MAX = 20_000
 """How long a page may wait for the first record. Browsers and proxies give up after half a
@@ -135,10 +140,15 @@ class _Page:
         self._subject = subject
         self._key = key
         self._looked_at = 0
+        self._bytes = 0
 
     @property
     def is_full(self) -> bool:
-        return len(self.messages) == self._limit or self._looked_at >= LOOKED_AT_MAX
+        return (
+            len(self.messages) == self._limit
+            or self._looked_at >= LOOKED_AT_MAX
+            or self._bytes >= PAGE_BYTES_MAX
+        )
 
     def take(self, answer: pb.FetchResponse) -> int:
         """Pick the wanted records. Returns where to continue."""
@@ -147,7 +157,9 @@ class _Page:
                 return int(message.offset)
             self._looked_at += 1
             if is_wanted(message, self._subject, self._key):
-                self.messages.append(message_to_json(message))
+                shown = message_to_json(message)
+                self.messages.append(shown)
+                self._bytes += len(json.dumps(shown))
         return int(answer.next_offset)
 
 
@@ -183,8 +195,9 @@ def _text(data: bytes, *, is_cut: bool) -> str:
 
 
 def headers_of(block: bytes) -> list[tuple[str, str]]:
-    """Names and values in their order. The first line of a block is NATS's own."""
-    lines = block.decode("utf-8", "backslashreplace").split("\r\n")[1:]
+    """Names and values in their order, of the first SHOWN_BYTES_MAX bytes. A block's first line is
+    NATS's own."""
+    lines = block[:SHOWN_BYTES_MAX].decode("utf-8", "backslashreplace").split("\r\n")[1:]
     pairs = (line.partition(":") for line in lines if line)
     return [(name.strip(), value.strip()) for name, _, value in pairs]
 

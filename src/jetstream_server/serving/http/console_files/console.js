@@ -464,7 +464,8 @@ function messageBrowser(name) {
       if (more.last) rows.reverse(); // Of the last records the newest is on top.
       list.replaceChildren(...(rows.length ? rows : [h("div", { class: "empty" }, "No such record here.")]));
       const first = page.messages.length ? page.messages[0].offset : null;
-      note.textContent = first === null ? `looked up to offset ${page.next_offset}` : `${page.messages.length} records, ${first} to ${page.messages.at(-1).offset}`;
+      const isCut = page.messages.length < Number(limit.value) && page.next_offset < page.high_watermark;
+      note.textContent = first === null ? `looked up to offset ${page.next_offset}` : `${page.messages.length} records, ${first} to ${page.messages.at(-1).offset}${isCut ? "; Newer goes on" : ""}`;
     } catch (error) {
       list.replaceChildren(h("div", { class: "error", role: "alert" }, error.message));
     }
