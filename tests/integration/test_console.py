@@ -323,6 +323,30 @@ def test_the_command_beside_messages_prints_these_messages(
     asyncio.run(walk())
 
 
+@needs_chromium
+def test_json_of_thousands_of_levels_is_shown_as_quickly_as_other_json(
+    server: ServerProcess, client: Client, stream: str, tmp_path: Path
+) -> None:
+    values = [b"[" * 32_768 + b"]" * 32_768, b"[" + b"1," * 32_000 + b"1]"]
+    for value in values:
+        client.publish(f"{stream}.a", value)
+
+    async def walk() -> None:
+        async with browser(tmp_path) as page:
+            await page.open(f"{server.http}/#/streams/{stream}")
+            await page.until("document.querySelectorAll('#messages details').length == 2")
+            for offset, value in enumerate(values):
+                details = f"document.querySelector('details[data-offset=\"{offset}\"]')"
+                await page.value(f"{details}.open = true")
+                await page.until(f"{details}.querySelector('pre')")
+                shown = await page.value(f"{details}.querySelector('pre').textContent")
+                assert "".join(shown.split()) == value.decode()
+                assert len(shown) < 100 * len(value)
+            assert page.problems == []
+
+    asyncio.run(walk())
+
+
 _COMMAND = "document.querySelector('section[aria-label=Messages] .head code').textContent"
 
 

@@ -5,6 +5,7 @@ const POLL_MS = 2000;
 const SAMPLES_MAX = 60;
 const TAIL_MAX = 500;
 const PAGE = 200;
+const LEVELS_MAX = 40; // of JSON, that are indented
 const TOKEN = "jetstream-token"; // of this tab only, and gone with it
 
 const $ = (id) => document.getElementById(id);
@@ -17,7 +18,7 @@ function h(tag, attributes = {}, ...children) {
     else if (value === true) element.setAttribute(name, "");
     else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
   }
-  element.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  for (const child of children.flat(3)) if (child !== null && child !== undefined && child !== false) element.append(child);
   return element;
 }
 
@@ -548,7 +549,7 @@ function messageBody(message) {
   for (const [name, value] of message.headers) facts.push([name, value]);
   if (message.value !== null) facts.push(["Size", `${count(message.value.size)} bytes`]);
   return [h("dl", {}, facts.map(([title, value]) => [h("dt", {}, title), h("dd", { class: "mono" }, value)])),
-    message.value === null ? h("p", { class: "dim" }, "No value: a tombstone.") : h("pre", { tabindex: "0" }, ...laidOut(message.value))];
+    message.value === null ? h("p", { class: "dim" }, "No value: a tombstone.") : h("pre", { tabindex: "0" }, laidOut(message.value))];
 }
 
 /** Indented JSON, with its numbers as they are written. Other text is not changed. */
@@ -559,11 +560,11 @@ function laidOut(value) {
   try { JSON.parse(text); } catch { return [text]; }
   const parts = [];
   let depth = 0;
-  const line = () => `\n${"  ".repeat(depth)}`;
+  const line = () => `\n${"  ".repeat(Math.min(depth, LEVELS_MAX))}`;
   for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"(?:\s*:)?|[[\]{},]|[^\s[\]{},"]+/g)) {
-    if (token === "{" || token === "[") { depth += 1; parts.push(token, line()); }
-    else if (token === "}" || token === "]") { depth -= 1; parts.push(line(), token); }
-    else if (token === ",") parts.push(token, line());
+    if (token === "{" || token === "[") { depth += 1; parts.push(token + line()); }
+    else if (token === "}" || token === "]") { depth -= 1; parts.push(line() + token); }
+    else if (token === ",") parts.push(token + line());
     else if (token.endsWith(":")) parts.push(h("span", { class: "k" }, token.slice(0, -1).trimEnd()), ": ");
     else parts.push(h("span", { class: token.startsWith('"') ? "s" : "l" }, token));
   }
