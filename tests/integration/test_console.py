@@ -262,6 +262,24 @@ async def _finds_the_stream(page: Page, stream: str) -> None:
     await page.until("document.querySelectorAll('#messages details').length == 2")
 
 
+@needs_chromium
+def test_who_types_and_goes_elsewhere_at_once_stays_there(
+    server: ServerProcess, stream: str, tmp_path: Path
+) -> None:
+    async def walk() -> None:
+        async with browser(tmp_path) as page:
+            await page.open(f"{server.http}/#/streams")
+            await page.until("document.getElementById('search')")
+            await page.value(
+                "document.getElementById('search').dispatchEvent(new Event('input')),"
+                f"location.hash = '#/streams/{stream}',"
+                "new Promise((done) => setTimeout(done, 400))"  # Behind the search's own timer.
+            )
+            assert await page.value("location.hash") == f"#/streams/{stream}"
+
+    asyncio.run(walk())
+
+
 async def _reads_what_is_there(page: Page) -> None:
     for each in ("0", "1"):
         await page.value(f"document.querySelector('details[data-offset=\"{each}\"]').open = true")

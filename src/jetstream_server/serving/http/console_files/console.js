@@ -263,7 +263,8 @@ let typing = 0;
 const searchField = (what, query, go) => h("input", { id: "search", type: "search", placeholder: what, "aria-label": `Search: ${what}`,
   value: query.get("match") || "", oninput: (event) => {
     clearTimeout(typing);
-    typing = setTimeout(() => go({ match: event.target.value, start: 0 }), 300);
+    const here = location.hash;
+    typing = setTimeout(() => { if (location.hash === here) go({ match: event.target.value, start: 0 }); }, 300);
   } });
 
 const streamsPage = (query) => ({
