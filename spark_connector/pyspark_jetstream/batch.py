@@ -62,7 +62,9 @@ class JetstreamReader(DataSourceReader):
 async def planned(options: ReadOptions) -> list[Range]:
     """Resolve the options to ranges. Raises OptionError and the SDK's errors."""
     async with AsyncClient.from_config(options.config) as client:
-        streams = planning.select(await client.list_streams(), options.selection)
+        listed = await client.list_streams()
+        planning.check_names(listed, options.selection)
+        streams = planning.select(listed, options.selection)
         planning.check_found(streams, options.selection)
         known = await planning.held(client, streams)
         starts = await planning.resolve(client, streams, options.starting, known, options)

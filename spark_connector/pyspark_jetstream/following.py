@@ -21,7 +21,7 @@ from jetstream_client import (
 from pyspark_jetstream import planning
 from pyspark_jetstream.admission import Limits, Pace, admitted, is_delayed
 from pyspark_jetstream.checkpoint import Mark, Offsets
-from pyspark_jetstream.errors import START_ANEW, DataLossError, log
+from pyspark_jetstream.errors import START_ANEW, DataLossError, OptionError, log
 from pyspark_jetstream.losses import losses
 from pyspark_jetstream.options import ReadOptions
 from pyspark_jetstream.planning import Held
@@ -54,8 +54,10 @@ class Follower:
         self._options = options
         self._client = AsyncClient.from_config(options.config)
         self._cluster = ""
+        self._listed: list[Stream] = []
         self._streams: dict[int, Stream] = {}
         self._is_complete = False
+        self._is_checked = False
         self._listed_at = float("-inf")
         self._last_batch_at = float("-inf")
         self._pace = Pace()
@@ -67,6 +69,8 @@ class Follower:
     async def initial(self) -> Offsets:
         """The offsets at which a new query begins."""
         await self._list(0.0)
+        planning.check_names(self._listed, self._options.selection)
+        self._is_checked = True
         known = await planning.held(self._client, self._streams)
         starts = await planning.resolve(
             self._client, self._streams, self._options.starting, known, self._options
@@ -98,6 +102,7 @@ class Follower:
         self, start: Offsets | None, limits: Limits, targets: Mapping[int, int] | None
     ) -> Offsets:
         known = await self._seen()
+        self._check_names(start)
         latest = self.latest
         if targets is not None:
             latest = {n: min(latest[n], end) for n, end in targets.items() if n in latest}
@@ -118,6 +123,23 @@ class Follower:
         self.check_losses(start, end, {number: held.earliest for number, held in known.items()})
         self._last_batch_at = time.monotonic()
         return end
+
+    def _check_names(self, start: Offsets | None) -> None:
+        """Once in a run, raise OptionError if there is no stream of a name. Later that means that
+        the stream was deleted, and so it does at the beginning of a run if the query has read it. A
+        query that goes on without its lost records cannot tell: its marks forget deleted streams.
+        """
+        if self._is_checked:
+            return
+        known = planning.names_of(mark.name for mark in start.streams.values()) if start else set()
+        for name in planning.missing(self._listed, self._options.selection):
+            if name in known:
+                continue
+            wrong = planning.not_found(name, self._listed)
+            if self._options.fail_on_data_loss:
+                raise OptionError(wrong)
+            log.warning("%s; going on because failOnDataLoss is false", wrong)
+        self._is_checked = True
 
     async def _not_below(
         self, marks: Mapping[int, Mark], latest: Mapping[int, int]
@@ -224,12 +246,10 @@ class Follower:
     async def _list(self, age_max: float) -> None:
         if time.monotonic() - self._listed_at < age_max:
             return
-        streams = await self._client.list_streams()
-        # A missing name is a mistake only at the beginning. Later it means that the stream was
-        # deleted.
-        is_new = self._listed_at == float("-inf")
-        self._streams = planning.select(streams, self._options.selection, all_must_exist=is_new)
-        self._is_complete = planning.names_all(streams, self._options.selection)
+        self._listed = await self._client.list_streams()
+        selection = self._options.selection
+        self._streams = planning.select(self._listed, selection)
+        self._is_complete = bool(selection.names) and not planning.missing(self._listed, selection)
         self._listed_at = time.monotonic()
         for number, stream in self._streams.items():
             if stream.compact and number not in self._compacted:

@@ -26,12 +26,10 @@ class Held:
     latest: int
 
 
-def select(
-    streams: Sequence[Stream], selection: Selection, all_must_exist: bool = True
-) -> dict[int, Stream]:
-    """The selected streams by id. Raises OptionError if a name fits several streams, or none."""
+def select(streams: Sequence[Stream], selection: Selection) -> dict[int, Stream]:
+    """The selected streams by id, of those there are. Raises OptionError if a name fits several."""
     if selection.names:
-        found = [_named(name, streams, all_must_exist) for name in selection.names]
+        found = [_named(name, streams) for name in selection.names]
         chosen = [stream for stream in found if stream is not None]
     else:
         pattern = re.compile(selection.pattern or ".*")
@@ -45,26 +43,38 @@ def select(
     return {stream.id: stream for stream in sorted(chosen, key=lambda stream: stream.id)}
 
 
-def names_all(streams: Iterable[Stream], selection: Selection) -> bool:
-    """Whether the options give names, and there is a stream of each."""
-    there = {name for stream in streams for name in (stream.name, stream.full_name)}
-    return bool(selection.names) and there.issuperset(selection.names)
+def names_of(full_names: Iterable[str]) -> set[str]:
+    """Everything that such streams may be called in options: `name@subject`, and `name`."""
+    return {each for full_name in full_names for each in (full_name, full_name.partition("@")[0])}
 
 
-def _named(name: str, streams: Sequence[Stream], must_exist: bool) -> Stream | None:
+def missing(streams: Iterable[Stream], selection: Selection) -> list[str]:
+    """The names in the options of which there is no stream."""
+    there = names_of(stream.full_name for stream in streams)
+    return [name for name in selection.names if name not in there]
+
+
+def _named(name: str, streams: Sequence[Stream]) -> Stream | None:
     found = [stream for stream in streams if name in (stream.name, stream.full_name)]
     if len(found) > 1:
         candidates = " or ".join(sorted(stream.full_name for stream in found))
         raise OptionError(
             f"several streams are named {name!r}: write {candidates} in option streams"
         )
-    if not found and must_exist:
-        known = ", ".join(sorted(stream.full_name for stream in streams)[:10])
-        hint = (
-            f"name one of those there are: {known}" if known else "the cluster has none: create it"
-        )
-        raise OptionError(f"option streams names {name!r}, and there is no such stream; {hint}")
     return found[0] if found else None
+
+
+def not_found(name: str, streams: Iterable[Stream]) -> str:
+    """What is wrong with a name of which there is no stream."""
+    known = ", ".join(sorted(stream.full_name for stream in streams)[:10])
+    hint = f"name one of those there are: {known}" if known else "the cluster has none: create it"
+    return f"option streams names {name!r}, and there is no such stream; {hint}"
+
+
+def check_names(streams: Sequence[Stream], selection: Selection) -> None:
+    """Raise OptionError if there is no stream of a name."""
+    for name in missing(streams, selection):
+        raise OptionError(not_found(name, streams))
 
 
 def check_found(streams: Mapping[int, Stream], selection: Selection) -> None:
@@ -114,7 +124,7 @@ async def resolve(
 
 
 def _check_names(positions: Positions, streams: Iterable[Stream]) -> None:
-    names = {name for stream in streams for name in (stream.name, stream.full_name)}
+    names = names_of(stream.full_name for stream in streams)
     strangers = sorted(positions.by_stream.keys() - names)
     if strangers:
         raise OptionError(

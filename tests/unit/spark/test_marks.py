@@ -9,7 +9,7 @@ import pytest
 from jetstream_client import DivergedError, OffsetOutOfRangeError
 from pyspark_jetstream import following
 from pyspark_jetstream.admission import Limits
-from pyspark_jetstream.errors import DataLossError
+from pyspark_jetstream.errors import DataLossError, OptionError
 from pyspark_jetstream.following import Follower
 from pyspark_jetstream.options import read_options
 from tests.support.loops import on_loop
@@ -88,6 +88,59 @@ def test_a_stream_made_anew_under_its_name_is_read_though_the_query_saw_it_gone(
         assert client.listed == listed, "all streams that the options name are known"
 
     monkeypatch.setattr(following, "LISTING_SECONDS", 0.0)
+    scenario()
+
+
+@pytest.mark.parametrize("is_gone_already", [False, True])
+def test_a_query_is_started_again_though_a_stream_that_it_has_read_is_deleted(
+    is_gone_already: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """is_gone_already: the run before has seen that, so its marks do not have the stream."""
+
+    @on_loop
+    async def scenario() -> None:
+        client = LogClient({1: 100, 2: 5}, names={2: "audit"})
+        options = {"streams": "orders,audit", "failOnDataLoss": "false"}
+        follower = await follower_of(client, **options)
+        marks = await follower.next_offsets(await follower.initial(), NO_LIMITS, None)
+        del client.ends[2]
+        if is_gone_already:
+            marks = await follower.next_offsets(marks, NO_LIMITS, None)
+            assert set(marks.streams) == {1}
+        client.ends[1] = 101
+        again = await follower_of(client, **options)
+        assert await again.targets() == {1: 101}
+        end = await again.next_offsets(marks, NO_LIMITS, {1: 101})
+        assert {n: mark.offset for n, mark in end.streams.items()} == {1: 101}
+
+    scenario()
+    said = [record.getMessage().partition(";")[0] for record in caplog.records]
+    deleted = "stream 'audit@audit.>' was deleted"
+    unknown = "option streams names 'audit', and there is no such stream"
+    assert said == [deleted, *[unknown] * is_gone_already]
+
+
+def test_a_careful_query_that_is_started_again_tells_a_deleted_stream_from_a_misspelt_name() -> (
+    None
+):
+    @on_loop
+    async def scenario() -> None:
+        client = LogClient({1: 100, 2: 5}, names={2: "audit"})
+        follower = await follower_of(client, streams="orders,audit")
+        marks = await follower.next_offsets(await follower.initial(), NO_LIMITS, None)
+        for name in ("orders,audit,oders", "oders"):
+            again = await follower_of(client, streams=name)
+            for _ in range(2):
+                with pytest.raises(OptionError, match="names 'oders', and there is no such stream"):
+                    await again.next_offsets(marks, NO_LIMITS, None)
+        del client.ends[2]
+        again = await follower_of(client, streams="orders,audit")
+        with pytest.raises(DataLossError, match=r"'audit@audit\.>' was deleted"):
+            await again.next_offsets(marks, NO_LIMITS, None)
+        new = await follower_of(client, streams="orders,audit", failOnDataLoss="false")
+        with pytest.raises(OptionError, match="names 'audit', and there is no such stream"):
+            await new.initial()
+
     scenario()
 
 
