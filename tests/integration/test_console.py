@@ -17,6 +17,7 @@ import pytest
 
 from jetstream_client import Client
 from tests.support.browser import Page, browser, needs_chromium
+from tests.support.cluster import TestCluster, running_cluster
 from tests.support.command import jetstream
 from tests.support.secured import secured_server
 from tests.support.server import ServerProcess
@@ -278,6 +279,47 @@ def test_who_types_and_goes_elsewhere_at_once_stays_there(
             assert await page.value("location.hash") == f"#/streams/{stream}"
 
     asyncio.run(walk())
+
+
+@needs_chromium
+def test_what_nobody_knows_of_a_stream_is_unknown_and_no_rate_comes_of_it(tmp_path: Path) -> None:
+    def cell(label: str) -> str:
+        return f"document.querySelector('td[data-label=\"{label}\"]')?.textContent"
+
+    async def walk(cluster: TestCluster, leader: int, address: str) -> None:
+        async with browser(tmp_path / "browser") as page:
+            cards = "document.querySelector('.cards')?.textContent"
+            await page.open(f"{address}/#/streams")
+            await page.until(f"{cell('Records')} == '10'")
+            await page.until("[...seen.values()].some((known) => known.samples.length)")
+            await asyncio.to_thread(cluster.kill, leader)
+            await page.until(f"{cell('Records')} == 'unknown'")
+            for label in ("Size", "Lag"):
+                assert await page.value(cell(label)) == "unknown", label
+            assert await page.value(cell("Records/s")) == "–"
+            await page.value("location.hash = '#/streams/orders'")
+            await page.until(f"{cards}?.includes('Recordsunknown')")
+            shown = await page.value(cards)
+            assert shown == (
+                "RecordsunknownOffsetsunknownSizeunknownNot committedunknownLast recordunknown"
+            )
+            assert await page.value(cell("Position")) == "unknown"
+            await asyncio.to_thread(cluster.restart, leader)
+            await page.until(f"{cards}?.includes('Records10')")
+            await page.until("document.querySelector('section b').textContent == '0'")
+            rates = "[...seen.values()].flatMap((known) => known.samples)"
+            assert await page.value(f"Math.max(...{rates})") == 0
+            assert page.problems == []
+
+    with running_cluster(tmp_path / "cluster") as cluster:
+        with Client(cluster.servers, timeout=20) as client:
+            client.create_stream("orders", "orders.>", replicas=1)
+            for number in range(10):
+                client.publish("orders.a", b"%d" % number)
+            leader = client.describe_stream("orders").leader
+        assert leader is not None
+        other = next(each for each in cluster.cluster.config["nodes"] if each["id"] != leader)
+        asyncio.run(walk(cluster, leader, f"http://{other['http']}"))
 
 
 async def _reads_what_is_there(page: Page) -> None:

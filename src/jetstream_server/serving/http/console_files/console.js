@@ -144,6 +144,9 @@ function sampled(name, total, now) {
   return known.samples;
 }
 
+/** The rate now; null: unknown. */
+const latest = (found, samples) => end(found) === null || !samples.length ? null : samples.at(-1);
+
 function chart(samples, width, height, kind = "") {
   const top = Math.max(...samples, 1e-9);
   const points = samples.map((value, at) =>
@@ -281,9 +284,9 @@ const streamsPage = (query) => ({
       ["Leader", (s) => s.stream.leader < 0 ? h("span", { class: "bad" }, "none") : String(s.stream.leader), true],
       ["In sync", (s) => sync(s.stream), true],
       ["Records", (s) => records(s), true],
-      ["Size", (s) => size(s.size_bytes), true],
-      ["Lag", (s) => lag(s), true],
-      ["Records/s", (s) => rate(s.samples.length ? s.samples.at(-1) : null), true],
+      ["Size", (s) => isTold(s) ? size(s.size_bytes) : "unknown", true],
+      ["Lag", (s) => isTold(s) ? lag(s) : "unknown", true],
+      ["Records/s", (s) => rate(latest(s, s.samples)), true],
       ["", (s) => chart(s.samples, 120, 24)],
     ];
     for (const each of found.streams) each.samples = sampled(each.stream.id, end(each), now);
@@ -310,12 +313,15 @@ const sync = (stream) => {
 const marks = (stream) => [[stream.readonly, "read-only"], [stream.paused, "paused"], [(stream.config || {}).restoring, "restoring"]]
   .map(([holds, mark]) => holds && h("span", { class: "warn" }, ` ${mark}`));
 
-/** Committed records are below it; null: its leader does not know that yet. */
-const end = (found) => found.end_unknown ? null : Number(found.high_watermark);
+/** Whether its leader has told of it: else all of its numbers are 0. */
+const isTold = (found) => found.stream.leader >= 0 && found.state !== "" && !found.state.startsWith("unknown:");
+
+/** Committed records are below it; null: its leader does not know that yet, or has not told. */
+const end = (found) => found.end_unknown || !isTold(found) ? null : Number(found.high_watermark);
 
 /** Compaction leaves offsets without a record: nobody counts those. */
 const records = (found) => end(found) === null ? "unknown" : `${(found.stream.config || {}).compact ? "≤ " : ""}${count(end(found) - found.log_start_offset)}`;
-const offsets = (found) => end(found) === null ? `${count(found.log_start_offset)} – unknown` : end(found) === Number(found.log_start_offset) ? `none below ${count(end(found))}` : `${count(found.log_start_offset)} – ${count(end(found) - 1)}`;
+const offsets = (found) => !isTold(found) ? "unknown" : end(found) === null ? `${count(found.log_start_offset)} – unknown` : end(found) === Number(found.log_start_offset) ? `none below ${count(end(found))}` : `${count(found.log_start_offset)} – ${count(end(found) - 1)}`;
 
 function lag(described) {
   const lags = (described.progress || []).filter((p) => described.stream.replicas.includes(p.node_id)).map((p) => p.offset < 0 ? null : described.log_end_offset - p.offset);
@@ -408,7 +414,7 @@ function streamOverview(name, found) {
   const online = found.state === "online";
   const replicas = [...stream.replicas, ...observersOf(stream)].map((node) => ({ node }));
   const role = ({ node }) => node === stream.leader ? "leader" : !stream.replicas.includes(node) ? "observer" : stream.isr.includes(node) ? h("span", { class: "good" }, "in sync") : h("span", { class: "warn" }, "out of sync");
-  const offset = ({ node }) => node === stream.leader ? count(found.log_end_offset) : progress.has(node) && progress.get(node) >= 0 ? count(progress.get(node)) : "unknown";
+  const offset = ({ node }) => node === stream.leader && isTold(found) ? count(found.log_end_offset) : progress.has(node) && progress.get(node) >= 0 ? count(progress.get(node)) : "unknown";
   const behind = ({ node }) => node === stream.leader ? "–" : progress.has(node) && progress.get(node) >= 0 ? count(found.log_end_offset - progress.get(node)) : "unknown";
   const columns = [["Node", (r) => String(r.node)], ["Role", role], ["Position", offset, true], ["Lag", behind, true]];
   if (mayChange()) columns.push(["", ({ node }) => node !== stream.leader && stream.isr.includes(node) ? action(`lead-${node}`, "Make it the leader", () => transfer(name, node)) : null]);
@@ -419,17 +425,17 @@ function streamOverview(name, found) {
     ["Encryption", config.encryption === "ENCRYPTION_AES_256_GCM" ? "AES-256-GCM" : "as the nodes are configured"],
     ...((stream.target_replicas || []).length ? [["Moves to nodes", stream.target_replicas.join(", ")]] : []),
     ["Needs in sync", String(config.min_insync_replicas)], ["Group", config.group || "–"], ["Leader epoch", String(stream.leader_epoch)],
-    ["Acks, refusals since start", `${count(found.acks_sent)}, ${count(found.nacks_sent)}`],
-    ["Suspected gaps", count(found.suspected_gaps)], ["Created", moment(stream.created_at_us)],
+    ["Acks, refusals since start", isTold(found) ? `${count(found.acks_sent)}, ${count(found.nacks_sent)}` : "unknown"],
+    ["Suspected gaps", isTold(found) ? count(found.suspected_gaps) : "unknown"], ["Created", moment(stream.created_at_us)],
   ];
   return [
     h("h1", {}, stream.name, marks(stream)),
     online ? null : h("div", { class: "error", role: "alert" }, found.state),
     h("div", { class: "cards" },
       card("Records", records(found)), card("Offsets", offsets(found)),
-      card("Size", size(found.size_bytes)), card("Not committed", end(found) === null ? "unknown" : count(found.log_end_offset - end(found))),
-      card("Last record", found.last_append_us ? `${span(Math.max(0, Math.round((Date.now() * 1000 - found.last_append_us) / 1e6)) * 1e6)} ago` : "–")),
-    section("Records a second", "", h("div", { class: "body" }, h("b", {}, rate(samples.length ? samples.at(-1) : null)), chart(samples, 600, 60, "wide"))),
+      card("Size", isTold(found) ? size(found.size_bytes) : "unknown"), card("Not committed", end(found) === null ? "unknown" : count(found.log_end_offset - end(found))),
+      card("Last record", found.last_append_us ? `${span(Math.max(0, Math.round((Date.now() * 1000 - found.last_append_us) / 1e6)) * 1e6)} ago` : isTold(found) ? "–" : "unknown")),
+    section("Records a second", "", h("div", { class: "body" }, h("b", {}, rate(latest(found, samples))), chart(samples, 600, 60, "wide"))),
     section("Replicas", command("stream", "describe", name), table("Replicas", columns, replicas, (r) => r.node), action("reassign", "Move", () => reassign(stream))),
     section("Settings", command("stream", "describe", name), h("div", { class: "body" }, h("dl", {}, facts.map(([title, value]) => [h("dt", {}, title), h("dd", {}, value)]))), action("alter", "Alter", () => alter(stream))),
   ].filter(Boolean);
