@@ -28,6 +28,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.frame_decoder import Frame, FrameDecoder
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_protocol.host_names import impossible_host
 
 WAKE_BYTES = 256 * 1024
 SCRATCH_BYTES = 64 * 1024
@@ -77,8 +78,8 @@ class DataConnection(asyncio.BufferedProtocol):
                     await loop.create_connection(
                         lambda: connection, host.strip("[]"), int(port), ssl=context
                     )
-                except UnicodeError as error:  # It cannot be looked up, as `a..b`.
-                    raise OSError(f"{host!r} is no possible host name") from error
+                except UnicodeError as error:
+                    raise impossible_host(host) from error
                 await connection._greet(token)
         except TimeoutError as error:
             connection.abort("no greeting in time")

@@ -7,6 +7,8 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+from jetstream_protocol.host_names import impossible_host
+
 
 async def dial(host: str, port: int, timeout_s: float) -> socket.socket:
     """Connect, and return a non-blocking socket. Raises OSError, of which TimeoutError is one."""
@@ -16,12 +18,6 @@ async def dial(host: str, port: int, timeout_s: float) -> socket.socket:
     except UnicodeError as error:
         raise impossible_host(host) from error
     return await dial_any([(each[0], each[4]) for each in found], timeout_s)
-
-
-def impossible_host(host: str) -> OSError:
-    """What is raised in place of the UnicodeError of a name that cannot be looked up, such as
-    `a..b`: to whoever dials, a host with such a name is one that does not answer."""
-    return OSError(f"{host!r} is no possible host name")
 
 
 async def dial_any(

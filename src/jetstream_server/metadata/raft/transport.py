@@ -26,6 +26,7 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     UnauthenticatedError,
 )
+from jetstream_protocol.host_names import impossible_host
 from jetstream_protocol.types import NodeId
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.metadata.raft import handshake
@@ -47,7 +48,6 @@ from jetstream_server.metadata.raft.link import (
 )
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.certificates import reason as tls_reason
-from jetstream_server.net.dial import impossible_host
 from jetstream_server.net.tls import of_certificate
 
 logger = structlog.get_logger(__name__)

@@ -1,0 +1,9 @@
+"""Host names that cannot be looked up."""
+
+from __future__ import annotations
+
+
+def impossible_host(host: str) -> OSError:
+    """What is raised in place of the UnicodeError of a name that cannot be looked up, such as
+    `a..b`: to whoever dials, a host with such a name is one that does not answer."""
+    return OSError(f"{host!r} is no possible host name")
