@@ -188,6 +188,7 @@ def test_an_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
                     },
                 ],
             },
+            *(_counted_before_the_first_scrape(*each) for each in _AT_START),
         ],
     }
     path = tmp_path / "test.yml"
@@ -196,6 +197,39 @@ def test_an_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
         [PROMTOOL, "test", "rules", str(path)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+_AT_START = (
+    ("JetstreamLossyElection", "jetstream_lossy_elections_total", 10),
+    ("JetstreamSuspectedGaps", "jetstream_suspected_gaps_total", 10),
+    ("JetstreamDiskLosesRecords", "jetstream_damaged_ranges_found_total", 60),
+)
+"""Alerts of what a node may count before it is scraped, and the minutes for which they fire."""
+
+
+def _counted_before_the_first_scrape(name: str, metric: str, minutes: int) -> dict[str, Any]:
+    """A node counts one before it is scraped, and one more an hour and a half later. It starts
+    again after 1000 minutes, and has counted as many when it is scraped."""
+    fired = [_fired(name, {"instance": "a"})]
+    alerts = {
+        0: [], 1: fired, minutes - 1: fired, minutes + 1: [], 101: fired, 101 + minutes: [],
+        999: [], 1000: fired, 999 + minutes: fired, 1001 + minutes: [],
+    }  # fmt: skip
+    series = {
+        metric: "_ 1x99 2x894 _x4 2x100",
+        "process_start_time_seconds": "_ 30x994 _x4 60000x100",
+    }
+    return {
+        "interval": "1m",
+        "input_series": [
+            {"series": f'{each}{{instance="a"}}', "values": values}
+            for each, values in series.items()
+        ],
+        "alert_rule_test": [
+            {"eval_time": f"{minute}m", "alertname": name, "exp_alerts": expected}
+            for minute, expected in alerts.items()
+        ],
+    }
 
 
 def _fired(name: str, labels: dict[str, str]) -> dict[str, Any]:
