@@ -125,7 +125,6 @@ def test_prometheus_understands_every_query_of_the_dashboards(tmp_path: Path) ->
 def test_an_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
     """The one with an expression of two parts, one that is a sum, and one with a delay; and one
     for each cursor, whichever node tells of it."""
-    assert PROMTOOL is not None
     late = '{cursor="billing",stream="orders",subject="orders.>",instance="a"}'
     early = '{cursor="audit",stream="orders",subject="orders.>",instance="a"}'
     test = {
@@ -191,7 +190,46 @@ def test_an_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
             *(_counted_before_the_first_scrape(*each) for each in _AT_START),
         ],
     }
-    path = tmp_path / "test.yml"
+    _holds(test, tmp_path / "test.yml")
+
+
+@needs_promtool
+def test_a_node_that_is_down_counts_as_one_that_is_not_ready(tmp_path: Path) -> None:
+    panels = json.loads((TREE / "ops" / "grafana" / "cluster.json").read_text())["panels"]
+    (query,) = next(each for each in panels if each["title"] == "Nodes not ready")["targets"]
+    # One goes down, one is not ready from then on, and one keeps on.
+    series = {
+        'up{job="jetstream",instance="a"}': "1 0x9",
+        'jetstream_ready{job="jetstream",instance="a"}': "1 stale",
+        'up{job="jetstream",instance="b"}': "1x10",
+        'jetstream_ready{job="jetstream",instance="b"}': "1 0x9",
+        'up{job="jetstream",instance="c"}': "1x10",
+        'jetstream_ready{job="jetstream",instance="c"}': "1x10",
+    }
+    test = {
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [
+                    {"series": each, "values": values} for each, values in series.items()
+                ],
+                "promql_expr_test": [
+                    {
+                        "expr": query["expr"],
+                        "eval_time": f"{minute}m",
+                        "exp_samples": [{"labels": "{}", "value": count}],
+                    }
+                    for minute, count in ((0, 0), (1, 2), (9, 2))
+                ],
+            }
+        ]
+    }
+    _holds(test, tmp_path / "test.yml")
+
+
+def _holds(test: dict[str, Any], path: Path) -> None:
+    """path: of a file for promtool."""
+    assert PROMTOOL is not None
     path.write_text(yaml.safe_dump(test))
     done = subprocess.run(
         [PROMTOOL, "test", "rules", str(path)], capture_output=True, text=True, check=False
