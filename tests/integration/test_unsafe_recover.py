@@ -268,8 +268,12 @@ def test_a_node_that_knows_more_than_the_voter_that_is_left_takes_over_its_metad
         for node in (*lost, follower):
             cluster.kill(node)
         name_voters(cluster, [left])
-        assert "it takes over theirs" not in unsafe_recover(cluster, left, "--yes")
-        assert "it takes over theirs" in unsafe_recover(cluster, follower, "--yes")
+        plan = unsafe_recover(cluster, left, "--yes")
+        assert "it takes over theirs" not in plan
+        assert f"nodes that do not vote are taken to stay: {follower}. " in plan
+        plan = unsafe_recover(cluster, follower, "--yes")
+        assert "it takes over theirs" in plan
+        assert "taken to stay" not in plan
         cluster.restart(left, follower)
         server = cluster.cluster.grpc_addresses[follower]
         with Client(server, timeout=20) as client:

@@ -94,6 +94,18 @@ def test_the_plan_says_who_is_lost_and_what_is_known_here(tmp_path: Path) -> Non
     assert plan.unled == ()
 
 
+def test_the_plan_names_the_nodes_that_do_not_vote_and_of_which_it_takes_all_to_stay(
+    tmp_path: Path,
+) -> None:
+    directory = written(tmp_path, *NODES, register(4), register(3), create("there", (1, 3)))
+    plan = plan_recovery(directory, [NodeId(2)])
+    assert (plan.taken_to_stay, plan.gone) == ((3, 4), ())
+    not_voting = written(
+        tmp_path / "3", *NODES, register(3), group=replace(GROUP, node_id=NodeId(3))
+    )
+    assert plan_recovery(not_voting, [NodeId(2)]).taken_to_stay == ()
+
+
 def test_the_plan_names_streams_of_which_only_the_lost_were_in_sync(tmp_path: Path) -> None:
     fenced = FenceNode(node_id=2)
     directory = written(tmp_path, *NODES, create("all", (0, 1, 2)), fenced)

@@ -77,6 +77,12 @@ class Recovery:
     observed: tuple[StreamMetadata, ...]
     unled: tuple[StreamMetadata, ...]
 
+    @property
+    def taken_to_stay(self) -> tuple[NodeId, ...]:
+        """The other nodes that do not vote: nothing says whether they are lost, too."""
+        known = {*self.before.voters, self.before.node_id}
+        return tuple(sorted(set(self.known.registry.nodes) - known))
+
     def observers_left(self, stream: StreamMetadata) -> list[NodeId]:
         """The remaining nodes that observe the stream."""
         return [node for node in stream.observers if node not in self.lost]
