@@ -117,7 +117,7 @@ def _balancing(world: World) -> Iterator[None]:
     move = Controller._move
 
     def soon() -> ControllerSettings:
-        return ControllerSettings(round_seconds=0.4, settle_seconds=0.7)
+        return ControllerSettings(round_seconds=0.4, settle_seconds=0.7, pause_seconds=0.7)
 
     async def seen(self: Controller, *arguments: Any, insist: bool) -> bool:
         is_moved = await move(self, *arguments, insist=insist)

@@ -8,6 +8,7 @@ from pathlib import Path
 ORDINARY = frozenset(
     {
         "leader_unreachable",
+        "leaderships_withheld",
         "leadership_not_handed_over",
         "metadata_connection_ended",
         "metadata_peer_not_linked",

@@ -179,6 +179,14 @@ class TestBalance:
         moves = balancing_moves(cluster.registry, 10, without=kept)
         assert moves == [(made[3].id, 1)]
 
+    def test_nodes_that_pause_are_left_out(self) -> None:
+        cluster = Cluster(3)
+        for stream in [cluster.create(f"s{number}", f"s{number}") for number in range(6)]:
+            if cluster.now(stream).leader != 0:
+                cluster.do(TransferLeader(stream_id=stream.id, leader=NodeId(0)))
+        moves = balancing_moves(cluster.registry, 10, pausing=[NodeId(2)])
+        assert [target for _, target in moves] == [1, 1, 1]
+
     def test_draining_and_fenced_nodes_are_left_out(self) -> None:
         cluster = Cluster(3)
         for number in range(6):

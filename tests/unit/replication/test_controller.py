@@ -13,7 +13,7 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     UnavailableError,
 )
-from jetstream_protocol.types import MonotonicUs, NodeId, StreamId
+from jetstream_protocol.types import BootUs, MonotonicUs, NodeId, StreamId
 from jetstream_server.clocks import monotonic_clock
 from jetstream_server.metadata.client.metadata_log import Watcher
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
@@ -25,11 +25,13 @@ from jetstream_server.metadata.state.commands import (
     ElectLeader,
     FenceNode,
     ReassignStream,
+    ReportLeader,
     SetCluster,
     TransferLeader,
     UnfenceNode,
 )
 from jetstream_server.metadata.state.model import FeatureLevel, StreamMetadata
+from jetstream_server.replication.core.depositions import PAUSE_US
 from jetstream_server.replication.core.unclean_election import ReplicaReport
 from jetstream_server.replication.drivers.controller import (
     MOVES_MAX,
@@ -404,6 +406,64 @@ async def test_streams_that_cannot_be_handed_over_keep_no_others_where_they_are(
         )
 
     await run(metadata, lambda: leaders(cluster) == [4, 4, 4], hand_over=hand_over)
+
+
+def depose(metadata: Metadata, leader: NodeId) -> None:
+    """The followers report all leaderships of the node, which stays in sync otherwise."""
+    cluster = metadata.cluster
+    for stream in [each for each in cluster.registry.streams.values() if each.leader == leader]:
+        for follower in stream.isr:
+            if follower != leader:
+                report = ReportLeader(
+                    stream_id=stream.id,
+                    leader_epoch=stream.leader_epoch,
+                    reporter=follower,
+                    now_us=BootUs(0),
+                )
+                metadata.do(report)
+        cluster.change_isr(stream, (0, 1, 2))
+
+
+@on_loop
+async def test_who_is_deposed_though_it_lives_gets_leaderships_back_later_each_time() -> None:
+    cluster = Cluster(nodes=3)
+    for number in range(6):
+        cluster.create(f"s{number}", f"s{number}.>")
+    metadata = Metadata(cluster)
+    now_us = deposed_at_us = 0
+    waited: list[int] = []
+
+    def deposed_often() -> bool:
+        nonlocal now_us, deposed_at_us
+        now_us += 1_000_000
+        if leaders(cluster) == [2, 2, 2]:
+            waited.append(now_us - deposed_at_us)
+            deposed_at_us = now_us
+            depose(metadata, NodeId(2))
+            assert leaders(cluster) == [3, 3, 0]
+        return len(waited) == 4
+
+    await run(metadata, deposed_often, monotonic_clock=lambda: MonotonicUs(now_us))
+    for pause, waited_us in enumerate(waited[1:]):
+        assert waited_us >= PAUSE_US * 2**pause
+
+
+@on_loop
+async def test_who_is_deposed_because_it_dies_gets_leaderships_back_as_always() -> None:
+    cluster = Cluster(nodes=3)
+    made = [cluster.create(f"s{number}", f"s{number}.>") for number in range(6)]
+    metadata = Metadata(cluster)
+
+    def is_back() -> bool:
+        if leaders(cluster)[2] == 2 and not metadata.commands:
+            depose(metadata, NodeId(2))
+            metadata.do(FenceNode(node_id=2))
+            metadata.do(UnfenceNode(node_id=2))
+            for stream in made:
+                cluster.change_isr(stream, (0, 1, 2))
+        return bool(metadata.commands) and leaders(cluster) == [2, 2, 2]
+
+    await run(metadata, is_back, monotonic_clock=lambda: MonotonicUs(0))
 
 
 @on_loop

@@ -80,6 +80,15 @@ class LeaderReported:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderDeposed:
+    """The followers of a stream could not reach its leader, a node that is alive. The change of the
+    stream follows."""
+
+    stream_id: StreamId
+    leader: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class SecurityChanged:
     """Tokens or ACL rules have changed."""
 
@@ -105,6 +114,7 @@ Change = (
     | SettingsChanged
     | ControllerChanged
     | LeaderReported
+    | LeaderDeposed
     | SecurityChanged
     | ActivityChanged
 )

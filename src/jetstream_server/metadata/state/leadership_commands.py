@@ -16,7 +16,7 @@ from jetstream_protocol.errors import (
     UnknownEpochError,
 )
 from jetstream_protocol.types import NO_NODE, BootUs, NodeId
-from jetstream_server.metadata.state.changes import LeaderReported
+from jetstream_server.metadata.state.changes import LeaderDeposed, LeaderReported
 from jetstream_server.metadata.state.commands import (
     ChangeIsr,
     DistrustReplica,
@@ -127,10 +127,12 @@ def report_leader(tables: Tables, command: ReportLeader) -> Decision:
     followers = len(stream.isr) - 1
     if len(reports) * 2 <= followers:
         return Decision({"deposed": False}, (LeaderReported(stream.id, reports),))
-    decision = changed(
-        tables, stream, depose_unreachable(stream, Election(tables.nodes, tables.leaderships))
-    )
-    return Decision({**decision.result, "deposed": bool(decision.changes)}, decision.changes)
+    after = depose_unreachable(stream, Election(tables.nodes, tables.leaderships))
+    decision = changed(tables, stream, after)
+    if after is stream:
+        return Decision({**decision.result, "deposed": False})
+    told = LeaderDeposed(stream.id, stream.leader)
+    return Decision({**decision.result, "deposed": True}, (told, *decision.changes))
 
 
 def _check_all_reported(

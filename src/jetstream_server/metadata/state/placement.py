@@ -185,19 +185,23 @@ class Placer:
 
 
 def balancing_moves(
-    tables: Tables, moves_max: int, *, without: Collection[StreamId] = ()
+    tables: Tables,
+    moves_max: int,
+    *,
+    without: Collection[StreamId] = (),
+    pausing: Collection[NodeId] = (),
 ) -> list[tuple[StreamId, NodeId]]:
     """Leaderships to hand over, as (stream, new leader), until max − min ≤ 1 among alive nodes.
 
     A leadership goes to an ISR member only. If the busiest and the idlest node share no stream, a
     chain of hand-overs through other nodes has the same effect. Returns about `moves_max`, so that
     balancing never floods the metadata log; the next call continues. without: streams that stay
-    where they are; their leaderships count.
+    where they are; their leaderships count. pausing: nodes that are left out.
     """
     load = {
         node.node_id: tables.leaderships.get(node.node_id, 0)
         for node in sorted(tables.nodes.values(), key=lambda node: node.node_id)
-        if not node.fenced and not node.yields_leadership
+        if not (node.fenced or node.yields_leadership or node.node_id in pausing)
     }
     moves: list[tuple[StreamId, NodeId]] = []
     if not load or max(load.values()) - min(load.values()) <= 1:

@@ -15,6 +15,7 @@ from jetstream_server.metadata.state.changes import (
     Change,
     ControllerChanged,
     DeletionsLearned,
+    LeaderDeposed,
     LeaderReported,
     NodeChanged,
     SecurityChanged,
@@ -187,6 +188,8 @@ class Tables:
                     self.activity = activity
                 case ControllerChanged(_, controller):
                     self.controller = controller
+                case LeaderDeposed():
+                    pass  # For watchers: the change of the stream follows.
                 case LeaderReported(stream_id, ()):
                     self.reports.pop(stream_id, None)
                 case LeaderReported(stream_id, reports):

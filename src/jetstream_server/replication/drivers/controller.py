@@ -7,7 +7,8 @@ sessions/controller.py does it.
 * The leaderships of a node that drains or stops go to other ISR members, first to those with the
   fewest leaderships.
 * Leaderships are balanced (max − min ≤ 1) while every node is alive and none has come or gone for
-  `settle_seconds`, so that a node that restarts again and again gets none back.
+  `settle_seconds`, so that a node that restarts again and again gets none back. Nor does one that
+  followers cannot reach (depositions.py).
 * A stream with neither ISR nor ELR gets the replica that holds most as its leader, once all of the
   last known ones have reported how far they reach (unclean_election.py).
 * A stream that is moved loses its old replicas once the new ones are in sync.
@@ -37,7 +38,7 @@ from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId, StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock, monotonic_clock
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
-from jetstream_server.metadata.state.changes import Change, NodeChanged
+from jetstream_server.metadata.state.changes import Change, LeaderDeposed, NodeChanged
 from jetstream_server.metadata.state.commands import (
     ElectLeader,
     FinishReassignment,
@@ -48,6 +49,7 @@ from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
 from jetstream_server.metadata.state.placement import Election, balancing_moves
 from jetstream_server.metadata.state.reassignment_commands import may_finish
 from jetstream_server.metadata.state.tables import Tables
+from jetstream_server.replication.core.depositions import PAUSE_US, Depositions
 from jetstream_server.replication.core.unclean_election import ReplicaReport, choose_unclean
 from jetstream_server.replication.sessions.messages import LogEnd
 
@@ -69,10 +71,11 @@ HandOver = Callable[[StreamMetadata, NodeId], Awaitable[None]]
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
     """Times in seconds. settle: longer than a restarted node takes to register, and so short that
-    everything is balanced within a minute."""
+    everything is balanced within a minute. pause: see depositions.py."""
 
     round_seconds: float = 1.0
     settle_seconds: float = 5.0
+    pause_seconds: float = PAUSE_US / 1e6
     balance: bool = True
 
 
@@ -103,6 +106,7 @@ class Controller:
         self._epoch: int | None = None
         self._stuck: set[StreamId] = set()
         self._retry_at_us = MonotonicUs(0)
+        self._depositions = Depositions(round(self._settings.pause_seconds * 1e6))
 
     def start(self) -> None:
         self._stop_watching = self._metadata.watch(self._changed)
@@ -115,10 +119,17 @@ class Controller:
             await asyncio.gather(self._working, return_exceptions=True)
 
     def _changed(self, change: Change) -> None:
-        if isinstance(change, NodeChanged):
-            self._unsettle()
-            if change.after is not None and change.after.yields_leadership:
-                self._wake.set()
+        match change:
+            case NodeChanged(before, after):
+                self._unsettle()
+                if node := after or before:
+                    self._depositions.forget(node.node_id)
+                if after is not None and after.yields_leadership:
+                    self._wake.set()
+            case LeaderDeposed(leader=leader):
+                pause_us = self._depositions.note(leader, self._monotonic_clock())
+                if pause_us and self._metadata.controller_epoch is not None:
+                    logger.warning("leaderships_withheld", node=leader, seconds=pause_us / 1e6)
 
     def _unsettle(self) -> None:
         settle_us = round(self._settings.settle_seconds * 1e6)
@@ -185,7 +196,9 @@ class Controller:
         if self._monotonic_clock() >= self._retry_at_us:
             self._stuck.clear()
         refusing: set[NodeId] = set()
-        for stream_id, target in balancing_moves(tables, MOVES_MAX, without=self._stuck):
+        pausing = self._depositions.pausing(self._monotonic_clock())
+        moves = balancing_moves(tables, MOVES_MAX, without=self._stuck, pausing=pausing)
+        for stream_id, target in moves:
             if target in refusing:
                 continue
             if not await self._move(stream_id, target, insist=False):
