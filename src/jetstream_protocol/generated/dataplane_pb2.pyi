@@ -8,14 +8,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
-    __slots__ = ("version", "client", "token")
+    __slots__ = ("version", "client", "token", "is_node")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    IS_NODE_FIELD_NUMBER: _ClassVar[int]
     version: int
     client: str
     token: str
-    def __init__(self, version: _Optional[int] = ..., client: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+    is_node: bool
+    def __init__(self, version: _Optional[int] = ..., client: _Optional[str] = ..., token: _Optional[str] = ..., is_node: _Optional[bool] = ...) -> None: ...
 
 class HelloReply(_message.Message):
     __slots__ = ("error", "node_id", "cluster_id", "nonce")

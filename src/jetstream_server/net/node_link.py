@@ -45,6 +45,7 @@ async def greet(
         hello = pb.Hello(
             version=frames.PROTOCOL_VERSION,
             client=f"{_CLIENT} node {identity.node_id}",
+            is_node=True,
         )
         await connection.send(Kind.HELLO, 0, hello)
         _, answer = await connection.read_frame(Kind.HELLO_REPLY, pb.HelloReply)

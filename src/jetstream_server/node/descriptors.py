@@ -11,15 +11,17 @@ from __future__ import annotations
 import resource
 
 from jetstream_server.log.disk import DESCRIPTORS_MIN
-from jetstream_server.serving.dataplane.server import CONNECTIONS_MAX
+from jetstream_server.serving.dataplane.server import CONNECTIONS_MAX, KEPT_FOR_NODES
 from jetstream_server.serving.grpc.connection_limiter import CONNECTIONS_MAX as GRPC_CONNECTIONS_MAX
 from jetstream_server.serving.http.server import AT_ONCE as HTTP_AT_ONCE
 from jetstream_server.serving.http.server import CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX
 
-RESERVED = DESCRIPTORS_MIN + HTTP_CONNECTIONS_MAX + HTTP_AT_ONCE + 128
-"""Descriptors for the log's files, HTTP, some of gRPC, NATS, other nodes, and Python itself."""
-LOG_FILES_MAX = 16_384
 _PER_CONNECTION = 2  # Its socket, and the segment that is being sent.
+RESERVED = (
+    DESCRIPTORS_MIN + HTTP_CONNECTIONS_MAX + HTTP_AT_ONCE + _PER_CONNECTION * KEPT_FOR_NODES + 128
+)
+"""Descriptors for the log's files, HTTP, other nodes, some of gRPC, NATS, and Python itself."""
+LOG_FILES_MAX = 16_384
 
 
 def raise_limit() -> int:

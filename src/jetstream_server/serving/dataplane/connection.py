@@ -54,6 +54,8 @@ PENDING_MAX = 64
 PORT = "data"
 """The port for which requests are counted."""
 HELLO_SECONDS = 10.0
+NODE_SECONDS = 2.0
+"""For a whole greeting where only nodes are served: others must not keep them out for long."""
 LOOK_SECONDS = 1.0
 """How soon the server notices that a client with all its long polls open has left."""
 NONCE_BYTES = 32
@@ -122,8 +124,12 @@ class Connection:
         times: FetchTimes,
         monotonic_clock: MonotonicClock,
         access: AccessControl,
+        *,
+        nodes_only: bool = False,
     ) -> None:
-        """times: counts the time that fetches take."""
+        """times: counts the time that fetches take. nodes_only: the connection ends unless the
+        client proves that it is a node."""
+        self._nodes_only = nodes_only
         self._times = times
         self._clock = monotonic_clock
         self._access = access
@@ -149,9 +155,10 @@ class Connection:
     async def run(self) -> None:
         """Serve until the client leaves or violates the protocol. Always closes the socket."""
         try:
-            async with asyncio.timeout(HELLO_SECONDS) as patience:
+            seconds = NODE_SECONDS if self._nodes_only else HELLO_SECONDS
+            async with asyncio.timeout(seconds) as patience:
                 await self._greet()
-                if not self._access.is_stranger(self._identity):
+                if not (self._nodes_only or self._access.is_stranger(self._identity)):
                     patience.reschedule(None)
                 await self._serve_requests(patience)
         except (ConnectionError, EOFError, TimeoutError):
@@ -188,6 +195,8 @@ class Connection:
             reply = pb.HelloReply(error=refusal.to_proto())
             await self._socket.send(Kind.HELLO_REPLY, correlation, reply)
             raise refusal
+        if self._nodes_only and not hello.is_node:
+            raise EOFError("there is no room for clients")
         try:
             identity = await self._access.identify_token(
                 hello.token,
@@ -227,6 +236,8 @@ class Connection:
                 raise InvalidRequestError(f"unexpected frame of kind {frame.kind}")
             self._node_hello = frame
             return True
+        if self._nodes_only and not self._identity.is_node:
+            raise EOFError("it said that it was a node")
         request = decode_head(frame, pb.DataFetchRequest)
         fetch = _Fetch(frame.correlation, request, self._clock())
         self._open[fetch] = None

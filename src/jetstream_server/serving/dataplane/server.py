@@ -37,7 +37,12 @@ from jetstream_server.replication.drivers.leader_stream import LeaderStream
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.identity import Identity
 from jetstream_server.security.requirements import Requirement
-from jetstream_server.serving.dataplane.connection import HELLO_SECONDS, Connection, Found
+from jetstream_server.serving.dataplane.connection import (
+    HELLO_SECONDS,
+    NODE_SECONDS,
+    Connection,
+    Found,
+)
 from jetstream_server.serving.dataplane.guard import admit
 from jetstream_server.serving.decryption import (
     DECRYPTED_BYTES_MAX,
@@ -50,6 +55,9 @@ from jetstream_server.serving.stream_access import StreamAccess
 
 CONNECTIONS_MAX = 4096
 """Above it new clients are closed at once. Each may hold 64 KiB of an unfinished frame."""
+KEPT_FOR_NODES = 64
+"""Connections above the limits that nodes may use: a leader whose followers find no room for theirs
+is deposed. One each, and a few whose clients have not said yet who they are."""
 _BACKLOG = 512
 
 logger = structlog.get_logger("jetstream.dataplane")
@@ -106,6 +114,8 @@ class DataPlaneServer:
         self._hello = pb.HelloReply(node_id=node_id, cluster_id=cluster_id)
         self._throttle = LogThrottle()
         self._connections: dict[asyncio.Task[None], str] = {}  # and the peer's host
+        # Of these, those above the limits, and whether they are nodes'.
+        self._extra: dict[asyncio.Task[None], bool] = {}
         self._per_address: Counter[str] = Counter()
         self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._listener: socket.socket | None = None
@@ -126,27 +136,38 @@ class DataPlaneServer:
 
     def _take(self, sock: socket.socket) -> None:
         host = peer_of(sock)
+        is_extra = self._is_full(host)
+        if is_extra and len(self._extra) >= KEPT_FOR_NODES:
+            self.connections_refused += 1
+            sock.close()
+        elif self._certificates is None:
+            accepted = FrameSocket(sock, frames.REQUEST_BYTES_MAX, self._disk)
+            self._spawn(self._connection(accepted, nodes_only=is_extra).run(), host, is_extra)
+        else:
+            greeting = self._begin_tls(sock, self._certificates, nodes_only=is_extra)
+            self._spawn(greeting, host, is_extra)
+
+    def _is_full(self, host: str) -> bool:
+        """Whether there are as many connections as clients may have. Logs it."""
         if len(self._connections) >= self._connections_max:
             if self._throttle.is_due("too_many_connections"):
                 logger.warning("too_many_connections", connections_max=self._connections_max)
-        elif self._per_address[host] >= self._connections_per_address:
+            return True
+        if self._per_address[host] >= self._connections_per_address:
             if self._throttle.is_due("too_many_connections", host):
                 most = self._connections_per_address
                 logger.warning("too_many_connections", peer=host, connections_per_address=most)
-        elif self._certificates is None:
-            self.serve(FrameSocket(sock, frames.REQUEST_BYTES_MAX, self._disk))
-            return
-        else:
-            self._spawn(self._begin_tls(sock, self._certificates), host)
-            return
-        self.connections_refused += 1
-        sock.close()
+            return True
+        return False
 
-    async def _begin_tls(self, sock: socket.socket, certificates: Certificates) -> None:
+    async def _begin_tls(
+        self, sock: socket.socket, certificates: Certificates, *, nodes_only: bool
+    ) -> None:
         peer = peer_of(sock)
+        seconds = NODE_SECONDS if nodes_only else HELLO_SECONDS
         try:
             secured = await handshake(
-                sock, certificates.data, HELLO_SECONDS, server_side=True, turn=self._handshakes
+                sock, certificates.data, seconds, server_side=True, turn=self._handshakes
             )
         except OSError as error:
             if self._throttle.is_due("tls_refused", peer):
@@ -154,13 +175,14 @@ class DataPlaneServer:
             return
         if not certificates.requires_clients and not _is_node(secured.identity):
             secured.identity = None  # Client certificates do not identify clients on this port.
-        await self._connection(FrameSocket(secured, frames.REQUEST_BYTES_MAX, self._disk)).run()
+        accepted = FrameSocket(secured, frames.REQUEST_BYTES_MAX, self._disk)
+        await self._connection(accepted, nodes_only=nodes_only).run()
 
     def serve(self, accepted: FrameConnection) -> None:
         """Serve a connection until it ends, and close it."""
         self._spawn(self._connection(accepted).run(), accepted.peer)
 
-    def _connection(self, accepted: FrameConnection) -> Connection:
+    def _connection(self, accepted: FrameConnection, *, nodes_only: bool = False) -> Connection:
         connection = Connection(
             accepted,
             self._hello,
@@ -172,18 +194,23 @@ class DataPlaneServer:
             self._fetches.times,
             self._monotonic_clock,
             self._access.control,
+            nodes_only=nodes_only,
         )
         self._open.add(connection)
         return connection
 
-    def _spawn(self, work: Coroutine[Any, Any, None], host: str) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], host: str, is_extra: bool = False) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._connections[task] = host
+        if is_extra:
+            self._extra[task] = False
         self._per_address[host] += 1
         task.add_done_callback(self._disconnected)
 
     def _disconnected(self, task: asyncio.Task[None]) -> None:
         host = self._connections.pop(task)
+        if not self._extra.pop(task, True):
+            self.connections_refused += 1
         self._per_address[host] -= 1
         if not self._per_address[host]:
             del self._per_address[host]
@@ -324,6 +351,9 @@ class DataPlaneServer:
             refusal = pb.NodeHelloReply(error=error.to_proto())
             await connection.send(Kind.NODE_HELLO_REPLY, correlation, refusal)
             return None
+        task = asyncio.current_task()
+        if task in self._extra:
+            self._extra[task] = True
         reply = pb.NodeHelloReply(proof=proofs["leader"])
         await connection.send(Kind.NODE_HELLO_REPLY, correlation, reply)
         if hello.fetches:
