@@ -62,13 +62,17 @@ class JetstreamReader(DataSourceReader):
 async def planned(options: ReadOptions) -> list[Range]:
     """Resolve the options to ranges. Raises OptionError and the SDK's errors."""
     async with AsyncClient.from_config(options.config) as client:
-        listed = await client.list_streams()
-        planning.check_names(listed, options.selection)
-        streams = planning.select(listed, options.selection)
-        planning.check_found(streams, options.selection)
-        known = await planning.held(client, streams)
-        starts = await planning.resolve(client, streams, options.starting, known, options)
-        stops = await planning.resolve(client, streams, options.ending, known, options)
+        return await planning.settled(lambda: _planned(client, options), options.config.timeout)
+
+
+async def _planned(client: AsyncClient, options: ReadOptions) -> list[Range]:
+    listed = await client.list_streams()
+    planning.check_names(listed, options.selection)
+    streams = planning.select(listed, options.selection)
+    planning.check_found(streams, options.selection)
+    known = await planning.held(client, streams)
+    starts = await planning.resolve(client, streams, options.starting, known, options)
+    stops = await planning.resolve(client, streams, options.ending, known, options)
     parts = []
     for number, stream in streams.items():
         start, stop = starts[number], stops[number]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar
 
 from jetstream_client import (
     AsyncClient,
@@ -22,9 +23,11 @@ from pyspark_jetstream import planning
 from pyspark_jetstream.admission import Limits, Pace, admitted, is_delayed
 from pyspark_jetstream.checkpoint import Mark, Offsets
 from pyspark_jetstream.errors import START_ANEW, DataLossError, OptionError, log
-from pyspark_jetstream.losses import losses
+from pyspark_jetstream.losses import is_selected, losses
 from pyspark_jetstream.options import ReadOptions
 from pyspark_jetstream.planning import Held
+
+_T = TypeVar("_T")
 
 IDLE_SECONDS = 1.0
 """How long an idle query waits for records before it tells Spark that there is nothing new."""
@@ -68,6 +71,9 @@ class Follower:
 
     async def initial(self) -> Offsets:
         """The offsets at which a new query begins."""
+        return await self._settled(self._initial)
+
+    async def _initial(self) -> Offsets:
         await self._list(0.0)
         planning.check_names(self._listed, self._options.selection)
         self._is_checked = True
@@ -80,7 +86,7 @@ class Follower:
 
     async def targets(self) -> dict[int, int]:
         """The current end of every stream."""
-        await self._seen()
+        await self._settled(self._seen)
         return self.latest
 
     async def next_offsets(
@@ -91,22 +97,27 @@ class Follower:
         do not wait.
         """
         self._pace.asked(time.monotonic())
-        found = await self._look(start, limits, targets)
+
+        async def look() -> Offsets:
+            return await self._look(start, limits, targets)
+
+        found = await self._settled(look)
         if found is start and targets is None and self._pace.is_pressing:
             await self._wait()
-            found = await self._look(start, limits, targets)
+            found = await self._settled(look)
         self._pace.answered(time.monotonic(), is_idle=found is start)
         return found
 
     async def _look(
         self, start: Offsets | None, limits: Limits, targets: Mapping[int, int] | None
     ) -> Offsets:
+        marks = dict(start.streams) if start else {}
+        await self._look_for(marks)
         known = await self._seen()
         self._check_names(start)
         latest = self.latest
         if targets is not None:
             latest = {n: min(latest[n], end) for n, end in targets.items() if n in latest}
-        marks = dict(start.streams) if start else {}
         latest = await self._not_below(marks, latest)
         starts = {n: marks[n].offset if n in marks else known[n].earliest for n in latest}
         if start is None or start.initial:
@@ -225,7 +236,10 @@ class Follower:
         return dict(zip(ends, epochs, strict=True))
 
     async def earliest(self, numbers: Iterable[int]) -> dict[int, int]:
-        known = await planning.held(self._client, numbers)
+        asked = list(numbers)
+        known = await planning.settled(
+            lambda: planning.held(self._client, asked), planning.BEHIND_SECONDS
+        )
         return {number: held.earliest for number, held in known.items()}
 
     async def _seen(self) -> dict[int, Held]:
@@ -235,13 +249,36 @@ class Follower:
         self.names = {number: self._streams[number].full_name for number in known}
         return known
 
-    async def _held(self) -> dict[int, Held]:
-        await self._list(float("inf") if self._is_complete else LISTING_SECONDS)
-        try:
-            return await planning.held(self._client, self._streams)
-        except StreamNotFoundError:
+    async def _settled(self, ask: Callable[[], Awaitable[_T]]) -> _T:
+        async def asked() -> _T:
+            try:
+                return await ask()
+            except StreamNotFoundError:
+                self._listed_at = float("-inf")
+                raise
+
+        return await planning.settled(asked, self._options.config.timeout)
+
+    async def _look_for(self, marks: Mapping[int, Mark]) -> None:
+        """List the streams again for a while if one is missing that the query has read. **safety**
+        Else the mark would be forgotten, and the stream read anew when the node knows it."""
+        await self._list_now_and_then()
+        until = time.monotonic() + planning.BEHIND_SECONDS
+        while any(
+            number not in self._streams and is_selected(mark.name, self._options.selection)
+            for number, mark in marks.items()
+        ):
+            if time.monotonic() >= until:
+                return
+            await asyncio.sleep(planning.RETRY_SECONDS)
             await self._list(0.0)
-            return await planning.held(self._client, self._streams)
+
+    async def _held(self) -> dict[int, Held]:
+        await self._list_now_and_then()
+        return await planning.held(self._client, self._streams)
+
+    async def _list_now_and_then(self) -> None:
+        await self._list(float("inf") if self._is_complete else LISTING_SECONDS)
 
     async def _list(self, age_max: float) -> None:
         if time.monotonic() - self._listed_at < age_max:

@@ -7,15 +7,28 @@ again. It is written for an `AsyncClient` that its caller owns.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from jetstream_client import AsyncClient, Stream
+from jetstream_client import AsyncClient, Stream, StreamNotFoundError
 from jetstream_protocol.subjects import overlaps
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import ReadOptions, Selection
 from pyspark_jetstream.positions import Place, Positions
+
+_T = TypeVar("_T")
+
+
+BEHIND_SECONDS = 5.0
+"""How long a stream is looked for that a node does not know. A node hears of new and of deleted
+streams a moment later than others, and one that has just woken even later."""
+
+RETRY_SECONDS = 0.2
+"""Pause between two questions to nodes that are behind."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +97,19 @@ def check_found(streams: Mapping[int, Stream], selection: Selection) -> None:
             f"no stream fits streamPattern {selection.pattern!r} and subject "
             f"{','.join(selection.subjects)!r}: `jetstream stream list` shows the streams there are"
         )
+
+
+async def settled(ask: Callable[[], Awaitable[_T]], seconds: float) -> _T:
+    """What `ask` returns, which lists streams and asks their leaders. The node that lists them may
+    be a moment behind, or ahead: StreamNotFoundError is raised if that lasts for `seconds`."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return await ask()
+        except StreamNotFoundError:
+            if time.monotonic() >= until:
+                raise
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 async def held(client: AsyncClient, stream_ids: Iterable[int]) -> dict[int, Held]:

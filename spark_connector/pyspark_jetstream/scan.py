@@ -28,6 +28,7 @@ from pyspark_jetstream.errors import LOAD_ANEW, DataLossError, explained, log, o
 from pyspark_jetstream.filters import SubjectMatches
 from pyspark_jetstream.headers import parsed_headers
 from pyspark_jetstream.options import ReadFrom, ReadOptions
+from pyspark_jetstream.planning import BEHIND_SECONDS, RETRY_SECONDS
 from pyspark_jetstream.ranges import Range
 
 if TYPE_CHECKING:
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
 ROWS = 10_000
 """Rows of a record batch: fewer cost the JVM time for each batch, more bring no gain."""
-
-RETRY_SECONDS = 0.2
-"""Pause between two requests to replicas that are behind."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +97,7 @@ class Scan:
         client = client_for(self.config)
         position, last_epoch = part.start, part.last_epoch
         patient_until = time.monotonic() + self.config.timeout
+        unknown_since: float | None = None
         while position < part.stop:
             try:
                 consumer = client.consume(
@@ -115,8 +114,16 @@ class Scan:
                         position, last_epoch = messages.next_offset, messages.last_epoch
                         yield messages
                         patient_until = time.monotonic() + self.config.timeout
+                        unknown_since = None
                 return
-            except (OffsetOutOfRangeError, DivergedError, StreamNotFoundError) as error:
+            except StreamNotFoundError as error:
+                if unknown_since is None:
+                    unknown_since = time.monotonic()
+                if time.monotonic() < unknown_since + BEHIND_SECONDS:
+                    time.sleep(RETRY_SECONDS)
+                    continue
+                position = self._after_loss(part, position, error)
+            except (OffsetOutOfRangeError, DivergedError) as error:
                 if _may_pass(error, position) and time.monotonic() < patient_until:
                     time.sleep(RETRY_SECONDS)
                     continue

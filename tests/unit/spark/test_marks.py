@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from jetstream_client import DivergedError, OffsetOutOfRangeError
-from pyspark_jetstream import following
+from pyspark_jetstream import following, planning
 from pyspark_jetstream.admission import Limits
 from pyspark_jetstream.errors import DataLossError, OptionError
 from pyspark_jetstream.following import Follower
@@ -16,6 +16,11 @@ from tests.support.loops import on_loop
 from tests.unit.spark.log_client import LogClient
 
 NO_LIMITS = Limits(0, 0, 0.0)
+
+
+@pytest.fixture(autouse=True)
+def _all_nodes_know_what_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "BEHIND_SECONDS", 0.0)
 
 
 async def follower_of(client: LogClient, **more: str) -> Follower:
