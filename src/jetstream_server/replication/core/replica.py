@@ -21,14 +21,12 @@ from collections.abc import Callable, Mapping
 
 from jetstream_protocol.batch import EncodedBatch
 from jetstream_protocol.errors import (
-    DivergedError,
     JetstreamError,
     NotLeaderError,
     OffsetOutOfRangeError,
     RecordsDamagedError,
     StorageError,
     StorageFullError,
-    UnknownEpochError,
 )
 from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId, WallUs
 from jetstream_server.log.commit_log import CommitLog, LogSlice
@@ -45,6 +43,7 @@ from jetstream_server.replication.core.follower import (
     Step,
     Truncate,
 )
+from jetstream_server.replication.core.history import check_history
 from jetstream_server.replication.core.incompleteness import incompleteness_recorded
 from jetstream_server.replication.core.isr import Outcome
 from jetstream_server.replication.core.leader import REPLICA_LAG_MAX_US, LeaderState
@@ -516,10 +515,9 @@ class Replica:
                 log.log_start_offset,
                 self.high_watermark,
             )
-        self._check_history(offset, last_epoch, is_leader=is_leader)
-        if offset >= self.high_watermark:
-            return None
-        return self._read(offset, bytes_max, self.high_watermark)
+        committed = self.high_watermark
+        check_history(self.stream, log, committed, offset, last_epoch, is_leader=is_leader)
+        return self._read(offset, bytes_max, committed) if offset < committed else None
 
     def _read(self, offset: int, bytes_max: int, limit_offset: int) -> LogSlice | None:
         """Read the log. Raises RecordsDamagedError for known damage, otherwise UnavailableError."""
@@ -547,29 +545,6 @@ class Replica:
         reader would take its start for the stream's, and skip records."""
         if self._rebuild and (self.log.lacks_beginning or self.log.is_start_unknown):
             raise without_beginning(self.stream, self.node_id)
-
-    def _check_history(self, offset: int, last_epoch: int, *, is_leader: bool) -> None:
-        if last_epoch < 0 or offset == 0:
-            return
-        if is_leader and last_epoch > self.stream.leader_epoch:
-            raise UnknownEpochError(
-                f"leader epoch {last_epoch} of stream {self.stream.name!r} is not known here yet; "
-                "try again"
-            )
-        epoch, end_offset = self.log.epochs.end_offset_for(last_epoch, self.log.log_end_offset)
-        if epoch == last_epoch and end_offset >= offset:
-            return
-        # Uncommitted records here may still be truncated, and the records that the reader saw may
-        # take their place. Of the record before the log start, a log knows nothing.
-        start, committed = self.log.log_start_offset, self.high_watermark
-        is_committed = start < committed >= offset or 0 <= end_offset < committed
-        if is_leader or is_committed:
-            raise DivergedError(
-                f"the record before offset {offset} of stream {self.stream.name!r} is not of "
-                f"leader epoch {last_epoch} any more: the log was truncated or re-created",
-                epoch,
-                end_offset,
-            )
 
     def add_waiter(self, waiter: Waiter) -> None:
         """Call `waiter` once, when more is committed or the replica closes."""
