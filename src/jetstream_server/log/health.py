@@ -1,8 +1,9 @@
 """What a disk failure means for a log.
 
 * A **full disk** fails the operation and nothing else: StorageFullError; try again later.
-* A **failed read** fails the reader. The place that could not be read is damaged; the rest of the
-  log is still valid.
+* A **failed read** fails the reader, or an append that must first read where the last segment's
+  batches begin: StorageError, and the log stays online. The place that could not be read is
+  damaged; the rest of the log is still valid.
 * **Anything else**, above all a failed fsync, is a failure of the log and takes it offline: appends
   and flushes raise StorageError, reads go on. A failed fsync is never tried again: the kernel may
   have dropped the pages it could not write, and a second fsync would report success. The log

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from jetstream_protocol.errors import StorageError
+from jetstream_protocol.errors import JetstreamError, StorageError
 from jetstream_protocol.types import NodeId
 from jetstream_server.replication.core.replica import Replica
 
@@ -58,8 +58,16 @@ class RoleListener:
 class Healer:
     """Inspects files that are reported as damaged (healing.py)."""
 
-    def suspect(self, replica: Replica, offset: int, *, whole: bool = False) -> None:
-        """Have the bytes at `offset` inspected. whole: the whole segment."""
+    def suspect(
+        self,
+        replica: Replica,
+        offset: int,
+        error: JetstreamError | None = None,
+        *,
+        whole: bool = False,
+    ) -> None:
+        """Have the bytes at `offset` inspected. error: why this node could not read them; None: it
+        has not tried. whole: the whole segment."""
 
     async def examined(self, replica: Replica, offset: int) -> None:
         """Like `suspect`. Returns after the inspection."""

@@ -24,6 +24,7 @@ from jetstream_protocol import subjects
 from jetstream_protocol.batch import EncodedBatch
 from jetstream_protocol.errors import (
     InvalidRequestError,
+    JetstreamError,
     NotLeaderError,
     NotReplicaError,
     StorageError,
@@ -315,7 +316,7 @@ class ReplicaManager:
         )
         replica.on_commit = self._committed
         log.health.on_failure = lambda: self._log_failed(replica)
-        replica.on_unreadable = self._suspect_bytes
+        replica.on_unreadable = lambda *read: self.healer.suspect(*read)
         self._replicas[stream.id] = replica
         self._by_log[log] = replica
         return replica
@@ -495,20 +496,18 @@ class ReplicaManager:
 
     # Records that disks have lost (healing.py).
 
-    def suspect(self, stream_id: int, offset: int) -> None:
-        """Note that a reader or a follower could not use the records at this offset of a stream."""
+    def suspect(self, stream_id: int, offset: int, error: JetstreamError | None = None) -> None:
+        """Note that a reader or a follower could not use the records at this offset of a stream.
+        error: why, if this node could not read them."""
         replica = self.get(stream_id)
         if replica is not None:
-            self._suspect_bytes(replica, offset)
+            self.healer.suspect(replica, offset, error)
 
-    def suspect_file(self, replica: Replica, path: str) -> None:
-        """Note that a segment could not be read. path: "": it is unknown which."""
+    def suspect_file(self, replica: Replica, path: str, error: JetstreamError | None) -> None:
+        """Note that a segment could not be read, and why. path: "": it is unknown which."""
         base_offset = base_offset_of(path.rpartition("/")[2])
         if base_offset is not None:
-            self.healer.suspect(replica, base_offset, whole=True)
-
-    def _suspect_bytes(self, replica: Replica, offset: int) -> None:
-        self.healer.suspect(replica, offset)
+            self.healer.suspect(replica, base_offset, error, whole=True)
 
     @property
     def healer(self) -> Healer:

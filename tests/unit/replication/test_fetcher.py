@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from typing import cast
 import pytest
 
 from jetstream_protocol import frames
-from jetstream_protocol.errors import StorageFullError
+from jetstream_protocol.errors import StorageError, StorageFullError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import StreamId
@@ -61,7 +62,9 @@ class Leader:
 
 @asynccontextmanager
 async def followed(
-    leader: Leader, accepted: Callable[[Replica], None] = lambda _: None
+    leader: Leader,
+    accepted: Callable[[Replica], None] = lambda _: None,
+    failed: Callable[[Replica, StorageError], None] = lambda _, __: None,
 ) -> AsyncIterator[Fetcher]:
     loop = asyncio.get_running_loop()
     listener = socket.create_server(("127.0.0.1", 0))
@@ -81,7 +84,7 @@ async def followed(
         dial=dial,
         monotonic_clock=monotonic_clock,
         accepted=accepted,
-        failed=lambda _, __: None,
+        failed=failed,
         silent=lambda _: None,
     )
     try:
@@ -255,6 +258,40 @@ async def test_what_was_appended_before_the_disk_was_full_is_to_be_flushed(grows
         following.follow(replica)
         await sent.wait()
     assert bool(accepted) == grows
+
+
+@on_loop
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO])
+async def test_a_log_fails_if_it_cannot_be_read_unless_only_a_descriptor_was_missing(
+    monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """A follower must read the end of its log before the first append after a clean stop."""
+    monkeypatch.setattr(fetcher, "FULL_RETRY_SECONDS", 0.01)
+    failed: list[StorageError] = []
+    asked_again = asyncio.Event()
+    replica = follower_of(isr=(0, 1, 2))
+
+    def accept(*_: object) -> None:
+        raise StorageError("reading 1") from OSError(error, "")
+
+    replica.accept = accept  # type: ignore[method-assign]
+
+    async def send(connection: FrameSocket) -> None:
+        await connection.read_frame(Kind.POSITIONS, pb.Positions)
+        part = pb.Records.Part(stream_id=1, leader_epoch=3, fetch_offset=5)
+        await connection.send(Kind.RECORDS, 0, pb.Records(parts=[part]))
+        while True:
+            _, asked = await connection.read_frame(Kind.POSITIONS, pb.Positions)
+            if list(asked.dropped) == [1]:
+                asked_again.set()
+
+    async with followed(Leader(send), failed=lambda _, why: failed.append(why)) as following:
+        following.follow(replica)
+        if error == errno.EMFILE:
+            await asked_again.wait()
+        else:
+            await eventually(lambda: bool(failed))
+    assert bool(failed) == (error == errno.EIO)
 
 
 def follower_of(isr: tuple[int, ...], stream_id: int = 1, **fields: tuple[int, ...]) -> Replica:

@@ -12,7 +12,12 @@ from typing import cast
 
 import pytest
 
-from jetstream_protocol.errors import RecordsDamagedError, StorageError, UnavailableError
+from jetstream_protocol.errors import (
+    JetstreamError,
+    RecordsDamagedError,
+    StorageError,
+    UnavailableError,
+)
 from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.inspection import BadRange, Inspected
 from jetstream_server.replication.core.replica import Replica
@@ -22,6 +27,7 @@ from jetstream_server.replication.drivers.scrub import Scrub
 from jetstream_server.replication.drivers.segment_repair import SegmentRepair
 from jetstream_server.replication.listeners import Listeners
 from jetstream_server.serving.grpc.digests import read_checked
+from tests.support.log_batches import batch
 from tests.support.log_disk import FaultyDisk
 from tests.support.loops import on_loop
 from tests.support.node import Node, read_values
@@ -34,22 +40,34 @@ class NoRepair:
 
 @asynccontextmanager
 async def healed(
-    tmp_path: Path, disk: Disk | None = None
+    tmp_path: Path, disk: Disk | None = None, *, is_restarted: bool = False
 ) -> AsyncIterator[tuple[Healing, Replica, Path]]:
-    """A node with a stream of several segments, the first of them sealed."""
+    """A node with a stream of several segments, the first of them sealed. is_restarted: after a
+    clean stop, so that no index is in memory."""
     node = Node(tmp_path / "streams", segment_bytes=2000, disk=disk)
-    replicas = node.open()
+    stream = _filled(node).stream
+    if is_restarted:
+        node.replicas.close()
+        node.cluster.register(0)
+        node.open(clean=True)
+    replicas = node.replicas
     healing_ = Healing(replicas, cast(SegmentRepair, NoRepair()), node.disk, ThreadPoolExecutor(1))
     node.begin(Listeners(roles=(healing_,), healer=healing_))
-    replica = node.create()
-    for number in range(40):
-        node.append(replica, b"value %d" % number)
+    replica = node.replica(stream)
     healing_.start()
     try:
         yield healing_, replica, sorted((tmp_path / "streams").rglob("*.log"))[0]
     finally:
         await healing_.close()
         replicas.close()
+
+
+def _filled(node: Node) -> Replica:
+    node.start()
+    replica = node.create()
+    for number in range(40):
+        node.append(replica, b"value %d" % number)
+    return replica
 
 
 async def check_a_word_alone_marks_nothing(tmp_path: Path) -> None:
@@ -105,8 +123,8 @@ async def test_a_read_that_fails_is_reported_and_is_to_be_tried_again(tmp_path: 
         suspected = asyncio.Event()
         suspect = healing_.suspect
 
-        def noting(replica: Replica, offset: int, *, whole: bool = False) -> None:
-            suspect(replica, offset, whole=whole)
+        def noting(replica: Replica, offset: int, error: JetstreamError | None = None) -> None:
+            suspect(replica, offset, error)
             suspected.set()
 
         healing_.suspect = noting  # type: ignore[method-assign]
@@ -143,6 +161,36 @@ async def test_without_a_descriptor_left_nothing_is_suspected_and_nothing_found_
         bad = rot(segment)
         await healing_.examined(replica, bad.base_offset)
         assert replica.log.lost_range == (bad.base_offset, bad.next_offset)
+
+
+@on_loop
+async def test_an_append_that_cannot_read_the_end_of_its_log_has_it_inspected(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk(OsDisk())
+    async with healed(tmp_path, disk, is_restarted=True) as (healing_, replica, _):
+        last = replica.log.damage.segments()[-1]
+        disk.fail("read_file", last.index_path, errno.EIO)
+        disk.fail("pread", last.path, errno.EIO)
+        with pytest.raises(UnavailableError, match=r"nothing was stored.* is inspecting its file"):
+            healing_._replicas.append(replica, batch(b"refused"))
+        assert not replica.log.offline_reason
+        await healing_.examined(replica, replica.log.log_end_offset)
+        assert replica.log.lost_range == (last.base_offset, 40)
+        assert healing_._replicas.append(replica, batch(b"stored")) == 40
+
+
+@on_loop
+async def test_an_append_without_a_descriptor_left_has_nothing_inspected(tmp_path: Path) -> None:
+    disk = FaultyDisk(OsDisk())
+    async with healed(tmp_path, disk, is_restarted=True) as (healing_, replica, _):
+        disk.fail("read_file", ".index", errno.EMFILE)
+        disk.fail("pread", ".log", errno.EMFILE)
+        with pytest.raises(UnavailableError, match=r"nothing was stored.* no file descriptor left"):
+            healing_._replicas.append(replica, batch(b"refused"))
+        assert not healing_._suspicions
+        disk.heal()
+        assert healing_._replicas.append(replica, batch(b"stored")) == 40
 
 
 @on_loop

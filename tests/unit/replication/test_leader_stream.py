@@ -16,7 +16,7 @@ from jetstream_protocol.batch import iterate
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
-from jetstream_server.log.disk import OsDisk
+from jetstream_server.log.disk import OsDisk, lacks_descriptors
 from jetstream_server.metadata.state.commands import AlterStream
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.net.frame_socket import FrameSocket
@@ -153,13 +153,15 @@ async def test_records_take_a_risen_high_watermark_along(tmp_path: Path) -> None
 
 
 @on_loop
-async def test_a_segment_that_no_descriptor_is_left_for_is_refused_and_not_suspected(
+async def test_a_segment_that_no_descriptor_is_left_for_is_refused_and_it_is_said_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with followed(tmp_path) as follower:
-        suspected: list[int] = []
+        reasons: list[BaseException | None] = []
         monkeypatch.setattr(
-            follower.node.replicas, "suspect", lambda stream_id, offset: suspected.append(offset)
+            follower.node.replicas,
+            "suspect",
+            lambda stream_id, offset, error: reasons.append(error.__cause__),
         )
         follower.node.append(follower.replica, b"a", flush=False)
         with no_descriptor_left():
@@ -168,7 +170,7 @@ async def test_a_segment_that_no_descriptor_is_left_for_is_refused_and_not_suspe
         assert follower.errors == ["unavailable"]
         await follower.ask(0)
         await eventually(lambda: follower.told == [(0, [b"a"])])
-        assert suspected == []
+        assert [lacks_descriptors(reason) for reason in reasons] == [True]
 
 
 @on_loop

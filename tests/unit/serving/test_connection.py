@@ -19,7 +19,7 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.clocks import monotonic_clock
 from jetstream_server.log.commit_log import LogSlice
-from jetstream_server.log.disk import OsDisk
+from jetstream_server.log.disk import OsDisk, lacks_descriptors
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net import frame_reader, frame_socket
 from jetstream_server.net.frame_socket import COPIED_BYTES_MAX, FrameSocket
@@ -27,7 +27,7 @@ from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import Identity
 from jetstream_server.security.requirements import FRAMES
 from jetstream_server.serving.dataplane import connection as connections
-from jetstream_server.serving.dataplane.connection import Connection, Found
+from jetstream_server.serving.dataplane.connection import Connection, Found, Unreadable
 from jetstream_server.serving.long_poll import FetchTimes
 from tests.support.access import for_the_known, open_to_all
 from tests.support.descriptors import no_descriptor_left
@@ -102,7 +102,7 @@ async def served(
     *,
     greet: bool = True,
     buffer: int = 0,
-    unreadable: Callable[[int, int], None] = lambda stream_id, offset: None,
+    unreadable: Unreadable = lambda stream_id, offset, error: None,
     access: AccessControl | None = None,
 ) -> AsyncIterator[Client]:
     listener = socket.create_server(("127.0.0.1", 0))
@@ -281,7 +281,7 @@ async def test_a_segment_that_cannot_be_opened_is_an_answer_and_is_looked_at(
     nowhere = LogSlice(str(tmp_path), 0, 10, 17, 18)  # A folder cannot be read as a file.
     looked_at: list[int] = []
     async with served(
-        Fetches(nowhere), unreadable=lambda stream_id, offset: looked_at.append(offset)
+        Fetches(nowhere), unreadable=lambda stream_id, offset, error: looked_at.append(offset)
     ) as client:
         await client.send(fetch_frame(2))
         for _ in range(2):
@@ -294,13 +294,13 @@ async def test_a_segment_that_cannot_be_opened_is_an_answer_and_is_looked_at(
 
 @pytest.mark.parametrize("length", [10, COPIED_BYTES_MAX + 1])
 @on_loop
-async def test_a_segment_that_no_descriptor_is_left_for_is_not_looked_at(
+async def test_a_segment_that_no_descriptor_is_left_for_is_not_said_to_be_looked_at(
     tmp_path: Path, length: int
 ) -> None:
-    looked_at: list[int] = []
+    reasons: list[BaseException | None] = []
     async with served(
         Fetches(a_file(tmp_path, length)),
-        unreadable=lambda stream_id, offset: looked_at.append(offset),
+        unreadable=lambda stream_id, offset, error: reasons.append(error.__cause__),
     ) as client:
         with no_descriptor_left():
             await client.send(fetch_frame())
@@ -311,7 +311,7 @@ async def test_a_segment_that_no_descriptor_is_left_for_is_not_looked_at(
         await client.send(fetch_frame())  # Now there is.
         answer = await client.frame(pb.DataFetchResponse)
         assert not answer.HasField("error")  # type: ignore[attr-defined]
-    assert looked_at == []
+    assert [lacks_descriptors(reason) for reason in reasons] == [True]
 
 
 @on_loop

@@ -30,7 +30,6 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId, WallUs
 from jetstream_server.log.commit_log import CommitLog, LogSlice
-from jetstream_server.log.disk import lacks_descriptors
 from jetstream_server.metadata.state.commands import ChangeIsr, ConfirmFlush
 from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
 from jetstream_server.replication.core.closeness import Closeness
@@ -49,13 +48,20 @@ from jetstream_server.replication.core.isr import Outcome
 from jetstream_server.replication.core.leader import REPLICA_LAG_MAX_US, LeaderState
 from jetstream_server.replication.core.messages import Answer, FetchRequest, Records, skips
 from jetstream_server.replication.core.role_change import RoleChange
-from jetstream_server.replication.core.unreadable import gone, lost, unread, without_beginning
+from jetstream_server.replication.core.unreadable import (
+    end_unread,
+    gone,
+    lost,
+    unread,
+    without_beginning,
+)
 
 FETCH_BYTES_MAX = 1024 * 1024
 """Bytes of one stream in one answer to a follower. The first batch always fits."""
 
 CommitListener = Callable[["Replica"], None]
 Waiter = Callable[[], None]
+OnUnreadable = Callable[["Replica", int, JetstreamError], None]
 
 
 class Replica:
@@ -98,8 +104,9 @@ class Replica:
         """Called with this replica when its high watermark rises. Ingest sets it, for its acks."""
         self.leader_log_start_offset = 0
         """The leader's log start, from its last answer."""
-        self.on_unreadable: Callable[[Replica, int], None] = _ignore
-        """Called with an offset whose records could not be read: the file must be inspected."""
+        self.on_unreadable: OnUnreadable = _ignore
+        """Called with an offset whose records could not be read, and why: the file must be
+        inspected."""
         self._lag_max_us = lag_max_us
         self._rebuild = rebuild
         self.failures = int(log.health.has_failed)
@@ -317,7 +324,8 @@ class Replica:
     # As the leader.
 
     def append(self, batch: EncodedBatch, timestamp_us: WallUs, now_us: MonotonicUs) -> int:
-        """Append as the leader, and return the base offset. Raises NotLeaderError, StorageError.
+        """Append as the leader, and return the base offset. Raises NotLeaderError, StorageError;
+        UnavailableError if the end of the log could not be read, which is inspected then.
 
         timestamp_us: of the wall clock. now_us: of the monotonic clock.
 
@@ -325,12 +333,21 @@ class Replica:
         without acks are appended even below the minimum.
         """
         self._led()
-        base_offset = self.log.append(
-            batch,
-            leader_epoch=self.stream.leader_epoch,
-            timestamp_us=timestamp_us,
-            now_us=now_us,
-        )
+        try:
+            base_offset = self.log.append(
+                batch,
+                leader_epoch=self.stream.leader_epoch,
+                timestamp_us=timestamp_us,
+                now_us=now_us,
+            )
+        except StorageFullError:
+            raise
+        except StorageError as error:
+            if self.log.offline_reason:
+                raise
+            # Only a failed read leaves the log online: the index of its last segment was missing.
+            self.on_unreadable(self, self.log.log_end_offset, error)
+            raise end_unread(self.stream, self.node_id, error.__cause__) from error
         self.log.note_end()
         self.counters.appended(batch.record_count, batch.length)
         return base_offset
@@ -526,8 +543,7 @@ class Replica:
         except RecordsDamagedError as error:
             raise lost(self.stream, self.node_id, error) from error
         except StorageError as error:
-            if not lacks_descriptors(error.__cause__):
-                self.on_unreadable(self, offset)
+            self.on_unreadable(self, offset, error)
             raise unread(self.stream, self.node_id, offset, error.__cause__) from error
 
     def check_readable(self) -> None:
@@ -571,5 +587,5 @@ class Replica:
         self.log.close(clean=clean)
 
 
-def _ignore(replica: Replica, offset: int) -> None:
+def _ignore(replica: Replica, offset: int, error: JetstreamError) -> None:
     pass

@@ -41,6 +41,16 @@ def unread(
     return UnavailableError(f"{problem}, and is inspecting its file; try again")
 
 
+def end_unread(
+    stream: StreamMetadata, node_id: int, cause: BaseException | None
+) -> UnavailableError:
+    """Like `unread`, for an append that must know where the batches of the last segment begin."""
+    problem = f"nothing was stored: node {node_id} could not read the end of stream {stream.name!r}"
+    if lacks_descriptors(cause):
+        return UnavailableError(f"{problem}, as it has no file descriptor left; try again")
+    return UnavailableError(f"{problem}, and is inspecting its file; try again")
+
+
 def unsearched(stream: StreamMetadata, node_id: int) -> UnavailableError:
     """Like `unread`, for a search by time."""
     return UnavailableError(

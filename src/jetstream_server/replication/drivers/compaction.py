@@ -292,7 +292,7 @@ class Compaction(RoleListener):
             if replica.closed:
                 raise EOFError("the stream is deleted, or the server stops")
             if "error" in message:
-                self._replicas.suspect_file(replica, message["file"])
+                self._replicas.suspect_file(replica, message["file"], None)
                 raise EOFError(message["error"])
             match message.pop("step"):
                 case "Mapped":

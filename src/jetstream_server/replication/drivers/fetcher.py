@@ -26,6 +26,7 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
+from jetstream_server.log.disk import lacks_descriptors
 from jetstream_server.log.encryption import CannotDecryptError
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net.frame_connection import Dial, FrameConnection
@@ -269,7 +270,10 @@ class Fetcher:
             self._refuse(replica, error)
             return
         except StorageError as error:
-            self._failed(replica, error)
+            if lacks_descriptors(error.__cause__) and not replica.log.offline_reason:
+                self._retry_later(part.stream_id, FULL_RETRY_SECONDS)  # The log is as good as ever.
+            else:
+                self._failed(replica, error)
             return
         self._refused.pop(part.stream_id, None)
         if isinstance(step, Ignore):

@@ -24,7 +24,7 @@ import structlog
 from jetstream_protocol.errors import DivergedError, JetstreamError, StorageError
 from jetstream_server.background import run_in_background
 from jetstream_server.log.damage import LogDamage, view
-from jetstream_server.log.disk import Disk
+from jetstream_server.log.disk import Disk, lacks_descriptors
 from jetstream_server.log.inspection import inspect, inspect_at
 from jetstream_server.log.segment import Segment
 from jetstream_server.replication.core.replica import Replica
@@ -93,8 +93,18 @@ class Healing(RoleListener, Healer):
 
     # Suspicions.
 
-    def suspect(self, replica: Replica, offset: int, *, whole: bool = False) -> None:
-        """Have the bytes at `offset` inspected. whole: inspect the whole segment at once."""
+    def suspect(
+        self,
+        replica: Replica,
+        offset: int,
+        error: JetstreamError | None = None,
+        *,
+        whole: bool = False,
+    ) -> None:
+        """Have the bytes at `offset` inspected. error: why this node could not read them. whole:
+        inspect the whole segment at once."""
+        if error is not None and lacks_descriptors(error.__cause__):
+            return  # That says nothing of the file.
         key = replica, offset, whole
         if key not in self._suspicions and len(self._suspicions) < SUSPICIONS_MAX:
             self._suspicions[key] = []

@@ -22,7 +22,6 @@ from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import MonotonicUs, NodeId
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.log.commit_log import LogSlice
-from jetstream_server.log.disk import lacks_descriptors
 from jetstream_server.net.frame_connection import FrameConnection, UnreadableSliceError
 from jetstream_server.replication.core.messages import (
     Answer,
@@ -274,8 +273,7 @@ class LeaderStream(Copier):
             if part.HasField("error"):
                 self._refused.append(part)
             elif stream is not None and slice_ is error.slice and not error.slice.is_gone:
-                if not lacks_descriptors(error.__cause__):
-                    self._replicas.suspect(part.stream_id, error.slice.base_offset)
+                self._replicas.suspect(part.stream_id, error.slice.base_offset, error)
                 self._forget(part.stream_id)
                 self._refused.append(
                     error_to_proto(stream.request, UnavailableError(error.message))

@@ -28,7 +28,6 @@ from jetstream_protocol.types import WallUs
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import WallClock
 from jetstream_server.log.commit_log import CommitLog
-from jetstream_server.log.disk import lacks_descriptors
 from jetstream_server.log.retention import Limits, Span, judge
 from jetstream_server.log.segment import Segment
 from jetstream_server.metadata.state.model import StreamMetadata, StreamSettings
@@ -69,7 +68,7 @@ class _Finding:
 
 
 class _UnreadableError(StorageError):
-    """The times of a segment cannot be read. The cause's cause is the disk's error."""
+    """The times of a segment cannot be read. The cause is the disk's error."""
 
     def __init__(self, message: str, segment: Segment | None) -> None:
         super().__init__(message)
@@ -172,9 +171,7 @@ class Retention(RoleListener):
                 file=segment.path,
                 reason=error.message,
             )
-        cause = error.__cause__
-        if cause is None or not lacks_descriptors(cause.__cause__):
-            self._replicas.suspect_file(replica, segment.path)
+        self._replicas.suspect_file(replica, segment.path, error)
 
     def _act(self, replica: Replica, seen: _Seen, finding: _Finding) -> None:
         log = replica.log
@@ -299,7 +296,7 @@ def _roll_due_us(log: CommitLog) -> WallUs | None:
     try:
         return log.roll_due_us()
     except StorageError as error:
-        raise _UnreadableError(error.message, last) from error
+        raise _UnreadableError(error.message, last) from error.__cause__
 
 
 def _sealed_spans(log: CommitLog) -> Iterator[Span]:
@@ -309,4 +306,4 @@ def _sealed_spans(log: CommitLog) -> Iterator[Span]:
             yield span
             segment = log.damage.segment_of(span.next_offset)
     except StorageError as error:
-        raise _UnreadableError(error.message, segment) from error
+        raise _UnreadableError(error.message, segment) from error.__cause__

@@ -92,8 +92,8 @@ FetchHandler = Callable[[pb.DataFetchRequest, Identity], Awaitable[Found]]
 NodeHandler = Callable[[FrameConnection, int, pb.NodeHello, bytes], Awaitable[Identity | None]]
 """(socket, correlation, hello, our nonce): serves a follower until it leaves, and returns None. If
 the node wants to fetch like a client, returns the node's identity."""
-Unreadable = Callable[[int, int], None]
-"""(stream id, offset): the records there could not be read."""
+Unreadable = Callable[[int, int, JetstreamError], None]
+"""(stream id, offset, why): the records there could not be read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -411,8 +411,8 @@ class Connection:
                 queue_us += begun_us - found_us
                 self._times.sent(sent_bytes, queue_us, self._clock() - begun_us)
         except UnreadableSliceError as error:
-            if not (error.slice.is_gone or lacks_descriptors(error.__cause__)):
-                self._unreadable(found.head.stream_id, error.slice.base_offset)
+            if not error.slice.is_gone:
+                self._unreadable(found.head.stream_id, error.slice.base_offset, error)
             raise
 
     async def _send(self, correlation: int, found: Found) -> int:

@@ -13,7 +13,6 @@ from jetstream_protocol.batch import decode_header
 from jetstream_protocol.errors import JetstreamError, StorageError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.logfiles.scan import check_body
-from jetstream_server.log.disk import lacks_descriptors
 from jetstream_server.log.segment import LogSlice
 from jetstream_server.replication.core.replica import Replica
 
@@ -64,8 +63,7 @@ async def read_checked(replica: Replica, offset: int, bytes_max: int) -> bytes:
     try:
         return await asyncio.to_thread(_checked, replica, slice_)
     except StorageError as error:
-        if not lacks_descriptors(error.__cause__):
-            replica.on_unreadable(replica, offset)
+        replica.on_unreadable(replica, offset, error)
         raise
 
 

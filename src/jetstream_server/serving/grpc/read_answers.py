@@ -76,8 +76,9 @@ async def answer(
             below = response.messages[-1].offset + 1
     behind = position_behind(data, below)
     if behind is None:
-        replica.on_unreadable(replica, position.offset)
-        raise unread(replica.stream, replica.node_id, position.offset)
+        error = unread(replica.stream, replica.node_id, position.offset)
+        replica.on_unreadable(replica, position.offset, error)
+        raise error
     if decoding is None:
         response.batches = data[: behind.length]
     # A decoded answer may end before the last batch does.
@@ -96,10 +97,9 @@ async def _read_for(replica: Replica, found: LogSlice) -> bytes:
             raise UnavailableError(
                 "the records were removed or compacted while they were read; try again"
             ) from error
-        if lacks_descriptors(error.__cause__):
-            raise UnavailableError(f"{error.message}; try again") from error
-        replica.on_unreadable(replica, found.base_offset)
-        raise UnavailableError(f"{error.message}; the file is inspected, try again") from error
+        replica.on_unreadable(replica, found.base_offset, error)
+        done = "" if lacks_descriptors(error.__cause__) else "the file is inspected, "
+        raise UnavailableError(f"{error.message}; {done}try again") from error
 
 
 async def _read(found: LogSlice) -> bytes:
@@ -125,9 +125,9 @@ def _messages(replica: Replica, data: bytes, offset: int, found: LogSlice) -> li
     messages: list[pb.Message] = []
     try:
         _decode(data, offset, found.path, messages)
-    except CorruptBatchError:
+    except CorruptBatchError as error:
         at = messages[-1].offset + 1 if messages else offset
-        replica.on_unreadable(replica, at)
+        replica.on_unreadable(replica, at, error)
         if not messages:
             raise unread(replica.stream, replica.node_id, at) from None
     return messages

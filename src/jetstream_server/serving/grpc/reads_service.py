@@ -148,7 +148,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
         try:
             return _resolve(replica, query)
         except CorruptBatchError as error:
-            self._replicas.suspect_file(replica, error.file)
+            self._replicas.suspect_file(replica, error.file, error)
             raise unsearched(replica.stream, replica.node_id) from error
 
 
