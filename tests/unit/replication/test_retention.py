@@ -16,7 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from jetstream_protocol.errors import OffsetOutOfRangeError
-from jetstream_server.log.commit_log import LogConfig
+from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.state.commands import AlterStream
 from jetstream_server.metadata.state.model import StreamSettings
@@ -371,6 +371,32 @@ async def test_a_segment_that_no_descriptor_is_left_for_is_said_and_not_inspecte
             await eventually(lambda: replica.log.log_start_offset >= 4)
             assert not replica.log.damage.is_damaged
     assert sum(line["event"] == "retention_stuck" for line in logs) == 1
+
+
+@on_loop
+async def test_a_segment_that_cannot_be_read_is_not_read_again_for_every_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    find = retention_module._find
+
+    def finding(log: CommitLog, *rest: Any) -> Any:
+        read.append(log.log_end_offset)
+        return find(log, *rest)
+
+    async with unreadable(tmp_path, errno.EMFILE) as (node, replica, disk):
+        monkeypatch.setattr(retention_module, "_find", finding)
+        for _ in range(3):
+            node.clocks.advance(RETRY_US)
+            before = len(read)
+            await eventually(lambda before=before: len(read) > before)  # type: ignore[misc]
+            for _ in range(5):
+                node.append(replica, VALUE)
+                await asyncio.sleep(0.01)
+            assert len(read) == before + 1
+        disk.heal()
+        node.replicas.healed(replica)
+        await eventually(lambda: replica.log.log_start_offset >= 4)
 
 
 class EmptyingDisk(FaultyDisk):

@@ -39,7 +39,8 @@ ROUND_SECONDS = 0.5
 VISITS_PER_TURN = 100
 TURN_SECONDS = 0.1
 RETRY_US = 10_000_000
-"""Pause before a segment that could not be read is read again: it may be inspected meanwhile."""
+"""Pause before a log of which a segment could not be read is visited again, whatever is appended:
+the segment may be inspected meanwhile."""
 
 logger = structlog.get_logger("jetstream.replication")
 
@@ -83,6 +84,7 @@ class Retention(RoleListener):
         self._wall_clock = wall_clock
         self._visited: dict[Replica, _Seen | None] = {}
         self._reasons: dict[Replica, str] = {}  # why limits remove nothing
+        self._retry_us: dict[Replica, WallUs] = {}  # when those are visited again
         self._advanced: dict[Replica, None] = {}  # files below their log start must be removed
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
@@ -112,6 +114,7 @@ class Retention(RoleListener):
             self._reasons.pop(replica, None)
         else:
             self._visited.setdefault(replica, None)
+        self._retry_us.pop(replica, None)  # Perhaps it was repaired.
 
     def _remove_below_start(self, replica: Replica) -> None:
         self._advanced[replica] = None
@@ -131,7 +134,8 @@ class Retention(RoleListener):
     async def _visit(self, replica: Replica) -> None:
         """Check a replica, if anything can have changed, and apply its limits."""
         log, wall_us = replica.log, self._wall_clock()
-        if _is_offline(log):
+        is_paused = wall_us < self._retry_us.get(replica, WallUs(0)) <= wall_us + RETRY_US
+        if _is_offline(log) or is_paused:
             return
         seen = _look(replica)
         before = self._visited[replica]
@@ -147,11 +151,12 @@ class Retention(RoleListener):
             )
             if replica in self._visited:
                 self._reasons.pop(replica, None)
+                self._retry_us.pop(replica, None)
                 self._act(replica, seen, finding)
         except _UnreadableError as error:
             if replica in self._visited and not _is_offline(log):
                 self._stuck(replica, error)
-                self._note(replica, replace(seen, due_us=WallUs(wall_us + RETRY_US)))
+                self._retry_us[replica] = WallUs(wall_us + RETRY_US)
         except StorageFullError:
             pass  # There is no space for a new segment. The next round tries again.
         except StorageError as error:
