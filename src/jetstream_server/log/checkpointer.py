@@ -195,7 +195,8 @@ class LogCheckpointer:
 
     def _restore(self, bounds: Bounds | None, end_offset: int | None) -> None:
         with self._health.committed("noting the offsets of"):
-            if end_offset is not None:
-                self._offsets.write_end(end_offset)
+            # First: with its end alone, the log would count as begun anew, and gone on since.
             if bounds is not None:
                 self._offsets.write_bounds(bounds, durable=True)
+            if end_offset is not None:
+                self._offsets.write_end(end_offset)

@@ -13,7 +13,7 @@ from jetstream_protocol.types import WallUs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.offsets_file import OffsetsFile
 from tests.support.log_batches import batch, stamped, values_of
-from tests.support.log_disk import FaultyDisk, MemoryDisk
+from tests.support.log_disk import FaultyDisk, Killed, MemoryDisk
 from tests.support.log_start import advance_log_start
 
 LENGTH = batch(b"0000").length
@@ -178,6 +178,34 @@ def test_reset_for_which_there_is_no_room_changes_nothing(
     disk.heal()
     again = reopen(disk)
     assert (again.offline_reason, values_of(again)) == ("", expected(9))
+
+
+@pytest.mark.parametrize("is_flushed", [True, False])
+@pytest.mark.parametrize("offset", [5, 50])
+def test_reset_for_which_there_is_no_room_and_that_is_killed_is_done_or_undone(
+    offset: int, is_flushed: bool
+) -> None:
+    for survived in range(20):
+        memory = MemoryDisk()
+        disk = FaultyDisk(memory)
+        log = CommitLog.open(disk, "/17", CONFIG, clean=False, boot_id="boot")
+        append(log, 9)
+        log.note_end()
+        if is_flushed:
+            log.flush()
+        disk.fail("write_atomic", "checkpoint", errno.ENOSPC)
+        memory.crash_after = memory.operations + survived
+        with pytest.raises((Killed, StorageFullError)) as raised:
+            log.reset(offset)
+        again = CommitLog.open(memory.killed(), "/17", CONFIG, clean=False, boot_id="boot")
+        assert again.offline_reason == ""
+        found = (again.log_start_offset, again.log_end_offset)
+        assert found in ((0, 9), (offset, offset)), survived
+        if not isinstance(raised.value, Killed):
+            assert found == (0, 9)
+            break
+    else:
+        raise AssertionError("it makes fewer changes than that")
 
 
 def test_reset_of_a_new_log_needs_no_room_for_its_checkpoint(disk: FaultyDisk) -> None:
