@@ -20,7 +20,7 @@ class Kind(StrEnum):
     TIMESTAMP_REGRESSION = "timestamp_regression"  # an append timestamp below the one before
     MISSING_RECORDS = "missing_records"  # what is on record says that more was there
     MISSING_INDEX = "missing_index"  # a sealed segment without one
-    BAD_INDEX = "bad_index"  # damaged, of another segment, or pointing at no batch
+    BAD_INDEX = "bad_index"  # damaged, unreadable, of another segment, pointing at no batch
     BAD_CHECKPOINT = "bad_checkpoint"  # damaged, of another log, or contradicting the batches
     BAD_OFFSETS = "bad_offsets"  # the offsets file is damaged: the checkpoint says what it can
     BAD_IDENTITY = "bad_identity"  # meta.json or group.json: missing, unreadable, contradicting

@@ -45,6 +45,15 @@ class Recorded:
         return Mark.NONE if bounds is None else bounds.mark
 
     @property
+    def is_being_emptied(self) -> bool:
+        """Whether a reset did not end. **safety** Not if the log went on in this boot behind the
+        offset at which it begins anew: then its records count."""
+        bounds = None if self.offsets is None else self.offsets.bounds
+        if bounds is None or not bounds.mark & Mark.EMPTYING:
+            return False
+        return self._noted_end <= bounds.log_start_offset
+
+    @property
     def log_start_offset(self) -> int | None:
         """The first offset that must not be missing; None: the first segment says where the log
         starts."""
@@ -81,9 +90,13 @@ class Recorded:
     @property
     def end_offset(self) -> int:
         """The offset that the log must reach. A log that ends before it lacks records."""
+        return max(self.flushed_offset, self._noted_end)
+
+    @property
+    def _noted_end(self) -> int:
+        """The log end that was noted in this boot; 0: none was."""
         end = None if self.offsets is None else self.offsets.end
-        noted = end.log_end_offset if end is not None and self.is_same_boot else 0
-        return max(self.flushed_offset, noted)
+        return end.log_end_offset if end is not None and self.is_same_boot else 0
 
     def first_loss(self, sizes: dict[int, int], from_offset: int) -> tuple[int, str] | None:
         """The first sealed segment that is gone or has another size: base offset and problem.

@@ -291,7 +291,11 @@ class _IndexEntries:
         """Read the index. The last segment may have grown since its index was written."""
         if not self._segment.index_path.exists():
             return
-        data = self._segment.index_path.read_bytes()
+        try:
+            data = self._segment.index_path.read_bytes()
+        except OSError as error:
+            yield Finding(self._file, 0, Kind.BAD_INDEX, f"{error}; it will be rebuilt")
+            return
         length = self._segment.size
         if is_last:
             length = min(index_file.log_length_of(data), length)

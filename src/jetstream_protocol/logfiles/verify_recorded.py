@@ -11,7 +11,7 @@ from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.files import STREAMS_NAME, SegmentFile
 from jetstream_protocol.logfiles.findings import Finding, Kind
 from jetstream_protocol.logfiles.names import CHECKPOINT_NAME, OFFSETS_SUFFIX, segment_name
-from jetstream_protocol.logfiles.offsets_file import Mark, Offsets
+from jetstream_protocol.logfiles.offsets_file import Offsets
 from jetstream_protocol.logfiles.recorded import Recorded
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -38,7 +38,7 @@ def verify_recorded(
 ) -> Iterator[Finding]:
     """Report segments missing in front of the others, between them, or altogether."""
     yield from _verify_offsets(folder)
-    if recorded.mark & Mark.EMPTYING:
+    if recorded.is_being_emptied:
         message = "the log was being emptied, to be copied anew; the next start completes that"
         yield Finding(str(_offsets_path(folder)), 0, Kind.LEFTOVER_FILE, message)
         return

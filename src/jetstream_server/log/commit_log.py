@@ -110,7 +110,7 @@ class CommitLog:
         except OSError as error:
             raise storage_error(error, f"opening the log in {directory}") from error
         log = cls(disk, directory, config, recovered)
-        if recovered.is_being_emptied:
+        if recovered.recorded.is_being_emptied:
             log._finish_reset(recovered.recorded.log_start_offset or 0)
         if not clean and not log.offline_reason:
             # Otherwise new records at lost offsets would count as compacted.

@@ -84,16 +84,6 @@ class Recovered:
         return self.checkpoint.compaction or self.compaction != CompactionState()
 
     @property
-    def is_being_emptied(self) -> bool:
-        """Whether a reset did not end. **safety** Not if the log went on in this boot behind the
-        offset at which it begins anew: then its records count."""
-        offsets = self.recorded.offsets
-        if offsets is None or offsets.bounds is None or not offsets.bounds.mark & Mark.EMPTYING:
-            return False
-        noted = offsets.end.log_end_offset if offsets.end and self.recorded.is_same_boot else 0
-        return noted <= offsets.bounds.log_start_offset
-
-    @property
     def log_start_offset(self) -> int:
         if not self.segments:
             return self.tail.offset
@@ -198,7 +188,7 @@ def _loss_at_beginning(directory: str, found: Recovered) -> str:
     """What is missing before the first segment, or that everything is; "" when nothing is."""
     recorded, segments = found.recorded, found.segments
     start = recorded.log_start_offset
-    if found.is_being_emptied:
+    if recorded.is_being_emptied:
         return f"{directory}: the log was being emptied, to be copied anew, but that did not end"
     if segments:
         first = segments[0].base_offset

@@ -15,10 +15,12 @@ from jetstream_protocol.logfiles import checkpoint_file, index_file
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.dump import DumpedBatch, dump
 from jetstream_protocol.logfiles.findings import Finding, Kind
+from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
 from jetstream_protocol.logfiles.verify import verify
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.data_folder import DataFolder
 from jetstream_server.log.disk import OsDisk
+from jetstream_server.log.offsets_file import OffsetsFile
 from tests.support.log_batches import batch, stamped
 
 LENGTH = batch(b"0000").length
@@ -74,11 +76,14 @@ def test_a_lost_folder_is_found_by_what_lies_beside_it(folder: Path) -> None:
     assert ("17", 0, Kind.MISSING_RECORDS) not in found(data)
 
 
+def this_boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def in_this_boot(folder: Path) -> None:
     """Have the log noted as written since the machine started."""
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     disk = OsDisk()
-    CommitLog.open(disk, str(folder), clean=False, boot_id=boot_id).note_end()
+    CommitLog.open(disk, str(folder), clean=False, boot_id=this_boot()).note_end()
     disk.close()
 
 
@@ -89,6 +94,21 @@ def test_in_the_same_boot_only_what_the_files_end_cuts_short_is_torn(folder: Pat
     assert (THIRD, 2 * LENGTH, Kind.CORRUPT_BATCH) in found(folder)
     (folder / THIRD).write_bytes((folder / THIRD).read_bytes()[: 2 * LENGTH] + stamped(10)[:50])
     assert (THIRD, 2 * LENGTH, Kind.TORN_TAIL) in found(folder)
+
+
+@pytest.mark.parametrize(("is_same_boot", "kinds"), [(True, []), (False, [Kind.LEFTOVER_FILE])])
+def test_a_log_is_being_emptied_unless_it_went_on_since(
+    folder: Path, is_same_boot: bool, kinds: list[Kind]
+) -> None:
+    """As a start decides it."""
+    if is_same_boot:
+        in_this_boot(folder)
+    disk = OsDisk()
+    OffsetsFile(disk, str(folder), "").write_bounds(Bounds(0, 0, Mark.EMPTYING))
+    assert [finding.kind for finding in verify(folder)] == kinds
+    log = CommitLog.open(disk, str(folder), clean=False, boot_id=this_boot())
+    assert log.log_end_offset == (10 if is_same_boot else 0)
+    disk.close()
 
 
 def test_live_stream_has_no_findings_between_appends(tmp_path: Path) -> None:
@@ -198,6 +218,10 @@ CASES: dict[str, tuple[Spoil, list[tuple[str, int, Kind]]]] = {
     ),
     "short index": (
         lambda f: (f / FIRST_INDEX).write_bytes(b"JSLI"),
+        [(FIRST_INDEX, 0, Kind.BAD_INDEX)],
+    ),
+    "index that cannot be read, as a folder cannot": (
+        lambda f: (f / FIRST_INDEX).unlink() or (f / FIRST_INDEX).mkdir(),
         [(FIRST_INDEX, 0, Kind.BAD_INDEX)],
     ),
     "index of another segment": (
