@@ -178,6 +178,39 @@ def test_a_restore_goes_on_after_its_leader_was_killed(
     assert everything(client, "survivor") == everything(client, "killed")
 
 
+def test_a_backup_with_records_that_an_election_has_lost_stays_as_it_is(
+    cluster: TestCluster, client: Client, tmp_path: Path
+) -> None:
+    stream = client.create_stream("cut", "cut", replicas=2, min_insync_replicas=1)
+    (stale,) = (node for node in stream.replicas if node != stream.leader)
+    for each in range(10):
+        client.publish("cut", b"both hold %d" % each)
+    cluster.wait_for("both hold it", lambda: len(cluster.api(stale).values_upto("cut", 10)) == 10)
+    cluster.kill(stale)
+    cluster.wait_for_isr("cut", [stream.leader])
+    for each in range(10, 15):
+        client.publish("cut", b"one holds %d" % each)
+    file, folder = tmp_path / "cut.parquet", tmp_path / "cut"
+    for to in file, file, folder:
+        cluster.jetstream("stream", "backup", "cut", str(to))
+    before = file.read_bytes()
+
+    cluster.kill(stream.leader)
+    cluster.restart(stale)
+    cluster.wait_for("nobody leads", lambda: client.describe_stream("cut").leader == -1)
+    cluster.jetstream("stream", "elect", "cut", "--unclean", str(stale), "--yes")
+    for each in range(10, 30):
+        client.publish("cut", b"another %d" % each)
+    said = cluster.jetstream("stream", "backup", "cut", str(file), code=1)
+    assert f"{file} holds records from offset 10 on that the stream has no more" in said
+    assert file.read_bytes() == before
+    cluster.jetstream("stream", "backup", "cut", str(folder), code=1)
+    cluster.jetstream("stream", "backup", "cut", str(tmp_path / "new.parquet"))
+    cluster.jetstream("stream", "backup", "cut", str(tmp_path / "new.parquet"))
+    cluster.restart(stream.leader)
+    cluster.wait_for_isr("cut", list(stream.replicas))
+
+
 def test_only_a_stream_that_is_being_restored_is_written_to(client: Client, tmp_path: Path) -> None:
     client.create_stream("plain", "plain")
     client.publish("plain", b"one")

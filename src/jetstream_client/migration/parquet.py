@@ -43,10 +43,13 @@ from jetstream_client.migration.restore import (
 )
 from jetstream_client.migration.restore_writer import RestoreWriter
 from jetstream_client.values.types import Stream, StreamDescription, StreamLike
+from jetstream_protocol.batch import decode_header
 from jetstream_protocol.errors import (
     CorruptBatchError,
+    DivergedError,
     InvalidRequestError,
     PreconditionFailedError,
+    UnavailableError,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +73,9 @@ def back_up(client: Client, stream: StreamLike, path: Path, advance: Advance) ->
     assert described.high_watermark is not None
     cluster_id = client.describe_cluster().cluster_id
     if path.exists():
-        _check_replaced(path, cluster_id, described)
+        _check_replaced(client, path, cluster_id, described)
+    # Of before the scan: if the records are replaced meanwhile, the next backup is rather refused.
+    last_epoch = _last_epoch(client, described)
     digest = RecordDigest()
     # A name of its own: another run to the same file must not write into this one's.
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
@@ -96,6 +101,7 @@ def back_up(client: Client, stream: StreamLike, path: Path, advance: Advance) ->
                 settings=settings_of(described),
                 start_offset=described.log_start_offset,
                 end_offset=described.high_watermark,
+                last_epoch=last_epoch,
                 records=digest.count,
                 digest=digest.hexdigest(),
                 is_complete=True,
@@ -111,7 +117,18 @@ def back_up(client: Client, stream: StreamLike, path: Path, advance: Advance) ->
     return manifest
 
 
-def _check_replaced(path: Path, cluster_id: str, stream: StreamDescription) -> None:
+def _last_epoch(client: Client, stream: StreamDescription) -> int:
+    """The leader epoch of the last committed record; -1: there is none."""
+    assert stream.high_watermark is not None
+    if stream.log_start_offset == stream.high_watermark:
+        return -1
+    last = client.fetch_batches(stream, stream.high_watermark - 1, max_bytes=1, encrypted=True)
+    if not last.data:
+        raise UnavailableError(f"no records at offset {stream.high_watermark - 1} came: try again")
+    return decode_header(last.data).leader_epoch
+
+
+def _check_replaced(client: Client, path: Path, cluster_id: str, stream: StreamDescription) -> None:
     """What a backup of `stream` would replace must not hold more than it."""
     manifest = manifest_of(path)
     if manifest is None:
@@ -126,6 +143,16 @@ def _check_replaced(path: Path, cluster_id: str, stream: StreamDescription) -> N
             f"{manifest.end_offset}, and the stream begins at {start_offset} and ends before "
             f"{end_offset} now: a new backup in its place would lose records; say another file"
         )
+    try:
+        client.fetch_batches(
+            stream, manifest.end_offset, max_bytes=1, last_epoch=manifest.last_epoch, encrypted=True
+        )
+    except DivergedError as error:
+        raise PreconditionFailedError(
+            f"{path} holds records from offset {error.end_offset} on that the stream has no more, "
+            "because a leader without them was elected: a new backup in its place would lose "
+            "records; say another file"
+        ) from error
 
 
 def restore(
