@@ -54,12 +54,15 @@ WAITING = ("chaos", "fuzz", "integration")
 """Their tests mostly wait for processes."""
 COMPUTING = ("simulation", "model", "property")
 """Theirs, as all others, only compute."""
+WAITING_END = 0.75
+"""The part of the order behind which no file waits: the last ones keep all workers busy."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spark's tests come first, because they run on one worker, and so does the longest test. Files
     that wait and files that compute then take turns, so that workers leave no processor idle; of
-    both, folders with long files come first, so that short ones fill up what they leave."""
+    both, folders with long files come first. Files that compute also come last: short ones fill up
+    what long ones leave."""
     tests = Path(__file__).parent
     folders = {item.path: item.path.relative_to(tests).parts[0] for item in items}
     waiting = [file for name in WAITING for file in folders if folders[file] == name]
@@ -67,8 +70,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     others = ("spark", *WAITING, *COMPUTING)
     computing += [file for file in folders if folders[file] not in others]
     place = dict.fromkeys(folders, 0.0)
-    for files in (waiting, computing):
-        place.update((file, (number + 1) / len(files)) for number, file in enumerate(files))
+    for files, end in ((waiting, WAITING_END), (computing, 1.0)):
+        place.update((file, end * (number + 1) / len(files)) for number, file in enumerate(files))
     place.update((file, 0.0) for file in folders if file.name == LONGEST)
     items.sort(key=lambda item: place[item.path])
 
