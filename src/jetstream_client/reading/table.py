@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from jetstream_client._closing import AsyncClosing, Closing
+from jetstream_client._closing import AsyncClosing, Closing, close_behind
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.deserializers import Deserializers, text_of
@@ -184,20 +184,26 @@ class AsyncTable(Rows, AsyncClosing):
 
     async def opened(self) -> Self:
         """Start, and read to the current end, unless `wait` is False. Raises UnavailableError when
-        nothing comes for the client's timeout.
+        nothing comes for the client's timeout. A table that is not opened is closed.
         """
-        await self.begin()
-        while self._wait:
-            before = self.position
-            try:
-                await self.wait_until_current(self._patience)
-            except UnavailableError:
-                if self.position > before:
-                    continue  # It is long, but records keep coming.
-                await self.aclose()
-                raise
-            break
+        try:
+            await self.begin()
+            while self._wait and not await self._is_loaded():
+                pass
+        except BaseException as error:  # Cancelled, too: nobody else would close it.
+            await close_behind(error, self.aclose())
+            raise
         return self
+
+    async def _is_loaded(self) -> bool:
+        before = self.position
+        try:
+            await self.wait_until_current(self._patience)
+        except UnavailableError:
+            if self.position > before:
+                return False  # It is long, but records keep coming.
+            raise
+        return True
 
     async def __aenter__(self) -> Self:
         return await self.opened()

@@ -1,0 +1,69 @@
+"""A table that is not opened leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jetstream_client import InvalidRequestError
+from jetstream_client.reading.deserializers import Deserializers
+from jetstream_client.reading.table import AsyncTable
+from tests.support.loops import eventually, on_loop
+
+END = 10**9
+
+
+class Endless:
+    """A consumer of a stream that is too long to be read."""
+
+    deserializers = Deserializers()
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.is_closed = False
+
+    async def begin(self) -> None:
+        await asyncio.sleep(0)
+
+    async def next_messages(self) -> Any:
+        self.asked += 1
+        await asyncio.sleep(0)
+        return SimpleNamespace(chunks=(), next_offset=self.asked, high_watermark=END)
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+def table_of(consumer: Any, failure: Exception | None = None) -> AsyncTable:
+    async def latest() -> int:
+        if failure is not None:
+            raise failure
+        return END
+
+    return AsyncTable(consumer, latest, wait=True, patience=60, stale_after=None)
+
+
+@on_loop
+async def test_a_table_whose_opening_is_cancelled_stops_loading() -> None:
+    consumer = Endless()
+    table = table_of(consumer)
+    opening = asyncio.create_task(table.__aenter__())
+    await eventually(lambda: consumer.asked > 3)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert consumer.is_closed
+    assert table._task is not None
+    assert table._task.done()
+
+
+@on_loop
+async def test_a_table_whose_end_is_refused_stops_loading() -> None:
+    consumer = Endless()
+    table = table_of(consumer, InvalidRequestError("refused"))
+    with pytest.raises(InvalidRequestError, match="refused"):
+        await table.opened()
+    assert consumer.is_closed
