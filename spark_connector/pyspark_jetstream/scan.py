@@ -22,6 +22,7 @@ from jetstream_client import (
     JetstreamError,
     OffsetOutOfRangeError,
     StreamNotFoundError,
+    UnavailableError,
 )
 from pyspark_jetstream.clients import client_for
 from pyspark_jetstream.errors import LOAD_ANEW, DataLossError, explained, log, one_line
@@ -32,7 +33,7 @@ from pyspark_jetstream.planning import BEHIND_SECONDS, RETRY_SECONDS
 from pyspark_jetstream.ranges import Range
 
 if TYPE_CHECKING:
-    from jetstream_client import Messages
+    from jetstream_client import Client, Messages
 
 ROWS = 10_000
 """Rows of a record batch: fewer cost the JVM time for each batch, more bring no gain."""
@@ -129,6 +130,15 @@ class Scan:
                     continue
                 position = self._after_loss(part, position, error)
                 last_epoch = -1
+            except UnavailableError as error:
+                if not _is_cut_off(client, part):
+                    raise
+                position = part.stop
+                self._lost(
+                    f"stream {part.name!r} ends before offset {part.stop}, up to which a batch was "
+                    f"planned ({one_line(error)}): its log was cut back",
+                    error,
+                )
 
     def _check_end(self, part: Range, messages: Messages) -> None:
         """Check that the last record is of the history in which the range was planned."""
@@ -160,6 +170,18 @@ class Scan:
         if self.fail_on_data_loss:
             raise DataLossError(f"{what}: {self.after_loss}") from error
         log.warning("%s; going on because failOnDataLoss is false", what)
+
+
+def _is_cut_off(client: Client, part: Range) -> bool:
+    """Whether the record before the end of the range certainly is not in the log any more. A
+    leader that does not know yet where its records end is no sign of that."""
+    try:
+        client.fetch(part.stream_id, part.stop, last_epoch=part.stop_epoch, max_messages=1)
+    except (DivergedError, OffsetOutOfRangeError):
+        return True
+    except JetstreamError:
+        return False
+    return False
 
 
 def _may_pass(error: JetstreamError, position: int) -> bool:

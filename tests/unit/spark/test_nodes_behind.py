@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jetstream_client import ClientConfig, StreamNotFoundError
+from jetstream_client import ClientConfig, StreamNotFoundError, UnavailableError
 from pyspark_jetstream import planning, scan
 from pyspark_jetstream.batch import _planned
 from pyspark_jetstream.errors import DataLossError
@@ -182,3 +182,27 @@ def test_an_executor_does_not_look_for_a_deleted_stream_for_ever(
     assert list(Scan(ClientConfig(), ("offset",), False).read(parts)) == []
     with pytest.raises(DataLossError, match="cannot be read any more"):
         list(Scan(ClientConfig(), ("offset",), True).read(parts))
+
+
+@pytest.mark.parametrize("careful", [True, False])
+def test_an_end_that_is_not_committed_yet_is_no_loss(
+    careful: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is one of which no leader says anything."""
+
+    class Silent(Executor):
+        def batches(self) -> Iterator[Any]:
+            raise UnavailableError("no record of 'new' for 30 s")
+
+        def fetch(self, *_: object, **__: object) -> Any:
+            self.asked += 1
+            if self.asked == 2:
+                raise UnavailableError("nobody leads")
+            return []
+
+    executor = Silent(0)
+    monkeypatch.setattr(scan, "client_for", lambda _: executor)
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="no record of 'new'"):
+            list(Scan(ClientConfig(), ("offset",), careful).read([Range(7, "new@new.>", 0, 10)]))
+    assert executor.asked == 2
