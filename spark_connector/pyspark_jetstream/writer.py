@@ -57,6 +57,12 @@ class Published(WriterCommitMessage):
         self.duplicates = duplicates
 
 
+def _counts(messages: Sequence[WriterCommitMessage | None]) -> tuple[int, int]:
+    """How many rows the tasks have published, and how many of them were stored before."""
+    done = [each for each in messages if isinstance(each, Published)]
+    return sum(each.rows for each in done), sum(each.duplicates for each in done)
+
+
 class _Writer:
     """The common part of batch and streaming writers. Made on the driver, picklable."""
 
@@ -90,8 +96,19 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         run = self.run if self.options.transaction else micro_batch() or self.run
         return self.published(iterator, run)
 
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        rows, duplicates = _counts(messages)
+        if duplicates:
+            log.warning(
+                "a write: %d of its %d rows were published before, by an attempt that failed or, "
+                "inside foreachBatch, perhaps by another write with the same rows: if you want "
+                "both, give each a txnAppId of its own",
+                duplicates,
+                rows,
+            )
+
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        done = sum(each.rows for each in messages if isinstance(each, Published))
+        done, _ = _counts(messages)
         log.warning("a write failed; at least %d rows of it are published and stay", done)
 
 
@@ -105,7 +122,7 @@ class _StreamWriter(_Writer):
         return self.published(batches, run)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        duplicates = sum(each.duplicates for each in messages if isinstance(each, Published))
+        _, duplicates = _counts(messages)
         if duplicates:
             log.warning("batch %d: %d rows were published before", batchId, duplicates)
 
