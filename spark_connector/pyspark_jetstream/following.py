@@ -46,6 +46,9 @@ MANY_SECONDS = 0.2
 SHOWN_BY = "spark"
 """Metadata stored with the cursor."""
 
+SHOWING_SECONDS = 3.0
+"""How long a batch waits until the cursor shows the one before."""
+
 EPOCHS_AT_A_TIME = 32
 """Concurrent fetches of the epochs of last records."""
 
@@ -176,18 +179,22 @@ class Follower:
         """Commit the end of a batch as a cursor's positions, so that tools can show the lag. Only
         Spark's checkpoint decides where the query continues, so a failure here is just a warning.
         """
-        for number, mark in end.streams.items():
+
+        async def commit(number: int, mark: Mark) -> None:
             try:
-                await self._client.commit_cursor(
-                    cursor, number, mark.offset, last_epoch=mark.epoch, metadata=SHOWN_BY
-                )
-            except JetstreamError as error:
+                async with asyncio.timeout(SHOWING_SECONDS):
+                    await self._client.commit_cursor(
+                        cursor, number, mark.offset, last_epoch=mark.epoch, metadata=SHOWN_BY
+                    )
+            except (JetstreamError, TimeoutError) as error:
                 log.warning(
                     "cursor %r does not show the progress in %s: %s",
                     cursor,
                     mark.name,
-                    error.message,
+                    error.message if isinstance(error, JetstreamError) else "no answer in time",
                 )
+
+        await asyncio.gather(*(commit(number, mark) for number, mark in end.streams.items()))
 
     def check_losses(
         self, start: Offsets, end: Offsets, earliest: Mapping[int, int] | None = None

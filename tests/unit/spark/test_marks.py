@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
-from jetstream_client import DivergedError, OffsetOutOfRangeError
+from jetstream_client import DivergedError, OffsetOutOfRangeError, UnavailableError
 from pyspark_jetstream import following, planning
 from pyspark_jetstream.admission import Limits
+from pyspark_jetstream.checkpoint import Mark, Offsets
 from pyspark_jetstream.errors import DataLossError, OptionError
 from pyspark_jetstream.following import Follower
 from pyspark_jetstream.options import read_options
@@ -173,3 +175,34 @@ def test_streams_are_not_listed_again_while_all_that_the_options_name_are_there(
 
     monkeypatch.setattr(following, "LISTING_SECONDS", 0.0)
     scenario()
+
+
+def test_a_cursor_that_cannot_be_shown_holds_up_a_query_once_and_not_for_each_stream(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Some commits fail when all are under way, the others never end."""
+    streams = range(8)
+    under_way: list[int] = []
+    all_are = asyncio.Event()
+
+    class Mute(LogClient):
+        async def commit_cursor(self, _: str, number: int, *__: object, **___: object) -> None:
+            under_way.append(number)
+            if len(under_way) == len(streams):
+                all_are.set()
+            await all_are.wait()
+            if number:
+                await asyncio.Event().wait()
+            raise UnavailableError("cursors have no leader")
+
+    @on_loop
+    async def scenario() -> None:
+        follower = await follower_of(Mute({}))
+        marks = {number: Mark(f"s{number}@s", 1) for number in streams}
+        await follower.show("nightly", Offsets("c", marks))
+
+    monkeypatch.setattr(following, "SHOWING_SECONDS", 0.5)
+    scenario()
+    assert all_are.is_set()
+    why = {record.getMessage().rpartition(": ")[2] for record in caplog.records}
+    assert (why, len(caplog.records)) == ({"cursors have no leader", "no answer in time"}, 8)
