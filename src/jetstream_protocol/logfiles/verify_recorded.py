@@ -61,12 +61,18 @@ def verify_lost_folders(data_folder: Path) -> Iterator[Finding]:
     streams = data_folder / STREAMS_NAME
     for path in sorted(streams.glob(f"*{OFFSETS_SUFFIX}")) if streams.is_dir() else []:
         folder = streams / path.name.removesuffix(OFFSETS_SUFFIX)
-        is_set_aside = any(data_folder.glob(f"quarantine/{folder.name}.*"))
-        if not folder.exists() and not is_set_aside:
+        if not folder.exists() and not _is_being_set_aside(data_folder, folder.name):
             end_offset = read_recorded(folder).end_offset
             if end_offset:
                 message = f"the folder is missing; the log reached to offset {end_offset}"
                 yield _missing(folder, message)
+
+
+def _is_being_set_aside(data_folder: Path, name: str) -> bool:
+    """Whether the stream's folder is in quarantine without its offsets file: the move of the two
+    has not ended. With one of its own, what is there is another copy."""
+    asides = [path for path in data_folder.glob(f"quarantine/{name}.*") if path.is_dir()]
+    return any(not _offsets_path(path).exists() for path in asides)
 
 
 def _verify_offsets(folder: Path) -> Iterator[Finding]:

@@ -131,7 +131,7 @@ class DataFolder:
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     # Folders of streams that are not registered are set aside at once. They are deleted much later,
-    # and only if the streams were deleted.
+    # and only if the streams were deleted or other nodes hold them.
 
     def quarantine(self, stream_id: int, wall_us: WallUs) -> None:
         """Set a stream's folder aside. Call it only after a metadata barrier has shown that the
@@ -148,36 +148,42 @@ class DataFolder:
             raise storage_error(error, f"setting stream {stream_id} aside") from error
 
     def take_back(self, stream_id: int, created_at_us: WallUs) -> bool:
-        """Put back the newest folder that was set aside for a stream. Returns whether there was
-        one.
+        """Put back the newest folder that was set aside for a stream. Returns whether it did.
 
         created_at_us: when the stream with this id was created. A folder set aside before then is
         another stream's: after metadata was lost for good, ids are given out again.
+
+        **safety** Not if an offsets file here and one there show two logs: the one here is newer,
+        and its folder was lost. If only one of them is there, a move ended between its renames.
+        Raises StorageError.
         """
         target = self.stream_directory(stream_id)
         found = [at for known, at in self._quarantined() if known == stream_id]
         if not found or max(found) < created_at_us or self._disk.exists(target):
             return False
         root = os.path.join(self.path, "quarantine")
+        source = os.path.join(root, f"{stream_id}.{max(found)}")
         try:
-            source = os.path.join(root, f"{stream_id}.{max(found)}")
-            self._disk.rename(source, target)
             if self._disk.exists(source + OFFSETS_SUFFIX):
+                if self._disk.exists(target + OFFSETS_SUFFIX):
+                    return False
+                # First: without it, nothing would tell what the log lacks.
                 self._disk.rename(source + OFFSETS_SUFFIX, target + OFFSETS_SUFFIX)
+            self._disk.rename(source, target)
             self._disk.fsync_directory(os.path.dirname(target))
             self._disk.fsync_directory(root)
         except OSError as error:
             raise storage_error(error, f"taking stream {stream_id} back") from error
         return True
 
-    def delete_quarantined(self, until_us: WallUs, deleted: Container[int]) -> list[str]:
-        """Delete the folders that were set aside until then and whose streams are known to be
-        deleted. Returns the names of the folders."""
+    def delete_quarantined(self, until_us: WallUs, not_needed: Container[int]) -> list[str]:
+        """Delete the folders that were set aside until then and whose streams are known not to
+        need them. Returns the names of the folders."""
         root = os.path.join(self.path, "quarantine")
         names = [
             f"{stream_id}.{at}"
             for stream_id, at in self._quarantined()
-            if at <= until_us and stream_id in deleted
+            if at <= until_us and stream_id in not_needed
         ]
         for name in names:
             shutil.rmtree(os.path.join(root, name))

@@ -103,7 +103,8 @@ async def build(start: Start) -> Server:
     cluster_id = await node_start.start_metadata(folder.cluster_id, ack_subjects)
     folder.join(cluster_id)
     run = node_start.begin_run(cluster_id)
-    unknown = UnknownStreams(folder, node_start.metadata.registry, wall_clock)
+    registry, lost_through = node_start.metadata.registry, run.runs.record.lost_through
+    unknown = UnknownStreams(folder, registry, wall_clock, lost_through)
     unknown.sort_out(node_start.metadata.status().journal_loss)
     node_start.metadata.watch(unknown.apply)  # Before the replicas learn of a stream.
     logs = node_start.open_logs(run)

@@ -1,10 +1,14 @@
 """Sets aside folders of streams that the metadata does not know, and takes them back.
 
 **safety** A stream that is missing from the metadata may have been deleted, or the metadata may
-have lost it. Only streams that the metadata records as deleted, or as moved to other nodes, are
-deleted here, a week after they were set aside. A start whose metadata was cut off or incomplete
-sets nothing aside. So may a deletion that fails. A stream that comes to this node while it runs
-finds no such remains: its log begins anew.
+have lost it. Only copies of streams that the metadata records as deleted, as moved to other nodes,
+or as in sync on another node, are deleted here, a week after they were set aside. A start whose
+metadata was cut off or incomplete sets nothing aside. So may a deletion that fails. A stream that
+moves to this node while it runs finds no such remains: its log begins anew.
+
+**safety** What was set aside before that is an older copy from then on. If the disk loses the newer
+one, the older one must not pass for it (`DataFolder.take_back`): it lacks records that this node
+has acknowledged.
 """
 
 from __future__ import annotations
@@ -26,12 +30,15 @@ logger = structlog.get_logger("jetstream.server")
 
 
 class UnknownStreams:
-    """The unknown streams of one node's data folder."""
+    """The unknown streams of one node's data folder. lost_through: see RunRecord."""
 
-    def __init__(self, folder: DataFolder, registry: Registry, wall_clock: WallClock) -> None:
+    def __init__(
+        self, folder: DataFolder, registry: Registry, wall_clock: WallClock, lost_through: int
+    ) -> None:
         self._folder = folder
         self._registry = registry
         self._wall_clock = wall_clock
+        self._lost_through = lost_through
 
     def sort_out(self, journal_loss: str) -> None:
         """Set unknown folders aside. Call it before the logs are opened, and after a metadata
@@ -45,12 +52,13 @@ class UnknownStreams:
                 if found is None or self._is_elsewhere(found):
                     self._set_aside(stream_id, journal_loss)
             until_us = WallUs(self._wall_clock() - QUARANTINE_DAYS * DAY_US)
-            moved = (
-                each.id for each in self._registry.streams.values() if self._is_elsewhere(each)
+            held = (
+                each.id
+                for each in self._registry.streams.values()
+                if self._is_elsewhere(each) or set(each.isr) - {self._folder.node_id}
             )
-            gone = {*self._registry.deleted, *moved}
-            deleted = self._folder.delete_quarantined(until_us, gone)
-            for name in deleted:
+            not_needed = {*self._registry.deleted, *held}
+            for name in self._folder.delete_quarantined(until_us, not_needed):
                 logger.info("quarantined_stream_deleted", name=name)
         except (OSError, StorageError) as error:
             # These folders are not needed: serve the other streams.
@@ -84,5 +92,7 @@ class UnknownStreams:
             logger.warning("unknown_stream_set_aside", stream_id=stream_id, deleted=is_deleted)
 
     def _take_back(self, stream: StreamMetadata) -> None:
+        if stream.id <= self._lost_through:
+            return  # The folder of all streams was lost, and with it perhaps a newer copy.
         if self._folder.take_back(stream.id, stream.created_at_us):
             logger.warning("stream_taken_back", stream=stream.full_name, stream_id=stream.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -18,6 +19,7 @@ from jetstream_server.log.data_folder import DataFolder
 from jetstream_server.log.disk import OsDisk
 from tests.support import identity_files
 from tests.support.clocks import WALL_US
+from tests.support.log_disk import FaultyDisk
 
 
 @pytest.fixture
@@ -185,11 +187,11 @@ def test_unknown_stream_is_set_aside_first_and_deleted_only_much_later_if_it_was
     (tmp_path / "streams" / "9" / "file").write_bytes(b"records")
     folder.quarantine(9, WALL_US)
     assert folder.stream_ids() == []
-    assert folder.delete_quarantined(WallUs(WALL_US - 1), deleted={9}) == []
-    assert folder.delete_quarantined(WALL_US, deleted={8, 10}) == []
+    assert folder.delete_quarantined(WallUs(WALL_US - 1), not_needed={9}) == []
+    assert folder.delete_quarantined(WALL_US, not_needed={8, 10}) == []
     (kept,) = (tmp_path / "quarantine").iterdir()
     assert (kept / "file").read_bytes() == b"records"
-    assert folder.delete_quarantined(WALL_US, deleted={9}) == [kept.name]
+    assert folder.delete_quarantined(WALL_US, not_needed={9}) == [kept.name]
     assert list((tmp_path / "quarantine").iterdir()) == []
     with pytest.raises(StorageError):
         folder.quarantine(9, WALL_US)
@@ -210,6 +212,45 @@ def test_a_stream_that_was_set_aside_is_taken_back(disk: OsDisk, tmp_path: Path)
     assert (tmp_path / "streams" / "9" / "file").read_bytes() == b"newest"
     assert (tmp_path / "streams" / "9.offsets").read_bytes() == b"newest"
     assert not folder.take_back(9, created_at_us=WALL_US), "there is one"
+    folder.close()
+
+
+def test_an_older_copy_does_not_take_the_place_of_a_newer_one_whose_folder_was_lost(
+    disk: OsDisk, tmp_path: Path
+) -> None:
+    folder = open_folder(disk, tmp_path)
+    (tmp_path / "streams" / "9").mkdir()
+    (tmp_path / "streams" / "9.offsets").write_bytes(b"older")
+    folder.quarantine(9, WALL_US)
+    (tmp_path / "streams" / "9.offsets").write_bytes(b"newer")
+    assert not folder.take_back(9, created_at_us=WALL_US)
+    assert (tmp_path / "streams" / "9.offsets").read_bytes() == b"newer"
+    assert folder.stream_ids() == []
+    folder.close()
+
+
+@pytest.mark.parametrize("ended", ["setting aside", "taking back"])
+def test_a_move_that_ended_between_its_two_renames_is_completed(
+    disk: OsDisk, tmp_path: Path, ended: str
+) -> None:
+    faulty = FaultyDisk(disk)
+    folder = DataFolder.open(faulty, str(tmp_path), node_id=1)
+    (tmp_path / "streams" / "9").mkdir()
+    (tmp_path / "streams" / "9.offsets").touch()
+    if ended == "setting aside":
+        faulty.fail("rename", "9.offsets", errno.EIO)
+        with pytest.raises(StorageError):
+            folder.quarantine(9, WALL_US)
+    else:
+        folder.quarantine(9, WALL_US)
+        faulty.fail("rename", f"9.{WALL_US}", errno.EIO)
+        with pytest.raises(StorageError):
+            folder.take_back(9, created_at_us=WALL_US)
+    faulty.heal()
+    assert [path.name for path in (tmp_path / "streams").iterdir()] == ["9.offsets"]
+    assert folder.take_back(9, created_at_us=WALL_US)
+    assert sorted(path.name for path in (tmp_path / "streams").iterdir()) == ["9", "9.offsets"]
+    assert list((tmp_path / "quarantine").iterdir()) == []
     folder.close()
 
 

@@ -73,7 +73,9 @@ def test_a_lost_folder_is_found_by_what_lies_beside_it(folder: Path) -> None:
     folder.with_name("17.offsets").rename(data / "streams" / "17.offsets")
     assert ("17", 0, Kind.MISSING_RECORDS) in found(data)
     (data / "quarantine" / "17.123").mkdir(parents=True)
-    assert ("17", 0, Kind.MISSING_RECORDS) not in found(data)
+    assert ("17", 0, Kind.MISSING_RECORDS) not in found(data), "it is being set aside"
+    (data / "quarantine" / "17.123.offsets").touch()
+    assert ("17", 0, Kind.MISSING_RECORDS) in found(data), "what was set aside is another copy"
 
 
 def this_boot() -> str:
