@@ -357,11 +357,10 @@ class ReplicaManager:
             self._listeners.leadership.fell_below_minimum(replica)
 
     def _altered(self, replica: Replica) -> None:
-        """Apply changed settings. Under `group` the replica's records count once they are
-        flushed."""
+        """Apply changed settings. The flush policy holds for the records of before, too."""
         replica.log.configure(log_config_for(self.log_config, replica.stream.config))
-        if replica.counts_flushed and not replica.closed and not replica.log.offline_reason:
-            self._flusher.request(replica.log, self._flushed)
+        if not replica.closed and not replica.log.offline_reason:
+            self._grew(replica)
 
     def _drop(self, stream: StreamMetadata, *, delete: bool, is_deleted: bool = False) -> None:
         """Close a stream here. delete: delete its files too."""

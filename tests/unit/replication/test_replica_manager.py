@@ -275,6 +275,25 @@ async def test_interval_flush_syncs_in_rounds_and_only_what_was_appended_to(
 
 
 @on_loop
+@pytest.mark.parametrize("flush", ["interval", "group"])
+async def test_a_stream_that_is_to_be_flushed_from_now_on_is_flushed_without_another_record(
+    tmp_path: Path, flush: str
+) -> None:
+    node = Node(tmp_path / "streams")
+    node.flush_interval_seconds = 0.01
+    node.start()
+    idle = node.create(config={"flush": "none"})
+    node.append(idle, b"a", flush=False)
+    epoch = node.cluster.now(idle.stream).stream_epoch
+    alter = AlterStream(stream_id=idle.stream.id, stream_epoch=epoch, config={"flush": flush})
+    node.cluster.do(alter)
+    node.apply()
+    await eventually(lambda: bool(node.flushes.waiting))
+    node.flushes.run()
+    assert idle.log.flushed_offset == 1
+
+
+@on_loop
 async def test_what_an_earlier_run_left_unflushed_is_flushed_before_anybody_counts_on_it(
     tmp_path: Path,
 ) -> None:
