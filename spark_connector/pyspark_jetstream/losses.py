@@ -29,12 +29,13 @@ def losses(
     A query that has not read anything yet has lost nothing, even if it begins again behind the end
     of its first batch.
     """
-    if start.initial:
-        return
     if start.cluster != end.cluster:
         yield (
-            f"the checkpoint belongs to cluster {start.cluster!r} and servers to {end.cluster!r}"
+            "the checkpoint and servers belong to different clusters, "
+            f"{start.cluster!r} and {end.cluster!r}"
         )
+        return
+    if start.initial:
         return
     by_name = {mark.name: number for number, mark in end.streams.items()}
     for number, mark in start.streams.items():

@@ -49,11 +49,10 @@ _READ = (
 )  # fmt: skip
 _BATCH = (*_READ, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "refresh")
 _STREAM = (*_READ, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "cursor")
-_NATS = (
-    "nats", "natsCredentials", "natsNkeySeed", "natsTls", "natsTlsCa", "natsTlsCertificate",
-    "natsTlsKey",
+_NATS_SIGN_IN = (
+    "natsCredentials", "natsNkeySeed", "natsTls", "natsTlsCa", "natsTlsCertificate", "natsTlsKey",
 )  # fmt: skip
-_WRITE = (*_COMMON, *_NATS, "subject", "txnAppId", "txnVersion", *_SIGN_IN)
+_WRITE = (*_COMMON, "nats", *_NATS_SIGN_IN, "subject", "txnAppId", "txnVersion", *_SIGN_IN)
 ReadFrom = Literal["any", "leader", "nearest"]
 """Which in-sync replica is read from."""
 
@@ -296,7 +295,17 @@ def _cursor(given: _Given) -> str:
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """The checked options of a write. Raises OptionError."""
     given = _Given(options, "write")
-    nats_options = NatsOptions(
+    subject = given.text("subject")
+    if subject:
+        check_subject("option subject", subject)
+    return WriteOptions(given.config(_nats_options(given)), subject, _transaction(given))
+
+
+def _nats_options(given: _Given) -> NatsOptions | None:
+    """None: as the environment of the driver says."""
+    if not any(given.text(name) for name in _NATS_SIGN_IN):
+        return None
+    return NatsOptions(
         credentials=given.text("natsCredentials") or None,
         nkey_seed=given.text("natsNkeySeed") or None,
         tls=given.flag("natsTls", False),
@@ -304,10 +313,6 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         tls_certificate=given.text("natsTlsCertificate") or None,
         tls_key=given.text("natsTlsKey") or None,
     )
-    subject = given.text("subject")
-    if subject:
-        check_subject("option subject", subject)
-    return WriteOptions(given.config(nats_options), subject, _transaction(given))
 
 
 def _transaction(given: _Given) -> str:

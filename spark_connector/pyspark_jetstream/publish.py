@@ -176,6 +176,7 @@ class _Outgoing:
             five.subject,
             linger=NEVER if five.has_headers else 0,
             max_bytes=LONGEST_BYTES,
+            buffer_bytes=BATCHES_KNOWN * LONGEST_BYTES,  # With less, a batch might be cut.
             delivery_timeout=self._timeout,
             producer_id=self._identity.producer_id(five.subject, five.number, five.content),
         )

@@ -164,11 +164,16 @@ def _headers(batch: pa.RecordBatch) -> list[HeadersByName | None] | None:
     return [_by_name(row) for row in batch.column("headers").to_pylist()]
 
 
-def _by_name(row: list[dict[str, Any]] | None) -> HeadersByName | None:
+def _by_name(row: list[Any] | None) -> HeadersByName | None:
     """The headers of a row. Raises OptionError for headers that cannot be in a batch."""
     if not row:
         return None
     found: HeadersByName = {}
+    if None in row:
+        raise OptionError(
+            "a row has a null among its headers: leave it out, for example by "
+            "filter(headers, h -> h IS NOT NULL) AS headers"
+        )
     for each in row:
         found.setdefault(each["key"] or "", []).append(_text(each["value"]))
     try:

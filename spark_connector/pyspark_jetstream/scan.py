@@ -80,8 +80,18 @@ class Scan:
         client = client_for(self.config)
         for part in parts:
             with explained(",".join(self.config.servers)):
-                now = client.offset_at(part.stream_id, "latest")
-            yield replace(part, stop=max(part.start, now))
+                yield replace(part, stop=max(part.start, self._latest(client, part)))
+
+    def _latest(self, client: Client, part: Range) -> int:
+        until = time.monotonic() + BEHIND_SECONDS
+        while True:
+            try:
+                return client.offset_at(part.stream_id, "latest")
+            except StreamNotFoundError as error:
+                if time.monotonic() >= until:
+                    self._lost(f"stream {part.name!r} is gone ({one_line(error)})", error)
+                    return part.stop
+            time.sleep(RETRY_SECONDS)
 
     def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.wanted is not None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from jetstream_client import ClientConfig
+from pyspark_jetstream import scan
 from pyspark_jetstream.errors import DataLossError
 from pyspark_jetstream.ranges import Range
 from pyspark_jetstream.scan import Scan
@@ -38,3 +40,20 @@ def test_a_range_whose_end_was_cut_off_is_a_loss_and_is_not_waited_for(
     with caplog.at_level(logging.WARNING, "pyspark_jetstream"):
         assert list(rows(log, part, careful=False)) == list(range(10))
     assert "its log was cut back; going on" in caplog.text
+
+
+def test_a_stream_that_is_gone_has_no_newer_records(
+    log: Log, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a view with `refresh`."""
+    part = replace(planned(log, 10), start=10)
+    config = ClientConfig((log.grpc,), timeout=10.0)
+    log.publish(range(20))
+    assert [each.stop for each in Scan(config, ("offset",), True).up_to_now([part])] == [20]
+    log.client.delete_stream(log.name)
+    monkeypatch.setattr(scan, "BEHIND_SECONDS", 0.1)
+    with pytest.raises(DataLossError, match=r"is gone .* set failOnDataLoss=false"):
+        list(Scan(config, ("offset",), True).up_to_now([part]))
+    with caplog.at_level(logging.WARNING, "pyspark_jetstream"):
+        assert list(Scan(config, ("offset",), False).up_to_now([part])) == [part]
+    assert "is gone" in caplog.text

@@ -111,3 +111,11 @@ def test_a_row_without_value_and_key_is_refused() -> None:
     columns = {"value": pa.array([None], pa.binary()), "key": pa.array([None], pa.binary())}
     with pytest.raises(OptionError, match="is a tombstone and needs a key"):
         list(by_subject(pa.record_batch(columns), "s"))
+
+
+def test_a_null_among_the_headers_of_a_row_is_refused_with_advice() -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    for headers in ([None], [{"key": "a", "value": b"1"}, None]):
+        columns = {"value": pa.array([b"v"]), "headers": pa.array([headers], kind)}
+        with pytest.raises(OptionError, match="h IS NOT NULL"):
+            by_subject(pa.record_batch(columns), "s")

@@ -160,3 +160,18 @@ def test_a_token_is_taken_and_shown_nowhere(make: Any, monkeypatch: pytest.Monke
         with pytest.raises(OptionError) as caught:
             make({**required, **wrong})
         assert "planted" not in str(caught.value)
+
+
+def test_a_write_signs_in_to_nats_as_the_environment_says_unless_options_say_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JETSTREAM_NATS_CREDS", "/x/me.creds")
+    monkeypatch.setenv("JETSTREAM_NATS_CA", "/x/ca.pem")
+    write = {"servers": "a:1", "subject": "a.b"}
+    for given in (write, {**write, "nats": "nats://n:4222"}):
+        found = write_options(given).config.nats_options
+        assert (found.credentials, found.tls_ca) == ("/x/me.creds", "/x/ca.pem")
+    for option in ({"natsNkeySeed": "/y/seed"}, {"natsTls": "false"}):
+        found = write_options({**write, **option}).config.nats_options
+        assert (found.credentials, found.tls_ca) == (None, None)
+        assert found.nkey_seed == option.get("natsNkeySeed")

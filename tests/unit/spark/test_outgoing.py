@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 
-from pyspark_jetstream.publish import BATCH_BYTES, BATCHES_KNOWN, OPEN_MAX, Identity, _Outgoing
-from pyspark_jetstream.rows import by_subject
+from jetstream_client.publishing.record_accumulator import RecordAccumulator, ends_of
+from pyspark_jetstream.publish import (
+    BATCH_BYTES,
+    BATCHES_KNOWN,
+    LONGEST_BYTES,
+    OPEN_MAX,
+    Identity,
+    _Outgoing,
+)
+from pyspark_jetstream.rows import ROW_BYTES, by_subject
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 LONG = bytes(BATCH_BYTES)
@@ -43,7 +52,13 @@ class Task:
 
     def __init__(self) -> None:
         self.log: list[tuple[str, str, bytes]] = []
-        client: Any = SimpleNamespace(publisher=lambda subject, **_: Publisher(self.log, subject))
+        self.options: dict[str, Any] = {}
+
+        def publisher(subject: str, **options: Any) -> Publisher:
+            self.options = options
+            return Publisher(self.log, subject)
+
+        client: Any = SimpleNamespace(publisher=publisher)
         self.outgoing = _Outgoing(client, 30, Identity("query/7", 3))
 
     def publish(self, value: bytes, subject: str = "a", *, has_headers: bool = False) -> None:
@@ -87,3 +102,24 @@ def test_other_subjects_are_not_waited_for() -> None:
     assert [subject for what, subject, _ in task.log if what == "awaited"] == ["s5"]
     task.outgoing.finish()
     assert len(task.outgoing._sent) == 0
+
+
+def test_no_batch_is_cut_because_the_buffer_is_full() -> None:
+    """Then there would be more batches than the server remembers of a producer."""
+    task = Task()
+    task.publish(b"any")
+    task.outgoing.finish()
+    buffer = RecordAccumulator(
+        batch_bytes=task.options["max_bytes"],
+        buffer_bytes=task.options["buffer_bytes"],
+        linger=task.options["linger"],
+        delivery_timeout=30,
+        clock=time.monotonic,
+        wake=lambda: None,
+    )
+    for _ in range(BATCHES_KNOWN - 1):
+        assert buffer.put(bytes(LONGEST_BYTES - ROW_BYTES), None, b"") is not None
+    short: list[bytes | None] = [bytes(10_000)] * 50
+    found = buffer.put_many(short, None, ends_of(short, None), 0)
+    assert found is not None
+    assert found[1:] == (0, len(short))

@@ -125,7 +125,7 @@ def test_a_trigger_with_an_interval_waits_by_itself(interval: int, work: dict[in
         (offsets(_8=5), {}, "another made under its name (id 7 is now 8)"),
         (offsets(_7=90), {}, "ends at offset 90, and the query has read up to 100"),
         (offsets(_7=200), {7: 150}, "begins at offset 150, and the query has read only up to 100"),
-        (offsets("d", _7=200), {}, "belongs to cluster 'c' and servers to 'd'"),
+        (offsets("d", _7=200), {}, "servers belong to different clusters, 'c' and 'd'"),
     ],
 )
 def test_what_is_lost_between_two_batches_is_named(
@@ -140,6 +140,11 @@ def test_nothing_is_lost_by_going_on_by_choosing_otherwise_or_before_the_first_b
     others = Selection(("clicks",), "", ())
     assert not list(losses(offsets(_7=100), offsets(), {}, others))
     assert not list(losses(offsets(_7=100, initial=True), offsets(_7=90), {}, ORDERS))
+
+
+def test_a_query_that_has_read_nothing_yet_still_belongs_to_its_cluster() -> None:
+    (found,) = losses(offsets(_7=100, initial=True), offsets("d", _7=100), {}, ORDERS)
+    assert "different clusters" in found
 
 
 def test_streams_are_selected_by_name_pattern_or_subject() -> None:
