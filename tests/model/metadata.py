@@ -15,6 +15,7 @@ from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.state.changes import NodeChanged, StreamCreated
 from jetstream_server.metadata.state.command_json import Command, encode_command
 from jetstream_server.metadata.state.commands import (
+    FEATURE_LEVEL_MAX,
     CreateStream,
     ElectLeader,
     FenceNode,
@@ -22,6 +23,7 @@ from jetstream_server.metadata.state.commands import (
     TransferLeader,
     UnfenceNode,
 )
+from jetstream_server.metadata.state.elections import asked_in_election
 from jetstream_server.metadata.state.model import Addresses, NodeMetadata, StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.results import ResultWindows
@@ -94,12 +96,17 @@ class Metadata:
     ) -> Iterator[int]:
         """With any of those who are equal in what the shipped rule finds most."""
         stream = self.stream(state)
-        command = choose_unclean(stream, self.nodes_by_id(state), reports)
+        nodes = self.nodes_by_id(state)
+        command = choose_unclean(stream, nodes, reports, is_late=True)
         if command is None:
             return
-        most, incarnations = reports[command.leader], command.incarnations
-        for node_id in stream.last_known:
-            if replace(reports[node_id], incarnation=most.incarnation) == most:
+        most = reports[command.leader]
+        for node_id, report in reports.items():
+            node = nodes[node_id]
+            is_current = not node.fenced and node.incarnation == report.incarnation
+            if is_current and replace(report, incarnation=most.incarnation) == most:
+                asked = asked_in_election(stream, node_id)
+                incarnations = tuple(nodes[each].incarnation for each in asked)
                 yield self._apply("elect_leader", state, node_id, incarnations)[0]
 
     def isr_changed(self, state: int, proposal: Proposal, is_known: bool) -> tuple[int, str]:
@@ -159,6 +166,7 @@ class Metadata:
 
     def _registry(self, group: Group, preferred: int) -> Registry:
         registry = Registry()
+        registry.settings = replace(registry.settings, feature_level=FEATURE_LEVEL_MAX)
         registry.commit(NodeChanged(None, node) for node in group.nodes)
         registry.commit([StreamCreated(group.stream)])
         for node in group.nodes:
@@ -192,6 +200,7 @@ def registration(node_id: int, run: int, replaces: str, trust: Trust) -> Registe
         replaces=replaces,
         trusted=trust.trusted,
         distrusted=tuple(map(StreamId, trust.distrusted)),
+        feature_level_max=FEATURE_LEVEL_MAX,
     )
 
 

@@ -81,6 +81,8 @@ class Checker:
         """By node: the metadata revision of its last registration or fencing."""
         self.acked: dict[int, int] = {}
         self.lost = 0
+        self.asks_all_replicas = False
+        """Whether unclean elections do: not below a certain feature level."""
         self._chosen = NO_NODE
         """By the last lossy election, whose outcome is not settled yet."""
         self._begun_at = 0
@@ -499,6 +501,8 @@ class Checker:
             return
         self._world.count("lossy election with loss")
         self._lost_at_epoch = after.leader_epoch
+        if not chosen.entries and self.asks_all_replicas:
+            self._check_nobody_has_more(after, last)
         for node_id in self._eligible:
             if self._begun_at >= last.next_offset:
                 break  # Its log ends last, but its disk has lost the beginning with all committed.
@@ -510,6 +514,18 @@ class Checker:
                 )
         while self.committed and not chosen.holds(self.committed[-1]):
             self._forget(self.committed.pop())
+
+    def _check_nobody_has_more(self, after: StreamMetadata, last: Entry) -> None:
+        """The chosen one holds nothing, so nobody who was heard did: then every replica is waited
+        for, also one that was not in sync by the rules."""
+        for node_id in after.replicas:
+            shadow = self._shadows[node_id]
+            is_readable = not shadow.suspect and not shadow.is_unread
+            if is_readable and shadow.entries and shadow.holds(last):
+                raise Violation(
+                    f"node {after.leader} was elected and holds nothing; "
+                    f"node {node_id} holds {last}"
+                )
 
     def _forget(self, entry: Entry) -> None:
         origin = self._origins[entry.leader_epoch, entry.base_offset]

@@ -10,11 +10,18 @@ import asyncio
 from dataclasses import dataclass, replace
 from operator import gt
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.log.commit_log import LogConfig
-from jetstream_server.metadata.state.commands import Barrier, RegisterNode, SetCluster
+from jetstream_server.metadata.state.commands import (
+    ANY_REPLICA_LEVEL,
+    Barrier,
+    RegisterNode,
+    SetCluster,
+)
 from jetstream_server.metadata.state.model import Addresses, StreamMetadata
+from jetstream_server.replication.core import unclean_election
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.sessions.lease import SessionSettings
 from tests.simulation.checker import Checker
@@ -37,6 +44,8 @@ BEGIN_US = 500_000
 """By then a cluster with which nothing is wrong works."""
 REST_US = 40_000_000
 """A healed cluster comes to rest within this long: elections, grace periods, restarts included."""
+OTHERS_WAIT_US = 2_000_000
+"""In place of the server's, which is longer than a whole run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +242,8 @@ class Cluster:
             self.world.count("election")
             if now.leader in was.elr and not was.isr:
                 self.world.count("election from the ELR")
+        level = self.metadata.registry.settings.feature_level
+        stream.checker.asks_all_replicas = level >= ANY_REPLICA_LEVEL
         stream.checker.stream_changed(was, now)
         self.stream_changed(was, now)
         if stream is self.focus:
@@ -246,7 +257,10 @@ class Cluster:
 
     def run(self) -> None:
         """Raises Violation."""
-        with observed(self.world):
+        with (
+            observed(self.world),
+            patch.object(unclean_election, "OTHERS_WAIT_US", OTHERS_WAIT_US),
+        ):
             try:
                 self._run()
             finally:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jetstream_protocol.types import NO_NODE, NodeId, StreamId
+from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.state import (
     elections,
     leadership_commands,
@@ -17,10 +17,10 @@ from jetstream_server.metadata.state.commands import ElectLeader
 from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
 from jetstream_server.replication.core import unclean_election as unclean
 from jetstream_server.replication.core.replica import Replica
-from jetstream_server.replication.drivers import controller, log_ends, membership
+from jetstream_server.replication.drivers import log_ends, membership
 from jetstream_server.replication.sessions.messages import LogEnd
 from tests.simulation.mutants.installing import Patches, mutant
-from tests.simulation.scenarios import Collapses, LateTails
+from tests.simulation.scenarios import Collapses, LateTails, LostDisks
 
 
 @mutant()
@@ -57,16 +57,35 @@ def elects_without_waiting(patches: Patches) -> None:
     patches.set(leadership_commands, "_check_all_reported", lambda *arguments: None)
 
     def choose(
-        stream: StreamMetadata, nodes: Mapping[NodeId, NodeMetadata], reports: Mapping[NodeId, Any]
+        stream: StreamMetadata,
+        nodes: Mapping[NodeId, NodeMetadata],
+        reports: Mapping[NodeId, Any],
+        **rest: bool,
     ) -> ElectLeader | None:
-        if stream.leader != NO_NODE or stream.isr or stream.elr:
-            return None
         alive = [r for r in stream.replicas if not nodes[r].fenced and r in reports]
-        if not alive:
+        if not stream.has_nobody_eligible or not alive:
             return None
         return ElectLeader(stream_id=stream.id, leader=alive[0])
 
-    patches.set(controller, "choose_unclean", choose)
+    patches.set(unclean, "has_all_last_known", lambda stream, *_: stream.has_nobody_eligible)
+    patches.set(unclean, "choose_unclean", choose)
+
+
+@mutant(LostDisks)
+def asks_only_the_last_known(patches: Patches) -> None:
+    """A replica that went down before the others, in the same outage, is not asked."""
+    choose = unclean.choose_unclean
+
+    def asks_few(*arguments: Any, asks_all: bool, **rest: Any) -> ElectLeader | None:
+        return choose(*arguments, asks_all=False, **rest)
+
+    patches.set(unclean, "choose_unclean", asks_few)
+
+
+@mutant(LostDisks)
+def gives_an_intact_log_up(patches: Patches) -> None:
+    """A replica that is down is not waited for although nobody else has anything left."""
+    patches.set(unclean, "_has_records", lambda report: True)
 
 
 @mutant(Collapses)

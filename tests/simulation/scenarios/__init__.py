@@ -11,7 +11,7 @@ from tests.simulation.scenarios.disks import Collapses, FailingDisks, LateFlushe
 from tests.simulation.scenarios.following import Overwritten, Swaps
 from tests.simulation.scenarios.handing_over import LeftStandingBy, PlannedHandOvers
 from tests.simulation.scenarios.joining import FailingJoiners, LateJoiners, UnknownOutcomes
-from tests.simulation.scenarios.lost_logs import LateTails, LostBeginnings
+from tests.simulation.scenarios.lost_logs import LateTails, LostBeginnings, LostDisks
 from tests.simulation.scenarios.returning import Returns
 from tests.simulation.scenarios.scenario import STRIDE, Scenario
 from tests.simulation.scenarios.speaking import LapsedSessions, LateRegistrations, LostControl
@@ -30,6 +30,7 @@ __all__ = [
     "LeftStandingBy",
     "LostBeginnings",
     "LostControl",
+    "LostDisks",
     "Overwritten",
     "PlannedHandOvers",
     "Returns",
@@ -59,6 +60,7 @@ SCENARIOS: tuple[type[Scenario], ...] = (
     LostBeginnings,
     Returns,
     LeftStandingBy,
+    LostDisks,
 )
 
 

@@ -166,6 +166,30 @@ class LateTails(Scenario):
         return self.world.between(20_000, 60_000)
 
 
+class LostDisks(Scenario):
+    """Everyone dies at once, and all but one come back with empty disks. That one is noticed first:
+    it leaves the ISR while the others, who have lost everything, still count."""
+
+    def prepare(self) -> None:
+        self.cluster.faults.election_appetite = 0.0
+
+    def strike(self) -> None:
+        stream = self.led_stream()
+        if stream is None or not 2 <= len(stream.isr) == len(stream.replicas):
+            return  # The logs are to be equal before.
+        world, machines = self.world, self.cluster.machines
+        world.count("all but one lose their disks")
+        spared = world.random.choice(stream.isr)
+        for node_id in stream.replicas:
+            self.cluster.faults.fell(machines[node_id], loses_power=False)
+            if node_id != spared:
+                machines[node_id].erase()
+        self.keep_quiet(6_000_000)
+
+    def restart_us(self) -> int | None:
+        return self.world.between(20_000, self.world.random.choice((900_000, 5_000_000)))
+
+
 class LostBeginnings(Scenario):
     """A log loses its first segments and all that says where it begins; or only those, while
     publishers repeat what lay there, and every other replica loses all it has."""

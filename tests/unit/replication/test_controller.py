@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -20,6 +21,7 @@ from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.changes import Change
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import (
+    FEATURE_LEVEL_MAX,
     ClaimController,
     DrainNode,
     ElectLeader,
@@ -32,16 +34,20 @@ from jetstream_server.metadata.state.commands import (
 )
 from jetstream_server.metadata.state.model import FeatureLevel, StreamMetadata
 from jetstream_server.replication.core.depositions import PAUSE_US
-from jetstream_server.replication.core.unclean_election import ReplicaReport
+from jetstream_server.replication.core.unclean_election import (
+    OTHERS_WAIT_US,
+    ReplicaReport,
+    UncleanElections,
+)
 from jetstream_server.replication.drivers.controller import (
     MOVES_MAX,
     RETRY_US,
     Controller,
     ControllerSettings,
     LogEnds,
+    current_reports,
     draining_moves,
     leaving_leaders,
-    unclean_elections,
 )
 from jetstream_server.replication.sessions.messages import LogEnd
 from tests.support.loops import on_loop
@@ -265,14 +271,17 @@ async def test_streams_whose_new_nodes_all_yield_leaderships_are_left_in_peace()
     assert leaders(cluster) == [0, MOVES_MAX, 1]
 
 
-def waiting() -> tuple[Cluster, StreamMetadata]:
+def waiting(level: FeatureLevel = FEATURE_LEVEL_MAX) -> tuple[Cluster, StreamMetadata]:
     """A stream whose replicas have all lost power and are back: none of them is trusted."""
-    cluster = Cluster(nodes=3)
+    cluster = Cluster()
+    for node_id in range(3):
+        cluster.register(node_id, feature_level_max=FEATURE_LEVEL_MAX)
+    cluster.do(SetCluster(feature_level=level))
     stream = cluster.create(config={"flush": "interval"})
     for node_id in range(3):
         cluster.do(FenceNode(node_id=node_id))
     for node_id in range(3):
-        cluster.register(node_id, trusted=False)
+        cluster.register(node_id, trusted=False, feature_level_max=FEATURE_LEVEL_MAX)
     stream = cluster.now(stream)
     assert (stream.leader, stream.isr, stream.elr) == (-1, (), ())
     return cluster, stream
@@ -292,7 +301,8 @@ def log_ends(cluster: Cluster, stream: StreamMetadata, *ends: int, epoch: int = 
 
 
 def elections(cluster: Cluster, ends: LogEnds) -> list[ElectLeader]:
-    return unclean_elections(cluster.registry.streams, cluster.registry.nodes, ends)
+    reports = current_reports(cluster.registry.streams, ends)
+    return UncleanElections().due(cluster.registry, reports, MonotonicUs(0))
 
 
 def test_the_longest_log_leads_once_all_last_known_replicas_have_reported() -> None:
@@ -304,6 +314,53 @@ def test_the_longest_log_leads_once_all_last_known_replicas_have_reported() -> N
         assert elections(cluster, some) == []
     (command,) = elections(cluster, all_ends)
     assert (command.stream_id, command.leader) == (stream.id, max(stream.last_known))
+
+
+def test_a_replica_that_went_down_first_is_asked_too() -> None:
+    """It left the ISR while that was large enough, so it is in neither ELR nor last_known."""
+    cluster, stream = waiting()
+    (first,) = set(stream.replicas) - set(stream.last_known)
+    ends = [0, 0, 0]
+    ends[first] = 11
+    (command,) = elections(cluster, log_ends(cluster, stream, *ends))
+    assert command.leader == first
+    cluster.do(command)
+    now = cluster.now(stream)
+    assert (now.leader, now.isr, now.lossy_elections) == (first, (first,), 1)
+    assert set(now.last_known) == set(stream.last_known)
+
+
+def test_nodes_of_an_earlier_version_elect_one_of_the_last_known_replicas() -> None:
+    cluster, stream = waiting(level=FeatureLevel(4))
+    (first,) = set(stream.replicas) - set(stream.last_known)
+    ends = [5, 5, 5]
+    ends[first] = 11
+    (command,) = elections(cluster, log_ends(cluster, stream, *ends))
+    assert command.leader in stream.last_known
+    chosen = replace(command, leader=first)
+    with pytest.raises(UnavailableError):
+        cluster.do(chosen)
+    cluster.do(command)
+    assert cluster.now(stream).leader == command.leader
+
+
+def test_other_replicas_are_waited_for_a_while() -> None:
+    cluster, stream = waiting()
+    (first,) = set(stream.replicas) - set(stream.last_known)
+    ends = log_ends(cluster, stream, 5, 5, 5)
+    reports = current_reports(
+        cluster.registry.streams, {each: ends[each] for each in ends if each != first}
+    )
+    cluster.do(FenceNode(node_id=first))
+    elections = UncleanElections()
+    for now_us in (7, 7 + OTHERS_WAIT_US - 1):
+        assert elections.due(cluster.registry, reports, MonotonicUs(now_us)) == []
+    # Another wait begins when one of them is not heard.
+    assert elections.due(cluster.registry, {}, MonotonicUs(7 + OTHERS_WAIT_US)) == []
+    begun_us = 8 + OTHERS_WAIT_US
+    assert elections.due(cluster.registry, reports, MonotonicUs(begun_us)) == []
+    (command,) = elections.due(cluster.registry, reports, MonotonicUs(begun_us + OTHERS_WAIT_US))
+    assert command.leader in stream.last_known
 
 
 def test_reports_of_an_earlier_leaderless_time_count_for_nothing() -> None:

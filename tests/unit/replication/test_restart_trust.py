@@ -48,14 +48,34 @@ class TestUnclean:
             NodeId(2): ReplicaReport(10, last_epoch=4, log_end_offset=5, damaged=True),
         }
 
+    WAITING = replace(stream(()), leader=NO_NODE, last_known=(NodeId(1), NodeId(2)))
+
+    def chosen(self, *, is_late: bool, **ends: ReplicaReport) -> int | None:
+        """Who is elected, with other reports in place of those of `waiting`, by n0, n1, n2."""
+        reports = {**self.waiting(), **{NodeId(int(key[1])): each for key, each in ends.items()}}
+        command = choose_unclean(self.WAITING, nodes(), reports, is_late=is_late)
+        return None if command is None else command.leader
+
     def test_the_highest_epoch_and_end_leads_damaged_or_not(self) -> None:
-        of = replace(stream(()), leader=NO_NODE, last_known=(NodeId(1), NodeId(2)))
-        command = choose_unclean(of, nodes(), self.waiting())
+        command = choose_unclean(self.WAITING, nodes(), self.waiting(), is_late=True)
         assert command is not None
         assert (command.leader, command.incarnations) == (2, (10, 10))
 
     def test_it_waits_for_everyone_alive_in_the_incarnation_that_told(self) -> None:
-        of = replace(stream(()), leader=NO_NODE, last_known=(NodeId(1), NodeId(2)))
-        assert choose_unclean(of, nodes(n1=True), self.waiting()) is None
+        of = self.WAITING
+        assert choose_unclean(of, nodes(n1=True), self.waiting(), is_late=True) is None
         old = {**self.waiting(), NodeId(1): ReplicaReport(9, 3, 9, False)}
-        assert choose_unclean(of, nodes(), old) is None
+        assert choose_unclean(of, nodes(), old, is_late=True) is None
+
+    def test_other_replicas_are_candidates_and_waited_for_a_while(self) -> None:
+        assert self.chosen(is_late=False) is None
+        assert self.chosen(is_late=False, n0=ReplicaReport(10, 4, 6, True)) == 0
+        assert self.chosen(is_late=False, n0=ReplicaReport(10, 4, 4, False)) == 2
+        assert self.chosen(is_late=True, n0=ReplicaReport(9, 4, 6, True)) == 2, "an earlier run's"
+
+    def test_any_log_is_waited_for_while_the_last_known_ones_have_no_records(self) -> None:
+        empty = ReplicaReport(10, -1, 0, False)
+        assert self.chosen(is_late=True, n1=empty, n2=empty) is None
+        assert self.chosen(is_late=True, n1=empty, n2=empty, n0=ReplicaReport(10, 0, 1, True)) == 0
+        assert self.chosen(is_late=True, n1=empty, n2=empty, n0=empty) == 0
+        assert self.chosen(is_late=True, n1=empty) == 2

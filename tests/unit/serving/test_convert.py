@@ -74,6 +74,8 @@ def test_a_stream_without_a_leader_says_whose_return_it_waits_for() -> None:
     assert state(triple) == "offline: waits for node 2"
     cluster.register(2, trusted=False)
     assert state(triple) == "offline: no replica may lead it now"
+    cluster.do(FenceNode(node_id=0))
+    assert state(triple) == "offline: waits for node 0"
     for node_id in (1, 2):
         cluster.do(FenceNode(node_id=node_id))
     assert state(triple) == "offline: waits for node 1 and node 2"

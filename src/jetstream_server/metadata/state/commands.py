@@ -37,6 +37,8 @@ RECOVERY_LEVEL = FeatureLevel(5)
 (node_commands.py, registry.py)."""
 REPLICA_EVENTS_LEVEL = FeatureLevel(5)
 """From this level on `replicas` of an event are nodes, and not their number (activity.py)."""
+ANY_REPLICA_LEVEL = FeatureLevel(5)
+"""From this level on a replica outside `last_known` may be elected uncleanly (ElectLeader)."""
 COPY_BYTES_PER_SECOND_MIN = 64 * 1024
 """The lowest limit on copying: with one answer (1 MiB) in 16 s. Less is a typing mistake."""
 COPY_BYTES_PER_SECOND_MAX = 1 << 40
@@ -211,11 +213,13 @@ class ElectLeader(Command):
     """Elect a replica although ISR and ELR are empty. Counts as lossy: records may be lost.
 
     The controller may do so once every replica of the last ISR and ELR (`last_known`) has
-    registered and reported its log's end; it chooses the highest (last epoch, log end).
-    `incarnations` are those under which they reported, in that order, because another power failure
-    invalidates a report. An operator may do so (`force`) whenever there is no leader;
-    `incarnations` is then that of the new leader. Errors: precondition_failed if there is another
-    way; unavailable if the election must wait for a replica.
+    registered and reported its log's end; it chooses the highest (last epoch, log end) of all
+    replicas that have. `incarnations` are those under which they reported, in the order of
+    `asked_in_election`, because another power failure invalidates a report. Below
+    ANY_REPLICA_LEVEL the leader must be one of `last_known`. An operator may do so (`force`)
+    whenever there is no leader; `incarnations` is then that of the new leader. Errors:
+    precondition_failed if there is another way; unavailable if the election must wait for a
+    replica.
     """
 
     op: ClassVar[str] = "elect_leader"

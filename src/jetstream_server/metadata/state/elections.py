@@ -125,6 +125,13 @@ def elected_uncleanly(stream: StreamMetadata, leader: NodeId) -> StreamMetadata:
     return _successor(stream, _unclean(stream, leader))
 
 
+def asked_in_election(stream: StreamMetadata, leader: NodeId) -> tuple[NodeId, ...]:
+    """The replicas whose reports an unclean election of that leader needs, in the order of its
+    incarnations: all of `last_known`, and the leader."""
+    known = stream.last_known
+    return known if leader in known else (*known, leader)
+
+
 def begun_anew(stream: StreamMetadata, epochs: int) -> StreamMetadata:
     """The stream after every session ended at once, `epochs` later: there is no leader, and
     eligible replicas stay eligible."""

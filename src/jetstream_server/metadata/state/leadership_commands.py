@@ -18,6 +18,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.types import NO_NODE, BootUs, NodeId
 from jetstream_server.metadata.state.changes import LeaderDeposed, LeaderReported
 from jetstream_server.metadata.state.commands import (
+    ANY_REPLICA_LEVEL,
     ChangeIsr,
     DistrustReplica,
     ElectLeader,
@@ -33,6 +34,7 @@ from jetstream_server.metadata.state.decision import (
     stream_of,
 )
 from jetstream_server.metadata.state.elections import (
+    asked_in_election,
     depose_unreachable,
     deposed,
     elected_uncleanly,
@@ -140,11 +142,13 @@ def _check_all_reported(
 ) -> None:
     """Raise UnavailableError unless every replica that may hold committed records has reported."""
     missing = [node_id for node_id in stream.last_known if not tables.is_alive(node_id)]
-    if missing or leader not in stream.last_known:
+    is_earlier = tables.settings.feature_level < ANY_REPLICA_LEVEL
+    if missing or not stream.last_known or (is_earlier and leader not in stream.last_known):
         raise UnavailableError(
             f"{stream.full_name} waits for nodes {missing}, which may hold committed records"
         )
-    if incarnations != tuple(tables.nodes[node_id].incarnation for node_id in stream.last_known):
+    asked = asked_in_election(stream, leader)
+    if incarnations != tuple(tables.nodes[node_id].incarnation for node_id in asked):
         raise UnavailableError(
             f"replicas of {stream.full_name} have restarted since they told what they hold"
         )

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, Literal, NewType, cast, get_args
 
 from jetstream_protocol.subjects import ingest_prefix
-from jetstream_protocol.types import LeaderEpoch, NodeId, StreamId, WallUs
+from jetstream_protocol.types import NO_NODE, LeaderEpoch, NodeId, StreamId, WallUs
 
 FeatureLevel = NewType("FeatureLevel", int)
 """A set of metadata commands and fields: grows with every new command or field."""
@@ -128,7 +128,7 @@ class StreamMetadata:
     subject: "" for a stream of the server's own, to which nobody publishes.
     last_known: while `isr` is below its minimum, the replicas that left it and `elr` because their
     logs are not trusted. They may hold everything committed all the same: when `isr` and `elr` are
-    both empty, an election needs all of them (docs/replication.md).
+    both empty, an election needs the reports of all of them (docs/replication.md).
     unflushed: replicas that have not reported a full flush since `flush` became "group".
     lossy_elections: number of leaders elected although committed records may have been lost.
     was_compacted: `compact` is or was set, so that there may be gaps between offsets.
@@ -183,6 +183,11 @@ class StreamMetadata:
     def is_alone(self, node_id: int) -> bool:
         """Whether that node holds the only replica, so that no other one can replace it."""
         return self.replicas == (node_id,)
+
+    @property
+    def has_nobody_eligible(self) -> bool:
+        """Whether there is no leader, and no replica that may be elected without a loss."""
+        return self.leader == NO_NODE and not self.isr and not self.elr
 
     @property
     def full_name(self) -> str:

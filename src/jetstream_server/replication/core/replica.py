@@ -181,9 +181,7 @@ class Replica:
     @property
     def waits_for_election(self) -> bool:
         """Whether no eligible replica is left, and this one may hold the most records."""
-        stream = self.stream
-        nobody = stream.leader == NO_NODE and not stream.isr and not stream.elr
-        return nobody and self.node_id in stream.last_known
+        return self.stream.has_nobody_eligible and self.node_id in self.stream.replicas
 
     def revive(self) -> None:
         """Use the readable part of the failed log, for an unclean election. Raises StorageError."""

@@ -1,12 +1,19 @@
 """Chooses the leader when neither ISR nor ELR has a member: the replica that holds most.
 
-Every replica that could hold all committed records has then lost some, or is not trusted
+Every replica that surely held all committed records has then lost some, or is not trusted
 (docs/replication.md, "Controller"). All of them (`last_known`) must be alive and report how far
-their logs reach. **safety** Of two logs, the one with the higher (last epoch, log end) holds
-everything in the other one that can be committed. So if one of them is complete, nothing is lost.
-This holds for the readable part of damaged logs too, because those bytes passed their CRCs. It also
-holds for a log that lacks its beginning: followers keep their records in front of it. The election
-still counts as possibly lossy.
+their logs reach. The other replicas are asked too. One of them may hold more: a replica that went
+down before the others, in the same outage, left the ISR while that was large enough. They are
+waited for
+
+* for OTHERS_WAIT_US, if a log in `last_known` has records,
+* otherwise without a limit: no log is cut to nothing. An operator can elect one by hand.
+
+**safety** Of two logs, the one with the higher (last epoch, log end) holds everything in the other
+one that can be committed. So if one of them is complete, nothing is lost. This holds for the
+readable part of damaged logs too, because those bytes passed their CRCs. It also holds for a log
+that lacks its beginning: followers keep their records in front of it. The election still counts as
+possibly lossy.
 """
 
 from __future__ import annotations
@@ -14,9 +21,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.state.commands import ElectLeader
+from jetstream_protocol.types import MonotonicUs, NodeId, StreamId
+from jetstream_server.metadata.state.commands import ANY_REPLICA_LEVEL, ElectLeader
+from jetstream_server.metadata.state.elections import asked_in_election
 from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.tables import Tables
+
+OTHERS_WAIT_US = 30_000_000
+"""For replicas outside `last_known`, once all in it have reported. Machines that lost power
+together start within that time; one that is gone for good holds the stream up no longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,32 +43,92 @@ class ReplicaReport:
     damaged: bool
 
 
+Reports = Mapping[NodeId, ReplicaReport]
+
+
+class UncleanElections:
+    """Which streams without an eligible replica get which leader, and when. Owned by one
+    controller: its successor waits anew."""
+
+    def __init__(self) -> None:
+        self._waits: dict[StreamId, tuple[int, MonotonicUs]] = {}
+        """Stream epoch, and since when all the last known replicas have reported."""
+
+    def due(
+        self, tables: Tables, reports_of: Mapping[StreamId, Reports], now_us: MonotonicUs
+    ) -> list[ElectLeader]:
+        """Commands for the streams that have waited enough. reports_of: for the streams' present
+        leader epochs."""
+        asks_all = tables.settings.feature_level >= ANY_REPLICA_LEVEL
+        commands = []
+        before, self._waits = self._waits, {}
+        for stream_id, reports in sorted(reports_of.items()):
+            stream = tables.streams[stream_id]
+            if not has_all_last_known(stream, tables.nodes, reports):
+                continue
+            epoch, since_us = before.get(stream_id, (-1, now_us))
+            if epoch != stream.stream_epoch:
+                since_us = now_us
+            self._waits[stream_id] = stream.stream_epoch, since_us
+            is_late = now_us - since_us >= OTHERS_WAIT_US
+            command = choose_unclean(
+                stream, tables.nodes, reports, is_late=is_late, asks_all=asks_all
+            )
+            if command is not None:
+                commands.append(command)
+        return commands
+
+
 def choose_unclean(
     stream: StreamMetadata,
     nodes: Mapping[NodeId, NodeMetadata],
-    reports: Mapping[NodeId, ReplicaReport],
+    reports: Reports,
+    *,
+    is_late: bool = False,
+    asks_all: bool = True,
 ) -> ElectLeader | None:
-    """The command for a stream that waits for its last known replicas; None while one of them is
-    missing, or when the stream does not wait.
+    """The command that elects the replica which holds most; None while a report is waited for, or
+    when the stream does not wait.
 
-    It names the incarnations that reported: a node that has restarted since may hold less.
+    It names the incarnations that reported: a node that has restarted since may hold less. is_late:
+    OTHERS_WAIT_US have passed since all the last known replicas reported. asks_all: others than
+    these are asked as well.
     """
-    if stream.leader != NO_NODE or stream.isr or stream.elr:
+    if not has_all_last_known(stream, nodes, reports):
         return None
-    candidates: list[tuple[int, int, bool, int, NodeId]] = []
-    for node_id in stream.last_known:
-        node, report = nodes.get(node_id), reports.get(node_id)
-        if node is None or node.fenced or report is None:
-            return None
-        if report.incarnation != node.incarnation:
-            return None
-        candidates.append(
-            (report.last_epoch, report.log_end_offset, not report.damaged, -node_id, node_id)
-        )
-    if not candidates:
+    asked = stream.replicas if asks_all else stream.last_known
+    heard = [node_id for node_id in asked if _is_current(node_id, nodes, reports)]
+    is_enough = is_late and any(_has_records(reports[node_id]) for node_id in stream.last_known)
+    if len(heard) < len(asked) and not is_enough:
         return None
+    leader = max(heard, key=lambda node_id: _rank(reports[node_id], node_id))
     return ElectLeader(
         stream_id=stream.id,
-        leader=max(candidates)[-1],
-        incarnations=tuple(nodes[node_id].incarnation for node_id in stream.last_known),
+        leader=leader,
+        incarnations=tuple(nodes[each].incarnation for each in asked_in_election(stream, leader)),
     )
+
+
+def has_all_last_known(
+    stream: StreamMetadata, nodes: Mapping[NodeId, NodeMetadata], reports: Reports
+) -> bool:
+    """Whether the stream has nobody eligible, and all its last known replicas have reported."""
+    known = stream.last_known
+    has_all = bool(known) and all(_is_current(node_id, nodes, reports) for node_id in known)
+    return has_all and stream.has_nobody_eligible
+
+
+def _rank(report: ReplicaReport, node_id: NodeId) -> tuple[int, int, bool, int]:
+    return report.last_epoch, report.log_end_offset, not report.damaged, -node_id
+
+
+def _is_current(node_id: NodeId, nodes: Mapping[NodeId, NodeMetadata], reports: Reports) -> bool:
+    """Whether the run of that node which is alive now has reported."""
+    node, report = nodes.get(node_id), reports.get(node_id)
+    if node is None or node.fenced or report is None:
+        return False
+    return report.incarnation == node.incarnation
+
+
+def _has_records(report: ReplicaReport) -> bool:
+    return report.last_epoch >= 0

@@ -9,8 +9,8 @@ sessions/controller.py does it.
 * Leaderships are balanced (max − min ≤ 1) while every node is alive and none has come or gone for
   `settle_seconds`, so that a node that restarts again and again gets none back. Nor does one that
   followers cannot reach (depositions.py).
-* A stream with neither ISR nor ELR gets the replica that holds most as its leader, once all of the
-  last known ones have reported how far they reach (unclean_election.py).
+* A stream with neither ISR nor ELR gets the replica that holds most as its leader, once those that
+  may hold it have reported how far they reach (unclean_election.py).
 * A stream that is moved loses its old replicas once the new ones are in sync.
 * The feature level is raised to the level that every registered node understands.
 
@@ -45,12 +45,12 @@ from jetstream_server.metadata.state.commands import (
     SetCluster,
     TransferLeader,
 )
-from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.placement import Election, balancing_moves
 from jetstream_server.metadata.state.reassignment_commands import may_finish
 from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.replication.core.depositions import PAUSE_US, Depositions
-from jetstream_server.replication.core.unclean_election import ReplicaReport, choose_unclean
+from jetstream_server.replication.core.unclean_election import ReplicaReport, UncleanElections
 from jetstream_server.replication.sessions.messages import LogEnd
 
 MOVES_MAX = 64
@@ -104,6 +104,7 @@ class Controller:
         self._monotonic_clock = monotonic_clock
         self._settled_at_us = MonotonicUs(0)
         self._epoch: int | None = None
+        self._unclean_elections = UncleanElections()
         self._stuck: set[StreamId] = set()
         self._retry_at_us = MonotonicUs(0)
         self._depositions = Depositions(round(self._settings.pause_seconds * 1e6))
@@ -146,6 +147,7 @@ class Controller:
             epoch = self._metadata.controller_epoch
             if epoch != self._epoch:
                 self._epoch = epoch
+                self._unclean_elections = UncleanElections()
                 self._unsettle()
             if epoch is not None:
                 await self._round()
@@ -153,7 +155,8 @@ class Controller:
     async def _round(self) -> None:
         tables = self._metadata.registry
         try:
-            for command in unclean_elections(tables.streams, tables.nodes, self._log_ends()):
+            reports = current_reports(tables.streams, self._log_ends())
+            for command in self._unclean_elections.due(tables, reports, self._monotonic_clock()):
                 await self._elect(command)
             await self._hand_over_each(draining_moves(tables, MOVES_MAX))
             await self._raise_feature_level(tables)
@@ -312,25 +315,15 @@ def _led_by_draining_nodes(tables: Tables) -> Iterator[StreamMetadata]:
                     yield stream
 
 
-def unclean_elections(
-    streams: Mapping[StreamId, StreamMetadata],
-    nodes: Mapping[NodeId, NodeMetadata],
-    log_ends: LogEnds,
-) -> list[ElectLeader]:
-    """Commands for the streams whose last known replicas have all reported."""
-    reported = sorted({stream_id for known in log_ends.values() for stream_id in known})
-    commands = []
-    for stream_id in reported:
-        stream = streams.get(stream_id)
-        if stream is None or stream.leader != NO_NODE:
-            continue
-        reports: dict[NodeId, ReplicaReport] = {}
-        for node_id in sorted(log_ends):
-            log_end = log_ends[node_id].get(stream_id)
+def current_reports(
+    streams: Mapping[StreamId, StreamMetadata], log_ends: LogEnds
+) -> dict[StreamId, dict[NodeId, ReplicaReport]]:
+    """What nodes report of the streams as they are now."""
+    found: dict[StreamId, dict[NodeId, ReplicaReport]] = {}
+    for node_id, known in log_ends.items():
+        for stream_id, log_end in known.items():
+            stream = streams.get(stream_id)
             # **safety** In a later epoch the log may have continued.
-            if log_end is not None and log_end.leader_epoch == stream.leader_epoch:
-                reports[node_id] = log_end.report
-        command = choose_unclean(stream, nodes, reports)
-        if command is not None:
-            commands.append(command)
-    return commands
+            if stream is not None and log_end.leader_epoch == stream.leader_epoch:
+                found.setdefault(stream_id, {})[node_id] = log_end.report
+    return found

@@ -55,12 +55,11 @@ def stream_to_proto(stream: StreamMetadata) -> pb.Stream:
 
 def leaderless_state(stream: StreamMetadata, tables: Tables) -> str:
     """The nodes for which a stream without a leader waits: any one that is eligible, or else all
-    that may hold committed records."""
-    awaited = [
-        f"node {node_id}"
-        for node_id in stream.elr or stream.last_known
-        if not tables.is_alive(node_id)
-    ]
+    that may hold committed records, and then the other replicas."""
+    awaited: list[str] = []
+    for nodes in (stream.elr,) if stream.elr else (stream.last_known, stream.replicas):
+        down = [node_id for node_id in nodes if not tables.is_alive(node_id)]
+        awaited = awaited or [f"node {node_id}" for node_id in down]
     if not awaited:
         return "offline: no replica may lead it now"
     return f"offline: waits for {(' or ' if stream.elr else ' and ').join(awaited)}"
