@@ -118,13 +118,14 @@ def flush_what_earlier_runs_left(logs: Iterable[CommitLog], threads: Executor | 
 
     threads: the threads for it; by default FLUSHING_AT_A_TIME of its own.
     """
-    left = [log for log in logs if not log.offline_reason and _is_unflushed(log)]
+    left = [log for log in logs if is_unflushed(log)]
     with threads or ThreadPoolExecutor(FLUSHING_AT_A_TIME, "jetstream-opening") as threads:
         list(threads.map(_flush, left))
 
 
-def _is_unflushed(log: CommitLog) -> bool:
-    return log.flushed_offset < log.log_end_offset
+def is_unflushed(log: CommitLog) -> bool:
+    """Whether an opened log has records that a flush would put on disk."""
+    return not log.offline_reason and log.flushed_offset < log.log_end_offset
 
 
 def _flush(log: CommitLog) -> None:

@@ -57,7 +57,11 @@ from jetstream_server.replication.core.log_config import log_config_for
 from jetstream_server.replication.core.messages import Answer, FetchRequest
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.role_change import RoleChange
-from jetstream_server.replication.found_logs import flush_what_earlier_runs_left, open_log
+from jetstream_server.replication.found_logs import (
+    flush_what_earlier_runs_left,
+    is_unflushed,
+    open_log,
+)
 from jetstream_server.replication.listeners import Healer, Listeners, ProgressListener
 from jetstream_server.replication.run_record import RunRecordFile
 
@@ -202,12 +206,8 @@ class ReplicaManager:
         node = self._registry.nodes.get(node_id)
         if node is None:
             return None
-        return common_pb2.NodeAddress(
-            node_id=node.node_id,
-            grpc=node.addresses.grpc,
-            data=node.addresses.data,
-            http=node.addresses.http,
-        )
+        at = node.addresses
+        return common_pb2.NodeAddress(node_id=node_id, grpc=at.grpc, data=at.data, http=at.http)
 
     # Opening, and following the metadata.
 
@@ -295,7 +295,7 @@ class ReplicaManager:
 
     def _open(self, stream: StreamMetadata, *, clean: bool) -> Replica:
         """Open one replica. A problem takes only its own log offline."""
-        record = self._runs.record
+        record, is_alone = self._runs.record, stream.is_alone(self._node_id)
         is_suspect = stream.id in record.suspects
         log, unreadable_reason = open_log(
             self._disk,
@@ -304,14 +304,14 @@ class ReplicaManager:
             log_config_for(self.log_config, stream.config),
             record,
             clean=clean and not is_suspect,
-            is_only_replica=stream.is_alone(self._node_id),
+            is_only_replica=is_alone,
         )
         replica = Replica(
             stream,
             log,
             node_id=self._node_id,
             incarnation=self._incarnation,
-            rebuild=is_suspect and not stream.is_alone(self._node_id),
+            rebuild=is_suspect and not is_alone,
             unreadable_reason=unreadable_reason,
         )
         replica.on_commit = self._committed
@@ -319,6 +319,8 @@ class ReplicaManager:
         replica.on_unreadable = lambda *read: self.healer.suspect(*read)
         self._replicas[stream.id] = replica
         self._by_log[log] = replica
+        if stream.config.flush == "interval" and is_unflushed(log):
+            self._dirty[replica] = None
         return replica
 
     def _update(self, replica: Replica, stream: StreamMetadata) -> None:

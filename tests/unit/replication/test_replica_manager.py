@@ -23,7 +23,13 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import NodeId
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.metadata.state.changes import Change, NodeChanged, StreamChanged
+from jetstream_server.metadata.state.changes import (
+    Change,
+    NodeChanged,
+    StreamChanged,
+    StreamCreated,
+    StreamForgotten,
+)
 from jetstream_server.metadata.state.commands import (
     FEATURE_LEVEL_MAX,
     AlterStream,
@@ -291,6 +297,24 @@ async def test_a_stream_that_is_to_be_flushed_from_now_on_is_flushed_without_ano
     await eventually(lambda: bool(node.flushes.waiting))
     node.flushes.run()
     assert idle.log.flushed_offset == 1
+
+
+@on_loop
+async def test_what_an_idle_stream_left_unflushed_is_flushed_after_the_metadata_forgot_it(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path / "streams")
+    node.flush_interval_seconds = 0.01
+    node.start()
+    stream = node.create(config={"flush": "interval"}).stream
+    node.append(node.replica(stream), b"a", flush=False)
+    node.replicas.apply(StreamForgotten(stream))
+    node.replicas.apply(StreamCreated(stream))
+    log = node.replica(stream).log
+    assert (log.flushed_offset, log.log_end_offset) == (0, 1)
+    await eventually(lambda: bool(node.flushes.waiting))
+    node.flushes.run()
+    assert log.flushed_offset == 1
 
 
 @on_loop
