@@ -84,7 +84,8 @@ class Disk(Protocol):
         """Write all the buffers, back to back, from `position` on."""
 
     def pread(self, path: str, position: int, length: int) -> bytes:
-        """Read `length` bytes from `position` on; fewer only where the file ends."""
+        """Read `length` bytes from `position` on; fewer only where the file ends. The `filename` of
+        an OSError is the path."""
 
     def read_file(self, path: str) -> bytes: ...
 
@@ -181,6 +182,9 @@ class OsDisk:
                     break
                 data += more
             return data
+        except OSError as error:
+            error.filename = path
+            raise
         finally:
             self._release(opened)
 

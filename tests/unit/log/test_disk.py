@@ -42,6 +42,16 @@ def test_pread_is_short_only_at_the_end_of_the_file(tmp_path: Path) -> None:
     disk.close()
 
 
+def test_a_failed_pread_names_its_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "file")
+    disk = OsDisk()
+    disk.create(path)
+    with pytest.raises(OSError, match=path) as failed:
+        disk.pread(path, -1, 4)
+    assert failed.value.filename == path
+    disk.close()
+
+
 def test_create_refuses_to_replace_a_file(tmp_path: Path) -> None:
     disk, path = OsDisk(), str(tmp_path / "file")
     disk.create(path)

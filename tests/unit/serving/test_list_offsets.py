@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import LeaderEpoch, MonotonicUs, NodeId
 from jetstream_server.log.commit_log import CommitLog
+from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.replica import Replica
-from jetstream_server.serving.grpc.reads_service import _resolve
+from jetstream_server.replication.listeners import Healer, Listeners
+from jetstream_server.security.identity import ANONYMOUS
+from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.grpc.reads_service import ReadsService, _resolve
+from jetstream_server.serving.grpc.response_memory import ResponseMemoryLimiter
+from jetstream_server.serving.long_poll import LongPoll
+from jetstream_server.serving.stream_access import StreamAccess
+from tests.support.access import open_to_all
 from tests.support.log_batches import batch
-from tests.support.log_disk import MemoryDisk
+from tests.support.log_disk import FaultyDisk, MemoryDisk
+from tests.support.loops import on_loop
+from tests.support.node import Node
 from tests.unit.replication.cores import nodes, request, stream
 
 RECORDS = 10
@@ -76,3 +91,49 @@ def test_a_time_is_found_only_where_the_record_is_known_to_be_committed() -> Non
     replica.fetch(request(1, RECORDS, last_epoch=2, leader_epoch=4), MonotonicUs(0))
     assert _resolve(replica, _Query(timestamp_us=100)) == (RECORDS // 2, None)
     assert _resolve(replica, _Query(timestamp_us=200)) == (RECORDS, None)
+
+
+class Suspicions(Healer):
+    def __init__(self) -> None:
+        self.noted: list[tuple[int, BaseException | None]] = []
+
+    def suspect(
+        self,
+        replica: Replica,
+        offset: int,
+        error: JetstreamError | None = None,
+        *,
+        whole: bool = False,
+    ) -> None:
+        self.noted.append((offset, error.__cause__ if error is not None else None))
+
+
+@on_loop
+@pytest.mark.parametrize("failure", [errno.EIO, errno.EMFILE])
+@pytest.mark.parametrize("query", [_Query(timestamp_us=1), _Query(offset=0)])
+async def test_bytes_that_cannot_be_read_are_inspected_and_the_search_may_be_tried_again(
+    tmp_path: Path, query: pb.ListOffsetsRequest.Query, failure: int
+) -> None:
+    disk, healer, access = FaultyDisk(OsDisk()), Suspicions(), open_to_all()
+    node = Node(tmp_path / "streams", disk=disk)
+    node.open()
+    node.begin(Listeners(healer=healer))
+    replica = node.create()
+    node.append(replica, b"a")
+    service = ReadsService(
+        node.replicas,
+        LongPoll(lambda: True, access),
+        StreamAccess(access, node.replicas, node.cluster.registry),
+        ResponseMemoryLimiter(lambda peer: None),
+    )
+    query.stream.CopyFrom(common_pb2.StreamRef(id=replica.stream.id))
+    disk.fail("pread", ".log", failure)
+    call = cast(Call, SimpleNamespace(identity=ANONYMOUS, peer="ipv4:192.0.2.1:5"))
+    (result,) = (await service.ListOffsets(pb.ListOffsetsRequest(queries=[query]), call)).results
+    assert result.error.retriable
+    lacks = failure == errno.EMFILE
+    assert ("descriptor" if lacks else "is inspecting its file") in result.error.message
+    ((offset, cause),) = healer.noted
+    assert offset == 0
+    assert isinstance(cause, OSError)
+    assert cause.errno == failure

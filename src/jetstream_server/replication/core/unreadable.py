@@ -51,11 +51,15 @@ def end_unread(
     return UnavailableError(f"{problem}, and is inspecting its file; try again")
 
 
-def unsearched(stream: StreamMetadata, node_id: int) -> UnavailableError:
+def unsearched(
+    stream: StreamMetadata, node_id: int, cause: BaseException | None
+) -> UnavailableError:
     """Like `unread`, for a search by time."""
+    problem = f"node {node_id} could not search stream {stream.name!r} for a time"
+    if lacks_descriptors(cause):
+        return UnavailableError(f"{problem}: it has no file descriptor left; try again")
     return UnavailableError(
-        f"node {node_id} could not read some bytes while it searched stream {stream.name!r} for a "
-        "time, and is inspecting its file; try again"
+        f"{problem}, as it could not read some bytes, and is inspecting its file; try again"
     )
 
 

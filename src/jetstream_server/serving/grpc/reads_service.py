@@ -6,7 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 
-from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError, JetstreamError
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    JetstreamError,
+    StorageError,
+)
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc, common_pb2
 from jetstream_protocol.types import WallUs
@@ -143,13 +148,20 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
     def _resolve(
         self, replica: Replica, query: pb.ListOffsetsRequest.Query
     ) -> tuple[int, int | None]:
-        """Resolve. Raises UnavailableError for bad bytes, which are then inspected, and while the
-        log's beginning is missing."""
+        """Resolve. Raises UnavailableError for bad or unreadable bytes, which are then inspected,
+        and while the log's beginning is missing."""
         try:
             return _resolve(replica, query)
-        except CorruptBatchError as error:
-            self._replicas.suspect_file(replica, error.file, error)
-            raise unsearched(replica.stream, replica.node_id) from error
+        except StorageError as error:
+            cause = error.__cause__
+            if isinstance(error, CorruptBatchError):
+                file = error.file
+            elif isinstance(cause, OSError):
+                file = cause.filename or ""
+            else:
+                raise  # It is known.
+            self._replicas.suspect_file(replica, file, error)
+            raise unsearched(replica.stream, replica.node_id, cause) from error
 
 
 def _resolve(replica: Replica, query: pb.ListOffsetsRequest.Query) -> tuple[int, int | None]:
