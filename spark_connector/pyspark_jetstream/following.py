@@ -243,10 +243,19 @@ class Follower:
         return dict(zip(ends, epochs, strict=True))
 
     async def earliest(self, numbers: Iterable[int]) -> dict[int, int]:
+        """Where the streams begin; without the deleted ones, if failOnDataLoss is false."""
         asked = list(numbers)
-        known = await planning.settled(
-            lambda: planning.held(self._client, asked), planning.BEHIND_SECONDS
-        )
+        try:
+            known = await planning.settled(
+                lambda: planning.held(self._client, asked), planning.BEHIND_SECONDS
+            )
+        except StreamNotFoundError as error:
+            there = {stream.id for stream in await self._client.list_streams()}
+            left = [number for number in asked if number in there]
+            if self._options.fail_on_data_loss or left == asked:
+                raise
+            log.warning("%s; going on because failOnDataLoss is false", error.message)
+            return await self.earliest(left)
         return {number: held.earliest for number, held in known.items()}
 
     async def _seen(self) -> dict[int, Held]:

@@ -104,7 +104,8 @@ class JetstreamStreamReader(DataSourceStreamReader):
         parts = []
         for number, mark in stop.streams.items():
             offset = starts[number]
-            assert offset is not None
+            if offset is None:
+                continue  # Deleted.
             seen = begin.streams.get(number)
             epoch = seen.epoch if seen is not None and seen.offset == offset else -1
             parts.append(Range(number, mark.name, offset, mark.offset, epoch, mark.epoch))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -12,10 +13,12 @@ import pytest
 from jetstream_client import ClientConfig, StreamNotFoundError, UnavailableError
 from pyspark_jetstream import planning, scan
 from pyspark_jetstream.batch import _planned
+from pyspark_jetstream.checkpoint import Mark, Offsets
 from pyspark_jetstream.errors import DataLossError
 from pyspark_jetstream.options import read_options
 from pyspark_jetstream.ranges import Range
 from pyspark_jetstream.scan import Scan
+from pyspark_jetstream.stream import JetstreamStreamReader
 from tests.support.loops import on_loop
 from tests.unit.spark.log_client import LogClient
 from tests.unit.spark.test_marks import NO_LIMITS, follower_of
@@ -206,3 +209,26 @@ def test_an_end_that_is_not_committed_yet_is_no_loss(
         with pytest.raises(UnavailableError, match="no record of 'new'"):
             list(Scan(ClientConfig(), ("offset",), careful).read([Range(7, "new@new.>", 0, 10)]))
     assert executor.asked == 2
+
+
+@pytest.mark.parametrize("careful", ["true", "false"])
+def test_the_start_of_a_deleted_stream_in_a_repeated_batch_is_not_needed(
+    careful: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before PySpark 4.2 the start is unknown, if the stream was new in the batch."""
+    monkeypatch.setattr(planning, "BEHIND_SECONDS", 0.0)
+    options = {"servers": "x:1", "streams": "orders,new", "failOnDataLoss": careful}
+    reader = JetstreamStreamReader(read_options(options, "stream"))
+    with asyncio.Runner() as runner:
+        reader._runner = runner
+        reader._follower = runner.run(follower_of(LogClient({1: 100}), failOnDataLoss=careful))
+        begin = Offsets("c", {1: Mark("orders@orders.>", 90)}, {})
+        end = Offsets("c", {1: Mark("orders@orders.>", 100), 2: Mark("new@new.>", 5)}, {})
+        if careful == "true":
+            with pytest.raises(StreamNotFoundError):
+                reader.partitions(begin.to_json(), end.to_json())
+        else:
+            (task,) = reader.partitions(begin.to_json(), end.to_json())
+            assert [(part.stream_id, part.start, part.stop) for part in task.value] == [
+                (1, 90, 100)
+            ]
