@@ -64,13 +64,17 @@ class Rows(Mapping[Any, Any]):
     @property
     def lag(self) -> int | None:
         """How many offsets it was behind the high watermark when a server last answered; None: none
-        has answered yet."""
+        has answered yet. Too little right after an election: see `is_current`."""
         return None if self.heard_at is None else max(0, self._high_watermark - self.position)
 
     @property
     def is_current(self) -> bool:
-        """Whether it has everything that is committed, as far as a server said in the
-        last seconds."""
+        """Whether it has everything that is committed, as far as a server said in the last seconds.
+
+        For a moment after an election, above all after a restart of all nodes, a leader may not
+        know all that is committed, and does not say so here. `wait_until_current` waits until one
+        knows.
+        """
         in_touch = self.trouble is None and self._silence() < _SILENCE_SECONDS
         return self.failure is None and self.lag == 0 and in_touch
 
@@ -295,13 +299,17 @@ class Table(Mapping[Any, Any], Closing):
     @property
     def lag(self) -> int | None:
         """How many offsets it was behind the high watermark when a server last answered; None: none
-        has answered yet."""
+        has answered yet. Too little right after an election: see `is_current`."""
         return self._table.lag
 
     @property
     def is_current(self) -> bool:
-        """Whether it has everything that is committed, as far as a server said in the
-        last seconds."""
+        """Whether it has everything that is committed, as far as a server said in the last seconds.
+
+        For a moment after an election, above all after a restart of all nodes, a leader may not
+        know all that is committed, and does not say so here. `wait_until_current` waits until one
+        knows.
+        """
         return self._table.is_current
 
     @property
