@@ -64,6 +64,7 @@ class Node:
         self.flushes = Flushes()
         self.clocks = FakeClocks()
         self.flush_interval_seconds = 3600.0
+        self.unsettled: dict[int, StorageError] = {}
         self.disk = OsDisk() if disk is None else disk
         self.segment_bytes = segment_bytes
         folder.mkdir(exist_ok=True)
@@ -93,6 +94,7 @@ class Node:
             wall_clock=self.clocks.wall,
             monotonic_clock=self.clocks.monotonic,
             lease_held=lambda: True,
+            unsettled=self.unsettled,
         )
         self.replicas.open(clean=clean)
         return self.replicas

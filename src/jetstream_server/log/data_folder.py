@@ -51,6 +51,9 @@ class DataFolder:
     ) -> None:
         self.lost_streams = lost_streams
         """Whether the folder of all streams was missing although the data folder was in use."""
+        self.unsettled: dict[int, StorageError] = {}
+        """The streams whose log may lie in the wrong folder, by id, and why it could not be moved.
+        Their logs must not be opened."""
         self._disk = disk
         self._lock = lock
         # While it is open, the file system does not give its inode to another folder.
@@ -158,12 +161,14 @@ class DataFolder:
         Raises StorageError.
         """
         target = self.stream_directory(stream_id)
-        found = [at for known, at in self._quarantined() if known == stream_id]
-        if not found or max(found) < created_at_us or self._disk.exists(target):
+        if self._disk.exists(target):
             return False
         root = os.path.join(self.path, "quarantine")
-        source = os.path.join(root, f"{stream_id}.{max(found)}")
         try:
+            found = [at for known, at in self._quarantined() if known == stream_id]
+            if not found or max(found) < created_at_us:
+                return False
+            source = os.path.join(root, f"{stream_id}.{max(found)}")
             if self._disk.exists(source + OFFSETS_SUFFIX):
                 if self._disk.exists(target + OFFSETS_SUFFIX):
                     return False

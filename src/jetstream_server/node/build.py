@@ -237,6 +237,7 @@ def _environment(
         ),
         clocks=Clocks(),
         lost_streams=folder.lost_streams,
+        unsettled=folder.unsettled,
         folder_is_gone=start.state.folder_gone.is_set,
     )
 

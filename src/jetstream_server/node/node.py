@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import structlog
 
-from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.errors import StorageError, UnavailableError
 from jetstream_protocol.types import StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import Clocks
@@ -93,9 +93,9 @@ class Environment:
     connects to another node's data plane. make_flusher: makes it with its threads. closing_threads:
     close logs when the node stops, and flush them when it starts; None: the default ones. threads:
     a thread of that name, for work that must not block the loop. lost_streams: whether the folder
-    of all streams was missing although the data folder was in use. folder_is_gone: returns whether
-    the data folder has moved, so that nothing must be written at the end. spawn_compaction: starts
-    the process of a pass; None: the default.
+    of all streams was missing although the data folder was in use. unsettled: see DataFolder; it
+    may change. folder_is_gone: returns whether the data folder has moved, so that nothing must be
+    written at the end. spawn_compaction: starts the process of a pass; None: the default.
     """
 
     disk: Disk
@@ -107,6 +107,7 @@ class Environment:
     closing_threads: Callable[[], Executor] | None = None
     threads: Callable[[str], Executor] = _thread
     lost_streams: bool = False
+    unsettled: Mapping[int, StorageError] = field(default_factory=dict)
     folder_is_gone: Callable[[], bool] = _never
     spawn_compaction: Callable[[], subprocess.Popen[bytes]] | None = None
 
@@ -266,6 +267,7 @@ class NodeStart:
             wall_clock=clocks.wall,
             monotonic_clock=clocks.monotonic,
             lease_held=self.membership.lease_held,
+            unsettled=environment.unsettled,
         )
         damaged = replicas.open(clean=run.was_clean, threads=self._closing_threads())
         self.metadata.watch(replicas.apply)

@@ -32,11 +32,15 @@ def open_log(
     *,
     clean: bool,
     is_only_replica: bool,
+    unsettled: StorageError | None = None,
 ) -> tuple[CommitLog, str]:
     """Open a stream's log. Returns it, and why nothing of it could be read ("" if it could). A
-    problem takes the log offline; this never raises."""
+    problem takes the log offline; this never raises. unsettled: why it must not be opened, see
+    DataFolder."""
     unreadable_reason = ""
     try:
+        if unsettled is not None:
+            raise unsettled
         if stream.id in record.suspects:
             _forget_checkpoint(disk, directory)
         log = _lost_log(disk, stream, directory, config, record) or CommitLog.open(

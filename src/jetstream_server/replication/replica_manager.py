@@ -15,7 +15,7 @@ fetcher_manager.py chooses what each follower fetches from; isr.py changes the I
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 
 import structlog
@@ -50,6 +50,7 @@ from jetstream_server.metadata.state.changes import (
 )
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.replication import found_logs
 from jetstream_server.replication.closing import close_cleanly
 from jetstream_server.replication.core.counters import Counters
 from jetstream_server.replication.core.incompleteness import incompleteness_recorded
@@ -57,11 +58,6 @@ from jetstream_server.replication.core.log_config import log_config_for
 from jetstream_server.replication.core.messages import Answer, FetchRequest
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.role_change import RoleChange
-from jetstream_server.replication.found_logs import (
-    flush_what_earlier_runs_left,
-    is_unflushed,
-    open_log,
-)
 from jetstream_server.replication.listeners import Healer, Listeners, ProgressListener
 from jetstream_server.replication.run_record import RunRecordFile
 
@@ -92,8 +88,10 @@ class ReplicaManager:
         wall_clock: WallClock,
         monotonic_clock: MonotonicClock,
         lease_held: Callable[[], bool],
+        unsettled: Mapping[int, StorageError],
     ) -> None:
-        """lease_held: returns whether this node's session lease holds at this moment."""
+        """lease_held: returns whether this node's session lease holds at this moment. unsettled:
+        see DataFolder."""
         self._node_id = NodeId(node_id)
         self._registry = registry
         self._disk = disk
@@ -105,6 +103,7 @@ class ReplicaManager:
         self._wall_clock = wall_clock
         self._monotonic_clock = monotonic_clock
         self._lease_held = lease_held
+        self._unsettled = unsettled
         self._incarnation = NOT_REGISTERED
         self._replicas: dict[StreamId, Replica] = {}
         self._dirty: dict[Replica, None] = {}  # flush `interval`: appended to since the last round
@@ -219,7 +218,7 @@ class ReplicaManager:
         """
         for stream in self._registry.streams_of(self._node_id):
             self._open(stream, clean=clean)
-        flush_what_earlier_runs_left([r.log for r in self._replicas.values()], threads)
+        found_logs.flush_what_earlier_runs_left([r.log for r in self._replicas.values()], threads)
         return [
             replica.stream.id
             for replica in self._replicas.values()
@@ -297,7 +296,7 @@ class ReplicaManager:
         """Open one replica. A problem takes only its own log offline."""
         record, is_alone = self._runs.record, stream.is_alone(self._node_id)
         is_suspect = stream.id in record.suspects
-        log, unreadable_reason = open_log(
+        log, unreadable_reason = found_logs.open_log(
             self._disk,
             stream,
             f"{self._directory}/{stream.id}",
@@ -305,6 +304,7 @@ class ReplicaManager:
             record,
             clean=clean and not is_suspect,
             is_only_replica=is_alone,
+            unsettled=self._unsettled.get(stream.id),
         )
         replica = Replica(
             stream,
@@ -319,7 +319,7 @@ class ReplicaManager:
         replica.on_unreadable = lambda *read: self.healer.suspect(*read)
         self._replicas[stream.id] = replica
         self._by_log[log] = replica
-        if stream.config.flush == "interval" and is_unflushed(log):
+        if stream.config.flush == "interval" and found_logs.is_unflushed(log):
             self._dirty[replica] = None
         return replica
 

@@ -13,6 +13,8 @@ has acknowledged.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import structlog
 
 from jetstream_protocol.errors import StorageError
@@ -44,9 +46,9 @@ class UnknownStreams:
         """Set unknown folders aside. Call it before the logs are opened, and after a metadata
         barrier: before the barrier, a stream might just not be known here yet. journal_loss: see
         MetadataStatus."""
+        for stream in self._registry.streams_of(NodeId(self._folder.node_id)):
+            self._settle(stream, self._take_back)
         try:
-            for stream in self._registry.streams_of(NodeId(self._folder.node_id)):
-                self._take_back(stream)
             for stream_id in self._folder.stream_ids():
                 found = self._registry.streams.get(StreamId(stream_id))
                 if found is None or self._is_elsewhere(found):
@@ -67,17 +69,26 @@ class UnknownStreams:
     def apply(self, change: Change) -> None:
         """Take back a stream that appears while the node runs, and set aside what is left of one
         that was here before and comes to this node again. Called before its log is opened."""
-        node_id = self._folder.node_id
+        match change:
+            case StreamCreated(stream) if not self._is_elsewhere(stream):
+                self._settle(stream, self._take_back)
+            case StreamChanged(before, after):
+                if self._is_elsewhere(before) and not self._is_elsewhere(after):
+                    self._settle(after, self._begin_anew)
+
+    def _settle(self, stream: StreamMetadata, move: Callable[[StreamMetadata], None]) -> None:
+        """Move a stream's folder before its log is opened. **safety** If it cannot be moved, the
+        log must not be opened: it would be trusted, although it lacks what this node has
+        acknowledged."""
+        self._folder.unsettled.pop(stream.id, None)
         try:
-            match change:
-                case StreamCreated(stream) if node_id in stream.copies:
-                    self._take_back(stream)
-                case StreamChanged(before, after):
-                    is_new = node_id in after.copies and node_id not in before.copies
-                    if is_new and self._folder.has_stream(after.id):
-                        self._set_aside(after.id, "")
-        except (OSError, StorageError) as error:
-            logger.error("quarantine_failed", reason=str(error))
+            move(stream)
+        except StorageError as error:
+            self._folder.unsettled[stream.id] = error
+
+    def _begin_anew(self, stream: StreamMetadata) -> None:
+        if self._folder.has_stream(stream.id):
+            self._set_aside(stream.id, "")
 
     def _is_elsewhere(self, stream: StreamMetadata) -> bool:
         """Whether the stream was moved to other nodes."""

@@ -135,6 +135,39 @@ async def test_a_log_that_cannot_be_opened_takes_one_stream_offline_and_no_other
 
 
 @on_loop
+@pytest.mark.parametrize("replicas", [(0,), (0, 1)])
+@pytest.mark.parametrize("live", [False, True])
+async def test_a_stream_whose_folder_is_not_in_its_place_is_offline_until_it_is(
+    tmp_path: Path, replicas: tuple[int, ...], live: bool
+) -> None:
+    """An empty log in its place would be trusted, and could be elected."""
+    node = Node(tmp_path / "streams", nodes=2)
+    node.start()
+    other = node.create("other", "other").stream
+    stream = node.create(replicas=replicas).stream
+    node.unsettled[stream.id] = StorageError("taking stream 5 back: Input/output error")
+    if live:
+        node.replicas.apply(StreamForgotten(stream))
+        node.replicas.apply(StreamCreated(stream))
+    else:
+        node.restart()
+    replica = node.replica(stream)
+    assert "taking stream 5 back" in replica.log.offline_reason
+    assert replica.needs_rebuild == (len(replicas) > 1)
+    with pytest.raises(StorageError, match="taking stream 5 back"):
+        replica.read(0, 1 << 20)
+    assert not node.replica(other).log.offline_reason
+    if len(replicas) > 1:
+        assert replica.leadership is None
+    else:
+        with pytest.raises(StorageError, match="taking stream 5 back"):
+            node.append(replica, b"a")
+    node.unsettled.clear()
+    node.restart()
+    assert not node.replica(stream).log.offline_reason
+
+
+@on_loop
 async def test_a_log_newer_than_the_metadata_takes_one_stream_offline_and_keeps_its_records(
     tmp_path: Path,
 ) -> None:

@@ -1,5 +1,6 @@
 """What becomes of the folders of streams that the metadata does not know."""
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from jetstream_server.replication.found_logs import open_log
 from jetstream_server.replication.unknown_streams import UnknownStreams
 from tests.support.clocks import WALL_US, FakeClocks
 from tests.support.log_batches import batch
+from tests.support.log_disk import FaultyDisk
 from tests.unit.metadata.cluster import Cluster
 
 WEEK_US = 7 * 86_400_000_000
@@ -158,6 +160,55 @@ def test_what_was_set_aside_does_not_pass_for_the_newer_copy_that_the_disk_lost(
     assert names(folder, "quarantine") == [f"{here.id}.{WALL_US}", f"{here.id}.{WALL_US}.offsets"]
     folder.close()
     disk.close()
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_what_cannot_be_taken_back_is_not_to_be_opened_and_keeps_nothing_else_from_it(
+    tmp_path: Path, live: bool
+) -> None:
+    disk = FaultyDisk(OsDisk())
+    folder = DataFolder.open(disk, str(tmp_path), node_id=0)
+    cluster = Cluster(nodes=1)
+    streams = [cluster.create(name, name, replicas=(0,)) for name in ("bad", "good", "new")]
+    bad, good, _ = streams
+    for stream in (bad, good):
+        (tmp_path / "quarantine" / f"{stream.id}.{max(stream.created_at_us, WALL_US)}").mkdir()
+
+    def settle() -> None:
+        unknown = UnknownStreams(folder, cluster.registry, FakeClocks().wall, lost_through=0)
+        if live:
+            for stream in streams:
+                unknown.apply(StreamCreated(stream))
+        else:
+            unknown.sort_out("")
+
+    disk.fail("rename", f"/{bad.id}.{max(bad.created_at_us, WALL_US)}", errno.EIO)
+    settle()
+    disk.heal()
+    assert list(folder.unsettled) == [bad.id]
+    assert f"taking stream {bad.id} back: " in folder.unsettled[bad.id].message
+    assert str(good.id) in names(folder, "streams")
+    settle()
+    assert not folder.unsettled
+    assert names(folder, "streams") == [str(bad.id), str(good.id)]
+    folder.close()
+
+
+def test_a_stream_whose_remains_cannot_be_set_aside_is_not_to_be_opened(tmp_path: Path) -> None:
+    disk = FaultyDisk(OsDisk())
+    folder = DataFolder.open(disk, str(tmp_path), node_id=0)
+    cluster = Cluster(nodes=2)
+    here = cluster.create(replicas=(0, 1))
+    elsewhere = replace(here, replicas=(NodeId(1),))
+    (tmp_path / "streams" / str(here.id)).mkdir()
+    unknown = UnknownStreams(folder, cluster.registry, FakeClocks().wall, lost_through=0)
+    disk.fail("rename", "", errno.EIO)
+    unknown.apply(StreamChanged(elsewhere, here))
+    assert list(folder.unsettled) == [here.id]
+    disk.heal()
+    unknown.apply(StreamChanged(elsewhere, here))
+    assert not folder.unsettled
+    folder.close()
 
 
 @pytest.mark.parametrize(("isr", "is_deleted"), [((0, 1), True), ((1,), True), ((0,), False)])
