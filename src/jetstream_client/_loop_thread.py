@@ -30,9 +30,21 @@ class LoopThread:
         self._closed = False
 
     @property
+    def is_here(self) -> bool:
+        """Whether it is of this process, which is no fork of its own."""
+        return os.getpid() == self._process
+
+    @property
     def is_running(self) -> bool:
         """Whether it runs in this process: it was used and is not closed."""
-        return self._loop is not None and not self._closed and os.getpid() == self._process
+        return self._loop is not None and not self._closed and self.is_here
+
+    def check_caller(self) -> None:
+        """Raise InvalidRequestError in the loop's own thread, which cannot wait for itself."""
+        if threading.current_thread() is self._thread:
+            raise InvalidRequestError(
+                "a Client's own thread cannot wait for it: use AsyncClient in coroutines"
+            )
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """What the coroutine returns or raises. Interrupted (Ctrl-C), it is cancelled."""
@@ -60,7 +72,7 @@ class LoopThread:
                 coroutine.close()
 
     def _submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
-        if os.getpid() != self._process:
+        if not self.is_here:
             raise InvalidRequestError(
                 "this client was made in another process, of which this one is a fork, and gRPC "
                 "does not work in one: start processes by multiprocessing's 'spawn', and make a "
@@ -72,10 +84,7 @@ class LoopThread:
             if self._loop is None:
                 self._start()
             assert self._loop is not None
-            if threading.current_thread() is self._thread:
-                raise InvalidRequestError(
-                    "a Client's own thread cannot wait for it: use AsyncClient in coroutines"
-                )
+            self.check_caller()
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def _start(self) -> None:
@@ -106,7 +115,7 @@ class LoopThread:
                 return
             self._closed = True
             loop, thread = self._loop, self._thread
-        if loop is None or thread is None or os.getpid() != self._process:
+        if loop is None or thread is None or not self.is_here:
             return
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

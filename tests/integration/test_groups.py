@@ -222,6 +222,23 @@ def test_a_listener_commits_what_goes_to_another_member(client: Client, moving: 
     assert committed(client, moving) == read
 
 
+def test_a_listener_closes_the_client_that_is_being_closed(client: Client, moving: str) -> None:
+    told: list[int] = []
+
+    def revoked(names: Sequence[str]) -> None:
+        own.close()
+        told.append(len(names))
+
+    own = Client.from_config(client.config)
+    member = own.consume_group(moving, moving, on_revoked=revoked)
+    next(member)
+    closing = threading.Thread(target=own.close, daemon=True)
+    closing.start()
+    closing.join(60)  # It would hang for ever.
+    assert not closing.is_alive()
+    assert told == [2]
+
+
 def test_after_an_error_a_listener_does_not_commit_what_was_being_handled(
     client: Client, moving: str
 ) -> None:

@@ -21,6 +21,7 @@ from jetstream_client.clients.blocking_security import SecurityMethods
 from jetstream_client.clients.blocking_streams import StreamMethods
 from jetstream_client.clients.one_name import with_one_name
 from jetstream_client.processing.listeners import in_thread
+from jetstream_client.processing.threads import is_handler
 from jetstream_client.publishing.ack import PublishResult
 from jetstream_client.publishing.batched_publisher import AsyncPublisher
 from jetstream_client.publishing.blocking_publisher import Publisher
@@ -131,7 +132,9 @@ class Client(
         elsewhere = {name: in_thread(each) for name, each in callbacks.items()}  # type: ignore[type-var]
         self._client = AsyncClient.observed(config, cast("Callbacks", elsewhere))
         self._thread = LoopThread()
-        self._closing = threading.RLock()
+        self._choosing = threading.RLock()  # A signal handler may close it, too.
+        self._closer: threading.Thread | None = None
+        self._has_closed = threading.Event()
 
     def publish(
         self,
@@ -458,10 +461,26 @@ class Client(
 
     def close(self) -> None:
         """Send what was published, commit what consumers are done with, close every connection, and
-        end the client's thread. Idempotent. Raises what a consumer's `close` does."""
-        with self._closing:  # A thread that comes second would else cut the first one short.
+        end the client's thread. Idempotent: while another thread closes it, waits for that one; a
+        listener, callback or handler, for which that one may wait, does not.
+
+        Raises what a consumer's `close` does, and InvalidRequestError in the client's own thread.
+        """
+        if not self._thread.is_here:
+            return
+        self._thread.check_caller()
+        this = threading.current_thread()
+        with self._choosing:
+            closer = self._closer = self._closer or this
+        if closer is not this:
+            if not is_handler(this):
+                self._has_closed.wait()
+            return
+        try:
+            if self._thread.is_running:
+                self._thread.run(self._client.aclose())
+        finally:
             try:
-                if self._thread.is_running:
-                    self._thread.run(self._client.aclose())
-            finally:
                 self._thread.close()
+            finally:
+                self._has_closed.set()

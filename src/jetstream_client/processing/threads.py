@@ -59,6 +59,15 @@ class _Limit(AbstractAsyncContextManager[None]):
             raise exceeded(self._seconds) from None
 
 
+class _Handler(threading.Thread):
+    """Runs functions of the program, for whose end the client may wait."""
+
+
+def is_handler(thread: threading.Thread) -> bool:
+    """Whether it is one of HandlerThreads."""
+    return isinstance(thread, _Handler)
+
+
 class HandlerThreads(Generic[_A, _R]):
     """Calls `function` in threads, as many as there are calls at a time. Use it in one event loop;
     `close` may be called in any thread. seconds: the limit of a call; None: no limit."""
@@ -85,7 +94,7 @@ class HandlerThreads(Generic[_A, _R]):
         if self._running > self._threads:
             self._threads += 1
             name = f"jetstream-handler_{self._threads}"
-            threading.Thread(target=self._serve, name=name, daemon=True).start()
+            _Handler(target=self._serve, name=name, daemon=True).start()
         self._calls.put(call)
         ended = call.ended
         ended.add_done_callback(lambda _: self._has_ended(call))

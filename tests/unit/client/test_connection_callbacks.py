@@ -19,7 +19,7 @@ NOWHERE = "127.0.0.1:1"
 
 PROGRAM = """
 import threading
-from jetstream_client import Client, UnavailableError
+from jetstream_client import Client, InvalidRequestError, UnavailableError
 
 async def trouble():
     client._client._events.failed(UnavailableError("nobody answers"))
@@ -58,6 +58,18 @@ called.wait()
 client.close()
 """
 
+CLOSED_BY_COROUTINE = """
+async def close_in_the_loop():
+    try:
+        client.close()
+    except InvalidRequestError as error:
+        print(error.message)
+
+client = Client("127.0.0.1:1", closed_cb=close_in_the_loop)
+client._thread.run(trouble())
+client.close()
+"""
+
 NEVER_CLOSED = """
 client = Client("127.0.0.1:1", error_cb=hang)
 client._thread.run(trouble())
@@ -70,10 +82,14 @@ called.wait()
     [
         (CLOSED_BY, ["closed_cb", "closed in the callback"]),
         (CLOSED_BY_CLOSED, ["closed in the callback"]),
+        (
+            CLOSED_BY_COROUTINE,
+            ["a Client's own thread cannot wait for it: use AsyncClient in coroutines"],
+        ),
         (HANGING, ["closed_cb"]),
         (NEVER_CLOSED, []),
     ],
-    ids=["closes", "closes once more", "hangs", "hangs and is not closed"],
+    ids=["closes", "closes once more", "closes in the loop", "hangs", "hangs and is not closed"],
 )
 def test_a_program_ends_whatever_its_callback_does(program: str, printed: list[str]) -> None:
     ran = subprocess.run(
