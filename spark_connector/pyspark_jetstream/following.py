@@ -120,7 +120,9 @@ class Follower:
         self._check_names(start)
         latest = self.latest
         if targets is not None:
-            latest = {n: min(latest[n], end) for n, end in targets.items() if n in latest}
+            # The node that was asked for them may have left out a stream that the query has read.
+            ends_max = {n: mark.offset for n, mark in marks.items()} | dict(targets)
+            latest = {n: min(end, ends_max[n]) for n, end in latest.items() if n in ends_max}
         latest = await self._not_below(marks, latest)
         starts = {n: marks[n].offset if n in marks else known[n].earliest for n in latest}
         if start is None or start.initial:

@@ -106,6 +106,29 @@ def test_a_stream_that_was_read_and_is_not_listed_for_a_moment_keeps_its_mark(
     scenario()
 
 
+@pytest.mark.parametrize("careful", ["true", "false"])
+@pytest.mark.parametrize("chosen", [("", "orders.*"), ("orders,orders_eu", "")])
+def test_a_run_whose_targets_lack_a_stream_that_was_read_keeps_its_mark(
+    careful: str, chosen: tuple[str, str]
+) -> None:
+    @on_loop
+    async def scenario() -> None:
+        names, (streams, pattern) = {2: "orders_eu"}, chosen
+        options = {"streams": streams, "streamPattern": pattern, "failOnDataLoss": careful}
+        client = Behind({1: 100, 2: 5}, names=names)
+        follower = await follower_of(client, **options)
+        start = await follower.next_offsets(await follower.initial(), NO_LIMITS, None)
+        client.ends = {1: 101, 2: 6}
+        again = await follower_of(client, **options)
+        client.listed_late, client.late = {1: 101}, 1
+        targets = await again.targets()
+        assert targets == {1: 101}
+        end = await again.next_offsets(start, NO_LIMITS, targets)
+        assert {n: mark.offset for n, mark in end.streams.items()} == {1: 101, 2: 5}
+
+    scenario()
+
+
 @pytest.mark.parametrize("moment", ["initial", "targets", "next", "epochs"])
 def test_a_listed_stream_that_its_leader_does_not_know_yet_is_read(
     moment: str, monkeypatch: pytest.MonkeyPatch
