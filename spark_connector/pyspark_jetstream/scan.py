@@ -143,12 +143,13 @@ class Scan:
             except UnavailableError as error:
                 if not _is_cut_off(client, part):
                     raise
-                position = part.stop
                 self._lost(
                     f"stream {part.name!r} ends before offset {part.stop}, up to which a batch was "
                     f"planned ({one_line(error)}): its log was cut back",
                     error,
                 )
+                stop = min(part.stop, self._latest(client, part))
+                part = replace(part, stop=max(position, stop), stop_epoch=-1)
 
     def _check_end(self, part: Range, messages: Messages) -> None:
         """Check that the last record is of the history in which the range was planned."""

@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 
-from jetstream_client import ClientConfig, StreamNotFoundError, UnavailableError
+from jetstream_client import (
+    ClientConfig,
+    OffsetOutOfRangeError,
+    StreamNotFoundError,
+    UnavailableError,
+)
 from pyspark_jetstream import planning, scan
 from pyspark_jetstream.batch import _planned
 from pyspark_jetstream.checkpoint import Mark, Offsets
@@ -232,6 +237,41 @@ def test_an_end_that_is_not_committed_yet_is_no_loss(
         with pytest.raises(UnavailableError, match="no record of 'new'"):
             list(Scan(ClientConfig(), ("offset",), careful).read([Range(7, "new@new.>", 0, 10)]))
     assert executor.asked == 2
+
+
+@pytest.mark.parametrize("times", [0, 1])
+def test_a_range_whose_end_was_cut_off_is_read_up_to_what_is_left(
+    times: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class CutBack(Executor):
+        def consume(self, *asked: Any, **more: Any) -> Any:
+            self.position, self.stop = asked[1], more["stop"]
+            return self
+
+        def batches(self) -> Iterator[Any]:
+            self.asked += 1
+            if self.asked <= self.times:
+                raise UnavailableError("nobody leads")
+            stop = min(self.stop, 6)
+            rows = [f"{self.position} to {stop}"]
+            yield SimpleNamespace(next_offset=stop, last_epoch=1, iter_batches=lambda *_: rows)
+            if stop < self.stop:
+                raise UnavailableError("no record of 'new' for 30 s")
+
+        def fetch(self, _: int, offset: int, **__: object) -> Any:
+            if offset > 6:
+                raise OffsetOutOfRangeError("offset 10 is beyond the end", 0, 6)
+            return []
+
+        def offset_at(self, *_: object) -> int:
+            return 6
+
+    monkeypatch.setattr(Scan, "_finished", lambda _, batch: batch)
+    cut_back = CutBack(times)
+    monkeypatch.setattr(scan, "client_for", lambda _: cut_back)
+    parts = [Range(7, "new@new.>", 0, 10, stop_epoch=3)]
+    assert list(Scan(ClientConfig(), ("offset",), False).read(parts)) == ["0 to 6"]
+    assert len([said for said in caplog.messages if "its log was cut back" in said]) == 1
 
 
 @pytest.mark.parametrize("careful", ["true", "false"])
