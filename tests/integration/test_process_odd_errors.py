@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from jetstream_client import AsyncClient, Client, Message
@@ -53,6 +55,18 @@ def test_threads_end_with_the_error_of_the_handler(
     assert (done.records, done.dead_letters, done.failures) == (1, 1, 2)
     kind, text = said(client, name)
     assert (kind, text) == (type(error).__name__, EXPECTED[kind])
+
+
+def test_a_handler_that_exits_has_failed_and_the_client_goes_on(client: Client) -> None:
+    prepare(client, "exits")
+
+    def handler(message: Message) -> None:
+        if message.value == b"1":
+            sys.exit(3)
+
+    with pytest.raises(RuntimeError, match="the handler raised SystemExit"):
+        client.process("exits", handler, cursor="p", stop="latest", retries=0)
+    assert client.describe_cursor("p", "exits").offset == 1
 
 
 @odd_errors

@@ -147,13 +147,15 @@ class _Call:
     def _set(self, result: Any, error: BaseException | None) -> None:
         if error is None:
             self.ended.set_result(result)
-        elif isinstance(error, StopIteration):  # A future takes none, as no coroutine raises one.
-            self.ended.set_exception(_raised_from(error))
         else:
-            self.ended.set_exception(error)
+            self.ended.set_exception(as_error(error))
 
 
-def _raised_from(error: StopIteration) -> RuntimeError:
-    wrapped = RuntimeError("the handler raised StopIteration")
+def as_error(error: BaseException) -> Exception:
+    """The same; a RuntimeError in place of an exception that a coroutine cannot raise, or that
+    would end its loop, as that of `sys.exit` would."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    wrapped = RuntimeError(f"the handler raised {type(error).__name__}")
     wrapped.__cause__ = error
     return wrapped

@@ -125,6 +125,34 @@ def test_threads_that_close_a_client_at_once_both_return() -> None:
     assert failures == []
 
 
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_a_callback_that_exits_ends_neither_its_client_nor_the_calls_of_others(
+    is_coroutine: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def exit_in_the_loop(_: object) -> None:
+        sys.exit(3)
+
+    def exit_in_a_thread(_: object) -> None:
+        sys.exit(3)
+
+    async def trouble() -> None:
+        client._client._events.failed(UnavailableError("nobody answers"))
+
+    def use() -> None:
+        client._thread.run(trouble())
+        client.close()
+
+    told: list[str] = []
+    exits = exit_in_the_loop if is_coroutine else exit_in_a_thread
+    client = Client(NOWHERE, error_cb=exits, closed_cb=lambda: told.append("closed"))
+    using = threading.Thread(target=use, daemon=True)
+    using.start()
+    using.join(SECONDS_MAX)
+    assert not using.is_alive()
+    assert told == ["closed"]
+    assert "the handler raised SystemExit" in caplog.text
+
+
 @on_loop
 async def test_a_client_closed_by_its_own_coroutine_or_twice_tells_so_once() -> None:
     said: list[str] = []

@@ -1,6 +1,8 @@
 """Threads that call a handler: what the handler raises reaches the caller, whatever it is."""
 
 import asyncio
+import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -24,8 +26,23 @@ def test_what_the_handler_returns_is_the_result() -> None:
     assert call(lambda number: number + 1, 5.0) == 4
 
 
+def cancel(_: object) -> None:
+    raise asyncio.CancelledError
+
+
 @pytest.mark.parametrize("seconds", [None, 5.0])
-def test_a_handler_that_takes_the_next_of_nothing_has_failed(seconds: float | None) -> None:
-    with pytest.raises(RuntimeError, match="the handler raised StopIteration") as raised:
-        call(lambda _: next(iter(())), seconds)
-    assert isinstance(raised.value.__cause__, StopIteration)
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (lambda _: next(iter(())), StopIteration),
+        (lambda _: sys.exit(3), SystemExit),
+        (cancel, asyncio.CancelledError),
+    ],
+    ids=["takes the next of nothing", "exits", "is cancelled"],
+)
+def test_a_handler_that_raises_what_is_no_error_has_failed(
+    function: Callable[[object], object], kind: type[BaseException], seconds: float | None
+) -> None:
+    with pytest.raises(RuntimeError, match=f"the handler raised {kind.__name__}") as raised:
+        call(function, seconds)
+    assert isinstance(raised.value.__cause__, kind)
