@@ -140,7 +140,8 @@ async def echo(url: str, options: NatsOptions) -> None:
     )
     await inbox.connect([url], options, timeout=5.0)
     try:
-        await inbox.publish(f"{inbox.prefix}7", b"hello", "", [])
+        deadline = asyncio.get_running_loop().time() + 5.0
+        await inbox.publish(f"{inbox.prefix}7", b"hello", "", [], deadline)
         assert await heard == ("7", b"hello")
     finally:
         await inbox.close()

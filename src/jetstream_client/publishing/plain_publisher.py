@@ -208,14 +208,16 @@ class PlainPublisher:
                 inbox = await self.connected(deadline)
             if options.ack_level == "none":
                 route.check_listening(options.acks)
-                await inbox.publish(target, payload, "", sent_headers)
+                await inbox.publish(target, payload, "", sent_headers, deadline)
                 return PublishResult(subject)
             repeats = options.msg_id is not None and route.recognises_ids(timeout)
             pending = self._expect(Place(target, route), subject, options.acks, deadline, repeats)
             is_doubtful, acked = False, frozenset[str]()
             while True:
                 try:
-                    await inbox.publish(pending.target, payload, pending.token, sent_headers)
+                    await inbox.publish(
+                        pending.target, payload, pending.token, sent_headers, deadline
+                    )
                     return await pending.future
                 except JetstreamError as error:
                     failure = error

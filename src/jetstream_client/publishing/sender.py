@@ -246,7 +246,8 @@ class Sender:
             token = f"{self._key}{sending.token}"
             ack_inbox = (inbox.prefix + token).encode()
             payload = envelope.encode_batch(encoded, ack_inbox=ack_inbox)
-            await inbox.publish(self._target, payload, "" if self._route.services else token, [])
+            token = "" if self._route.services else token
+            await inbox.publish(self._target, payload, token, [], batch.deadline)
         except JetstreamError as error:
             self._settle(
                 self._in_flight.not_sent(sending.token, error, self._loop.time(), random.random())

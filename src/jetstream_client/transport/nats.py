@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from importlib import import_module
 from ssl import SSLContext
@@ -34,7 +34,13 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
+    from jetstream_client.transport.nats_socket import NatsSocket
+
 _NO_RESPONDERS = "503"
+_BUFFER_BYTES = 2 * 1024 * 1024
+"""So many bytes may wait in nats-py for NATS to take them."""
+_COMMAND_BYTES = 256
+"""At most, of a message's command beside its subject and headers."""
 _GREETING_SECONDS = 0.5
 """NATS greets at once. After this time the client checks what else may listen there."""
 # nats-py hands the server's error on in lower case.
@@ -104,7 +110,9 @@ class NatsInbox:
         self._on_answer = on_answer
         self._on_refusal = on_refusal
         self._client: NatsClient | None = None
+        self._socket: NatsSocket | None = None
         self._answers: Subscription | None = None
+        self._filling: asyncio.Task[None] | None = None  # The publish that has filled the buffer.
         self.prefix = ""
         self._servers: list[str] = []
         self._failure: asyncio.Future[JetstreamError] | None = None
@@ -132,24 +140,28 @@ class NatsInbox:
         """
         from nats.aio.client import Client as NatsClient
 
+        from jetstream_client.transport.nats_socket import NatsSocket, end
+
         options.check_files()
         context = options.ssl_context()
         self._servers, options = login_of(urls, options)
         self._patient = patient
         client = NatsClient()
+        socket = NatsSocket()
+        if not self._servers[0].startswith("ws"):
+            client._transport = socket
         self._failure = asyncio.get_running_loop().create_future()
         connecting = asyncio.ensure_future(self._connect(client, options, context))
         looking = asyncio.ensure_future(self._look_who_listens())
         try:
             await self._first_of(connecting, self._failure, timeout)
         except BaseException:
-            connecting.cancel()
-            await asyncio.gather(connecting, return_exceptions=True)
-            await client.close()
+            await end([connecting])
+            await self._end(client, socket)
             raise
         finally:
             looking.cancel()
-        self._client = client
+        self._client, self._socket = client, socket
         self._events.connected("nats", ", ".join(self._servers))
 
     async def _first_of(
@@ -201,6 +213,7 @@ class NatsInbox:
             max_reconnect_attempts=-1,
             reconnect_time_wait=1,
             connect_timeout=2,
+            pending_size=_BUFFER_BYTES,
             tls=context,
             user=options.user,
             password=options.password,
@@ -212,31 +225,58 @@ class NatsInbox:
         self._answers = await client.subscribe(self.prefix + "*", cb=self._on_message)
 
     async def publish(
-        self, subject: str, payload: bytes, token: str, headers: list[tuple[str, str]]
+        self,
+        subject: str,
+        payload: bytes,
+        token: str,
+        headers: list[tuple[str, str]],
+        deadline: float,
     ) -> None:
         """Hand over to the connection; with `token` "" no answer is asked for.
 
-        If it raises, nothing was sent.
+        Waits until `deadline`, by the event loop's clock, if NATS takes nothing. If it raises,
+        nothing was sent.
         """
         from nats import errors
 
-        assert self._client is not None
+        client = self._client
+        assert client is not None
+        size = len(payload) + 4 * (len(subject) + sum(len(a) + len(b) + 4 for a, b in headers))
+        publishing = client.publish(
+            subject,
+            payload,
+            self.prefix + token if token else "",
+            OutgoingHeaders(headers) if headers else None,
+        )
         try:
-            await self._client.publish(
-                subject,
-                payload,
-                self.prefix + token if token else "",
-                OutgoingHeaders(headers) if headers else None,
-            )
+            if client.pending_data_size + size + _COMMAND_BYTES < _BUFFER_BYTES:
+                await publishing  # Does not wait.
+            else:
+                await self._when_there_is_room(publishing, deadline)
         except errors.MaxPayloadError as error:
             raise MessageTooLargeError(
                 f"{len(payload)} bytes are more than NATS takes in one message: "
-                f"{self._client.max_payload}"
+                f"{client.max_payload}"
             ) from error
         except (errors.BadSubjectError, errors.BadHeaderError, ValueError) as error:
             raise InvalidRequestError(f"NATS cannot carry this message: {error}") from error
         except errors.Error as error:
             raise UnavailableError(f"cannot publish to NATS: {error}") from error
+
+    async def _when_there_is_room(
+        self, publishing: Coroutine[Any, Any, None], deadline: float
+    ) -> None:
+        """nats-py adds a message to its buffer, however full, and then waits for room, for ever."""
+        loop = asyncio.get_running_loop()
+        while self._filling is not None and not self._filling.done():
+            if loop.time() >= deadline:
+                publishing.close()
+                raise UnavailableError("NATS takes no messages: nothing was published")
+            await asyncio.wait([self._filling], timeout=deadline - loop.time())
+        filling = self._filling = loop.create_task(publishing)
+        await asyncio.wait([filling], timeout=max(0.0, deadline - loop.time()))
+        if filling.done():
+            filling.result()
 
     async def _on_message(self, message: Msg) -> None:
         token = message.subject[len(self.prefix) :]
@@ -297,16 +337,21 @@ class NatsInbox:
     async def close(self) -> None:
         """Sends what was handed over before."""
         client, self._client = self._client, None
-        if client is None:
-            return
-        if self._answers is not None and client.is_reconnecting:
-            await (
-                self._answers.unsubscribe()
-            )  # `close` would fail below, and leave its task behind.
+        if client is not None and self._socket is not None:
+            await self._end(client, self._socket)
+
+    async def _end(self, client: NatsClient, socket: NatsSocket) -> None:
+        """Close it, within a bound, and leave nothing of it behind."""
+        from jetstream_client.transport.nats_socket import end, tasks_of
+
+        closing = asyncio.ensure_future(client.close())
         try:
-            await client.close()
-        except (OSError, RuntimeError, TypeError):
-            # The connection is lost already: what was handed over is not sent, and callers that
-            # wait for an answer get an error with an unknown outcome. uvloop raises RuntimeError
-            # then, and asyncio from Python 3.12 on perhaps TypeError (python/cpython#136234).
-            return
+            await socket.while_it_sends(closing)
+        finally:
+            # What fails is a connection that is lost already: what was handed over is not sent, and
+            # callers that wait for an answer get an error with an unknown outcome.
+            owners = [self, client, *([self._answers] if self._answers else [])]
+            await end([closing])
+            while tasks := tasks_of(*owners):
+                await end(tasks)
+            socket.abort()

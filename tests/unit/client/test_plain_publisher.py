@@ -64,7 +64,9 @@ class Inbox:
         self.answers = list(answers)
         self.attempts = 0
 
-    async def publish(self, subject: str, payload: bytes, token: str, headers: object) -> None:
+    async def publish(
+        self, subject: str, payload: bytes, token: str, headers: object, deadline: float
+    ) -> None:
         self.attempts += 1
         answer = self.answers[min(self.attempts, len(self.answers)) - 1]
         for said in answer if isinstance(answer, tuple) else (answer,):
