@@ -112,7 +112,8 @@ class ConnectionEvents:
 
     async def close(self) -> None:
         """Returns when the last callback has returned, or takes too long: a callback may be closing
-        the client. `closed_cb` is then called beside it. Idempotent."""
+        the client. `closed_cb` is then called beside it, and what waits to be told is not told.
+        Idempotent."""
         if self._is_closed:
             return
         closed_cb = self._callbacks.get("closed_cb")
@@ -125,15 +126,16 @@ class ConnectionEvents:
         if calling is asyncio.current_task() or await _has_ended(calling):
             return  # The former goes on behind this callback.
         if closed_cb is not None and queue.qsize() > 1:
-            await _has_ended(asyncio.ensure_future(self._call(closed_cb, ())))
+            while queue.qsize() > 1:
+                queue.get_nowait()
+            self._calling = asyncio.ensure_future(self._call(closed_cb, ()))
+            await _has_ended(self._calling)
 
 
 async def _has_ended(calling: asyncio.Task[None]) -> bool:
-    """Whether it ends soon. Else it is cancelled."""
+    """Whether it ends soon. It is not cancelled: that would cancel a task for which it waits, which
+    may be the one that closes the client."""
     done, _ = await asyncio.wait([calling], timeout=CLOSING_SECONDS)
-    if not done:
-        calling.cancel()
-        await asyncio.gather(calling, return_exceptions=True)
     return bool(done)
 
 

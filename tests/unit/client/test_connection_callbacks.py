@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -153,22 +154,44 @@ def test_a_callback_that_exits_ends_neither_its_client_nor_the_calls_of_others(
     assert "the handler raised SystemExit" in caplog.text
 
 
+async def in_its_own_task(client: AsyncClient) -> None:
+    await client.aclose()
+
+
+async def in_another_task(client: AsyncClient) -> None:
+    await asyncio.create_task(client.aclose())
+
+
+async def in_one_of_several_tasks(client: AsyncClient) -> None:
+    await asyncio.gather(client.aclose(), asyncio.sleep(0))
+
+
+@pytest.mark.parametrize(
+    ("close", "expected"),
+    [
+        (in_its_own_task, ["closed in the callback", "closed_cb"]),
+        (in_another_task, ["closed_cb", "closed in the callback"]),
+        (in_one_of_several_tasks, ["closed_cb", "closed in the callback"]),
+    ],
+)
 @on_loop
-async def test_a_client_closed_by_its_own_coroutine_or_twice_tells_so_once() -> None:
+async def test_a_client_closed_by_its_own_coroutine_or_twice_tells_so_once(
+    close: Callable[[AsyncClient], Awaitable[None]], expected: list[str]
+) -> None:
     said: list[str] = []
 
-    async def close(_: object) -> None:
-        await client.aclose()
+    async def close_it(_: object) -> None:
+        await close(client)
         said.append("closed in the callback")
 
-    client = AsyncClient(NOWHERE, error_cb=close, closed_cb=lambda: said.append("closed_cb"))
+    client = AsyncClient(NOWHERE, error_cb=close_it, closed_cb=lambda: said.append("closed_cb"))
     client._events.failed(UnavailableError("nobody answers"))
     calling = client._events._calling
     assert calling is not None
     async with asyncio.timeout(SECONDS_MAX):
         await calling
     await client.aclose()
-    assert said == ["closed in the callback", "closed_cb"]
+    assert said == expected
 
 
 @on_loop
