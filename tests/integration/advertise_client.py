@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Callable
 
-from jetstream_client import Client, StreamDescription, UnknownOutcomeError
+from jetstream_client import Client, StreamDescription, UnavailableError, UnknownOutcomeError
 
 MESSAGES = 50
+HUNG_SECONDS = 60.0
 
 
 def main() -> None:
     server = sys.argv[1]
-    with Client(server, timeout=20.0) as client:
+    with Client(server, timeout=60.0) as client:
         cluster = client.describe_cluster()
         client.create_stream("orders", subject="orders.>", replicas=3)
-        before = round_of_messages(client, 0)
+        publish_round(client, 0)
+        before = described(client, lambda found: len(found.isr) == 3)
         print(json.dumps({"leader": before.leader}), flush=True)
         sys.stdin.readline()
-        after = round_of_messages(client, MESSAGES)
+        publish_round(client, MESSAGES)
+        after = described(client, lambda found: found.leader not in (None, before.leader))
         read = [message.value for message in client.consume("orders", stop="latest")]
     found = {
         "nodes": [[node.grpc, node.data, node.http] for node in cluster.nodes],
@@ -35,10 +40,18 @@ def main() -> None:
     print(json.dumps(found), flush=True)
 
 
-def round_of_messages(client: Client, first: int) -> StreamDescription:
+def publish_round(client: Client, first: int) -> None:
     for number in range(first, first + MESSAGES):
         publish(client, number)
-    return client.describe_stream("orders")
+
+
+def described(client: Client, is_so: Callable[[StreamDescription], bool]) -> StreamDescription:
+    """Once it is so; what is found in the end if it never is. On a busy machine a follower may be
+    late, and so may what a node knows of the leader."""
+    deadline = time.monotonic() + HUNG_SECONDS
+    while not is_so(found := client.describe_stream("orders")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
 
 
 def publish(client: Client, number: int) -> None:
@@ -46,7 +59,7 @@ def publish(client: Client, number: int) -> None:
     while True:
         try:
             client.publish("orders.eu", str(number), timeout=3.0)
-        except UnknownOutcomeError:
+        except (UnavailableError, UnknownOutcomeError):
             continue
         return
 

@@ -47,7 +47,7 @@ def start_cluster(network: Network, folder: Path) -> dict[str, subprocess.Popen[
             log=folder / f"{name}.log", environment=environment,
         )  # fmt: skip
     for name in NODES:
-        wait_for_line(folder / f"{name}.log", "jetstream-server ready", seconds=30)
+        wait_for_line(folder / f"{name}.log", "jetstream-server ready", seconds=120)
     return processes
 
 
@@ -73,7 +73,7 @@ def test_nodes_and_clients_follow_advertised_addresses(network: Network, tmp_pat
             leader = json.loads(first)["leader"]
             processes[f"node{leader}"].kill()
             processes[f"node{leader}"].wait()
-            output, errors = client.communicate("\n", timeout=60)
+            output, errors = client.communicate("\n", timeout=240)
             assert client.returncode == 0, errors
         finally:
             client.kill()
