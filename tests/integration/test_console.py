@@ -90,6 +90,24 @@ def test_a_page_of_large_records_ends_early_and_says_where_to_go_on(
     assert 1 < pages < 10
 
 
+def test_a_page_of_the_last_large_records_has_the_newest(
+    server: ServerProcess, client: Client, stream: str
+) -> None:
+    for _ in range(80):
+        client.publish(f"{stream}.a", b"x" * 65_536)
+    for query in ("limit=80", "last=80&limit=80", f"last=79&limit=80&subject={stream}.a"):
+        status, page = ask(server, f"streams/{stream}/messages?{query}")
+        assert status == 200
+        assert len(json.dumps(page)) < BODY_BYTES_MAX
+        offsets = [message["offset"] for message in page["messages"]]
+        assert offsets == list(range(offsets[0], 80))
+        assert 60 < len(offsets) < 70
+        assert page["next_offset"] == 80
+    _, page = ask(server, f"streams/{stream}/messages?last=80&limit=79")
+    assert page["messages"][0]["offset"] == 0
+    assert page["next_offset"] == len(page["messages"])
+
+
 def test_messages_are_found_by_offset_time_key_and_subject(
     server: ServerProcess, client: Client, stream: str
 ) -> None:

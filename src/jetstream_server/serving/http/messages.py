@@ -2,13 +2,15 @@
 more than fits on a screen.
 
 With a subject or a key, the page searches the records from its start on. After LOOKED_AT_MAX
-records, or PAGE_BYTES_MAX of JSON, it ends, and says where to continue.
+records, or PAGE_BYTES_MAX of JSON, it ends, and says where to continue. A page of the last records
+leaves out the first of them instead, so that it has the newest.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+from collections import deque
 from typing import Any
 
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError, from_proto
@@ -26,8 +28,9 @@ _SECONDS = 10.0
 LIMIT_MAX = 500
 LOOKED_AT_MAX = 20_000
 PAGE_BYTES_MAX = 4 * 1024 * 1024
-"""A page ends with the record that reaches this much JSON: the node's loop writes all of it at
-once. Holds 50 records, as many as a page has by default, of SHOWN_BYTES_MAX of plain text."""
+"""A page ends with the record that reaches this much JSON, or begins with it if the newest are
+kept: the node's loop writes all of it at once. Holds 50 records, as many as a page has by default,
+of SHOWN_BYTES_MAX of plain text."""
 _FETCH_BYTES = 256 * 1024
 WAIT_MS_MAX = 20_000
 """How long a page may wait for the first record. Browsers and proxies give up after half a
@@ -61,10 +64,11 @@ class MessagePages:
             raise InvalidRequestError(f"wait_ms is at most {WAIT_MS_MAX}")
         if subject:
             check_pattern(subject)
+        last = limit if last is None else last
+        ends_log = offset is None and timestamp_us is None and last <= limit
         if offset is None:
-            position = limit if last is None else last
-            offset = await self._start(stream, authorization, timestamp_us, position)
-        page = _Page(limit, subject, None if key is None else key.encode())
+            offset = await self._start(stream, authorization, timestamp_us, last)
+        page = _Page(limit, subject, None if key is None else key.encode(), keeps_last=ends_log)
         while True:
             fetch = pb.FetchRequest(
                 stream=stream,
@@ -132,22 +136,28 @@ class MessagePages:
 
 
 class _Page:
-    """The records found so far."""
+    """The records found so far. keeps_last: of more than PAGE_BYTES_MAX of JSON the first ones are
+    dropped, instead of ending the page."""
 
-    def __init__(self, limit: int, subject: str, key: bytes | None) -> None:
+    def __init__(
+        self, limit: int, subject: str, key: bytes | None, *, keeps_last: bool = False
+    ) -> None:
         self.messages: list[dict[str, Any]] = []
         self._limit = limit
         self._subject = subject
         self._key = key
+        self._keeps_last = keeps_last
         self._looked_at = 0
+        self._found = 0
+        self._sizes: deque[int] = deque()
         self._bytes = 0
 
     @property
     def is_full(self) -> bool:
         return (
-            len(self.messages) == self._limit
+            self._found == self._limit
             or self._looked_at >= LOOKED_AT_MAX
-            or self._bytes >= PAGE_BYTES_MAX
+            or (self._bytes >= PAGE_BYTES_MAX and not self._keeps_last)
         )
 
     def take(self, answer: pb.FetchResponse) -> int:
@@ -157,10 +167,17 @@ class _Page:
                 return int(message.offset)
             self._looked_at += 1
             if is_wanted(message, self._subject, self._key):
-                shown = message_to_json(message)
-                self.messages.append(shown)
-                self._bytes += len(json.dumps(shown))
+                self._add(message_to_json(message))
         return int(answer.next_offset)
+
+    def _add(self, shown: dict[str, Any]) -> None:
+        self.messages.append(shown)
+        self._found += 1
+        self._sizes.append(len(json.dumps(shown)))
+        self._bytes += self._sizes[-1]
+        while self._keeps_last and self._bytes - self._sizes[0] >= PAGE_BYTES_MAX:
+            self._bytes -= self._sizes.popleft()
+            del self.messages[0]
 
 
 def message_to_json(message: pb.Message) -> dict[str, Any]:
