@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from jetstream_client.migration.nats_stream import NatsStream
 from jetstream_client.transport.connection_events import Callbacks, ConnectionEvents
 from jetstream_client.transport.nats import NatsInbox, load_nats
 from jetstream_client.values.config import NatsOptions
@@ -156,5 +157,17 @@ def test_nats_that_takes_nothing_holds_up_neither_publishing_nor_closing(
             with pytest.raises(UnavailableError, match="takes no messages"):
                 await publish()
             await connection.close()
+
+    scenario()
+
+
+def test_an_import_tells_that_the_server_hung_up() -> None:
+    @on_loop
+    async def scenario() -> None:
+        async with nats("gone once introduced", None) as url:
+            source = NatsStream([url], NatsOptions(), "orders")
+            with pytest.raises(UnavailableError, match="the server closed the connection"):
+                await asyncio.to_thread(source.__enter__)
+            await asyncio.to_thread(source.__exit__)
 
     scenario()

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from nats.aio.client import Client as NatsClient
     from nats.aio.msg import Msg
 
+    from jetstream_client.transport.nats_socket import NatsSocket
+
 BATCH = 2_000
 BATCH_BYTES = 8 * 1024 * 1024
 """More than the largest record that a stream can take."""
@@ -93,6 +95,7 @@ class NatsStream:
         self._options = options
         self._thread = LoopThread()
         self._client: NatsClient | None = None
+        self._socket: NatsSocket | None = None
         self._queue: asyncio.Queue[Msg] = asyncio.Queue()
         self._inbox = ""
         self._requests = 0
@@ -145,9 +148,13 @@ class NatsStream:
     async def _connect(self) -> None:
         from nats import errors
 
+        from jetstream_client.transport.nats_socket import NatsSocket
+
         self._options.check_files()
         servers, options = login_of(self._urls, self._options)
-        client = _client_class()()
+        client, socket = _client_class()(), NatsSocket()
+        if not servers[0].startswith("ws"):
+            client._transport = socket
         last: list[Exception] = []
 
         async def failed(error: Exception) -> None:
@@ -172,17 +179,19 @@ class NatsStream:
             where = ", ".join(map(without_secrets, self._urls))
             why = last[-1] if last else error
             raise UnavailableError(f"cannot connect to NATS at {where}: {why}") from error
-        self._client = client
+        self._client, self._socket = client, socket
         self._inbox = client.new_inbox()
         await client.subscribe(
             f"{self._inbox}.*", cb=self._queue.put, pending_msgs_limit=-1, pending_bytes_limit=-1
         )
 
     async def _close(self) -> None:
-        if self._client is not None:
+        from jetstream_client.transport.nats_socket import close
+
+        if self._client is not None and self._socket is not None:
             with suppress(JetstreamError):
                 await self._drop_consumer()
-            await self._client.close()
+            await close(self._client, self._socket)
 
     async def _api(self, subject: str, request: dict[str, Any]) -> dict[str, Any]:
         """A request to JetStream's API. Raises NotFoundError, UnavailableError."""

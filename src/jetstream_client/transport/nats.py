@@ -341,17 +341,8 @@ class NatsInbox:
             await self._end(client, self._socket)
 
     async def _end(self, client: NatsClient, socket: NatsSocket) -> None:
-        """Close it, within a bound, and leave nothing of it behind."""
-        from jetstream_client.transport.nats_socket import end, tasks_of
+        """What fails is a connection that is lost already: what was handed over is not sent, and
+        callers that wait for an answer get an error with an unknown outcome."""
+        from jetstream_client.transport.nats_socket import close
 
-        closing = asyncio.ensure_future(client.close())
-        try:
-            await socket.while_it_sends(closing)
-        finally:
-            # What fails is a connection that is lost already: what was handed over is not sent, and
-            # callers that wait for an answer get an error with an unknown outcome.
-            owners = [self, client, *([self._answers] if self._answers else [])]
-            await end([closing])
-            while tasks := tasks_of(*owners):
-                await end(tasks)
-            socket.abort()
+        await close(client, socket, self, *([self._answers] if self._answers else []))

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import ParseResult
 
+from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 
 CLOSE_SECONDS = 1.0
@@ -133,3 +134,16 @@ def tasks_of(*owners: object) -> list[asyncio.Task[Any]]:
     """What goes on in the background for these objects of nats-py."""
     values = [value for owner in owners for value in vars(owner).values()]
     return [each for each in values if isinstance(each, asyncio.Task) and not each.done()]
+
+
+async def close(client: Client, socket: NatsSocket, *others: object) -> None:
+    """Close the client, whose socket this is, within a bound, and end what it and the others do in
+    the background. Ignores what fails."""
+    closing = asyncio.ensure_future(client.close())
+    try:
+        await socket.while_it_sends(closing)
+    finally:
+        await end([closing])
+        while tasks := tasks_of(client, *others):
+            await end(tasks)
+        socket.abort()
