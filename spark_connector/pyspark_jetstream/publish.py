@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from jetstream_client import Client, InvalidRequestError, JetstreamError
+from jetstream_client.publishing.record_accumulator import RECORD_BYTES, too_large
+from jetstream_client.values.records import record_of
 from pyspark_jetstream.clients import client_for
 from pyspark_jetstream.options import WriteOptions
 from pyspark_jetstream.rows import HeadersByName, Rows, by_subject
@@ -82,6 +84,10 @@ class _Five:
         self.number = number
         self.has_headers = has_headers
         self.batches: list[Rows] = []
+        self.batch_bytes = BATCH_BYTES
+        """Of its longest batch, as the SDK counts. **safety** What NATS accepts does not decide
+        where batches end: it may accept more when the rows come again, and other batches of one
+        producer would count as those that are stored."""
         self._content = hashlib.sha256()
 
     @property
@@ -95,6 +101,8 @@ class _Five:
     def add(self, rows: Rows) -> None:
         assert not self.is_full
         self.batches.append(rows)
+        if len(rows) == 1:
+            self.batch_bytes = max(self.batch_bytes, bytes_of(rows))
         self._content.update(marshal.dumps((rows.values, rows.keys), MARSHAL_VERSION))
         self._content.update(repr(rows.headers).encode())
 
@@ -102,17 +110,22 @@ class _Five:
 class _Sent:
     """Batches of one producer that are in flight."""
 
-    def __init__(self, publisher: Publisher, batches: Sequence[Rows]) -> None:
+    def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self._many: list[ManyDelivery] = []
         self._single: list[Delivery] = []
+        self._is_whole = False
+
+    def send(self, batches: Sequence[Rows]) -> None:
         for rows in batches:
             if rows.headers is None:
-                self._many.append(publisher.publish_many(rows.values, rows.keys))
+                self._many.append(self._publisher.publish_many(rows.values, rows.keys))
             else:
-                self._single += self._one_by_one(rows, rows.headers)
+                for delivery in self._one_by_one(rows, rows.headers):
+                    self._single.append(delivery)
         if self._single:
             self._single[-1].hurry()  # Nothing follows, and the time for its delivery runs.
+        self._is_whole = True
 
     def _one_by_one(
         self, rows: Rows, headers: Sequence[HeadersByName | None]
@@ -128,6 +141,13 @@ class _Sent:
         return sum(part.count for part in parts if part.duplicate) + sum(
             row.result().duplicate for row in self._single
         )
+
+    def abandon(self) -> None:
+        """Wait until batches in flight end, well or not. Of rows that are sent one by one, the last
+        wait for the rest of their batch if not all were sent: they are left to expire."""
+        if self._is_whole or not self._single:
+            with suppress(JetstreamError):
+                self.finish()
 
 
 class _Outgoing:
@@ -175,7 +195,7 @@ class _Outgoing:
         publisher = self._client.publisher(
             five.subject,
             linger=NEVER if five.has_headers else 0,
-            max_bytes=LONGEST_BYTES,
+            max_bytes=min(five.batch_bytes, LONGEST_BYTES),
             buffer_bytes=BATCHES_KNOWN * LONGEST_BYTES,  # With less, a batch might be cut.
             delivery_timeout=self._timeout,
             producer_id=self._identity.producer_id(five.subject, five.number, five.content),
@@ -187,7 +207,11 @@ class _Outgoing:
                 f"the NATS server takes batches of at most {publisher.batch_bytes} bytes, and a "
                 f"write needs {BATCH_BYTES}: raise its max_payload to 1 MiB, which is the default"
             )
-        self._sent[five.subject] = _Sent(publisher, five.batches)
+        if publisher.batch_bytes < five.batch_bytes:
+            publisher.close()
+            raise too_large(five.batch_bytes, publisher.batch_bytes)
+        sent = self._sent[five.subject] = _Sent(publisher)
+        sent.send(five.batches)
 
     def _finish(self, subject: str) -> None:
         self.duplicates += self._sent[subject].finish()
@@ -204,8 +228,7 @@ class _Outgoing:
         sent, because a second attempt puts them into batches with the rows that are missing
         here."""
         for sent in self._sent.values():
-            with suppress(JetstreamError):
-                sent.finish()
+            sent.abandon()
 
 
 def publish(
@@ -222,6 +245,13 @@ def publish(
         outgoing.abandon()
         raise
     return outgoing.rows, outgoing.duplicates
+
+
+def bytes_of(row: Rows) -> int:
+    """Of a batch of one row, as the SDK counts."""
+    headers = row.headers[0] if row.headers else None
+    value, key, block = record_of(row.values[0], row.keys[0] if row.keys else None, headers)
+    return RECORD_BYTES + len(value or b"") + len(key or b"") + len(block)
 
 
 def pieces(rows: Rows) -> Iterator[tuple[int, int]]:

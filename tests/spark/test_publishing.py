@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from jetstream_client import Client, InvalidRequestError
+from jetstream_client import Client, InvalidRequestError, MessageTooLargeError
 from pyspark_jetstream.options import write_options
 from pyspark_jetstream.publish import BATCH_BYTES, Identity, publish
 from tests.spark.support import Log, until
@@ -116,6 +116,33 @@ def test_the_next_batch_of_a_query_is_not_taken_for_the_one_before(log: Log) -> 
     for batch in (7, 8):
         assert publish(options, batches(log), Identity(f"query/{batch}", 3)) == (ROWS, 0)
     assert stored(log) == 2 * list(range(ROWS))
+
+
+@pytest.mark.parametrize("null", [False, True], ids=["headers", "no headers"])
+def test_rows_that_come_again_when_nats_takes_longer_ones_are_all_stored(
+    tmp_path: Path, null: bool
+) -> None:
+    with (
+        NatsServer("max_payload: 1MB") as nats,
+        running_server(tmp_path / "data", "--nats", nats.url) as server,
+        Client(server.grpc) as client,
+    ):
+        log = Log.create(server.grpc, client, "raised")
+        options = {"servers": log.grpc, "subject": f"{log.name}.x"}
+        short = with_headers(0, FIVE, null=null)
+        long = pa.record_batch(
+            [pa.array([b"%06d" % FIVE + bytes(2_000_000)]), short["headers"][:1]],
+            schema=short.schema,
+        )
+        rows = [short[:-10], long, short[-10:]]
+        with pytest.raises(MessageTooLargeError, match=r"a record of 20000.. bytes"):
+            publish(write_options(options), iter(rows), Identity("query/7", 3))
+        nats.stop()
+        nats.config = "max_payload: 6MB"
+        nats.start()
+        options["timeout"] = "31"  # For another client, as of another executor.
+        publish(write_options(options), iter(rows), Identity("query/7", 3))
+        assert stored(log) == [*range(FIVE - 10), FIVE, *range(FIVE - 10, FIVE)]
 
 
 def test_a_nats_server_that_takes_too_little_is_refused_before_the_first_row(

@@ -34,7 +34,7 @@ class NatsServer:
     def __init__(self, config: str = "", *, arguments: tuple[str, ...] = (), port: int = 0) -> None:
         self.port = port or free_port_base(1)
         self.process: subprocess.Popen[bytes] | None = None
-        self._config = config
+        self.config = config
         self._arguments = arguments
         self._folder = tempfile.TemporaryDirectory(prefix="nats-server-")
 
@@ -90,13 +90,13 @@ class NatsServer:
 
     def reconfigure(self, config: str) -> None:
         """Another configuration: taken over by the running server, or at the next start."""
-        self._config = config
+        self.config = config
         if self.process is not None:
             self._write_config()
             self.signal("reload")
 
     def _write_config(self) -> None:
-        self._config_file.write_text(f"listen: 127.0.0.1:{self.port}\n{self._config}\n")
+        self._config_file.write_text(f"listen: 127.0.0.1:{self.port}\n{self.config}\n")
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)

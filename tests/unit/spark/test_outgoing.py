@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from jetstream_client import MessageTooLargeError, UnavailableError
 from jetstream_client.publishing.record_accumulator import RecordAccumulator, ends_of
 from pyspark_jetstream.publish import (
     BATCH_BYTES,
@@ -20,6 +23,8 @@ from pyspark_jetstream.publish import (
 from pyspark_jetstream.rows import ROW_BYTES, by_subject
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+NATS_BYTES = 2 * BATCH_BYTES
+
 LONG = bytes(BATCH_BYTES)
 """A row that has a batch for itself."""
 
@@ -27,14 +32,15 @@ LONG = bytes(BATCH_BYTES)
 class Publisher:
     """Notes what is sent and when it is awaited, as `(what, subject, first bytes)`."""
 
-    batch_bytes = BATCH_BYTES
-
-    def __init__(self, log: list[tuple[str, str, bytes]], subject: str) -> None:
+    def __init__(self, log: list[tuple[str, str, bytes]], subject: str, batch_bytes: int) -> None:
+        self.batch_bytes = min(batch_bytes, NATS_BYTES)
         self._log = log
         self._subject = subject
         self._sent: list[bytes] = []
 
     def send(self, value: bytes, *_: object) -> Any:
+        if value.startswith(b"bad"):
+            raise UnavailableError("the sender has ended")
         self._sent.append(value)
         self._log.append(("sent", self._subject, value[:3]))
         return SimpleNamespace(result=lambda: SimpleNamespace(duplicate=False), hurry=lambda: None)
@@ -44,7 +50,8 @@ class Publisher:
         return [SimpleNamespace(result=lambda: SimpleNamespace(duplicate=False, count=len(parts)))]
 
     def close(self) -> None:
-        self._log.append(("awaited", self._subject, self._sent[-1][:3]))
+        if self._sent:
+            self._log.append(("awaited", self._subject, self._sent[-1][:3]))
 
 
 class Task:
@@ -56,7 +63,7 @@ class Task:
 
         def publisher(subject: str, **options: Any) -> Publisher:
             self.options = options
-            return Publisher(self.log, subject)
+            return Publisher(self.log, subject, options["max_bytes"])
 
         client: Any = SimpleNamespace(publisher=publisher)
         self.outgoing = _Outgoing(client, 30, Identity("query/7", 3))
@@ -104,19 +111,66 @@ def test_other_subjects_are_not_waited_for() -> None:
     assert len(task.outgoing._sent) == 0
 
 
-def test_no_batch_is_cut_because_the_buffer_is_full() -> None:
-    """Then there would be more batches than the server remembers of a producer."""
-    task = Task()
-    task.publish(b"any")
+def publish_all(task: Task, *values: bytes, has_headers: bool = False) -> None:
+    for value in values:
+        task.publish(value, has_headers=has_headers)
     task.outgoing.finish()
-    buffer = RecordAccumulator(
-        batch_bytes=task.options["max_bytes"],
-        buffer_bytes=task.options["buffer_bytes"],
-        linger=task.options["linger"],
+
+
+@pytest.mark.parametrize("has_headers", [False, True])
+def test_the_longest_row_alone_decides_how_long_batches_are(has_headers: bool) -> None:
+    """Not what NATS accepts."""
+    task = Task()
+    publish_all(task, b"0", b"1" + LONG, has_headers=has_headers)
+    longest = task.options["max_bytes"]
+    block = b"NATS/1.0\r\nTrace: 1\r\n\r\n" if has_headers else b""
+    for bytes_max, fits in ((longest, True), (longest - 1, False)):
+        buffer = buffer_of(task.options | {"max_bytes": bytes_max})
+        with nullcontext() if fits else pytest.raises(MessageTooLargeError):
+            buffer.put(b"1" + LONG, None, block)
+    publish_all(task, b"2", has_headers=has_headers)
+    assert task.options["max_bytes"] == BATCH_BYTES
+
+
+@pytest.mark.parametrize("has_headers", [False, True])
+def test_no_row_of_five_batches_is_sent_if_one_of_them_is_too_long(has_headers: bool) -> None:
+    task = Task()
+    task.publish(b"000" + LONG, "other")
+    task.outgoing.finish()
+    with pytest.raises(MessageTooLargeError, match=f"than a batch may hold: {NATS_BYTES}"):
+        publish_all(task, LONG, bytes(NATS_BYTES), has_headers=has_headers)
+    assert task.sent() == [b"000"]
+
+
+@pytest.mark.parametrize("has_headers", [False, True])
+def test_batches_before_a_failure_are_awaited_and_none_is_sent_that_lacks_rows(
+    has_headers: bool,
+) -> None:
+    task = Task()
+    with pytest.raises(UnavailableError):
+        publish_all(task, b"000" + LONG, b"bad" + LONG, has_headers=has_headers)
+    task.outgoing.abandon()
+    awaited = [] if has_headers else [("awaited", "a", b"000")]
+    assert task.log == [("sent", "a", b"000"), *awaited]
+
+
+def buffer_of(options: dict[str, Any]) -> RecordAccumulator:
+    return RecordAccumulator(
+        batch_bytes=options["max_bytes"],
+        buffer_bytes=options["buffer_bytes"],
+        linger=options["linger"],
         delivery_timeout=30,
         clock=time.monotonic,
         wake=lambda: None,
     )
+
+
+def test_no_batch_is_cut_because_the_buffer_is_full() -> None:
+    """Then there would be more batches than the server remembers of a producer."""
+    task = Task()
+    with pytest.raises(MessageTooLargeError):
+        publish_all(task, bytes(LONGEST_BYTES))
+    buffer = buffer_of(task.options)
     for _ in range(BATCHES_KNOWN - 1):
         assert buffer.put(bytes(LONGEST_BYTES - ROW_BYTES), None, b"") is not None
     short: list[bytes | None] = [bytes(10_000)] * 50
