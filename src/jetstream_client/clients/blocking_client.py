@@ -132,6 +132,7 @@ class Client(
         elsewhere = {name: in_thread(each) for name, each in callbacks.items()}  # type: ignore[type-var]
         self._client = AsyncClient.observed(config, cast("Callbacks", elsewhere))
         self._thread = LoopThread()
+        self._tells_closed = callbacks.get("closed_cb") is not None
         self._choosing = threading.RLock()  # A signal handler may close it, too.
         self._closer: threading.Thread | None = None
         self._has_closed = threading.Event()
@@ -477,7 +478,8 @@ class Client(
                 self._has_closed.wait()
             return
         try:
-            if self._thread.is_running:
+            is_told = self._tells_closed and not self._has_closed.is_set()  # Even if it is unused.
+            if self._thread.is_running or is_told:
                 self._thread.run(self._client.aclose())
         finally:
             try:

@@ -126,6 +126,17 @@ def test_threads_that_close_a_client_at_once_both_return() -> None:
     assert failures == []
 
 
+def test_a_client_that_was_never_used_tells_once_that_it_is_closed() -> None:
+    told: list[str] = []
+    client = Client(NOWHERE, closed_cb=lambda: told.append("closed"))
+    for _ in range(2):
+        client.close()
+    assert told == ["closed"]
+    unused = Client(NOWHERE)
+    unused.close()
+    assert unused._thread._thread is None
+
+
 @pytest.mark.parametrize("is_coroutine", [False, True])
 def test_a_callback_that_exits_ends_neither_its_client_nor_the_calls_of_others(
     is_coroutine: bool, caplog: pytest.LogCaptureFixture
