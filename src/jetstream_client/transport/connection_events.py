@@ -109,6 +109,11 @@ class ConnectionEvents:
                 await answer
         except Exception:  # noqa: BLE001  It is the program's.
             logger.exception("the callback %r failed", callback)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            logger.exception("the callback %r waited for what was cancelled", callback)
 
     async def close(self) -> None:
         """Returns when the last callback has returned, or takes too long: a callback may be closing

@@ -206,6 +206,25 @@ async def test_a_client_closed_by_its_own_coroutine_or_twice_tells_so_once(
 
 
 @on_loop
+async def test_a_callback_that_waits_for_what_was_cancelled_does_not_end_the_calls_of_others() -> (
+    None
+):
+    told: list[str] = []
+    gone = asyncio.get_running_loop().create_future()
+    gone.cancel()
+
+    async def wait_in_vain(_: object) -> None:
+        told.append("trouble")
+        await gone
+
+    client = AsyncClient(NOWHERE, error_cb=wait_in_vain, closed_cb=lambda: told.append("closed"))
+    for _ in range(2):
+        client._events.failed(UnavailableError("nobody answers"))
+    await client.aclose()
+    assert told == ["trouble", "trouble", "closed"]
+
+
+@on_loop
 async def test_a_coroutine_function_of_a_blocking_client_is_awaited_in_its_loop() -> None:
     said: list[str] = []
 
