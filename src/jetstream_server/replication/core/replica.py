@@ -46,6 +46,7 @@ from jetstream_server.replication.core.history import check_history
 from jetstream_server.replication.core.incompleteness import incompleteness_recorded
 from jetstream_server.replication.core.isr import Outcome
 from jetstream_server.replication.core.leader import REPLICA_LAG_MAX_US, LeaderState
+from jetstream_server.replication.core.log_config import why_no_appends
 from jetstream_server.replication.core.messages import Answer, FetchRequest, Records, skips
 from jetstream_server.replication.core.role_change import RoleChange
 from jetstream_server.replication.core.unreadable import (
@@ -341,9 +342,9 @@ class Replica:
         except StorageFullError:
             raise
         except StorageError as error:
-            if self.log.offline_reason:
+            if why_no_appends(self.stream.config, self.log):
                 raise
-            # Only a failed read leaves the log online: the index of its last segment was missing.
+            # The end could not be read, because the index of the last segment was missing.
             self.on_unreadable(self, self.log.log_end_offset, error)
             raise end_unread(self.stream, self.node_id, error.__cause__) from error
         self.log.note_end()
