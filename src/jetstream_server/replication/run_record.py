@@ -60,6 +60,10 @@ class RunRecordFile:
         """Record that the folder of all streams is missing. revision: the metadata's."""
         self._write(self.record.streams_lost(revision))
 
+    def folder_replaced(self, revision: int) -> None:
+        """Record that the folder is not that of the node's last run. revision: the metadata's."""
+        self._write(self.record.folder_replaced(revision))
+
     def stop(self) -> None:
         """Record that the run ends cleanly. If that cannot be written, the next start takes the run
         for one that was killed, and scans every log."""

@@ -41,6 +41,7 @@ from jetstream_server.replication.core.messages import (
     OutOfRange,
 )
 from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.core.restart_trust import RunRecord
 from jetstream_server.replication.drivers import log_replacement
 from jetstream_server.replication.drivers.log_ends import leaderless_log_ends
 from jetstream_server.replication.drivers.log_replacement import LogReplacement
@@ -320,7 +321,7 @@ async def test_a_failed_log_is_no_candidate_before_it_is_revived(tmp_path: Path)
     bench.replica.stream = replace(stream, last_known=(ME,))
 
     def told() -> tuple[Any, ...]:
-        return leaderless_log_ends(ME, [bench.replica.stream], bench.replicas.get)
+        return leaderless_log_ends(ME, [bench.replica.stream], bench.replicas.get, RunRecord())
 
     assert told() == ()
     assert next_step(bench.replica) is Step.REVIVE
@@ -338,9 +339,9 @@ async def test_a_log_end_is_told_for_the_epoch_it_was_looked_at_in_and_no_other(
     """A replica that has not followed the metadata yet may still append."""
     bench = Bench(tmp_path, leads=True)
     stream = replace(bench.replica.stream, isr=(), elr=(), last_known=(ME,), leader=NodeId(-1))
-    assert len(leaderless_log_ends(ME, [stream], bench.replicas.get)) == 1
+    assert len(leaderless_log_ends(ME, [stream], bench.replicas.get, RunRecord())) == 1
     later = replace(stream, leader_epoch=stream.leader_epoch + 1)
-    assert leaderless_log_ends(ME, [later], bench.replicas.get) == ()
+    assert leaderless_log_ends(ME, [later], bench.replicas.get, RunRecord()) == ()
 
 
 # Until it is whole again.
@@ -444,7 +445,7 @@ async def test_where_nobody_is_believed_a_failed_log_is_revived_and_its_end_is_t
         await eventually(lambda: len(revived) == 1)
         assert not bench.replica.has_failed
         assert asked == []
-    assert len(leaderless_log_ends(ME, [stream], bench.replicas.get)) == 1
+    assert len(leaderless_log_ends(ME, [stream], bench.replicas.get, RunRecord())) == 1
 
 
 def test_a_disk_that_goes_on_failing_is_tried_less_and_less_often() -> None:

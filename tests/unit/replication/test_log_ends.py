@@ -11,6 +11,7 @@ from jetstream_server.replication.core.follower import Reset
 from jetstream_server.replication.core.incompleteness import incompleteness_recorded
 from jetstream_server.replication.core.messages import NOWHERE, LeaderSnapshot, OutOfRange
 from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.core.restart_trust import RunRecord
 from jetstream_server.replication.core.unclean_election import ReplicaReport, choose_unclean
 from jetstream_server.replication.drivers.log_ends import leaderless_log_ends
 from tests.support.log_batches import batch
@@ -44,7 +45,8 @@ def replica(
 def elected(*replicas: Replica) -> int:
     reports: dict[NodeId, ReplicaReport] = {}
     for each in replicas:
-        ends = leaderless_log_ends(each.node_id, [leaderless()], {each.stream.id: each}.get)
+        replica_of = {each.stream.id: each}.get
+        ends = leaderless_log_ends(each.node_id, [leaderless()], replica_of, RunRecord())
         reports[each.node_id] = ends[0].report
     command = choose_unclean(leaderless(), nodes(), reports)
     assert command is not None
@@ -75,12 +77,36 @@ def test_a_log_whose_last_segment_is_left_and_empty_counts_as_nothing() -> None:
     assert elected(left, replica(1, 1), replica(2, 0)) == 1
 
 
+def report_of(of: Replica, record: RunRecord) -> ReplicaReport:
+    (end,) = leaderless_log_ends(of.node_id, [of.stream], {of.stream.id: of}.get, record)
+    return end.report
+
+
+def test_an_empty_log_in_another_folder_than_before_is_known_to_lack_records() -> None:
+    empty, stream_id = replica(1, 0), leaderless().id
+    assert not report_of(empty, RunRecord()).damaged
+    assert report_of(empty, RunRecord().folder_replaced(stream_id)).damaged
+    assert not report_of(empty, RunRecord().folder_replaced(stream_id - 1)).damaged
+    assert not report_of(replica(1, 1), RunRecord().folder_replaced(stream_id)).damaged
+
+
+def test_an_incomplete_copy_of_a_compacted_log_counts_less_than_any_log() -> None:
+    copy = replica(1, 4)
+    copy.stream = replace(copy.stream, was_compacted=True)
+    assert report_of(copy, RunRecord()) == ReplicaReport(10, 2, 4, damaged=False)
+    copy.log.compaction.note_copied_under(5)
+    assert report_of(copy, RunRecord()) == ReplicaReport(10, -1, 4, damaged=True)
+
+
 def test_a_log_that_could_not_be_opened_is_waited_for() -> None:
     """The next start may read it; an operator need not wait."""
     unopened = replica(1, 10)
     unopened.unreadable_reason = "opening it: Input/output error"
     streams = [leaderless()]
-    assert leaderless_log_ends(NodeId(1), streams, {unopened.stream.id: unopened}.get) == ()
+    assert (
+        leaderless_log_ends(NodeId(1), streams, {unopened.stream.id: unopened}.get, RunRecord())
+        == ()
+    )
 
 
 def test_who_leads_without_its_beginning_takes_what_is_missing_for_committed_and_gone() -> None:

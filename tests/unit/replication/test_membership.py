@@ -120,3 +120,16 @@ async def test_a_node_does_not_vouch_for_a_log_that_failed_or_is_damaged(tmp_pat
         stream = await bench.register()
         assert bench.told.distrusted == (bench.stream.id,)
         assert ME not in (*stream.isr, *stream.elr, stream.leader)
+
+
+@on_loop
+async def test_a_folder_of_another_run_is_noted_before_its_node_registers(tmp_path: Path) -> None:
+    """From then on the sessions agree, and nothing else tells that empty logs were not empty."""
+    bench = Bench(tmp_path)
+    bench.runs = RunRecordFile(bench.disk, str(tmp_path / "other"), "cluster/0")
+    before = bench.runs.record.replaced_through
+    await bench.register()
+    assert bench.told.trusted is False
+    assert before < bench.stream.id <= bench.runs.record.replaced_through
+    noted = RunRecordFile(bench.disk, str(tmp_path / "other"), "cluster/0").record
+    assert noted.replaced_through == bench.runs.record.replaced_through

@@ -37,7 +37,7 @@ class TestJudge:
         assert judge(record, "first", {1: "rot", 2: "", 3: ""}) == Trust(True, (1, 2))
 
     def test_the_record_survives_its_state_file(self) -> None:
-        record = run().suspecting(4)
+        record = run().suspecting(4).folder_replaced(7).streams_lost(3)
         assert RunRecord.from_dict(record.to_dict()) == record
 
 
@@ -74,8 +74,21 @@ class TestUnclean:
         assert self.chosen(is_late=True, n0=ReplicaReport(9, 4, 6, True)) == 2, "an earlier run's"
 
     def test_any_log_is_waited_for_while_the_last_known_ones_have_no_records(self) -> None:
-        empty = ReplicaReport(10, -1, 0, False)
-        assert self.chosen(is_late=True, n1=empty, n2=empty) is None
-        assert self.chosen(is_late=True, n1=empty, n2=empty, n0=ReplicaReport(10, 0, 1, True)) == 0
-        assert self.chosen(is_late=True, n1=empty, n2=empty, n0=empty) == 0
-        assert self.chosen(is_late=True, n1=empty) == 2
+        lost = ReplicaReport(10, -1, 0, True)
+        assert self.chosen(is_late=True, n1=lost, n2=lost) is None
+        assert self.chosen(is_late=True, n1=lost, n2=lost, n0=ReplicaReport(10, 0, 1, True)) == 0
+        assert self.chosen(is_late=True, n1=lost, n2=lost, n0=lost) == 0
+        assert self.chosen(is_late=True, n1=lost) == 2
+
+    def test_a_log_that_never_had_a_record_is_worth_electing(self) -> None:
+        empty, lost = ReplicaReport(10, -1, 0, False), ReplicaReport(10, -1, 0, True)
+        assert self.chosen(is_late=False, n1=empty, n2=lost) is None
+        assert self.chosen(is_late=True, n1=lost, n2=empty) == 2
+
+    def test_who_ends_before_a_log_that_was_begun_anew_is_no_candidate(self) -> None:
+        """What lay in front was removed everywhere; its offsets must not be given again."""
+        anew = ReplicaReport(10, -1, 500, False)
+        behind, beyond = ReplicaReport(10, 3, 400, False), ReplicaReport(10, 3, 510, False)
+        assert self.chosen(is_late=False, n1=anew, n2=anew, n0=behind) == 1
+        assert self.chosen(is_late=False, n1=anew, n2=anew, n0=beyond) == 0
+        assert self.chosen(is_late=True, n1=anew, n2=anew) == 1

@@ -62,11 +62,11 @@ def test_who_may_hold_more_and_is_not_heard_is_named_and_who_may_not_is_not() ->
     assert plan_of(replicas, NodeId(0)).unheard == (1, 2, 3)
 
 
-def test_any_other_may_hold_more_when_those_that_held_everything_have_nothing_left() -> None:
-    empty, down = replica(1, "last_known", (0, 0, -1, 0)), replica(2, "")
-    assert plan_of([empty, down], NodeId(1)).unheard == (2,)
-    sound = replica(1, "last_known", (0, 4, 1, 0))
-    assert plan_of([sound, down], NodeId(1)).unheard == ()
+def test_any_other_may_hold_more_when_nobody_is_eligible() -> None:
+    left, down = replica(1, "last_known", (0, 4, 1, 0)), replica(2, "")
+    assert plan_of([left, down], NodeId(1)).unheard == (2,)
+    eligible = replica(1, "elr", (0, 4, 1, 0))
+    assert plan_of([eligible, down], NodeId(1)).unheard == ()
 
 
 def test_a_replica_that_cannot_be_read_or_written_is_refused_with_the_reason() -> None:

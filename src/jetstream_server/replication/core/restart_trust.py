@@ -33,7 +33,9 @@ class RunRecord:
     unflushed bytes may have been lost. suspects: streams whose log failed an fsync; its content may
     be readable but not on disk, and a later fsync does not show that. lost_through: the metadata's
     revision when the folder of all streams was found missing: a stream of that revision or an
-    earlier one that has no folder has lost its log.
+    earlier one that has no folder has lost its log. replaced_through: the metadata's revision when
+    this was found not to be the folder of the node's last run: an empty log of a stream of that
+    revision or an earlier one may have had records there.
     """
 
     sessions: tuple[str, ...] = ()
@@ -42,6 +44,7 @@ class RunRecord:
     power_lost: bool = False
     suspects: tuple[int, ...] = ()
     lost_through: int = 0
+    replaced_through: int = 0
 
     @property
     def is_registered(self) -> bool:
@@ -58,6 +61,7 @@ class RunRecord:
             power_lost=self.power_lost or not survived,
             suspects=self.suspects,
             lost_through=self.lost_through,
+            replaced_through=self.replaced_through,
         )
 
     def registered(self, session: str) -> RunRecord:
@@ -76,6 +80,10 @@ class RunRecord:
         """The record if the folder of all streams is missing. revision: the metadata's."""
         return replace(self, lost_through=max(self.lost_through, revision))
 
+    def folder_replaced(self, revision: int) -> RunRecord:
+        """The record if the folder is not that of the node's last run. revision: the metadata's."""
+        return replace(self, replaced_through=max(self.replaced_through, revision))
+
     def stopped(self) -> RunRecord:
         """The record of a run that ends cleanly: every log is flushed and closed."""
         return replace(self, clean=True)
@@ -88,6 +96,7 @@ class RunRecord:
             "power_lost": self.power_lost,
             "suspects": list(self.suspects),
             "lost_through": self.lost_through,
+            "replaced_through": self.replaced_through,
         }
 
     @classmethod
@@ -102,6 +111,7 @@ class RunRecord:
             power_lost=state.get("power_lost") is not False,
             suspects=tuple(map(int, state.get("suspects", ()))),
             lost_through=int(state.get("lost_through", 0)),
+            replaced_through=int(state.get("replaced_through", 0)),
         )
 
 

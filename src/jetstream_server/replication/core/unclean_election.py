@@ -6,7 +6,7 @@ their logs reach. The other replicas are asked too. One of them may hold more: a
 down before the others, in the same outage, left the ISR while that was large enough. They are
 waited for
 
-* for OTHERS_WAIT_US, if a log in `last_known` has records,
+* for OTHERS_WAIT_US, if a log in `last_known` has records, or never had any,
 * otherwise without a limit: no log is cut to nothing. An operator can elect one by hand.
 
 **safety** Of two logs, the one with the higher (last epoch, log end) holds everything in the other
@@ -14,6 +14,10 @@ one that can be committed. So if one of them is complete, nothing is lost. This 
 readable part of damaged logs too, because those bytes passed their CRCs. It also holds for a log
 that lacks its beginning: followers keep their records in front of it. The election still counts as
 possibly lossy.
+
+A log that was begun anew where its leader's began, and has got no record since, has no last epoch.
+Everything in front of its end was removed by then. So if it is in `last_known`, a replica outside
+that ends before it is no candidate: the offsets between them would be given twice.
 """
 
 from __future__ import annotations
@@ -98,10 +102,18 @@ def choose_unclean(
         return None
     asked = stream.replicas if asks_all else stream.last_known
     heard = [node_id for node_id in asked if _is_current(node_id, nodes, reports)]
-    is_enough = is_late and any(_has_records(reports[node_id]) for node_id in stream.last_known)
-    if len(heard) < len(asked) and not is_enough:
+    known = [reports[node_id] for node_id in stream.last_known]
+    if len(heard) < len(asked) and not (is_late and any(map(_is_worth_electing, known))):
         return None
-    leader = max(heard, key=lambda node_id: _rank(reports[node_id], node_id))
+    begun_at = max((each.log_end_offset for each in known if _is_begun_anew(each)), default=0)
+    leader = max(
+        (
+            node_id
+            for node_id in heard
+            if node_id in stream.last_known or reports[node_id].log_end_offset >= begun_at
+        ),
+        key=lambda node_id: _rank(reports[node_id], node_id),
+    )
     return ElectLeader(
         stream_id=stream.id,
         leader=leader,
@@ -130,5 +142,10 @@ def _is_current(node_id: NodeId, nodes: Mapping[NodeId, NodeMetadata], reports: 
     return report.incarnation == node.incarnation
 
 
-def _has_records(report: ReplicaReport) -> bool:
-    return report.last_epoch >= 0
+def _is_worth_electing(report: ReplicaReport) -> bool:
+    """Whether the log has records, or has had some, or is not known to have lost any."""
+    return report.log_end_offset > 0 or not report.damaged
+
+
+def _is_begun_anew(report: ReplicaReport) -> bool:
+    return report.last_epoch < 0 and not report.damaged

@@ -2,10 +2,9 @@
 greatest number of lost records.
 
 An operator elects a replica of a stream without a leader, although the replica may lack committed
-records. Every member of the ISR held all committed records. So does each of ISR, ELR and
-`last_known` whose log has lost nothing since. If all of those report how far they reach, and one
-of them has records, nothing beyond the furthest was committed. Replicas that are not heard may hold
-more.
+records. Every member of ISR and ELR holds all committed records, unless its log has lost some
+since. If there is none, those of `last_known` held them, and what they have left may be less than
+what any other replica holds. Replicas that are not heard may hold more.
 """
 
 from __future__ import annotations
@@ -90,18 +89,13 @@ def plan_of(replicas: Sequence[ReplicaState], chosen: NodeId) -> UncleanPlan:
     if own.log is None or not own.can_lead:
         raise PreconditionFailedError(f"node {chosen} cannot lead it: {own.problem}")
     lost = max((_lacks(own.log, each.log) for each in replicas if each.log is not None), default=0)
-    # If those that surely held everything have nothing left, any other may hold more.
-    may_have_records = any(each.standing and _may_have_records(each.log) for each in replicas)
+    is_any_eligible = any(each.standing in ("isr", "elr") for each in replicas)
     unheard = tuple(
         each.node_id
         for each in replicas
-        if each.log is None and (each.standing or not may_have_records)
+        if each.log is None and (each.standing or not is_any_eligible)
     )
     return UncleanPlan(tuple(replicas), lost, unheard)
-
-
-def _may_have_records(log: LogState | None) -> bool:
-    return log is None or log.last_epoch >= 0
 
 
 def _lacks(own: LogState, other: LogState) -> int:

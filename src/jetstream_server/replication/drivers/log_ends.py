@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.types import NO_EPOCH, NodeId, StreamId
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.messages import last_epoch_of
 from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.core.restart_trust import RunRecord
 from jetstream_server.replication.core.unclean_election import ReplicaReport
 from jetstream_server.replication.sessions.messages import LogEnd
 
@@ -17,7 +18,7 @@ def leaderless_log_ends(
     node_id: NodeId,
     streams: Iterable[StreamMetadata],
     replica_of: Callable[[StreamId], Replica | None],
-    suspects: Container[StreamId] = (),
+    record: RunRecord,
 ) -> tuple[LogEnd, ...]:
     """The log ends for streams that have nobody eligible, of this node's replicas.
 
@@ -25,7 +26,7 @@ def leaderless_log_ends(
     that could not be opened reports nothing either. **safety** It may hold everything, and a later
     start may read it.
 
-    suspects: streams whose log here is not trusted although it is readable (restart_trust.py).
+    record: of the node's runs: which logs are not trusted although they are readable.
     """
     found = []
     for stream in streams:
@@ -37,21 +38,29 @@ def leaderless_log_ends(
             continue
         if replica.has_failed or replica.unreadable_reason:
             continue
-        is_suspect = stream.id in suspects or replica.needs_rebuild
-        found.append(LogEnd(stream.id, stream.leader_epoch, _report(replica, is_suspect)))
+        found.append(LogEnd(stream.id, stream.leader_epoch, _report(replica, record)))
     return tuple(found)
 
 
-def _report(replica: Replica, is_suspect: bool) -> ReplicaReport:
-    if replica.log.is_lost:
-        return ReplicaReport(replica.incarnation, NO_EPOCH, 0, damaged=True)
-    log = replica.log
-    damaged = is_suspect or bool(log.offline_reason) or _is_incomplete_copy(replica)
-    return ReplicaReport(replica.incarnation, last_epoch_of(log), log.log_end_offset, damaged)
+def _report(replica: Replica, record: RunRecord) -> ReplicaReport:
+    log, stream_id, incarnation = replica.log, replica.stream.id, replica.incarnation
+    if log.is_lost:
+        return ReplicaReport(incarnation, NO_EPOCH, 0, damaged=True)
+    if _is_incomplete_copy(replica):
+        # Of each key it may lack the value that an older log still has: any other log is better.
+        return ReplicaReport(incarnation, NO_EPOCH, log.log_end_offset, damaged=True)
+    damaged = (
+        bool(log.offline_reason)
+        or replica.needs_rebuild
+        or stream_id in record.suspects
+        or (log.log_end_offset == 0 and stream_id <= record.replaced_through)
+    )
+    return ReplicaReport(incarnation, last_epoch_of(log), log.log_end_offset, damaged)
 
 
 def _is_incomplete_copy(replica: Replica) -> bool:
-    """Whether records are missing whose later versions its leader had, but not this copy."""
+    """Whether the copying of a compacted log has not come as far as its leader had removed
+    tombstones when it began."""
     log = replica.log
     try:
         return replica.stream.was_compacted and log.log_end_offset < log.copied_under

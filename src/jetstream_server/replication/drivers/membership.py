@@ -132,6 +132,7 @@ class Membership:
                 reason="it has no entry for this node's last run: it is missing, damaged, or an "
                 "older copy",
             )
+            runs.folder_replaced(self._metadata.registry.revision)
         problems = {
             int(replica.stream.id): replica.log.offline_reason or replica.log.incomplete_reason
             for replica in replicas
@@ -180,7 +181,7 @@ class Membership:
                 self._node_id,
                 self._metadata.registry.streams_of(self._node_id),
                 replicas.get,
-                set(map(StreamId, runs.record.suspects)),
+                runs.record,
             ),
             changed=lease_changed,
         )
