@@ -72,7 +72,9 @@ class Checker:
         self._kept_min: int | None = None
         """How many records the tightest limit keeps that the stream has had; None: no limit."""
         self._removed_below = 0
-        """Where the log begins of which retention has removed most."""
+        """Where the log begins of which retention has removed most, or that won a lossy
+        election."""
+        self._purged_below = 0
         self._removed: set[tuple[int, int]] = set()
         """Publishes and offsets they had before they were stored anew."""
         self._commits: list[tuple[int, int]] = []
@@ -81,6 +83,8 @@ class Checker:
         """By node: the metadata revision of its last registration or fencing."""
         self.acked: dict[int, int] = {}
         self.lost = 0
+        self.has_disk_failed = False
+        """Whether a disk has lost what was flushed, or failed to do something."""
         self.asks_all_replicas = False
         """Whether unclean elections do: not below a certain feature level."""
         self._chosen = NO_NODE
@@ -88,6 +92,8 @@ class Checker:
         self._begun_at = 0
         """Where the log begins of who won the last lossy election: it may have lost what is in
         front, also what was not committed."""
+        self._flushed_from = 0
+        """All that is committed from there on was flushed before it counted."""
         self._lost_at_epoch = -1
         """Of the last leadership that began with a loss: what earlier ones say is not true now."""
 
@@ -102,6 +108,10 @@ class Checker:
         self._shadows[node_id].suspect = True
         self._world.is_changed = True
 
+    def erased(self, node_id: int) -> None:
+        """The node has another disk, and no log any more."""
+        self._shadows[node_id].is_erased = True
+
     def registered(self, node_id: int) -> None:
         """The metadata group has heard what the node's run says of its logs."""
         self._shadows[node_id].suspect = False
@@ -110,6 +120,11 @@ class Checker:
     def session_ended(self, node_id: int, revision: int) -> None:
         """That metadata revision ended whatever the node did until then."""
         self._session_ended_at[node_id] = revision
+
+    @property
+    def _is_unsettled(self) -> bool:
+        """Whether there was a lossy election, and it is not known yet what its winner holds."""
+        return self._chosen != NO_NODE
 
     def check(self, stream: StreamMetadata) -> None:
         """After every event that has changed what a log holds, or what is held against it."""
@@ -128,10 +143,10 @@ class Checker:
                     self._check_front(node_id, stream)
 
     def _check_front(self, node_id: int, stream: StreamMetadata) -> None:
-        """What a replica in sync lacks in front, retention has removed. Not so after an election
-        that lost records: its winner may have gone on with what it had."""
+        """What a replica in sync lacks in front, retention has removed, or the winner of a lossy
+        election lacked."""
         start = self._shadows[node_id].start_offset
-        if start > self._removed_below and not self._lossy_epoch:
+        if start > self._removed_below and not self._is_unsettled:
             raise Violation(
                 f"node {node_id} is in ISR {stream.isr} or ELR {stream.elr}, but its log begins at "
                 f"{start}; nothing was removed from {self._removed_below} on"
@@ -169,18 +184,21 @@ class Checker:
             before = entry
 
     def _check_start(self, node_id: int, log: CommitLog) -> None:
-        """What is missing in front was removed by retention, or the log says that it lacks it. Not
-        so after an election that lost records: its winner may have gone on with what it had."""
+        """What is missing in front was removed by retention, or the winner of a lossy election
+        lacked it, or the log says that it lacks it."""
         start, removed = log.log_start_offset, self._removed_below
         says_so = bool(log.offline_reason or log.incomplete_reason)
-        if start > removed and not says_so and not self._lossy_epoch:
+        if start > removed and not says_so and not self._is_unsettled:
             raise Violation(
                 f"node {node_id} begins at {start}; nothing was removed from {removed} on"
             )
 
     def removed(self, node_id: int, log: CommitLog, log_start_offset: int) -> None:
-        """Retention has moved a log's start: as far as the tightest limit there was has it, or the
-        files begin there for want of others."""
+        """Retention has moved a log's start: as far as the tightest limit there was has it, or a
+        purge, or the files begin there for want of others."""
+        if log_start_offset <= self._purged_below:
+            self._removed_below = max(self._removed_below, log_start_offset)
+            return
         kept = log.log_end_offset - log_start_offset
         if self._kept_min is None or kept < self._kept_min:
             raise Violation(
@@ -188,6 +206,14 @@ class Checker:
                 f"its stream keeps {self._kept_min}"
             )
         self._removed_below = max(self._removed_below, log_start_offset)
+
+    def ends_of(self, node_id: int) -> list[int]:
+        """Of the batches that the node's log holds."""
+        return list(self._shadows[node_id].ends)
+
+    def purged(self, offset: int) -> None:
+        """Somebody has asked for the removal of all below that; the metadata says so from now."""
+        self._purged_below = max(self._purged_below, offset)
 
     def leader_appended(
         self, process: Process, replica: Replica, base_offset: int, batch: EncodedBatch
@@ -218,8 +244,9 @@ class Checker:
         """A follower with a sound log was told to drop records, by the leader of that epoch: none
         of those that were committed then. A later leader may have committed what an earlier one
         lacked; whoever hears the earlier one only now was not counted on for that, and fetches it
-        again. After an election that lost records, its leader's log may begin anywhere."""
-        if self._lossy_epoch:
+        again. After a lossy election its leader's log may begin anywhere; an older leader's says
+        nothing."""
+        if self._is_unsettled or leader_epoch < self._lossy_epoch:
             return
         is_empty = log.log_start_offset == log.log_end_offset
         for entry in reversed(self._shadows[node_id].entries):
@@ -291,6 +318,8 @@ class Checker:
                 self._world.count("committed behind a lossy election")
                 return
             self._commit(process.node_id, high_watermark, replica.log.log_start_offset)
+            if not replica.counts_flushed or replica.stream.unflushed:
+                self._flushed_from = max(self._flushed_from, self.committed_end)
             if not self._commits or self._commits[-1][0] < high_watermark:
                 self._commits.append((high_watermark, epoch))
         if replica.stream.leader_epoch >= self._lossy_epoch:
@@ -496,12 +525,13 @@ class Checker:
             return
         self._chosen = NO_NODE
         self._begun_at = chosen.entries[0].base_offset if chosen.entries else chosen.start_offset
+        self._removed_below = max(self._removed_below, self._begun_at, chosen.start_offset)
         last = self.committed[-1] if self.committed else None
         if last is None or chosen.holds(last):
             return
         self._world.count("lossy election with loss")
         self._lost_at_epoch = after.leader_epoch
-        if not chosen.entries and self.asks_all_replicas:
+        if chosen.is_erased and self.asks_all_replicas:
             self._check_nobody_has_more(after, last)
         for node_id in self._eligible:
             if self._begun_at >= last.next_offset:
@@ -516,8 +546,8 @@ class Checker:
             self._forget(self.committed.pop())
 
     def _check_nobody_has_more(self, after: StreamMetadata, last: Entry) -> None:
-        """The chosen one holds nothing, so nobody who was heard did: then every replica is waited
-        for, also one that was not in sync by the rules."""
+        """The disk of the chosen one was replaced, so nobody who was heard has anything: then every
+        replica is waited for, also one that was not in sync by the rules."""
         for node_id in after.replicas:
             shadow = self._shadows[node_id]
             is_readable = not shadow.suspect and not shadow.is_unread
@@ -528,6 +558,9 @@ class Checker:
                 )
 
     def _forget(self, entry: Entry) -> None:
+        """Only a disk that has lost what was flushed can take what is committed under `group`."""
+        if entry.base_offset >= self._flushed_from and not self.has_disk_failed:
+            raise Violation(f"{entry} was flushed wherever it counted, and is lost")
         origin = self._origins[entry.leader_epoch, entry.base_offset]
         self._sequences[origin.producer[0]] = None
         for number in origin.ids:
@@ -540,6 +573,7 @@ class Checker:
     def check_at_rest(self, node_id: int, replica: Replica) -> None:
         """Every acknowledged publish is where it was said to be, byte for byte."""
         log = replica.log
+        self._check_start(node_id, log)
         found: dict[int, int] = {}
         for batch in batches_of(log):
             for offset, value in zip(batch.offsets(), batch.values(), strict=True):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from operator import gt
+from random import Random
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.log.commit_log import LogConfig
@@ -21,7 +21,6 @@ from jetstream_server.metadata.state.commands import (
     SetCluster,
 )
 from jetstream_server.metadata.state.model import Addresses, StreamMetadata
-from jetstream_server.replication.core import unclean_election
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.sessions.lease import SessionSettings
 from tests.simulation.checker import Checker
@@ -32,6 +31,7 @@ from tests.simulation.metadata import MetadataGroup, View
 from tests.simulation.nats import NatsServer
 from tests.simulation.network import Network
 from tests.simulation.observing import observed
+from tests.simulation.own_chances import OwnChances
 from tests.simulation.publishers import Publishers
 from tests.simulation.scenarios import Scenario, scenario_of
 from tests.simulation.watched import NUMBERS, WatchedStream
@@ -44,8 +44,6 @@ BEGIN_US = 500_000
 """By then a cluster with which nothing is wrong works."""
 REST_US = 40_000_000
 """A healed cluster comes to rest within this long: elections, grace periods, restarts included."""
-OTHERS_WAIT_US = 2_000_000
-"""In place of the server's, which is longer than a whole run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ class Profile:
     @classmethod
     def draw(cls, world: World) -> Profile:
         is_general = scenario_of(world.seed) is Scenario
-        weights = (2, 6, 80, 6, 6) if is_general else (0, 0, 80, 10, 10)
+        weights = (10, 6, 72, 6, 6) if is_general else (0, 0, 80, 10, 10)
         nodes = world.random.choices((1, 2, 3, 4, 5), weights)[0]
         replicas = min(nodes, 3) if world.chance(0.8) else nodes
         minimum = 2 if replicas >= 2 and world.chance(0.75) else world.between(1, replicas)
@@ -96,6 +94,8 @@ class Cluster:
     """Of the faults of a seed that is about a scenario."""
     abandons = 0.0
     """How often nobody starts again what has ended, before everything is healed."""
+    read_share = 0.2
+    """Of the seeds: a reader asks one replica after the other."""
     clocks_agree = False
     """Wall clocks do, also where disks are bad."""
     grace_us = 400_000
@@ -244,6 +244,7 @@ class Cluster:
                 self.world.count("election from the ELR")
         level = self.metadata.registry.settings.feature_level
         stream.checker.asks_all_replicas = level >= ANY_REPLICA_LEVEL
+        stream.checker.has_disk_failed = any(each.disk.has_failed for each in self.machines)
         stream.checker.stream_changed(was, now)
         self.stream_changed(was, now)
         if stream is self.focus:
@@ -257,10 +258,7 @@ class Cluster:
 
     def run(self) -> None:
         """Raises Violation."""
-        with (
-            observed(self.world),
-            patch.object(unclean_election, "OTHERS_WAIT_US", OTHERS_WAIT_US),
-        ):
+        with observed(self.world):
             try:
                 self._run()
             finally:
@@ -279,6 +277,9 @@ class Cluster:
             world.at(BEGIN_US, None, stream.publishers.publish_forever)
             world.at(BEGIN_US, None, stream.repeating.begin)
         world.at(BEGIN_US + 200_000, None, self.faults.begin)
+        world.at(BEGIN_US + 200_000, None, OwnChances(self).begin)
+        if Random(f"reader of {world.seed}").random() < self.read_share:
+            world.at(BEGIN_US, None, self.focus.reader.tick)
         world.run_until(BEGIN_US + profile.duration_us)
         self.faults.heal_everything()
         self._come_to_rest()
@@ -323,6 +324,9 @@ class Cluster:
         doubtful = [number for stream in self.streams for number in stream.publishers.doubtful]
         if self.is_still and self.faults.scenario.is_calm and doubtful:
             raise Violation(f"nothing went wrong, but nobody answers {doubtful}")
+        unanswered = [n for stream in self.streams for n in stream.publishers.unanswered_at_rest()]
+        if unanswered:
+            raise Violation(f"at rest, nobody answers {unanswered}")
         self._check_contents()
 
     def _acked(self) -> list[int]:

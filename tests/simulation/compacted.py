@@ -343,6 +343,7 @@ class CompactingChecker(Checker):
     def check_at_rest(self, node_id: int, replica: Replica) -> None:
         """Every key, and that what is in the files is what was noted here."""
         log, held = replica.log, self._held[node_id]
+        self._check_start(node_id, log)
         found = {
             offset: number
             for batch in batches_of(log)

@@ -7,8 +7,8 @@ later writes without earlier ones.
 
 Faults, each set from outside: `room` bytes until the disk is full, `fsync_fails` for the next
 fsync (whose pages are then clean in memory and never written), `write_fails` for the next write,
-`reads_fail` for so many reads, `fuse` operations until the process dies in the middle of one
-(`Killed`).
+`reads_fail` for so many reads, `failing_operation` for the next one of that name, `fuse` operations
+until the process dies in the middle of one (`Killed`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ from jetstream_protocol.logfiles.names import (
 from jetstream_server.log.disk import Buffer
 
 SECTOR = 512
+OPERATIONS = (
+    "truncate", "remove", "rename", "fsync_directory", "create", "make_directory",
+    "remove_directory", "write_atomic",
+)  # fmt: skip
+"""Those that may fail though they move no bytes of a log."""
 
 
 class Killed(SystemExit):
@@ -165,8 +170,12 @@ class SimulatedDisk:
         self.fsync_fails = False
         self.write_fails = False
         self.reads_fail = 0
+        self.failing_operation = ""
         self.fuse: int | None = None
         self.fsyncs = 0
+        self.has_failed = False
+        """Whether it has ever lost what was synced, or an operation has failed but for want of
+        room."""
 
     # What befalls it.
 
@@ -180,6 +189,7 @@ class SimulatedDisk:
         self.fuse = None
         self.fsync_fails = self.write_fails = False
         self.reads_fail = 0
+        self.failing_operation = ""
 
     def damage(self, random: Random, directory: str) -> str:
         """One file of a log rots or is lost, or its folder is; what, in one word; "": there is
@@ -194,6 +204,7 @@ class SimulatedDisk:
         folder = self._directory(directory)
         names = sorted(name for name in folder.names if name != COMPACTION_NAME)
         segments = [name for name in names if name.endswith(".log")]
+        self.has_failed = True
         if random.random() < 0.1:
             del parent.names[name]
             return "folder"
@@ -225,6 +236,7 @@ class SimulatedDisk:
         lost = sorted(name for name in folder.names if name.endswith(LOG_SUFFIX))[:-kept]
         if not lost:
             return False
+        self.has_failed = True
         parent, _ = self._parent(directory)
         parent.unsynced.clear()
         folder.unsynced.clear()
@@ -248,6 +260,7 @@ class SimulatedDisk:
 
     def erase(self) -> None:
         """Another disk was put in."""
+        self.has_failed = True
         self._root = Directory()
         self._found.clear()
 
@@ -279,14 +292,14 @@ class SimulatedDisk:
         return sorted(self._directory(path).names)
 
     def make_directory(self, path: str) -> None:
-        self._operate()
+        self._operate("make_directory")
         parent, name = self._parent(path)
         if name in parent.names:
             raise FileExistsError(errno.EEXIST, "File exists", path)
         parent.change()[name] = Directory()
 
     def create(self, path: str) -> None:
-        self._operate()
+        self._operate("create")
         if self.room is not None and self.room <= 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         parent, name = self._parent(path)
@@ -304,6 +317,7 @@ class SimulatedDisk:
             raise
         if self.write_fails:
             self.write_fails = False
+            self.has_failed = True
             self.fuse = self.room = None  # The process lives on and has room to note it.
             file.write(position, data[: len(data) // 2])
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
@@ -322,6 +336,7 @@ class SimulatedDisk:
         file = self._file(path)
         if self.reads_fail > 0:
             self.reads_fail -= 1
+            self.has_failed = True
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         return bytes(file.data[position : position + length])
 
@@ -329,7 +344,7 @@ class SimulatedDisk:
         return bytes(self._file(path).data)
 
     def write_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        self._operate()
+        self._operate("write_atomic")
         if self.room is not None and len(data) > self.room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         parent, name = self._parent(path)
@@ -345,7 +360,7 @@ class SimulatedDisk:
             parent.unsynced.clear()
 
     def truncate(self, path: str, size: int) -> None:
-        self._operate()
+        self._operate("truncate")
         self._file(path).truncate(size)
 
     def fsync(self, path: str) -> None:
@@ -356,17 +371,18 @@ class SimulatedDisk:
         self.fsyncs += 1
         if self.fsync_fails:
             self.fsync_fails = False
+            self.has_failed = True
             self.fuse = self.room = None  # The process lives on and has room to note it.
             file.fail_sync()
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         file.sync()
 
     def fsync_directory(self, path: str) -> None:
-        self._operate()
+        self._operate("fsync_directory")
         self._directory(path).unsynced.clear()
 
     def rename(self, source: str, target: str) -> None:
-        self._operate()
+        self._operate("rename")
         parent, name = self._parent(source)
         _, target_name = self._parent(target)
         names = parent.change()
@@ -374,13 +390,13 @@ class SimulatedDisk:
         self._found.clear()
 
     def remove(self, path: str) -> None:
-        self._operate()
+        self._operate("remove")
         parent, name = self._parent(path)
         del parent.change()[name]
         self._found.pop(path, None)
 
     def remove_directory(self, path: str) -> None:
-        self._operate()
+        self._operate("remove_directory")
         parent, name = self._parent(path)
         if self._directory(path).names:
             raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
@@ -388,11 +404,16 @@ class SimulatedDisk:
 
     # Inside.
 
-    def _operate(self) -> None:
+    def _operate(self, name: str = "") -> None:
         if self.fuse is not None:
             self.fuse -= 1
             if self.fuse < 0:
                 raise Killed
+        if name and name == self.failing_operation:
+            self.failing_operation = ""
+            self.has_failed = True
+            self.fuse = self.room = None  # The process lives on and has room to note it.
+            raise OSError(errno.EIO, os.strerror(errno.EIO), name)
 
     def _find(self, path: str) -> File | Directory:
         entry: File | Directory = self._root

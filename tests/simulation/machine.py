@@ -118,6 +118,8 @@ class Machine:
         self.has_opened = False
         self.disk.erase()
         self._suspect_every_log()
+        for stream in self.cluster.streams:
+            stream.checker.erased(self.node_id)
 
     def _suspect_every_log(self) -> None:
         for stream in self.cluster.streams:

@@ -28,6 +28,8 @@ from tests.simulation.world import Violation, World
 class ObservedCluster(ReassignedCluster):
     """See the module."""
 
+    read_share = 0.0  # It draws for itself.
+
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         super().__init__(seed, tracing=tracing)
         self._is_read = self.profile.replicas > 1

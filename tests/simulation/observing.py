@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 import structlog
@@ -22,6 +23,7 @@ from jetstream_server.ingest.stream.stand_by import StandBy
 from jetstream_server.ingest.stream.stream_ingest import StreamIngest
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.node import node
+from jetstream_server.replication.core import unclean_election
 from jetstream_server.replication.core.follower import Append, Ignore, Reset, Truncate
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.role_change import RoleChange
@@ -251,6 +253,8 @@ def _adapted_to(world: World) -> list[tuple[Any, str, Any]]:
         (node, "LEASE_CHECK_SECONDS", 0.2),
         (isr_driver, "TICK_SECONDS", 0.2),
         (resigning, "LOOK_SECONDS", 0.5),
+        # The server's is longer than a whole run.
+        (unclean_election, "OTHERS_WAIT_US", 2_000_000),
     ]
 
 
@@ -275,7 +279,7 @@ def observed(world: World) -> Iterator[None]:
         structlog.configure(
             processors=[_tell],
             wrapper_class=structlog.make_filtering_bound_logger(
-                10 if world.trace is not None else 50
+                10 if world.trace is not None else 40
             ),
         )
         stack.callback(lambda: structlog.configure(**config))
@@ -283,10 +287,19 @@ def observed(world: World) -> Iterator[None]:
 
 
 def _tell(_: object, __: str, event: Any) -> Any:
-    """What the nodes log is part of the trace."""
+    """What the nodes log is part of the trace. An exception that somebody caught only to log it is
+    none that the product expects."""
+    if event.get("exc_info"):
+        _WORLD[-1].broken(event["event"], _exception_of(event["exc_info"]))
     loop = asyncio._get_running_loop()
     name = loop.name if isinstance(loop, SimulatedLoop) else "?"
     _WORLD[-1].note(
         f"{name}: " + " ".join(f"{key}={value}" for key, value in sorted(event.items()))
     )
     raise structlog.DropEvent
+
+
+def _exception_of(exc_info: Any) -> Exception | None:
+    """Of an `exc_info`, in each of its forms."""
+    error = exc_info[1] if isinstance(exc_info, tuple) else exc_info
+    return error if isinstance(error, Exception) else cast("Exception", sys.exception())

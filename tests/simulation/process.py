@@ -277,9 +277,8 @@ class Process:
             self.logs.append(log)
             if log.offline_reason:
                 world.count("damaged log")
-                # The operator's decision: there is no other replica. If there are others all the
-                # same, after a move, it may lack its beginning, and the cluster copes with that.
-                is_alone = cluster.profile.replicas == 1 and not log.lacks_beginning
+                # The operator's decision: there is no other replica.
+                is_alone = replica.stream.is_alone(self.node_id) and not log.lacks_beginning
                 if is_alone and cluster.faults.healing:
                     log.salvage()
             checker.reopened(self.node_id, log)

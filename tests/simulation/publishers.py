@@ -32,8 +32,12 @@ class Publishers:
         self.nacked = 0
         self.doubtful: dict[int, None] = {}
         """Publishes that somebody heard and nobody has answered for certain."""
+        self._silent: dict[int, None] = {}
+        """Those that nobody has answered at all."""
         self.running = True
         self.pause_us = 60_000
+        self._asked_at_rest: tuple[int, int] = 0, -1
+        """Number of the first publish at rest, and the leader epoch then."""
 
     def publish_forever(self) -> None:
         if not self.running:
@@ -49,13 +53,24 @@ class Publishers:
         way from NATS for so long at most, to each who listens for another time."""
         stream = self._stream
         world = stream.world
+        if asking and self._asked_at_rest[1] != stream.stream.leader_epoch:
+            self._asked_at_rest = self._next, stream.stream.leader_epoch
         ids = list(self.take_numbers(count))
         asked = [asking or world.random.random() < 0.9 for _ in ids]
         replies = [b"_INBOX.%d" % n if asks else b"" for n, asks in zip(ids, asked, strict=True)]
         blocks = stream.header_blocks(ids) or [b""] * count
         messages = list(zip(replies, blocks, stream.values(ids), strict=True))
         if stream.nats.publish(stream.subject, messages, delay_us_max):
-            self.doubtful.update((n, None) for n, asks in zip(ids, asked, strict=True) if asks)
+            heard = [n for n, asks in zip(ids, asked, strict=True) if asks]
+            self.doubtful.update(dict.fromkeys(heard))
+            self._silent.update(dict.fromkeys(heard))
+
+    def unanswered_at_rest(self) -> list[int]:
+        """Of those that asked at rest, under the leader that leads still."""
+        first, leader_epoch = self._asked_at_rest
+        if self._stream.stream.leader_epoch != leader_epoch:
+            return []
+        return [number for number in self._silent if number >= first]
 
     def take_numbers(self, count: int) -> tuple[int, ...]:
         """Numbers that no other publish has."""
@@ -66,6 +81,7 @@ class Publishers:
         """A process answers; it is on its way to NATS."""
         checker = self._stream.checker
         checker.acts(process)
+        self._silent.pop(number, None)
         answer = json.loads(payload)
         if "error" not in answer:
             checker.says_it_has(process.node_id, answer["seq"] - answer.get("count", 1))

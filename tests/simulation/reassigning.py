@@ -27,6 +27,7 @@ from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.reassignment_commands import may_finish
 from jetstream_server.replication.replica_manager import ReplicaManager
 from tests.simulation.cluster import BEGIN_US, Cluster, Profile
+from tests.simulation.disk import Killed
 from tests.simulation.observing import owner_of
 from tests.simulation.world import Violation, World
 
@@ -114,9 +115,16 @@ def _observed_moves() -> Iterator[None]:
 
     def seen(self: ReplicaManager, stream: StreamMetadata) -> None:
         before, process = self.get(stream.id), owner_of(self)
-        changed(self, stream)
-        after = self.get(stream.id)
         checker = process.cluster.checker_of(stream.id)
+        try:
+            changed(self, stream)
+        except Killed:
+            if before is not None and process.node_id not in stream.copies:
+                # It died while it deleted the log: nobody counts on what is left of it.
+                process.logs.remove(before.log)
+                checker.emptied(process.node_id)
+            raise
+        after = self.get(stream.id)
         if before is not None and after is None:
             process.logs.remove(before.log)
             checker.emptied(process.node_id)

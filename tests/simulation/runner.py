@@ -78,7 +78,7 @@ class Failure:
     @property
     def is_violation(self) -> bool:
         """Whether an invariant was violated; otherwise something broke."""
-        return not self.reason.startswith("Traceback")
+        return "Traceback (most recent call last)" not in self.reason
 
 
 def run_seed(seed: int, *, tracing: bool = False, kind: str = PLAIN) -> tuple[Cluster, str]:

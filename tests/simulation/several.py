@@ -56,6 +56,8 @@ class SeveralCluster(Cluster):
             if self.damage > 1.0 and not self.clocks_agree:
                 self.faults.set_clock(machine)
 
+    read_share = 0.0  # All streams have a reader, in each seed.
+
     def draw_profile(self, world: World) -> Profile:
         """Three nodes or more, so that not every stream is everywhere."""
         profile = super().draw_profile(world)

@@ -36,7 +36,7 @@ class Origin(NamedTuple):
 class Shadow:
     """What one node's log holds, by the ends of its batches."""
 
-    __slots__ = ("ends", "entries", "is_unread", "start_offset", "suspect")
+    __slots__ = ("ends", "entries", "is_erased", "is_unread", "start_offset", "suspect")
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -46,6 +46,8 @@ class Shadow:
         """It may have lost something, and has not registered since."""
         self.is_unread = False
         """A start could not open it."""
+        self.is_erased = False
+        """Its disk was replaced, and it has got nothing since."""
 
     def opened(self) -> None:
         """A start reads it. Of a log that the start before could not read, the group does not know
@@ -62,6 +64,7 @@ class Shadow:
         return self.ends.get(entry.next_offset) == entry or self.start_offset >= entry.next_offset
 
     def append(self, entry: Entry) -> None:
+        self.is_erased = False
         self.entries.append(entry)
         self.ends[entry.next_offset] = entry
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from jetstream_server.metadata.state.commands import ElectLeader
 from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
 from jetstream_server.replication.core import unclean_election as unclean
 from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.core.restart_trust import RunRecord
 from jetstream_server.replication.drivers import log_ends, membership
 from jetstream_server.replication.sessions.messages import LogEnd
 from tests.simulation.mutants.installing import Patches, mutant
@@ -85,7 +86,7 @@ def asks_only_the_last_known(patches: Patches) -> None:
 @mutant(LostDisks)
 def gives_an_intact_log_up(patches: Patches) -> None:
     """A replica that is down is not waited for although nobody else has anything left."""
-    patches.set(unclean, "_has_records", lambda report: True)
+    patches.set(unclean, "_is_worth_electing", lambda report: True)
 
 
 @mutant(Collapses)
@@ -110,14 +111,14 @@ def tells_log_ends_of_another_epoch(patches: Patches) -> None:
         node_id: NodeId,
         streams: Iterable[StreamMetadata],
         replica_of: Callable[[StreamId], Replica | None],
-        suspects: Container[StreamId] = (),
+        record: RunRecord,
     ) -> tuple[LogEnd, ...]:
         found: list[LogEnd] = []
         for stream in streams:
             replica = replica_of(stream.id)
             epoch = stream.leader_epoch if replica is None else replica.stream.leader_epoch
             known = replace(stream, leader_epoch=epoch)
-            for end in ends(node_id, [known], replica_of, suspects):
+            for end in ends(node_id, [known], replica_of, record):
                 found.append(replace(end, leader_epoch=stream.leader_epoch))
         return tuple(found)
 

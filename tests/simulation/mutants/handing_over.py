@@ -103,7 +103,7 @@ def hands_over_without_draining(patches: Patches) -> None:
     """What NATS had delivered by then is not waited for."""
 
     async def at_once(self: Ingest, stream_id: int) -> None:
-        self._paused.add(stream_id)
+        self._handing_over.add(stream_id)
         self._unsubscribe(self._streams[stream_id])
 
     patches.set(Ingest, "pause", at_once)

@@ -142,3 +142,15 @@ def deposed_leaders_answer(patches: Patches) -> None:
 def denies_what_it_appended(patches: Patches) -> None:
     """What was appended before the ISR fell below its minimum is refused, not called unknown."""
     patches.set(ingest, "NotEnoughReplicasAfterAppendError", NotEnoughReplicasError)
+
+
+@mutant()
+def leaves_publishers_waiting(patches: Patches) -> None:
+    """Now and then nobody is told when a record that was appended is committed."""
+    wait = StreamIngest._wait
+
+    def forgetful(self: StreamIngest, pending: Any) -> None:
+        if pending.base_offset % 10:
+            wait(self, pending)
+
+    patches.set(StreamIngest, "_wait", forgetful)

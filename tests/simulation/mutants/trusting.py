@@ -258,3 +258,39 @@ def needs_no_flush_confirmation(patches: Patches) -> None:
 def empties_logs_whose_failure_is_not_recorded(patches: Patches) -> None:
     """A log that nobody counts on is emptied at once, although its leader is about to add it."""
     patches.set(Replica, "is_failure_recorded", property(lambda self: True))
+
+
+@mutant()
+def takes_flushed_records_for_torn(patches: Patches) -> None:
+    """After a power failure the last records of a log are cut off, though they were flushed."""
+    open_log = found_logs.open_log
+
+    def open_cut(*arguments: Any, **settings: Any) -> Any:
+        log, unreadable_reason = open_log(*arguments, **settings)
+        end, record = log.log_end_offset - 3, arguments[4]
+        is_sound = not (log.offline_reason or unreadable_reason)
+        if record.power_lost and is_sound and end > log.log_start_offset:
+            log.truncate(end)
+            log.incomplete_reason = "its last records were torn"
+        return log, unreadable_reason
+
+    patches.set(found_logs, "open_log", open_cut)
+
+
+@mutant(kind=DAMAGED)
+def removes_the_beginning_after_a_lossy_election(patches: Patches) -> None:
+    """A replica drops its first segments once an election has lost something."""
+    update = Replica.update
+
+    def drops(self: Replica, *arguments: Any) -> Any:
+        changes = update(self, *arguments)
+        log = self.log
+        is_sound = not (self.unreadable_reason or log.offline_reason)
+        if self.stream.lossy_elections and is_sound and log.segment_count > 2:
+            base = list(log.damage.segments())[2].base_offset
+            if base <= min(self.high_watermark, log.flushed_offset):
+                log.begin_advance(base)
+                log.finish_advance()
+        return changes
+
+    patches.set(Replica, "update", drops)

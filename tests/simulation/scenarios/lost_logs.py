@@ -167,8 +167,11 @@ class LateTails(Scenario):
 
 
 class LostDisks(Scenario):
-    """Everyone dies at once, and all but one come back with empty disks. That one is noticed first:
-    it leaves the ISR while the others, who have lost everything, still count."""
+    """All but one lose their disks. That one has died at the same moment or before, while nothing
+    was published; it leaves the ISR first, and may come back last."""
+
+    _back_us: tuple[int, int] = (20_000, 900_000)
+    """When who dies comes back."""
 
     def prepare(self) -> None:
         self.cluster.faults.election_appetite = 0.0
@@ -177,17 +180,46 @@ class LostDisks(Scenario):
         stream = self.led_stream()
         if stream is None or not 2 <= len(stream.isr) == len(stream.replicas):
             return  # The logs are to be equal before.
-        world, machines = self.world, self.cluster.machines
-        world.count("all but one lose their disks")
+        world = self.world
         spared = world.random.choice(stream.isr)
-        for node_id in stream.replicas:
-            self.cluster.faults.fell(machines[node_id], loses_power=False)
-            if node_id != spared:
-                machines[node_id].erase()
-        self.keep_quiet(6_000_000)
+        others = [node_id for node_id in stream.replicas if node_id != spared]
+        self.keep_quiet(9_000_000)
+        if world.chance(0.5):
+            self._fell(spared)
+            self._erase(others)
+            return
+        self._let_publish(others, False)
+        world.later(100_000, None, self._fell, spared, (6_000_000, 8_000_000))
+        world.later(200_000, None, self._erase_later, spared, others, 50)
+
+    def _let_publish(self, node_ids: Sequence[int], hears: bool) -> None:
+        for node_id in node_ids:
+            self.cluster.machines[node_id].hears_nats = hears
+
+    def _fell(self, node_id: int, back_us: tuple[int, int] = _back_us) -> None:
+        self._back_us = back_us
+        self.cluster.faults.fell(self.cluster.machines[node_id], loses_power=False)
+        self._back_us = LostDisks._back_us
+
+    def _erase_later(self, spared: int, others: list[int], attempts: int) -> None:
+        """Once the one is out of the ISR."""
+        stream = self.cluster.metadata.now.stream
+        if stream is not None and spared in stream.isr and attempts:
+            self.world.later(50_000, None, self._erase_later, spared, others, attempts - 1)
+            return
+        self._erase(others)
+        self._let_publish(others, True)
+
+    def _erase(self, node_ids: Sequence[int]) -> None:
+        if self.cluster.faults.healing:
+            return
+        self.world.count("all but one lose their disks")
+        for node_id in node_ids:
+            self._fell(node_id)
+            self.cluster.machines[node_id].erase()
 
     def restart_us(self) -> int | None:
-        return self.world.between(20_000, self.world.random.choice((900_000, 5_000_000)))
+        return self.world.between(*self._back_us)
 
 
 class LostBeginnings(Scenario):
