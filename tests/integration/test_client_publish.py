@@ -54,6 +54,25 @@ def test_key_headers_and_value_arrive_as_given(client: Client) -> None:
     assert (empty.key, empty.value, len(empty.headers)) == (None, b"", 0)
 
 
+def test_more_than_the_buffer_takes_is_published_at_once_and_in_order(
+    server: ServerProcess,
+) -> None:
+    """Thousands wait for room, and each costs the others nothing."""
+    values = [b"%06d" % number + bytes(1_000) for number in range(8_000)]
+
+    async def scenario() -> None:
+        async with AsyncClient(server.grpc) as client, asyncio.timeout(60):
+            await client.create_stream("bulk", "bulk")
+            await asyncio.gather(*(client.publish("bulk", each, timeout=50) for each in values))
+            found: list[bytes | None] = []
+            while len(found) < len(values):
+                found += (await client.fetch("bulk", len(found))).values()
+            assert found == values
+            await client.delete_stream("bulk")
+
+    asyncio.run(scenario())
+
+
 def test_where_no_stream_listens_publishing_fails_at_once(client: Client) -> None:
     began = time.monotonic()
     with pytest.raises(NoStreamError, match=r"'void\.x'"):

@@ -19,6 +19,7 @@ from pyspark_jetstream.following import Follower
 from pyspark_jetstream.options import read_options
 from tests.spark.support import Log
 from tests.support.server import ServerProcess
+from tests.support.spark_logs import connector_messages
 
 NO_LIMITS = Limits(0, 0, 0.0)
 PATIENCE_SECONDS = 30.0
@@ -104,7 +105,7 @@ def test_a_compacted_stream_is_warned_about_once(
 
     with caplog.at_level(logging.WARNING, "pyspark_jetstream"):
         asyncio.run(go())
-    assert [record.getMessage() for record in caplog.records] == [
+    assert connector_messages(caplog) == [
         f"stream {log.name}@{log.name}.> is compacted: a batch that is run again may have fewer "
         "records"
     ]

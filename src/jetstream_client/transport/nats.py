@@ -112,7 +112,9 @@ class NatsInbox:
         self._client: NatsClient | None = None
         self._socket: NatsSocket | None = None
         self._answers: Subscription | None = None
-        self._filling: asyncio.Task[None] | None = None  # The publish that has filled the buffer.
+        self._turn = asyncio.Lock()  # To add to the full buffer.
+        self._waiting = 0  # For their turn.
+        self._adding: asyncio.Future[None] | None = None
         self.prefix = ""
         self._servers: list[str] = []
         self._failure: asyncio.Future[JetstreamError] | None = None
@@ -248,11 +250,12 @@ class NatsInbox:
             self.prefix + token if token else "",
             OutgoingHeaders(headers) if headers else None,
         )
+        has_room = client.pending_data_size + size + _COMMAND_BYTES < _BUFFER_BYTES
         try:
-            if client.pending_data_size + size + _COMMAND_BYTES < _BUFFER_BYTES:
+            if has_room and not self._waiting:
                 await publishing  # Does not wait.
             else:
-                await self._when_there_is_room(publishing, deadline)
+                await self._in_turn(publishing, deadline)
         except errors.MaxPayloadError as error:
             raise MessageTooLargeError(
                 f"{len(payload)} bytes are more than NATS takes in one message: "
@@ -263,20 +266,26 @@ class NatsInbox:
         except errors.Error as error:
             raise UnavailableError(f"cannot publish to NATS: {error}") from error
 
-    async def _when_there_is_room(
-        self, publishing: Coroutine[Any, Any, None], deadline: float
-    ) -> None:
-        """nats-py adds a message to its buffer, however full, and then waits for room, for ever."""
-        loop = asyncio.get_running_loop()
-        while self._filling is not None and not self._filling.done():
-            if loop.time() >= deadline:
-                publishing.close()
-                raise UnavailableError("NATS takes no messages: nothing was published")
-            await asyncio.wait([self._filling], timeout=deadline - loop.time())
-        filling = self._filling = loop.create_task(publishing)
-        await asyncio.wait([filling], timeout=max(0.0, deadline - loop.time()))
-        if filling.done():
-            filling.result()
+    async def _in_turn(self, publishing: Coroutine[Any, Any, None], deadline: float) -> None:
+        """nats-py adds a message to its buffer, however full, and then waits for room, for ever. So
+        one waits there at a time, and the others wait here, in their order."""
+        self._waiting += 1
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._turn.acquire()
+        except TimeoutError:
+            publishing.close()
+            raise UnavailableError("NATS takes no messages: nothing was published") from None
+        except BaseException:
+            publishing.close()
+            raise
+        finally:
+            self._waiting -= 1
+        adding = self._adding = asyncio.ensure_future(publishing)
+        adding.add_done_callback(lambda _: self._turn.release())
+        await asyncio.wait([adding], timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
+        if adding.done():
+            adding.result()
 
     async def _on_message(self, message: Msg) -> None:
         token = message.subject[len(self.prefix) :]

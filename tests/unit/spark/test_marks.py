@@ -15,6 +15,7 @@ from pyspark_jetstream.errors import DataLossError, OptionError
 from pyspark_jetstream.following import Follower
 from pyspark_jetstream.options import read_options
 from tests.support.loops import on_loop
+from tests.support.spark_logs import connector_messages
 from tests.unit.spark.log_client import LogClient
 
 NO_LIMITS = Limits(0, 0, 0.0)
@@ -121,7 +122,7 @@ def test_a_query_is_started_again_though_a_stream_that_it_has_read_is_deleted(
         assert {n: mark.offset for n, mark in end.streams.items()} == {1: 101}
 
     scenario()
-    said = [record.getMessage().partition(";")[0] for record in caplog.records]
+    said = [message.partition(";")[0] for message in connector_messages(caplog)]
     deleted = "stream 'audit@audit.>' was deleted"
     unknown = "option streams names 'audit', and there is no such stream"
     assert said == [deleted, *[unknown] * is_gone_already]
@@ -204,5 +205,6 @@ def test_a_cursor_that_cannot_be_shown_holds_up_a_query_once_and_not_for_each_st
     monkeypatch.setattr(following, "SHOWING_SECONDS", 0.5)
     scenario()
     assert all_are.is_set()
-    why = {record.getMessage().rpartition(": ")[2] for record in caplog.records}
-    assert (why, len(caplog.records)) == ({"cursors have no leader", "no answer in time"}, 8)
+    said = connector_messages(caplog)
+    why = {message.rpartition(": ")[2] for message in said}
+    assert (why, len(said)) == ({"cursors have no leader", "no answer in time"}, 8)

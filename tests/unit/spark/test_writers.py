@@ -7,6 +7,7 @@ from pyspark.sql.types import StringType, StructType
 
 from pyspark_jetstream.options import write_options
 from pyspark_jetstream.writer import Published, batch_writer
+from tests.support.spark_logs import connector_messages
 
 SCHEMA = StructType().add("value", StringType()).add("subject", StringType())
 
@@ -17,7 +18,7 @@ def test_a_batch_write_logs_how_many_of_its_rows_were_stored_before(
 ) -> None:
     writer = batch_writer(write_options({"servers": "x:1"}), SCHEMA, overwrite=False)
     writer.commit([Published(10, duplicates), None, Published(5, 0)])
-    said = [record.getMessage() for record in caplog.records]
+    said = connector_messages(caplog)
     assert ["3 of its 15 rows" in each and "txnAppId" in each for each in said] == (
         [True] if duplicates else []
     )
