@@ -13,6 +13,7 @@ from jetstream_protocol.errors import (
     DivergedError,
     NotLeaderError,
     OffsetOutOfRangeError,
+    StorageError,
     StorageFullError,
     StreamNotFoundError,
     UnavailableError,
@@ -221,6 +222,24 @@ async def test_a_replica_whose_log_begins_anew_at_a_reader_s_position_lets_it_wa
     replica.high_watermark = 4
     with pytest.raises(DivergedError):
         replica.read(3, 1 << 20, second, is_leader=False)
+
+
+def test_a_replica_whose_log_could_not_be_begun_anew_lets_readers_wait() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    log = CommitLog.open(disk, "/1", clean=False)
+    for number in range(4):
+        log.append(batch(b"%d" % number), leader_epoch=2, timestamp_us=0)
+    replica = Replica(stream(), log, node_id=1, incarnation=10)
+    replica.high_watermark = 4
+    replica.update(replace(stream((0, 2)), stream_epoch=8), nodes(), 0)
+    assert replica.read(3, 1 << 20, 2, is_leader=False) is not None
+    asked = replica.position()
+    assert asked is not None
+    disk.fail("remove", ".log", errno.EIO)
+    with pytest.raises(StorageError):
+        replica.accept(OutOfRange(asked, LeaderSnapshot(20, 0, 8)), b"", 0)
+    assert replica.high_watermark <= log.log_end_offset == 0
+    assert replica.read(3, 1 << 20, 2, is_leader=False) is None
 
 
 @on_loop

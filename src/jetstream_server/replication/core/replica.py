@@ -456,7 +456,13 @@ class Replica:
             case Truncate(offset):
                 self.log.truncate(offset)
             case Reset(offset):
-                self.log.reset(offset)
+                try:
+                    self.log.reset(offset)
+                except StorageError:
+                    # What is left of it, if anything, is to be compared with no reader's record.
+                    end_offset = min(self.high_watermark, self.log.log_end_offset)
+                    self.high_watermark = max(end_offset, self.log.log_start_offset)
+                    raise
                 self.unreadable_reason = ""
         rose = following.settle(answer, step)
         self._rebuild = following.needs_rebuild
