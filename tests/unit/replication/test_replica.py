@@ -242,6 +242,23 @@ def test_a_replica_whose_log_could_not_be_begun_anew_lets_readers_wait() -> None
     assert replica.read(3, 1 << 20, 2, is_leader=False) is None
 
 
+def test_a_folder_that_could_not_be_flushed_is_flushed_with_the_log_that_is_begun_anew() -> None:
+    """Otherwise a power failure takes the folder, with all that was flushed into it since."""
+    disk = FaultyDisk(MemoryDisk())
+    disk.make_directory("/streams")
+    log = CommitLog.open(disk, "/streams/1", clean=False)
+    log.append(batch(b"x"), leader_epoch=2, timestamp_us=0)
+    disk.fail("fsync_directory", "/streams", errno.EIO)
+    with pytest.raises(StorageError):
+        log.flush()
+    disk.heal()
+    log.reset(0)
+    before = disk.count("fsync_directory", "/streams")
+    log.append(batch(b"y"), leader_epoch=2, timestamp_us=0)
+    log.flush()
+    assert disk.count("fsync_directory", "/streams") > before
+
+
 @on_loop
 async def test_a_reader_ahead_of_this_node_s_metadata_is_told_to_come_again(
     tmp_path: Path,
