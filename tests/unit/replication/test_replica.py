@@ -252,8 +252,8 @@ def test_a_folder_that_could_not_be_flushed_is_flushed_with_the_log_that_is_begu
     with pytest.raises(StorageError):
         log.flush()
     disk.heal()
-    log.reset(0)
     before = disk.count("fsync_directory", "/streams")
+    log.reset(0)
     log.append(batch(b"y"), leader_epoch=2, timestamp_us=0)
     log.flush()
     assert disk.count("fsync_directory", "/streams") > before
