@@ -54,14 +54,12 @@ class RunRecord:
     def begun(self, session: str, boot_id: str) -> RunRecord:
         """The record of a new run that will register as `session`. Make it durable first."""
         survived = self.clean or self.boot_id == boot_id
-        return RunRecord(
+        return replace(
+            self,
             sessions=(*self.sessions, session),
             boot_id=boot_id,
             clean=False,
             power_lost=self.power_lost or not survived,
-            suspects=self.suspects,
-            lost_through=self.lost_through,
-            replaced_through=self.replaced_through,
         )
 
     def registered(self, session: str) -> RunRecord:
