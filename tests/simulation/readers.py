@@ -56,6 +56,9 @@ class Reader:
             self._read(process, replica, is_leader=is_leader)
         except OffsetOutOfRangeError as error:
             start = replica.log.log_start_offset
+            if self.position >= start and self._may_have_been_replaced(process):
+                self._world.count("read: beyond the end of a leader of yesterday")
+                return
             if not known and self.position >= start:
                 raise Violation(
                     f"a reader at {self.position} is told by node {process.node_id}: "
@@ -74,6 +77,10 @@ class Reader:
             self._begin_at(replica.log.log_start_offset)
         except JetstreamError as error:
             self._world.count(f"read refused: {error.code}")
+
+    def _may_have_been_replaced(self, process: Process) -> bool:
+        """Whether another node leads by now. A reader without an epoch cannot be told so."""
+        return self._last_epoch == NO_EPOCH and self._stream.stream.leader != process.node_id
 
     def _begin_at(self, offset: int) -> None:
         self.position, self._last_epoch = offset, int(NO_EPOCH)

@@ -268,6 +268,19 @@ async def test_a_reader_ahead_of_this_node_s_metadata_is_told_to_come_again(
         replica.read(1, 1 << 20, replica.stream.leader_epoch + 1)
 
 
+@on_loop
+async def test_a_replaced_leader_that_does_not_know_it_tells_nobody_that_there_is_nothing_beyond_it(
+    tmp_path: Path,
+) -> None:
+    """It handed its leadership over and holds its lease: the reader has read more elsewhere."""
+    replica = await _two_epochs(Node(tmp_path / "streams"))
+    beyond = replica.log.log_end_offset + 4
+    with pytest.raises(UnknownEpochError):
+        replica.read(beyond, 1 << 20, replica.stream.leader_epoch + 1)
+    with pytest.raises(OffsetOutOfRangeError):
+        replica.read(beyond, 1 << 20, replica.stream.leader_epoch)
+
+
 def test_a_replica_that_has_gaps_knows_after_a_restart_that_they_are_committed(
     tmp_path: Path,
 ) -> None:

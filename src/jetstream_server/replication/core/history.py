@@ -7,6 +7,15 @@ from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.state.model import StreamMetadata
 
 
+def check_epoch_known(stream: StreamMetadata, last_epoch: int) -> None:
+    """Check that who believes to lead has heard of the leader epoch that a reader saw. Another node
+    may lead by now, and hold more. Raises UnknownEpochError."""
+    if last_epoch > stream.leader_epoch:
+        raise UnknownEpochError(
+            f"leader epoch {last_epoch} of stream {stream.name!r} is not known here yet; try again"
+        )
+
+
 def check_history(
     stream: StreamMetadata,
     log: CommitLog,
@@ -18,15 +27,11 @@ def check_history(
 ) -> None:
     """Compare the record before `offset`, which a reader saw in that leader epoch, with the log's.
 
-    last_epoch: -1: the reader saw none. is_leader: this node certainly leads. Raises DivergedError
-    if the record is not, and cannot be, in the log; UnknownEpochError if a newer epoch has begun.
+    last_epoch: -1: the reader saw none. is_leader: as in `check_epoch_known`, which comes first.
+    Raises DivergedError if the record is not, and cannot be, in the log.
     """
     if last_epoch < 0 or offset == 0:
         return
-    if is_leader and last_epoch > stream.leader_epoch:
-        raise UnknownEpochError(
-            f"leader epoch {last_epoch} of stream {stream.name!r} is not known here yet; try again"
-        )
     epoch, end_offset = log.epochs.end_offset_for(last_epoch, log.log_end_offset)
     if epoch == last_epoch and end_offset >= offset:
         return

@@ -42,7 +42,7 @@ from jetstream_server.replication.core.follower import (
     Step,
     Truncate,
 )
-from jetstream_server.replication.core.history import check_history
+from jetstream_server.replication.core.history import check_epoch_known, check_history
 from jetstream_server.replication.core.incompleteness import incompleteness_recorded
 from jetstream_server.replication.core.isr import Outcome
 from jetstream_server.replication.core.leader import REPLICA_LAG_MAX_US, LeaderState
@@ -527,6 +527,8 @@ class Replica:
         and the errors of `check_readable`.
         """
         self.check_readable()
+        if is_leader:
+            check_epoch_known(self.stream, last_epoch)
         log = self.log
         if offset < log.log_start_offset:
             self.check_start()
