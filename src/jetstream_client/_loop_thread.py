@@ -17,6 +17,10 @@ from jetstream_protocol.errors import InvalidRequestError
 
 _T = TypeVar("_T")
 
+_LOOK_SECONDS = 0.5
+"""A signal that comes just before a thread begins to wait does not wake it: Python calls the
+handler when the wait ends. So no wait is longer."""
+
 
 class LoopThread:
     """Started at the first `run`, ended by `close`. Any thread may call; threads do not wait for
@@ -54,7 +58,12 @@ class LoopThread:
             coroutine.close()
             raise
         try:
-            return future.result()
+            while True:
+                try:
+                    return future.result(_LOOK_SECONDS)
+                except TimeoutError:
+                    if future.done():
+                        return future.result()
         except BaseException:
             # Of the coroutine's own errors this is none of our business; it is done then.
             future.cancel()
