@@ -42,7 +42,7 @@ class Recordable(Protocol):
 class LogCheckpointer:
     """See the module. noting: the lock around the log's `producers`."""
 
-    __slots__ = ("_health", "_log", "_noting", "_offsets", "_storage")
+    __slots__ = ("_health", "_log", "_may_be_marked", "_noting", "_offsets", "_storage")
 
     def __init__(
         self,
@@ -57,6 +57,8 @@ class LogCheckpointer:
         self._offsets = offsets
         self._health = health
         self._noting = noting
+        self._may_be_marked = False
+        """Whether a power failure could bring back the mark of a reset that has ended."""
 
     # The checkpoint.
 
@@ -109,6 +111,18 @@ class LogCheckpointer:
         """Record where the log starts and how far it is flushed."""
         with self._health.changing("noting the offsets of"):
             self._offsets.write_bounds(self._bounds, durable=durable)
+        if durable:
+            self._may_be_marked = False
+
+    def note_flush(self) -> None:
+        """Record how far the log was flushed. **safety** Durably, if the mark of a reset could come
+        back: the next start would empty the log again."""
+        if not self._may_be_marked:
+            self.note_bounds()
+            return
+        with self._health.committed("noting the offsets of"):
+            self._offsets.write_bounds(self._bounds, durable=True)
+        self._may_be_marked = False
 
     def note_all(self, *, durable: bool = False) -> None:
         """Record everything, after the log was opened or begun anew."""
@@ -123,6 +137,8 @@ class LogCheckpointer:
             self.note_all()
         except StorageFullError:
             pass  # The older record stays valid; it only says less.
+        # An earlier run may have died while it removed the mark, if nothing was flushed since.
+        self._may_be_marked = self._log.flushed_offset == self._log.log_start_offset
 
     def begin(self) -> None:
         """Create the offsets file, with the machine's boot id, before the first segment is made.
@@ -178,6 +194,7 @@ class LogCheckpointer:
             self._save_nothing()
         elif bounds is None:
             bounds = self._bounds  # Nothing was flushed yet.
+        self._may_be_marked = True
         with self._health.changing("resetting"):
             self._offsets.write_end(0)
             self._offsets.write_bounds(Bounds(offset, offset, Mark.EMPTYING), durable=True)

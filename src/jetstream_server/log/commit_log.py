@@ -415,7 +415,7 @@ class CommitLog:
             self._storage.sync(last)
         self.flushed_offset = target
         try:
-            self.records.note_bounds()
+            self.records.note_flush()
             if last.base_offset > self._storage.checkpoint.recovery_point:
                 self.records.save()
         except StorageFullError:

@@ -60,9 +60,11 @@ class LogStorage:
         self._retired: list[Segment] = []  # out of the log; their files are still there
         if recovered.unsynced_from < len(recovered.segments):
             self._unsynced_directories.append(directory)
-        if recovered.exists and recovered.recorded.flushed_offset == 0:
-            # No flush has synced the name of the folder itself yet: the process may have died right
-            # after making it, before it held a segment.
+        recorded = recovered.recorded
+        if recovered.exists and (recorded.flushed_offset == 0 or recorded.is_being_emptied):
+            # **safety** Perhaps nothing has synced the name of the folder itself yet: the process
+            # may have died right after making it, before it held a segment. (A reset notes as
+            # flushed where the log begins anew, before that.)
             self._unsynced_directories.append(self._parent)
 
     @property
@@ -92,8 +94,9 @@ class LogStorage:
 
     def look_for_folder(self) -> None:
         """Check whether another process removed the folder, or the file beside it, before the log
-        is begun anew."""
-        self._exists = self._disk.exists(self.directory) and self._disk.exists(self._offsets.path)
+        is begun anew. **safety** A folder that was made in part has to be synced: it stays new."""
+        if not (self._disk.exists(self.directory) and self._disk.exists(self._offsets.path)):
+            self._exists = False
 
     def make_folder(self) -> None:
         """Make the folder before anything is written to it: an empty stream has none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
@@ -11,7 +12,7 @@ from jetstream_protocol.errors import OffsetOutOfRangeError, RecordsDamagedError
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from tests.support.compacting import steps
 from tests.support.log_batches import batch, stamped, values_of
-from tests.support.log_disk import Killed, MemoryDisk
+from tests.support.log_disk import FaultyDisk, Killed, MemoryDisk
 from tests.support.log_start import advance_log_start
 
 LENGTH = batch(b"0000").length
@@ -285,6 +286,48 @@ def test_what_a_power_failure_took_is_not_missing(disk: MemoryDisk) -> None:
     assert reopen(disk.killed()).log_end_offset == 10
     lost = disk.power_failed(lambda n: 0)
     assert reopen(lost, boot_id="another").offline_reason == ""
+
+
+def test_a_folder_that_was_made_without_the_file_beside_it_is_flushed_when_that_is_there(
+    disk: MemoryDisk,
+) -> None:
+    faulty = FaultyDisk(disk)
+    log = CommitLog.open(faulty, "/17", CONFIG, clean=False, boot_id=BOOT)
+    faulty.fail("create", OFFSETS, errno.EIO)
+    with pytest.raises(StorageError):
+        log.append(batch(), leader_epoch=1, timestamp_us=0)
+    faulty.heal()
+    log.note_end()  # This makes the file.
+    log.reset(0)
+    log.append(batch(b"0000"), leader_epoch=1, timestamp_us=0)
+    log.flush()
+    found = reopen(disk.power_failed(lambda n: 0), boot_id="another")
+    assert values_of(found) == expected(0, 1)
+
+
+@pytest.mark.parametrize("offset", [0, 5])
+def test_what_is_flushed_after_a_reset_that_was_killed_outlives_a_power_failure(
+    offset: int,
+) -> None:
+    """Neither the folder goes, nor does the mark of the reset come back."""
+    was_killed, operations = True, 0
+    while was_killed:
+        disk, operations = MemoryDisk(), operations + 1
+        log = reopen(disk)
+        disk.crash_after = operations
+        try:
+            log.reset(offset)
+            disk.crash_after, was_killed = None, False
+        except Killed:
+            disk = disk.killed()
+            log = reopen(disk)
+        if log.log_end_offset != offset:
+            log.reset(offset)
+        log.append(batch(b"%04d" % offset), leader_epoch=1, timestamp_us=0)
+        log.flush()
+        found = reopen(disk.power_failed(lambda n: 0), boot_id="another")
+        assert values_of(found) == expected(offset, offset + 1), operations
+    assert operations > 10
 
 
 # Damaged or torn
