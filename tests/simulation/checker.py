@@ -82,7 +82,10 @@ class Checker:
         self._session_ended_at: dict[int, int] = {}
         """By node: the metadata revision of its last registration or fencing."""
         self.acked: dict[int, int] = {}
-        self.lost = 0
+        self.lost: dict[int, int] = {}
+        """Publishes that were acknowledged, and that a lossy election lost since then."""
+        self._given_up: list[list[Entry]] = []
+        """What each lossy election lost."""
         self.has_disk_failed = False
         """Whether a disk has lost what was flushed, or failed to do something."""
         self.asks_all_replicas = False
@@ -528,6 +531,7 @@ class Checker:
         self._removed_below = max(self._removed_below, self._begun_at, chosen.start_offset)
         last = self.committed[-1] if self.committed else None
         if last is None or chosen.holds(last):
+            self._find_again(chosen)
             return
         self._world.count("lossy election with loss")
         self._lost_at_epoch = after.leader_epoch
@@ -542,8 +546,28 @@ class Checker:
                 raise Violation(
                     f"node {after.leader} was elected and lacks {last}, which node {node_id} holds"
                 )
+        lost: list[Entry] = []
         while self.committed and not chosen.holds(self.committed[-1]):
-            self._forget(self.committed.pop())
+            lost.insert(0, self.committed.pop())
+            self._forget(lost[0])
+        self._given_up.append(lost)
+        self._find_again(chosen)
+
+    def _find_again(self, chosen: Shadow) -> None:
+        """What earlier elections lost is committed again, as far as the chosen one holds it."""
+        for lost in reversed(self._given_up):
+            for entry in chosen.held_of(lost):
+                if entry.base_offset >= self.committed_end:
+                    self._count_again(entry)
+
+    def _count_again(self, entry: Entry) -> None:
+        self._world.count("found what an election lost")
+        self.committed.append(entry)
+        ids = self._origins[entry.leader_epoch, entry.base_offset].ids
+        for offset, number in enumerate(ids, entry.base_offset):
+            self._offsets[number] = offset
+            if self.lost.pop(number, None) is not None:
+                self.acked[number] = offset
 
     def _check_nobody_has_more(self, after: StreamMetadata, last: Entry) -> None:
         """The disk of the chosen one was replaced, so nobody who was heard has anything: then every
@@ -565,8 +589,8 @@ class Checker:
         self._sequences[origin.producer[0]] = None
         for number in origin.ids:
             self._offsets.pop(number, None)
-            if self.acked.pop(number, None) is not None:
-                self.lost += 1
+            if number in self.acked:
+                self.lost[number] = self.acked.pop(number)
 
     # The end.
 

@@ -235,6 +235,11 @@ class CompactingChecker(Checker):
             self._committed_of[key_of(number)].pop()
             self._uncertain[key_of(number)] = None
 
+    def _count_again(self, entry: Entry) -> None:
+        super()._count_again(entry)
+        for offset, number in self._origin_records(entry):
+            self._committed_of.setdefault(key_of(number), []).append((offset, number))
+
     def _settle(self, after: StreamMetadata) -> None:
         super()._settle(after)
         for key, known in self._committed_of.items():

@@ -51,7 +51,7 @@ class Totals:
         self.events += cluster.world.events
         counts = dict(cluster.world.counts)
         counts["acknowledged"] = sum(s.publishers.acked for s in cluster.streams)
-        lost = sum(s.checker.lost for s in cluster.streams)
+        lost = sum(len(s.checker.lost) for s in cluster.streams)
         counts["acknowledged, then lost in a lossy election"] = lost
         for what, times in counts.items():
             self.counts[what] = self.counts.get(what, 0) + times

@@ -63,6 +63,13 @@ class Shadow:
         """Whether it holds that batch, or begins behind it."""
         return self.ends.get(entry.next_offset) == entry or self.start_offset >= entry.next_offset
 
+    def held_of(self, history: list[Entry]) -> list[Entry]:
+        """A part of a history up to the last batch of it that it holds. Logs match, so it holds all
+        of these, or compaction has removed them."""
+        ends = self.ends
+        held = (n for n, entry in enumerate(history, 1) if ends.get(entry.next_offset) == entry)
+        return history[: max(held, default=0)]
+
     def append(self, entry: Entry) -> None:
         self.is_erased = False
         self.entries.append(entry)
