@@ -50,7 +50,10 @@ class Publishers:
 
     def publish(self, count: int, *, asking: bool = False, delay_us_max: int = DELIVERY_US) -> None:
         """One delivery of `count` messages, most of which ask for an acknowledgement; it is on its
-        way from NATS for so long at most, to each who listens for another time."""
+        way from NATS for so long at most, to each who listens for another time. At rest only those
+        are sent that all ask, so that none is still under way when the answers are counted."""
+        if not (self.running or asking):
+            return
         stream = self._stream
         world = stream.world
         if asking and self._asked_at_rest[1] != stream.stream.leader_epoch:

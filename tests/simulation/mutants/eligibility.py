@@ -24,7 +24,7 @@ from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.scenarios import Collapses, LateTails, LostDisks
 
 
-@mutant()
+@mutant(Collapses)
 def forgets_who_left_below_the_minimum(patches: Patches) -> None:
     """There is no ELR, and nobody is remembered: the last replica standing is all that counts."""
 

@@ -1,0 +1,42 @@
+"""What publishers send at rest, and whose answers are missed then."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+from tests.simulation.publishers import Publishers
+from tests.simulation.watched import WatchedStream
+from tests.simulation.world import World
+
+
+class Nats:
+    """A server with one subscriber. `sent` has the values of each delivery."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[bytes]] = []
+
+    def publish(
+        self, subject: bytes, messages: list[tuple[bytes, bytes, bytes]], delay_us_max: int
+    ) -> int:
+        self.sent.append([value for _, _, value in messages])
+        return 1
+
+
+def test_what_a_scenario_had_still_to_send_is_not_sent_at_rest() -> None:
+    nats = Nats()
+    stream = SimpleNamespace(
+        world=World(1),
+        nats=nats,
+        subject=b"orders",
+        stream=SimpleNamespace(leader_epoch=1),
+        values=lambda ids: [b"%d" % number for number in ids],
+        header_blocks=lambda ids: None,
+    )
+    publishers = Publishers(cast(WatchedStream, stream), 0)
+    publishers.publish(1)
+    publishers.running = False
+    publishers.publish(3, asking=True)
+    publishers.publish(1, delay_us_max=40_000)
+    assert nats.sent == [[b"0"], [b"1", b"2", b"3"]]
+    assert publishers.unanswered_at_rest() == [1, 2, 3]
