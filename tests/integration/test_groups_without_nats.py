@@ -60,6 +60,7 @@ async def test_members_work_on_while_nats_is_gone_also_those_that_come_and_go(
             await asyncio.to_thread(cluster.cluster.end, "nats", signal.SIGKILL)
             assert workers.all_handled() < published, "they were quicker than NATS died"
             await handled(0)
+            await handled(1)
             workers.processes[0].kill()
             workers.signal(1, signal.SIGSTOP)
             workers.start()
