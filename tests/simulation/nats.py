@@ -37,10 +37,10 @@ class NatsServer:
         subject: bytes,
         messages: list[tuple[bytes, bytes, bytes]],
         delay_us_max: int = DELIVERY_US,
-    ) -> int:
+    ) -> list[int]:
         """Messages as (reply, header block, value), to everyone who is subscribed; each has them
-        in one piece, when they arrive. Returns how many that are."""
-        heard = 0
+        in one piece, when they arrive. Returns the nodes that are."""
+        heard = []
         for socket in list(self.sockets):
             for sid, heard_subject in socket.sids.items():
                 if heard_subject != subject:
@@ -48,7 +48,7 @@ class NatsServer:
                 parts = [_message(subject, sid, *message) for message in messages]
                 slow_us = self.slow.get(socket.node_id, 0)
                 socket.send(b"".join(parts), self.world.between(50, delay_us_max) + slow_us)
-                heard += 1
+                heard.append(socket.node_id)
         return heard
 
 

@@ -36,8 +36,9 @@ class Publishers:
         """Those that nobody has answered at all."""
         self.running = True
         self.pause_us = 60_000
-        self._asked_at_rest: tuple[int, int] = 0, -1
-        """Number of the first publish at rest, and the leader epoch then."""
+        self._asked_at_rest: dict[int, int] = {}
+        """Publishes at rest that the leader heard, and its epoch. What only others hear, who stand
+        by, is dropped without an answer if the hand-over is given up."""
 
     def publish_forever(self) -> None:
         if not self.running:
@@ -56,24 +57,23 @@ class Publishers:
             return
         stream = self._stream
         world = stream.world
-        if asking and self._asked_at_rest[1] != stream.stream.leader_epoch:
-            self._asked_at_rest = self._next, stream.stream.leader_epoch
         ids = list(self.take_numbers(count))
         asked = [asking or world.random.random() < 0.9 for _ in ids]
         replies = [b"_INBOX.%d" % n if asks else b"" for n, asks in zip(ids, asked, strict=True)]
         blocks = stream.header_blocks(ids) or [b""] * count
         messages = list(zip(replies, blocks, stream.values(ids), strict=True))
-        if stream.nats.publish(stream.subject, messages, delay_us_max):
+        nodes = stream.nats.publish(stream.subject, messages, delay_us_max)
+        if nodes:
             heard = [n for n, asks in zip(ids, asked, strict=True) if asks]
             self.doubtful.update(dict.fromkeys(heard))
             self._silent.update(dict.fromkeys(heard))
+        if asking and stream.stream.leader in nodes:
+            self._asked_at_rest.update(dict.fromkeys(ids, stream.stream.leader_epoch))
 
     def unanswered_at_rest(self) -> list[int]:
         """Of those that asked at rest, under the leader that leads still."""
-        first, leader_epoch = self._asked_at_rest
-        if self._stream.stream.leader_epoch != leader_epoch:
-            return []
-        return [number for number in self._silent if number >= first]
+        asked, leader_epoch = self._asked_at_rest, self._stream.stream.leader_epoch
+        return [number for number in self._silent if asked.get(number) == leader_epoch]
 
     def take_numbers(self, count: int) -> tuple[int, ...]:
         """Numbers that no other publish has."""
