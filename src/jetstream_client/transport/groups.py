@@ -23,20 +23,27 @@ class Groups:
         self._control = control
 
     async def heartbeat(self, request: pb.GroupHeartbeatRequest) -> pb.GroupHeartbeatResponse:
-        """Send a heartbeat, to one server or two: each may take as long as it is to wait, and a
-        little more. Without a wait the client's timeout holds as well."""
+        """Send a heartbeat. One that waits goes to one server or two: each may take as long as it
+        is to wait, and a little more. One without a wait, by which a member joins, goes to one
+        after the other until the client's timeout has passed."""
+        what = f"heartbeat of a member of consumer group {request.group!r}"
         wait = request.wait_ms / 1000
-        grace = _GRACE_SECONDS
-        if wait:
-            grace = min(_GRACE_SECONDS, max(_GRACE_SHARE * wait, 0.5))
-        timeout = 2 * (wait + grace)
+        if not wait:
+            return await self._control.call(
+                lambda stubs: stubs.groups.GroupHeartbeat,
+                request,
+                pb.GroupHeartbeatResponse,
+                what=what,
+                share_first=_GRACE_SECONDS,
+            )
+        timeout = 2 * (wait + min(_GRACE_SECONDS, max(_GRACE_SHARE * wait, 0.5)))
         return await self._control.call(
             lambda stubs: stubs.groups.GroupHeartbeat,
             request,
             pb.GroupHeartbeatResponse,
-            what=f"heartbeat of a member of consumer group {request.group!r}",
-            timeout=timeout if wait else min(timeout, self._control.timeout),
-            share_min=timeout / 2 if wait else 0.001,
+            what=what,
+            timeout=timeout,
+            share_min=timeout / 2,
         )
 
     async def leave(self, group: str, source: str, member_id: str) -> None:

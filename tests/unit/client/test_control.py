@@ -266,6 +266,31 @@ async def test_a_second_server_has_as_long_as_an_answer_takes(
 
 
 @on_loop
+async def test_who_joins_a_group_while_its_coordinator_changes_waits_as_long_as_the_client_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[tuple[str, float]] = []
+
+    async def only_the_third_time(
+        rpc: Any, request: Any, timeout: float, address: str, token: str
+    ) -> Message:
+        if isinstance(request, api_pb2.DescribeClusterRequest):
+            return api_pb2.DescribeClusterResponse()
+        given.append((address, timeout))
+        if len(given) < 3:
+            raise LostCallError("did not answer in time")
+        return groups_pb2.GroupHeartbeatResponse(generation=1)
+
+    monkeypatch.setattr(control, "ask", only_the_third_time)
+    for servers, shares in (["a:1", "b:1"], [2.0, 4.0, 8.0]), (["a:1"], [20.0] * 3):
+        given.clear()
+        plane = ControlPlane(ClientConfig(servers, timeout=20, retry_on_failed_connect=True))
+        await Groups(plane).heartbeat(groups_pb2.GroupHeartbeatRequest(group="g", source="s"))
+        await plane.close()
+        assert [share for _, share in given] == pytest.approx(shares, abs=1)
+
+
+@on_loop
 async def test_a_publisher_learns_its_streams_although_the_first_server_is_frozen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
