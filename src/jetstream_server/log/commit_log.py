@@ -484,9 +484,8 @@ class CommitLog:
         Records missing in front count as removed. Does nothing if the log is offline for another
         reason.
 
-        Only for a replica that fetches the rest from another one, or when no replica holds more.
-        Records that were not flushed when the log failed may be missing after a power failure, even
-        if a later flush succeeds.
+        Only for a replica that fetches the rest from another one, or when no replica holds more. If
+        the log has failed, what was not flushed then is written again.
         """
         with self._mutex:
             if not (self.is_damaged or self._health.has_failed):
@@ -497,6 +496,8 @@ class CommitLog:
             with self._health.committed("repairing"):
                 self._storage.make_folder()
                 self._storage.drop_damaged()
+                if self._health.has_failed:
+                    self._storage.write_again(self.flushed_offset)
             self.damage.cut_to(self.log_end_offset)
             bases = self._storage.segments.base_offsets
             self.log_start_offset = max(self.log_start_offset, *bases[:1], 0)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.names import INDEX_SUFFIX, LOG_SUFFIX, base_offset_of
 from jetstream_server.log.disk import Disk
@@ -26,6 +27,9 @@ from jetstream_server.log.recovery import Recovered
 from jetstream_server.log.segment import Segment
 from jetstream_server.log.segments import Segments
 from jetstream_server.log.state_files import write_log_checkpoint
+
+WRITE_BYTES = 1 << 20
+"""What is written again at a time."""
 
 
 class LogStorage:
@@ -234,6 +238,21 @@ class LogStorage:
             last.truncate(*last.end)
             self._disk.fsync(last.path)
         self._disk.fsync_directory(self.directory)
+
+    def write_again(self, offset: int) -> None:
+        """Write and sync everything from `offset` on once more. **safety** After a failed fsync the
+        kernel takes pages for clean that it has not written, and no later fsync writes them."""
+        for segment in self.segments.all:
+            if segment.next_offset <= offset:
+                continue
+            try:
+                position = segment.locate(offset)[0] if segment.base_offset < offset else 0
+            except CorruptBatchError:
+                position = 0
+            for start in range(position, segment.size, WRITE_BYTES):
+                data = segment.read(start, min(WRITE_BYTES, segment.size - start))
+                self._disk.write(segment.path, start, (data,))
+            self._disk.fsync(segment.path)
 
     def _remove_strays(self) -> None:
         """Remove the files of segments that are not in the log, newest first."""

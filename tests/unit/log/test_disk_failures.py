@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -12,6 +13,7 @@ from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
 from jetstream_protocol.types import WallUs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.offsets_file import OffsetsFile
+from tests.simulation.disk import SimulatedDisk
 from tests.support.log_batches import batch, stamped, values_of
 from tests.support.log_disk import FaultyDisk, Killed, MemoryDisk
 from tests.support.log_start import advance_log_start
@@ -497,3 +499,24 @@ def test_a_log_that_was_offline_is_looked_at_again_by_the_next_start(disk: Fault
     assert damaged.offline_reason
     damaged.close(clean=True)
     assert reopen(disk, clean=True).offline_reason == damaged.offline_reason
+
+
+def test_what_a_failed_fsync_has_dropped_is_written_again() -> None:
+    """The next fsync would succeed, and write nothing: a power failure would leave a hole."""
+    disk = SimulatedDisk()
+    disk.make_directory("/streams")
+    disk.fsync_directory("/")
+    log = CommitLog.open(disk, "/streams/17", CONFIG, clean=False)
+    append(log, 2)
+    log.flush()
+    append(log, 5)  # Behind the flushed records of the first segment, and over two more.
+    disk.fsync_fails = True
+    with pytest.raises(StorageError):
+        log.flush()
+    log.salvage()
+    append(log)
+    assert log.flush() == 8
+    disk.lose_power(Random(2))
+    again = CommitLog.open(disk, "/streams/17", CONFIG, clean=False)
+    assert (again.offline_reason, again.log_end_offset) == ("", 8)
+    assert values_of(again) == expected(8)
