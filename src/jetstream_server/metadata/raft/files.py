@@ -13,12 +13,22 @@ _GET_GENERATION = 0x80087601
 """
 
 
+def is_there(path: str) -> bool:
+    """Whether there is such a file. Raises OSError if that cannot be found out: **safety** a file
+    that was not found for that reason would be written anew."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def read_file(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
 
 
-def replace_file(path: str, parts: Sequence[bytes]) -> None:
+def replace_file(path: str, parts: Sequence[bytes | bytearray]) -> None:
     """Replace a file atomically: temporary file, fsync, rename, fsync of the directory."""
     temporary = path + ".tmp"
     with open(temporary, "wb") as file:

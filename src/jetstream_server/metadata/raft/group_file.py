@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from jetstream_protocol.errors import PreconditionFailedError, StorageError
 from jetstream_protocol.logfiles import identity_file
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.raft.files import read_file, replace_file
+from jetstream_server.metadata.raft.files import is_there, read_file, replace_file
 from jetstream_server.metadata.raft.voters import Voters
 
 CONFIGURED, NAMED = 1, 2
@@ -79,9 +79,9 @@ class GroupFile:
     @classmethod
     def _open(cls, directory: str, group: Group, accept_voters: bool) -> GroupFile:
         file = cls(directory, group)
-        if not os.path.exists(file._path):
+        if not is_there(file._path):
             if not accept_voters and any(
-                os.path.exists(os.path.join(directory, name)) for name in _BESIDE
+                is_there(os.path.join(directory, name)) for name in _BESIDE
             ):
                 raise StorageError(
                     f"{file._path} is missing, and the rest of the metadata is there; restore it, "
@@ -104,9 +104,13 @@ class GroupFile:
 
     @classmethod
     def exists(cls, directory: str) -> bool:
-        """Whether the folder has a file, or anything beside which there should be one."""
+        """Whether the folder has a file, or anything beside which there should be one. Raises
+        StorageError."""
         names = ("group.json", *_BESIDE)
-        return any(os.path.exists(os.path.join(directory, name)) for name in names)
+        try:
+            return any(is_there(os.path.join(directory, name)) for name in names)
+        except OSError as error:
+            raise StorageError(f"metadata folder {directory}: {error}") from error
 
     @classmethod
     def read(cls, directory: str) -> GroupFile:

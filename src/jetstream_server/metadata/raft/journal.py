@@ -37,7 +37,7 @@ from jetstream_protocol.logfiles.metadata_records import (
     encode_entry,
     encode_record,
 )
-from jetstream_server.metadata.raft.files import identity_of, read_file, replace_file
+from jetstream_server.metadata.raft.files import identity_of, is_there, read_file, replace_file
 from jetstream_server.metadata.raft.journal_recovery import recover
 from jetstream_server.metadata.raft.snapshot_file import (
     read_snapshot,
@@ -102,10 +102,11 @@ class Journal:
         named = journal.snapshot_voters
         alone = alone and (named is None or len(named.ids) == 1)
         synced = journal._synced.read()
-        if os.path.exists(path):
+        is_synced = False
+        if is_there(path):
             data = read_file(path)
             found = recover(path, data, synced, identity_of(path), alone=alone)
-            alone = found.alone
+            alone, is_synced = found.alone, found.is_synced
             journal.held, journal.standing, journal.lost = found.held, found.standing, found.lost
             journal.term, journal.voted_for = found.term, found.voted_for
             journal._generation, journal.cut_bytes = found.generation, len(data) - found.end
@@ -119,23 +120,28 @@ class Journal:
             if not journal.is_pristine:
                 journal.standing = journal.standing.lost()
         journal._check_beginning(path)
-        journal._ready(path, snapshot)
+        journal._ready(path, snapshot, is_synced)
         return journal
 
-    def _ready(self, path: str, snapshot: Snapshot | None) -> None:
-        """Write the files for the current content, and open them."""
-        self._synced.open()
+    def _ready(self, path: str, snapshot: Snapshot | None, is_synced: bool) -> None:
+        """Write the files for the current content, and open them. From now on all of it counts.
+
+        **safety** Bytes behind the synced length may not be on disk although they are read: a sync
+        of them may have failed, and another one proves nothing. So they are written again. If the
+        journal lacks something, it says so itself before `synced` fits it: no death in between may
+        end the doubt.
+        """
         fitting = self._fitting(snapshot)
-        if not self._generation or fitting != self.held:
+        if not self._generation:
+            self._synced.open()  # First: a journal without it is in doubt.
+        if not is_synced or fitting != self.held:
             self.held = fitting
-            self._rewrite(path)
+            self._replace_file(path)
         elif self.cut_bytes:
             os.truncate(path, os.path.getsize(path) - self.cut_bytes)
         if self._descriptor < 0:
             self._open_file(path)
-        if self.lost:
-            self._unwritten.append(self._standing_record())
-        # There are whole records behind the synced part. From now on they count.
+        self._synced.open()
         self._guarded(lambda: self._write_and_sync(b""))
 
     def _open_file(self, path: str) -> None:
@@ -306,8 +312,13 @@ class Journal:
         return [*snapshot.base, *(following if continues else ())]
 
     def _rewrite(self, path: str) -> None:
+        """Write a new journal file with the held entries, and note its length as synced."""
+        self._replace_file(path)
+        self._synced.write(self._generation, self._identity, self.size_bytes)
+
+    def _replace_file(self, path: str) -> None:
         """Write a new journal file with the held entries; it has the next generation."""
-        self._generation += 1
+        self._generation = 1 + max(self._generation, self._synced.generation)
         head = [
             JOURNAL_HEADER,
             encode_record(BEGINNING, self._generation, 0, b""),
@@ -316,7 +327,6 @@ class Journal:
         ]
         replace_file(path, [*head, *map(encode_entry, self.held)])
         self._open_file(path)
-        self._synced.write(self._generation, self._identity, self.size_bytes)
 
     def _standing_record(self) -> bytes:
         standing = self.standing

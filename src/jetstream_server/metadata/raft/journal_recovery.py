@@ -46,8 +46,8 @@ class Recovered:
     """The content of a journal file.
 
     generation: grows with every journal file of the node; 0 in earlier releases. end: the number of
-    readable bytes. lost: why a promise may be missing; "" when none is. alone: whether the node is
-    the only voter.
+    readable bytes. lost: why a promise may be missing; "" when none is. is_synced: whether all of
+    them were synced, for certain. alone: whether the node is the only voter.
     """
 
     held: list[Entry] = field(default_factory=list)
@@ -57,6 +57,7 @@ class Recovered:
     generation: int = 0
     end: int = HEADER_BYTES
     lost: str = ""
+    is_synced: bool = False
     alone: bool = False
 
 
@@ -90,6 +91,7 @@ def recover(
     found.alone = alone and not _names_others(path, found.held)
     promised = _promised(found.generation, synced, identity, len(data))
     _check_end(path, found, damage, promised, data, alone=found.alone)
+    found.is_synced = found.end == promised.length and not promised.doubt
     return found
 
 

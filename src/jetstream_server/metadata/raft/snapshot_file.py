@@ -22,7 +22,7 @@ from jetstream_protocol.logfiles.metadata_records import (
     encode_record,
     scan,
 )
-from jetstream_server.metadata.raft.files import read_file, replace_file, sync_path
+from jetstream_server.metadata.raft.files import is_there, read_file, replace_file, sync_path
 from jetstream_server.metadata.raft.voters import Voters
 
 
@@ -35,9 +35,14 @@ def write_snapshot(directory: str, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(directory: str) -> Snapshot | None:
-    """Read the snapshot in a journal's directory. Raises StorageError if it is damaged."""
+    """Read the snapshot in a journal's directory. Raises StorageError if it is damaged, or cannot
+    be read."""
     path = os.path.join(directory, "snapshot")
-    return decode_snapshot(read_file(path), path) if os.path.exists(path) else None
+    try:
+        data = read_file(path) if is_there(path) else None
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    return None if data is None else decode_snapshot(data, path)
 
 
 def remove_snapshot(directory: str) -> None:
@@ -51,7 +56,7 @@ def snapshot_file(directory: str) -> bytes:
     StorageError."""
     path = os.path.join(directory, "snapshot")
     try:
-        return read_file(path) if os.path.exists(path) else b""
+        return read_file(path) if is_there(path) else b""
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
 

@@ -15,7 +15,7 @@ from jetstream_protocol.logfiles.synced_length import (
     damage,
     decode,
 )
-from jetstream_server.metadata.raft.files import read_file, replace_file
+from jetstream_server.metadata.raft.files import is_there, read_file, replace_file
 
 
 class SyncedFile:
@@ -26,26 +26,37 @@ class SyncedFile:
         self.damage = ""
         """What was wrong with the file."""
         self._last = SyncedLength(0, 0, 0, 0, clean=False)
+        self._content: bytes | bytearray = b""
         self._descriptor = -1
 
     def read(self) -> SyncedLength | None:
         """The content of the file; None when it is missing or damaged."""
-        if not os.path.exists(self.path):
+        if not is_there(self.path):
             return None
         data = read_file(self.path)
-        self.damage = damage(data)
+        self._content, self.damage = data, damage(data)
         found = decode(data)
         if found is not None:
             self._last = found
         return found
 
+    @property
+    def generation(self) -> int:
+        """The newest generation that the file has described; 0: none."""
+        return self._last.generation
+
     def open(self) -> None:
-        """Open the file. Makes it unless it is complete, with an empty slot."""
-        if self.damage or not os.path.exists(self.path):
+        """Open the file, if it is not open. **safety** It is written anew, and the names in the
+        folder are synced: an earlier run may have failed to sync a slot or a name, or died before
+        it did. One that is missing or damaged gets the newest slot alone."""
+        if self._descriptor >= 0:
+            return
+        content = self._content
+        if self.damage or not content:
             content = bytearray(FILE_BYTES)
             slot = self._last.encode()
             content[self._last.offset : self._last.offset + len(slot)] = slot
-            replace_file(self.path, [bytes(content)])
+        replace_file(self.path, [content])
         self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
 
     def write(self, generation: int, identity: int, length: int, *, clean: bool = False) -> None:
