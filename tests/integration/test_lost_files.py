@@ -121,3 +121,27 @@ def test_an_only_replica_whose_last_batch_rotted_gives_no_offset_twice(
     assert not load.stop().acked
     readable = cluster.api(leader).describe(name).high_watermark
     assert 0 < readable < len(books.acked) + 1
+
+
+def test_a_node_that_lost_all_streams_says_so_though_it_is_killed_before_it_has_joined(
+    cluster: TestCluster, name: str
+) -> None:
+    books = fill(cluster, name, GROUP)
+    stream = cluster.settled(name).stream
+    follower = next(node for node in cluster.nodes if node != stream.leader)
+    folder = folder_of(cluster, follower, stream.id)
+    for node in cluster.nodes:
+        cluster.kill(node)
+    shutil.rmtree(folder.parent)
+    said_before = len(cluster.log(follower))
+    cluster.cluster.start_node(follower)
+    cluster.wait_for(
+        "it waits for the others",
+        lambda: "waiting_for_metadata_leader" in cluster.log(follower)[said_before:],
+    )
+    cluster.kill(follower)
+    cluster.restart(*cluster.nodes)
+    assert f"{folder} was lost with the folder" in cluster.log(follower)[said_before:]
+    cluster.wait_for_isr(name, cluster.nodes)
+    lead(cluster, name, follower)
+    cluster.check_everywhere(name, books)

@@ -147,13 +147,13 @@ class Process:
         )
 
     def _find_streams(self) -> bool:
-        """As log/data_folder.py does: make the folder of all streams where it is missing, and say
-        whether it was lost."""
-        is_missing = not self.disk.exists(STREAMS_PATH)
-        if is_missing:
+        """As log/data_folder.py does: say whether the folder of all streams was lost."""
+        return not self.disk.exists(STREAMS_PATH) and self.disk.exists(RUNS_PATH)
+
+    def _make_streams(self) -> None:
+        if not self.disk.exists(STREAMS_PATH):
             self.disk.make_directory(STREAMS_PATH)
             self.disk.fsync_directory("/")
-        return is_missing and self.disk.exists(RUNS_PATH)
 
     async def _dial(self, address: tuple[str, int]) -> FrameConnection:
         """Connect to another node's data plane, if there is one."""
@@ -234,6 +234,7 @@ class Process:
         try:
             start = self.start = self._node_start()
             run = start.begin_run(await start.start_metadata("", ACK_SUBJECTS))
+            self._make_streams()
             logs = start.open_logs(run)
             self._opened(logs)
             connection = self._connection_to_nats()

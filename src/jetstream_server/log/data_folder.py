@@ -31,6 +31,7 @@ from jetstream_server.log.disk import Disk, storage_error
 
 FORMAT_VERSION = 1
 IDENTITY_NAME = "meta.json"
+_FOLDERS = ("streams", "metadata", "quarantine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ class DataFolder:
         self, disk: Disk, path: str, identity: Identity, lock: int, *, lost_streams: bool
     ) -> None:
         self.lost_streams = lost_streams
-        """Whether the folder of all streams was missing although the data folder was in use."""
+        """Whether the folder of all streams is missing although the data folder was in use.
+        **safety** It is made by `make_streams`, once that is noted: afterwards nothing shows it."""
         self.unsettled: dict[int, StorageError] = {}
         """The streams whose log may lie in the wrong folder, by id, and why it could not be moved.
         Their logs must not be opened."""
@@ -78,7 +80,7 @@ class DataFolder:
         try:
             used = disk.exists(os.path.join(path, IDENTITY_NAME))
             lost_streams = used and not disk.exists(os.path.join(path, "streams"))
-            for name in ("streams", "metadata", "quarantine"):
+            for name in ("metadata", "quarantine") if lost_streams else _FOLDERS:
                 os.makedirs(os.path.join(path, name), exist_ok=True)
             identity = _check_identity(disk, path, node_id, cluster)
             return cls(disk, path, identity, lock, lost_streams=lost_streams)
@@ -124,6 +126,17 @@ class DataFolder:
 
     def stream_directory(self, stream_id: int) -> str:
         return os.path.join(self.path, "streams", str(stream_id))
+
+    def make_streams(self) -> None:
+        """Make the folder of all streams if it was lost; durable on return. Raises
+        StorageError."""
+        if not self.lost_streams:
+            return
+        try:
+            self._disk.make_directory(os.path.join(self.path, "streams"))
+            self._disk.fsync_directory(self.path)
+        except OSError as error:
+            raise storage_error(error, f"data folder {self.path} cannot be used") from error
 
     def has_stream(self, stream_id: int) -> bool:
         return self._disk.exists(self.stream_directory(stream_id))

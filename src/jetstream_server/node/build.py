@@ -102,7 +102,8 @@ async def build(start: Start) -> Server:
     ack_subjects = list(start.config.ingest.ack_subjects)
     cluster_id = await node_start.start_metadata(folder.cluster_id, ack_subjects)
     folder.join(cluster_id)
-    run = node_start.begin_run(cluster_id)
+    run = node_start.begin_run(cluster_id)  # It notes what was lost.
+    folder.make_streams()
     registry, lost_through = node_start.metadata.registry, run.runs.record.lost_through
     unknown = UnknownStreams(folder, registry, wall_clock, lost_through)
     unknown.sort_out(node_start.metadata.status().journal_loss)

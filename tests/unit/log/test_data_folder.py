@@ -179,6 +179,29 @@ def test_stream_folders_are_listed_whoever_made_them(disk: OsDisk, tmp_path: Pat
     folder.close()
 
 
+def test_that_all_streams_were_lost_shows_until_their_folder_is_made(
+    disk: OsDisk, tmp_path: Path
+) -> None:
+    folder = open_folder(disk, tmp_path)
+    assert not folder.lost_streams
+    folder.make_streams()
+    folder.close()
+    (tmp_path / "streams").rmdir()
+    for _ in range(2):  # The first start dies before it notes the loss.
+        folder = open_folder(disk, tmp_path)
+        assert folder.lost_streams
+        folder.close()
+    faulty = FaultyDisk(disk)
+    folder = DataFolder.open(faulty, str(tmp_path), node_id=1)
+    folder.make_streams()
+    assert faulty.calls[-1] == ("fsync_directory", str(tmp_path))
+    assert folder.stream_ids() == []
+    folder.close()
+    folder = open_folder(disk, tmp_path)
+    assert not folder.lost_streams
+    folder.close()
+
+
 def test_unknown_stream_is_set_aside_first_and_deleted_only_much_later_if_it_was_deleted(
     disk: OsDisk, tmp_path: Path
 ) -> None:
