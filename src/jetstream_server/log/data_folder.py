@@ -9,14 +9,16 @@
     <data>/quarantine/     streams that the metadata does not know, as <id>.<µs when set aside>;
                            taken back when the metadata knows them again
 
-Crash policy: `meta.json` is written before anything else, and once more when the cluster has agreed
-on its id (`join`), before there are any streams. A folder without it is new; one whose `meta.json`
-is unreadable, or belongs to another cluster, node or format, stops the start, since using it could
-mix two histories. `cluster` is the configured name, for people; the id tells clusters apart.
+Crash policy: the names of the folders above are synced first. `meta.json` is written before
+anything else, and once more when the cluster has agreed on its id (`join`), before there are any
+streams. A folder without it is new; one whose `meta.json` is unreadable, or belongs to another
+cluster, node or format, stops the start, since using it could mix two histories. `cluster` is the
+configured name, for people; the id tells clusters apart.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -82,7 +84,10 @@ class DataFolder:
             lost_streams = used and not disk.exists(os.path.join(path, "streams"))
             for name in ("metadata", "quarantine") if lost_streams else _FOLDERS:
                 os.makedirs(os.path.join(path, name), exist_ok=True)
+            if not used:
+                _sync_parents(disk, path)
             identity = _check_identity(disk, path, node_id, cluster)
+            disk.fsync_directory(path)  # An earlier start may have ended before it did.
             return cls(disk, path, identity, lock, lost_streams=lost_streams)
         except OSError as error:
             os.close(lock)
@@ -246,6 +251,15 @@ def _take_lock(path: str) -> int:
     return lock
 
 
+def _sync_parents(disk: Disk, path: str) -> None:
+    """Sync the names of the folders that lead to this one: any of them may be new."""
+    path = os.path.realpath(path)
+    while not os.path.ismount(path):
+        path = os.path.dirname(path)
+        with contextlib.suppress(PermissionError):
+            disk.fsync_directory(path)
+
+
 def _check_identity(disk: Disk, path: str, node_id: int, cluster: str) -> Identity:
     """Compare meta.json with what is expected, or write it."""
     file = os.path.join(path, IDENTITY_NAME)
@@ -256,7 +270,6 @@ def _check_identity(disk: Disk, path: str, node_id: int, cluster: str) -> Identi
             )
         identity = Identity(FORMAT_VERSION, cluster, "", node_id)
         _write_identity(disk, file, identity)
-        disk.fsync_directory(os.path.dirname(path))
         return identity
     found = _read_identity(disk, file)
     if found.format_version != FORMAT_VERSION:

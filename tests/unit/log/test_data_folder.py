@@ -300,3 +300,35 @@ def test_place_that_is_no_folder_stops_the_start(disk: OsDisk, tmp_path: Path) -
     (tmp_path / "data").write_text("a file")
     with pytest.raises(StorageError, match="cannot be used"):
         open_folder(disk, tmp_path / "data")
+
+
+def synced(disk: FaultyDisk, *, before: str) -> list[str]:
+    """The folders that were synced until that file was written."""
+    end = disk.calls.index(("write_atomic", before)) if before else len(disk.calls)
+    return [path for operation, path in disk.calls[:end] if operation == "fsync_directory"]
+
+
+def test_the_names_of_new_folders_are_synced_before_anything_is_written_there(
+    disk: OsDisk, tmp_path: Path
+) -> None:
+    """Otherwise a power failure takes the folder, with everything that was acknowledged."""
+    path = tmp_path / "new" / "data"
+    parents = [str(path.parent), str(tmp_path), str(tmp_path.parent)]
+    for failing in parents:
+        faulty = FaultyDisk(disk)
+        faulty.fail("fsync_directory", failing, errno.EIO)
+        with pytest.raises(StorageError):
+            DataFolder.open(faulty, str(path), node_id=1)
+        assert not (path / "meta.json").exists()
+    faulty = FaultyDisk(disk)
+    DataFolder.open(faulty, str(path), node_id=1).close()
+    assert set(parents) <= set(synced(faulty, before=f"{path}/meta.json"))
+
+
+def test_names_that_an_earlier_start_could_not_sync_are_synced(
+    disk: OsDisk, tmp_path: Path
+) -> None:
+    open_folder(disk, tmp_path).close()
+    faulty = FaultyDisk(disk)
+    DataFolder.open(faulty, str(tmp_path), node_id=1).close()
+    assert synced(faulty, before="") == [str(tmp_path)]
