@@ -30,6 +30,7 @@ class MemoryOs:
     """The functions of `os` that are used; paths begin with "/"."""
 
     O_RDONLY, O_WRONLY, O_APPEND, O_CLOEXEC = os.O_RDONLY, os.O_WRONLY, os.O_APPEND, os.O_CLOEXEC
+    O_DIRECTORY = os.O_DIRECTORY
 
     def __init__(self) -> None:
         self.operations = 0
@@ -125,7 +126,7 @@ class MemoryOs:
             assert isinstance(found, Directory)
             at = found
 
-    def open(self, path: str, flags: int) -> int:
+    def open(self, path: str, flags: int, mode: int = 0) -> int:
         self._operate("open")
         descriptor = next(self._descriptors)
         self._opened[descriptor] = (self._find(path), bool(flags & os.O_APPEND))
@@ -177,12 +178,16 @@ class MemoryOs:
         names = folder.change()
         names[target_name] = names.pop(name)
 
+    rename = replace
+
     def remove(self, path: str) -> None:
         self._operate("remove")
         folder, name = self._parent(path)
         del folder.change()[name]
 
-    def open_file(self, path: str, mode: str) -> Any:
+    unlink = remove
+
+    def open_file(self, path: str, mode: str, **_: object) -> Any:
         """`open`, for reading or writing a whole file."""
         self._operate("open")
         if mode == "rb":
@@ -251,6 +256,9 @@ class _Writing:
 
     def writelines(self, parts: list[bytes]) -> None:
         self._memory.write(self._descriptor, b"".join(parts))
+
+    def write(self, data: bytes) -> int:
+        return self._memory.write(self._descriptor, data)
 
     def flush(self) -> None:
         """Do nothing: there is no buffer."""
