@@ -311,12 +311,16 @@ class Segment:
         """Cut off what a failed write has left behind the last batch."""
         self._disk.truncate(self.path, self.size)
 
-    def truncate(self, position: int, next_offset: int) -> None:
-        """Drop the batches from `position` on; the first dropped one began at `next_offset`."""
-        index = self.index
+    def ends_at(self, position: int, next_offset: int) -> None:
+        """What is behind is not in the log any more. Its bytes are still in the file."""
         self._recent = ()
         self.end = (position, next_offset)
         self.cuts = (*self.cuts, position)  # Before the file: what is read after that is cut.
+
+    def truncate(self, position: int, next_offset: int) -> None:
+        """Drop the batches from `position` on; the first dropped one began at `next_offset`."""
+        self.ends_at(position, next_offset)
+        index = self.index
         self.remove_index()
         index.truncate(position)
         self._index = index

@@ -196,7 +196,9 @@ class LogStorage:
 
     def cut(self, segment: Segment, position: int, log_end_offset: int) -> None:
         """Drop everything from `position` of `segment` on. log_end_offset: the base offset of the
-        batch that begins there."""
+        batch that begins there. **safety** If it fails, the segment ends there all the same, as the
+        log does: `drop_damaged` cuts the file."""
+        segment.ends_at(position, log_end_offset)
         self._drop_behind(segment.base_offset)
         segment.truncate(position, log_end_offset)
         self._disk.fsync(segment.path)

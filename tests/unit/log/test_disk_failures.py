@@ -520,3 +520,26 @@ def test_what_a_failed_fsync_has_dropped_is_written_again() -> None:
     again = CommitLog.open(disk, "/streams/17", CONFIG, clean=False)
     assert (again.offline_reason, again.log_end_offset) == ("", 8)
     assert values_of(again) == expected(8)
+
+
+@pytest.mark.parametrize(
+    ("operation", "path_ends"),
+    [("remove", "8.log"), ("fsync_directory", "/17"), ("truncate", "4.log"), ("fsync", "4.log")],
+)
+def test_a_log_whose_truncation_failed_and_that_is_brought_back_ends_where_it_was_cut(
+    disk: FaultyDisk, log: CommitLog, operation: str, path_ends: str
+) -> None:
+    """Otherwise its last segment reaches into the next one, and hides records of it."""
+    append(log, 10)
+    log.flush()
+    disk.fail(operation, path_ends, errno.EIO)
+    with pytest.raises(StorageError):
+        log.truncate(6)
+    disk.heal()
+    log.salvage()
+    assert (log.log_end_offset, values_of(log)) == (6, expected(6))
+    append(log, 4)
+    assert values_of(log) == expected(10)
+    ends = [segment.next_offset for segment in log._storage.segments.all]
+    assert ends == [*log._storage.segments.base_offsets[1:], 10]
+    assert values_of(reopen(disk)) == expected(10)
