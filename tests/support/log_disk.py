@@ -282,6 +282,7 @@ class FaultyDisk:
         return not self.read_only and self._disk.writable(directory)
 
     def exists(self, path: str) -> bool:
+        self._check("exists", path)
         return self._disk.exists(path)
 
     def size(self, path: str) -> int:

@@ -58,7 +58,7 @@ class LogDamage:
         """How many bad ranges were found since the log was opened."""
         self.damaged_files: list[DamagedFile] = []
         """The file itself, if it is not trusted."""
-        if disk.exists(self._path):
+        if self._may_exist():
             self._load()
 
     @property
@@ -209,6 +209,12 @@ class LogDamage:
         ranges = [] if self.is_unknown else [list(asdict(bad).values()) for bad in self.ranges]
         state: dict[str, Any] = {"is_unknown": self.is_unknown, "ranges": ranges}
         write_state(self._disk, self._path, KIND, owner_of(self._storage.directory), state)
+
+    def _may_exist(self) -> bool:
+        try:
+            return self._disk.exists(self._path)
+        except OSError:
+            return True
 
     def _load(self) -> None:
         try:

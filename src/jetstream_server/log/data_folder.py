@@ -144,7 +144,12 @@ class DataFolder:
             raise storage_error(error, f"data folder {self.path} cannot be used") from error
 
     def has_stream(self, stream_id: int) -> bool:
-        return self._disk.exists(self.stream_directory(stream_id))
+        """Whether the stream has a folder here. Raises StorageError."""
+        directory = self.stream_directory(stream_id)
+        try:
+            return self._disk.exists(directory)
+        except OSError as error:
+            raise storage_error(error, f"looking for {directory}") from error
 
     def stream_ids(self) -> list[int]:
         """The streams that have a folder here, registered or not."""
@@ -179,7 +184,7 @@ class DataFolder:
         Raises StorageError.
         """
         target = self.stream_directory(stream_id)
-        if self._disk.exists(target):
+        if self.has_stream(stream_id):
             return False
         root = os.path.join(self.path, "quarantine")
         try:

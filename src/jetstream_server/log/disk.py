@@ -66,8 +66,8 @@ class Disk(Protocol):
     def writable(self, directory: str) -> bool: ...
 
     def exists(self, path: str) -> bool:
-        """Whether the file exists. If another process has replaced a file that is open here, the
-        new file is used from then on."""
+        """Whether the file exists; an error if that cannot be found out. If another process has
+        replaced a file that is open here, the new file is used from then on."""
 
     def size(self, path: str) -> int: ...
 
@@ -135,7 +135,7 @@ class OsDisk:
     def exists(self, path: str) -> bool:
         try:
             found = os.stat(path)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             self._forget(path)
             return False
         with self._lock:

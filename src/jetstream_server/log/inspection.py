@@ -72,7 +72,8 @@ class Inspected:
 class Source(Protocol):
     """The part of a disk that an inspection needs."""
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Raises OSError."""
 
     def pread(self, path: str, position: int, length: int) -> bytes:
         """Read those bytes; fewer where the file ends. Raises OSError."""
@@ -104,9 +105,15 @@ class _Inspection:
         self._unreadable: set[int] = set()  # pages
         self._found: list[BadRange] = []
 
+    def _is_missing(self) -> bool:
+        try:
+            return not self._disk.exists(self._segment.path)
+        except OSError:
+            return False  # Reading it tells.
+
     def run(self, start: tuple[int, int] | None, end_position: int | None) -> list[BadRange]:
         segment = self._segment
-        if not self._disk.exists(segment.path):
+        if self._is_missing():
             size = segment.size
             self._note(0, size, segment.base_offset, segment.next_offset, "the file is missing")
             return self._found

@@ -76,9 +76,12 @@ def _lost_log(
     disk: Disk, stream: StreamMetadata, directory: str, config: LogConfig, record: RunRecord
 ) -> CommitLog | None:
     """The lost log of a stream that was on this node when the folder of all streams was lost; None
-    if it was not, or if it has been begun anew since."""
-    if stream.id > record.lost_through or disk.exists(directory):
-        return None
+    if it was not, or if it has been begun anew since. Raises StorageError."""
+    try:
+        if stream.id > record.lost_through or disk.exists(directory):
+            return None
+    except OSError as error:
+        raise storage_error(error, f"opening the log in {directory}") from error
     found = Recovered(
         exists=False,
         lacks_beginning=True,

@@ -6,6 +6,8 @@ behind; where that is not permitted the tests are skipped.
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import signal
 import subprocess
@@ -16,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from jetstream_protocol.errors import StorageError
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import OsDisk
 from tests.support.log_batches import batch, read_all, values_of
@@ -192,3 +195,21 @@ def test_where_descriptors_run_out_files_that_were_not_used_for_longest_are_clos
     """
     with start(code, tmp_path) as process:
         assert process.wait(60) == 0
+
+
+def test_what_cannot_be_looked_for_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    disk = OsDisk()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+        disk.exists(str(tmp_path / "loop"))
+    assert not disk.exists(str(tmp_path / "none"))
+    assert not disk.exists(str(tmp_path / "file" / "none"))
+    log = CommitLog.open(disk, str(tmp_path / "17"), clean=False)
+    log.append(batch(b"a"), leader_epoch=1, timestamp_us=0)
+    log.close(clean=True)
+    (tmp_path / "17").rename(tmp_path / "elsewhere")
+    (tmp_path / "17").symlink_to("17")
+    with pytest.raises(StorageError, match=os.strerror(errno.ELOOP)):
+        CommitLog.open(disk, str(tmp_path / "17"), clean=False)
+    disk.close()

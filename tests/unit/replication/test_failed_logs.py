@@ -553,6 +553,27 @@ async def test_a_log_that_the_disk_refused_to_read_at_a_start_is_fetched_anew(
 
 
 @on_loop
+async def test_a_log_whose_folder_could_not_be_looked_for_is_not_taken_to_be_lost(
+    tmp_path: Path,
+) -> None:
+    """As an empty log it would count in an election, and may be the only one with records."""
+    bench = Bench(tmp_path, leads=False)
+    stream = bench.replica.stream
+    bench.replicas.close()
+    for operation in ("exists", "list_directory"):
+        bench.disk.fail(operation, f"/{stream.id}", errno.EIO)
+        bench.node.cluster.register(0)
+        bench.replicas = bench.node.start()
+        bench.disk.heal()
+        replica = bench.node.replica(stream)
+        assert os.strerror(errno.EIO) in replica.unreadable_reason, operation
+    bench.node.cluster.register(0)
+    bench.node.start()
+    log = bench.node.replica(stream).log
+    assert (log.log_end_offset, log.offline_reason) == (3, "")
+
+
+@on_loop
 async def test_a_log_that_was_not_opened_and_that_a_full_disk_kept_from_being_emptied_is_kept(
     tmp_path: Path,
 ) -> None:
