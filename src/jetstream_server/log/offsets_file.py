@@ -34,13 +34,17 @@ def read_offsets(disk: Disk, directory: str) -> Offsets | None:
 class OffsetsFile:
     """boot_id: of the machine's current boot; "" when unknown: no log end is recorded then."""
 
-    __slots__ = ("_boot_id", "_disk", "_owner", "_written", "bounds", "end_offset", "path")
+    __slots__ = (
+        "_boot_id", "_disk", "_in_doubt", "_owner", "_written", "bounds", "end_offset", "path",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, boot_id: str) -> None:
         self._disk = disk
         self._boot_id = boot_id.encode()
         self._owner = owner_of(directory).encode()
         self._written: dict[int, bytes] = {}
+        self._in_doubt: set[int] = set()
+        """The slots that may not hold what was last written, because that has failed."""
         self.path = directory + OFFSETS_SUFFIX
         self.bounds: Bounds | None = None
         """The last bounds written, if known."""
@@ -69,18 +73,15 @@ class OffsetsFile:
 
     def write_bounds(self, bounds: Bounds, *, durable: bool = False) -> None:
         """Write the bounds. durable: everything written to this file so far is synced on return."""
-        if bounds != self.bounds:
+        if bounds != self.bounds or BOUNDS_AT in self._in_doubt:
             self._write(BOUNDS_AT, encode_bounds(self._owner, bounds))
             self.bounds = bounds
         if durable:
-            try:
-                self._disk.fsync(self.path)
-            except FileNotFoundError:
-                self._restore()
-                self._disk.fsync(self.path)
+            self._sync()
 
     def write_end(self, log_end_offset: int) -> None:
-        if self._boot_id and log_end_offset != self.end_offset:
+        is_known = log_end_offset == self.end_offset and END_AT not in self._in_doubt
+        if self._boot_id and not is_known:
             self._write(END_AT, encode_end(self._owner, log_end_offset, self._boot_id))
             self.end_offset = log_end_offset
 
@@ -95,10 +96,22 @@ class OffsetsFile:
 
     def _write(self, position: int, slot: bytes) -> None:
         self._written[position] = slot
+        self._in_doubt.add(position)
         try:
             self._disk.write(self.path, position, (slot,))
         except FileNotFoundError:
             self._restore()
+        self._in_doubt.discard(position)
+
+    def _sync(self) -> None:
+        try:
+            self._disk.fsync(self.path)
+        except FileNotFoundError:
+            self._restore()
+            self._disk.fsync(self.path)
+        except OSError:
+            self._in_doubt.update(self._written)  # Another fsync would not write them.
+            raise
 
     def _restore(self) -> None:
         """Make the file again after it was removed."""

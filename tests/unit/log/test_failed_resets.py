@@ -1,0 +1,67 @@
+"""What a reset or a deletion that failed, or was refused, has left behind."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+import pytest
+
+from jetstream_protocol.errors import StorageError
+from jetstream_protocol.logfiles.offsets_file import Bounds
+from jetstream_server.log.commit_log import CommitLog
+from jetstream_server.log.disk import Buffer
+from jetstream_server.log.offsets_file import OffsetsFile
+from tests.support.log_batches import batch, values_of
+from tests.support.log_disk import FaultyDisk, MemoryDisk
+
+
+def reopen(disk: FaultyDisk | MemoryDisk, boot_id: str = "boot") -> CommitLog:
+    return CommitLog.open(disk, "/17", clean=False, boot_id=boot_id)
+
+
+def append(log: CommitLog, count: int = 1) -> None:
+    for _ in range(count):
+        log.append(batch(b"%04d" % log.log_end_offset), leader_epoch=1, timestamp_us=0)
+
+
+def expected(count: int) -> list[bytes]:
+    return [b"%04d" % i for i in range(count)]
+
+
+class LateDisk(FaultyDisk):
+    """A write that fails has arrived all the same."""
+
+    def write(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
+        try:
+            super().write(path, position, buffers)
+        except OSError:
+            self._disk.write(path, position, buffers)
+            raise
+
+
+def test_a_log_that_is_revived_after_its_emptying_failed_is_not_emptied_by_the_next_start() -> None:
+    disk = LateDisk(MemoryDisk())
+    log = reopen(disk)
+    append(log, 3)
+    log.flush()
+    disk.fail("write", ".offsets", errno.EIO)
+    with pytest.raises(StorageError):
+        log.reset(50)
+    disk.heal()
+    log.salvage()
+    assert values_of(reopen(disk)) == expected(3)
+
+
+def test_what_could_not_be_synced_beside_a_log_is_written_again() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    offsets = OffsetsFile(disk, "/17", "boot")
+    offsets.create()
+    disk.fail("fsync", ".offsets", errno.EIO)
+    with pytest.raises(OSError):
+        offsets.write_bounds(Bounds(0, 5), durable=True)
+    disk.heal()
+    before = disk.count("write", ".offsets")
+    for _ in range(2):
+        offsets.write_bounds(Bounds(0, 5), durable=True)
+        assert disk.count("write", ".offsets") == before + 1
