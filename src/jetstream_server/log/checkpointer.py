@@ -181,39 +181,22 @@ class LogCheckpointer:
         """Record that the log begins anew at `offset`. Call it before the log is emptied.
         **safety** Otherwise what a killed process leaves behind would be taken for a log.
 
-        Without room for the checkpoint the log stays as it is, and so does its record: it may be
-        used again before it is emptied.
+        Without room for the checkpoint the log stays as it is, and so does the rest of its record:
+        it may be used again before it is emptied. **safety** The mark comes last. If it were taken
+        back, a power failure could bring it back.
         """
-        bounds, end_offset = self._offsets.bounds, self._offsets.end_offset
         is_offline = bool(self._health.offline_reason)
         with self._health.changing("resetting"):
             self._storage.look_for_folder()
             self._storage.make_folder()
-        if bounds is None and is_offline:
-            # The log may not have been opened: what its offsets file says could not be restored.
-            self._save_nothing()
-        elif bounds is None:
-            bounds = self._bounds  # Nothing was flushed yet.
+        if not is_offline:
+            # What the checkpoint says, and perhaps only it says durably. (A log that is offline may
+            # not have been opened.)
+            self.note_bounds(durable=True)
+        if len(self._storage.segments) or is_offline:
+            self._save(LogCheckpoint(segments=()))  # The old one is not true any more.
         self._may_be_marked = True
         with self._health.changing("resetting"):
             self._offsets.write_end(0)
             self._offsets.write_bounds(Bounds(offset, offset, Mark.EMPTYING), durable=True)
             self._storage.sync_directories()
-        if len(self._storage.segments) or is_offline:
-            try:
-                self._save_nothing()
-            except StorageFullError:
-                self._restore(bounds, end_offset)
-                raise
-
-    def _save_nothing(self) -> None:
-        """Write a checkpoint that promises nothing: the old one is not true any more."""
-        self._save(LogCheckpoint(segments=()))
-
-    def _restore(self, bounds: Bounds | None, end_offset: int | None) -> None:
-        with self._health.committed("noting the offsets of"):
-            # First: with its end alone, the log would count as begun anew, and gone on since.
-            if bounds is not None:
-                self._offsets.write_bounds(bounds, durable=True)
-            if end_offset is not None:
-                self._offsets.write_end(end_offset)

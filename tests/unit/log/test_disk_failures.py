@@ -263,20 +263,20 @@ def test_log_that_went_on_behind_a_reset_in_this_boot_is_not_emptied_by_a_start(
         assert (again.log_end_offset, again.offline_reason) == (50 + count, "")
 
 
-def test_reset_that_a_kill_interrupted_ends_once_there_is_room(
+def test_reset_that_a_kill_interrupted_ends_without_room_for_a_checkpoint(
     disk: FaultyDisk, log: CommitLog
 ) -> None:
     append(log, 9)
     log.flush()
-    disk.fail("write_atomic", "checkpoint", errno.EIO)
+    disk.fail("remove", ".log", errno.EIO)
     with pytest.raises(StorageError):
         log.reset(50)
     disk.heal()
     disk.fail("write_atomic", "checkpoint", errno.ENOSPC)
-    assert reopen(disk).offline_reason
-    disk.heal()
-    again = reopen(disk)
-    assert (again.offline_reason, again.log_start_offset, again.log_end_offset) == ("", 50, 50)
+    for _ in range(2):
+        again = reopen(disk)
+        found = (again.offline_reason, again.log_start_offset, again.log_end_offset)
+        assert found == ("", 50, 50)
 
 
 def test_retention_frees_segments_even_when_the_disk_is_full(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
-from jetstream_protocol.errors import StorageError
+from jetstream_protocol.errors import StorageError, StorageFullError
 from jetstream_protocol.logfiles.offsets_file import Bounds
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.disk import Buffer
 from jetstream_server.log.offsets_file import OffsetsFile
 from tests.support.log_batches import batch, values_of
-from tests.support.log_disk import FaultyDisk, MemoryDisk
+from tests.support.log_disk import FaultyDisk, Killed, MemoryDisk
 
 
 def reopen(disk: FaultyDisk | MemoryDisk, boot_id: str = "boot") -> CommitLog:
@@ -65,3 +66,24 @@ def test_what_could_not_be_synced_beside_a_log_is_written_again() -> None:
     for _ in range(2):
         offsets.write_bounds(Bounds(0, 5), durable=True)
         assert disk.count("write", ".offsets") == before + 1
+
+
+def test_after_a_reset_without_room_no_power_failure_empties_the_log() -> None:
+    """Wherever the process was killed meanwhile, what is flushed later stays."""
+    for operations in range(12):
+        memory = MemoryDisk()
+        disk = FaultyDisk(memory)
+        log = reopen(disk)
+        append(log, 3)
+        log.flush()
+        disk.fail("write_atomic", "checkpoint", errno.ENOSPC)
+        memory.crash_after = memory.operations + operations
+        with suppress(Killed, StorageFullError):
+            log.reset(50)
+        killed = memory.killed()
+        log = reopen(killed)
+        append(log)
+        log.flush()
+        found = killed.power_failed(lambda n: 0)
+        again = reopen(found, "another")
+        assert values_of(again) == expected(4), operations
