@@ -273,7 +273,7 @@ class LogStorage:
         self._retired.clear()
         # First: otherwise what a crash leaves would look like a lost folder.
         self._offsets.delete()
-        if self._exists:
+        if self._disk.exists(self.directory):
             for name in reversed(self._disk.list_directory(self.directory)):
                 self._disk.remove(f"{self.directory}/{name}")
             self._disk.remove_directory(self.directory)

@@ -87,3 +87,14 @@ def test_after_a_reset_without_room_no_power_failure_empties_the_log() -> None:
         found = killed.power_failed(lambda n: 0)
         again = reopen(found, "another")
         assert values_of(again) == expected(4), operations
+
+
+def test_a_folder_that_was_made_in_part_is_deleted() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    log = reopen(disk)
+    disk.fail("create", ".offsets", errno.EIO)
+    with pytest.raises(StorageError):
+        append(log)
+    disk.heal()
+    log.delete()
+    assert disk.list_directory("/") == []
