@@ -1,0 +1,150 @@
+"""Mends taken out again, one at a time: the attack must find each (test_log_failures.py)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+from jetstream_protocol.errors import StorageFullError
+from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
+from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
+from jetstream_server.log.checkpointer import LogCheckpointer
+from jetstream_server.log.offsets_file import OffsetsFile
+from jetstream_server.log.recovery import Recovered
+from jetstream_server.log.storage import LogStorage
+from jetstream_server.replication.core.replica import Replica
+from tests.property.log_failures.history import run_seed
+
+SEEDS_MAX: Final = 10_000
+_SEEDS: Final = Path(__file__).with_name("killing_seeds.json")
+
+
+def forgets_folders_before_they_are_synced() -> Any:
+    """A folder whose fsync failed is not synced again."""
+
+    def sync_directories(self: LogStorage) -> None:
+        while self._unsynced_directories:
+            self._disk.fsync_directory(self._unsynced_directories.pop(0))
+
+    return patch.object(LogStorage, "sync_directories", sync_directories)
+
+
+def takes_a_folder_made_in_part_for_synced() -> Any:
+    """The folder was made, and the file beside it could not be."""
+
+    def look_for_folder(self: LogStorage) -> None:
+        paths = (self.directory, self._offsets.path)
+        self._exists = all(map(self._disk.exists, paths))
+
+    return patch.object(LogStorage, "look_for_folder", look_for_folder)
+
+
+def takes_the_folder_of_a_killed_reset_for_synced() -> Any:
+    """A reset notes as flushed where the log begins, before its folder is synced."""
+    begin = LogStorage.__init__
+
+    def begun(self: LogStorage, *args: Any) -> None:
+        begin(self, *args)
+        recovered = next(each for each in args if isinstance(each, Recovered))
+        if recovered.recorded.flushed_offset and self._parent in self._unsynced_directories:
+            self._unsynced_directories.remove(self._parent)
+
+    return patch.object(LogStorage, "__init__", begun)
+
+
+def lets_the_mark_of_a_reset_come_back() -> Any:
+    """The first flush does not sync the file with the mark."""
+    return patch.object(LogCheckpointer, "note_flush", LogCheckpointer.note_bounds)
+
+
+def counts_what_a_failed_reset_has_lost() -> Any:
+    """The high watermark of a replica whose reset failed stays."""
+    accept = Replica.accept
+
+    def accepted(self: Replica, *args: Any) -> Any:
+        high_watermark = self.high_watermark
+        try:
+            return accept(self, *args)
+        except BaseException:
+            self.high_watermark = high_watermark
+            raise
+
+    return patch.object(Replica, "accept", accepted)
+
+
+def believes_a_write_that_failed() -> Any:
+    """What is in the offsets file is what was written last, although that failed."""
+
+    def write(self: OffsetsFile, position: int, slot: bytes) -> None:
+        self._written[position] = slot
+        self._disk.write(self.path, position, (slot,))
+
+    return patch.object(OffsetsFile, "_write", write)
+
+
+def takes_the_mark_of_a_reset_back() -> Any:
+    """The mark is written first, and taken back if there is no room for the checkpoint."""
+
+    def emptying(self: LogCheckpointer, offset: int) -> None:
+        offsets = self._offsets
+        bounds, end_offset = offsets.bounds or self._bounds, offsets.end_offset
+        with self._health.changing("resetting"):
+            self._storage.look_for_folder()
+            self._storage.make_folder()
+            offsets.write_end(0)
+            offsets.write_bounds(Bounds(offset, offset, Mark.EMPTYING), durable=True)
+            self._storage.sync_directories()
+        try:
+            self._save(LogCheckpoint(segments=()))
+        except StorageFullError:
+            with self._health.committed("resetting"):
+                offsets.write_bounds(bounds, durable=True)
+                offsets.write_end(end_offset or 0)
+            raise
+
+    return patch.object(LogCheckpointer, "emptying", emptying)
+
+
+def deletes_no_folder_made_in_part() -> Any:
+    """The folder stays when the file beside it could not be made."""
+    delete = LogStorage.delete
+
+    def deleted(self: LogStorage) -> None:
+        if self._exists:
+            delete(self)
+
+    return patch.object(LogStorage, "delete", deleted)
+
+
+MUTANTS: dict[str, Callable[[], Any]] = {
+    each.__name__: each
+    for each in (
+        forgets_folders_before_they_are_synced,
+        takes_a_folder_made_in_part_for_synced,
+        takes_the_folder_of_a_killed_reset_for_synced,
+        lets_the_mark_of_a_reset_come_back,
+        counts_what_a_failed_reset_has_lost,
+        believes_a_write_that_failed,
+        takes_the_mark_of_a_reset_back,
+        deletes_no_folder_made_in_part,
+    )
+}
+
+
+def recorded() -> dict[str, int]:
+    """A seed that kills each mutant."""
+    found: dict[str, int] = json.loads(_SEEDS.read_text())
+    return found
+
+
+def record(seeds: dict[str, int]) -> None:
+    _SEEDS.write_text(json.dumps(seeds, indent=2) + "\n")
+
+
+def first_seed(name: str) -> int | None:
+    """The first seed that kills a mutant; None: none does."""
+    with MUTANTS[name]():
+        return next((seed for seed in range(SEEDS_MAX) if run_seed(seed)), None)

@@ -1,0 +1,473 @@
+"""One node with one log on a disk that fails, and what it promises.
+
+The node opens, flushes, judges, registers and closes its log with the shipped functions. Its run
+record is never lost, and names a log as soon as that has failed.
+
+What is promised (docs/guarantees.md, docs/replication.md "Restart trust", docs/file_formats.md
+"Offsets"):
+
+* A log that a start does not distrust, or that it distrusts only because it has failed before,
+  holds every batch that was appended and noted, if the machine has not lost power since.
+* If it has, such a log holds everything below the flushed offset that was told.
+* It holds nothing else: each batch is unchanged and follows the one before, nothing that was
+  truncated or reset away is back, except what an interrupted operation was about to remove, and
+  what was flushed since is not replaced by it.
+* Its log start is neither below what was recorded durably nor above what was asked for.
+* A log whose operation has failed is distrusted at each start until it was begun anew.
+* A log that is distrusted can be read in part: what can be read is valid, as above.
+* An operation that fails and leaves the log online has changed nothing.
+* While no operation has failed and no power was lost, a log is never damaged or incomplete.
+* The log remembers the epoch of each batch, and lets no producer's batch in twice.
+* Once the disk works again, the log can be begun anew, and all of the above holds for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+from jetstream_protocol.batch import encode
+from jetstream_protocol.errors import StorageError
+from jetstream_protocol.types import MonotonicUs
+from jetstream_server.log.commit_log import CommitLog, LogConfig
+from jetstream_server.replication.closing import close_cleanly
+from jetstream_server.replication.core.incompleteness import incompleteness_recorded
+from jetstream_server.replication.core.messages import LeaderSnapshot, OutOfRange
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.core.restart_trust import RunRecord, judge
+from jetstream_server.replication.found_logs import flush_what_earlier_runs_left, open_log
+from tests.property.log_failures.disk import FailingDisk
+from tests.support.log_batches import read_all
+from tests.support.log_producers import check_producers, next_of
+from tests.unit.replication.cores import nodes
+from tests.unit.replication.cores import stream as make_stream
+
+CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=150)
+FOLDER = "/streams"
+ME = 1
+STREAM = make_stream((0, 2), flush="group", leader_epoch=1 << 40)
+Batch = tuple[int, int, bytes | None]
+"""Base offset, next offset and a mark that no other batch has."""
+
+
+class BrokenPromiseError(AssertionError):
+    """The log has not kept one of the promises."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a log holds. `batches` may begin before `start`."""
+
+    start: int = 0
+    end: int = 0
+    batches: tuple[Batch, ...] = ()
+
+    @property
+    def seen(self) -> Content:
+        """Without the batches that are hidden below the start."""
+        return replace(self, batches=tuple(b for b in self.batches if b[1] > self.start))
+
+    def cut(self, offset: int) -> Content:
+        """Without the batches that reach beyond `offset`."""
+        if offset >= self.end:
+            return self
+        kept = tuple(each for each in self.batches if each[1] <= offset)
+        gone = self.batches[len(kept) :]
+        end = gone[0][0] if gone else offset
+        return Content(min(self.start, end), end, kept)
+
+    def begins_with(self, found: Content) -> bool:
+        """Whether `found` is this, perhaps without its end and with another start."""
+        ends = {self.start, self.end, *(each[0] for each in self.batches)}
+        there = [each for each in self.batches if each[1] > found.start]
+        return found.end in ends and list(found.batches) == there[: len(found.batches)]
+
+    def holds(self, found: Content) -> bool:
+        """Whether `found` is a part of this."""
+        at = next((i for i, each in enumerate(self.batches) if each in found.batches), 0)
+        return self.batches[at : at + len(found.batches)] == found.batches
+
+
+class Inline(Executor):
+    """Calls at once: no thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+class Node:
+    """See the module. `now`: what the log should hold. `others`: what the disk may hold instead,
+    because an operation was interrupted. `noted`, `flushed`: the offsets up to which the log must
+    reach after a kill and after a power failure. `recorded_start`: durably."""
+
+    def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
+        self.disk = FailingDisk()
+        self.disk.make_directory(FOLDER)
+        self.disk.fsync_directory(FOLDER)
+        self.disk.fsync_directory("/")
+        self.disk.make_directory("/put_away")
+        self.record = RunRecord()
+        self.replica: Replica | None = None
+        self._failed = False
+        self.now = Content()
+        self.others: list[Content] = []
+        self.noted = self.flushed = self.recorded_start = 0
+        self.is_sound = True
+        """No operation has failed, and no power was lost."""
+        self.boots = self.sessions = self.appended = 0
+        self.epoch = 1
+        self.epochs: dict[bytes | None, int] = {}
+        """The epoch of each batch."""
+        self._tell = tell
+        self._session: str | None = None
+
+    @property
+    def log(self) -> CommitLog | None:
+        """None: no process runs."""
+        return None if self.replica is None else self.replica.log
+
+    @property
+    def is_suspect(self) -> bool:
+        return STREAM.id in self.record.suspects
+
+    @property
+    def online(self) -> CommitLog | None:
+        log = self.log
+        return None if log is None or log.offline_reason else log
+
+    @property
+    def may_be_reset(self) -> bool:
+        """Not if the log was not opened for want of something else than its device."""
+        log = self.log
+        if log is None:
+            return False
+        try:
+            log.health.require_recoverable()
+        except StorageError:
+            return False
+        return True
+
+    # The process and the machine.
+
+    def start(self, dice: Random) -> None:
+        """Open the log, and register. Now and then the process dies in between."""
+        self.sessions += 1
+        session = f"session {self.sessions}"
+        clean, was_suspect = self.record.clean, self.is_suspect
+        self.record = self.record.begun(session, f"boot {self.boots}")
+        self._failed = False
+        log, unreadable_reason = open_log(
+            self.disk, STREAM, f"{FOLDER}/{STREAM.id}", CONFIG, self.record,
+            clean=clean and not was_suspect, is_only_replica=False,
+        )  # fmt: skip
+        log.health.on_failure = self._suspect
+        replica = Replica(
+            STREAM, log, node_id=ME, incarnation=10, rebuild=was_suspect,
+            unreadable_reason=unreadable_reason,
+        )  # fmt: skip
+        flush_what_earlier_runs_left([log], Inline())
+        problem = log.offline_reason or log.incomplete_reason
+        trust = judge(self.record, self._session, {STREAM.id: problem})
+        self._check(bool(trust.distrusted) or not was_suspect, "a log that has failed is trusted")
+        self._tell(
+            f"  found [{log.log_start_offset}, {log.log_end_offset}), flushed "
+            f"{log.flushed_offset}: {problem or ('suspect' if trust.distrusted else 'trusted')}"
+        )
+        if not unreadable_reason:
+            self._found(log, problem)
+        if dice.random() < 0.1:
+            return
+        self.record = self.record.registered(session)
+        self._session = session
+        self.replica = replica
+        if problem and not unreadable_reason:
+            self.noted = min(self.noted, log.log_end_offset)
+            self.flushed = min(self.flushed, log.log_end_offset)
+        if log.incomplete_reason and not log.offline_reason:
+            self._rebase(log)
+        incompleteness_recorded(replica)
+        replica.update(STREAM, nodes(), 0)
+        if self.online:
+            self.noted = log.log_end_offset
+            self._told()
+
+    def _suspect(self) -> None:
+        self.record = self.record.suspecting(STREAM.id)
+        self._failed = True
+
+    def stop(self, dice: Random) -> None:
+        """A clean stop."""
+        replica, log, was_online = self.replica, self._log, self.online is not None
+        self.replica = None
+        assert replica is not None
+        if close_cleanly([replica], Inline(), is_registered=self.record.is_registered):
+            self.record = self.record.stopped()
+            if was_online and not self.is_suspect:
+                self.noted = self.flushed = self.now.end
+                self.recorded_start = self.now.start
+                if log.segment_count:
+                    self.others.clear()
+        else:
+            is_noted = self.is_suspect or self.disk.full or not was_online
+            self._check(is_noted, "a close that failed is not noted")
+
+    def killed(self) -> None:
+        """The process ends, and leaves what it has written."""
+        self.replica = None
+        self.disk.repair()
+
+    def lost_power(self, dice: Random) -> None:
+        self.killed()
+        self.disk.lose_power(dice)
+        self.boots += 1
+        self.noted = min(self.noted, self.flushed)
+        self.is_sound = False
+
+    # The log's operations.
+
+    def append(self, dice: Random) -> None:
+        """As the leader."""
+        log, mark = self._log, self._mark()
+        batch = encode(
+            [mark, bytes(dice.randrange(150))], b"a.b", **next_of(log, dice.randrange(2))
+        )
+        end = self.now.end
+        after = replace(self.now, end=end + 2, batches=(*self.now.batches, (end, end + 2, mark)))
+
+        def append() -> None:
+            log.append(batch, leader_epoch=self.epoch, timestamp_us=self.appended)
+            log.note_end()
+
+        self._change(after, append, is_durable=False)
+        if self.online:
+            self.noted = self.now.end
+
+    def append_replica(self, dice: Random) -> None:
+        """As a follower: several batches at once."""
+        log, after, data = self._log, self.now, b""
+        for _ in range(dice.randrange(1, 5)):
+            mark, end = self._mark(), after.end
+            batch = encode([mark, bytes(dice.randrange(150))], b"a.b")
+            batch.stamp(end, self.epoch, self.appended)
+            data += batch.to_bytes()
+            after = replace(after, end=end + 2, batches=(*after.batches, (end, end + 2, mark)))
+
+        def append() -> None:
+            try:
+                log.append_replica(data, leader_epoch=self.epoch)
+            except StorageError:
+                log.note_end()  # Batches in earlier segments stay, and count.
+                raise
+            log.note_end()
+
+        self._change(after, append, is_durable=False)
+        if self.online:
+            self.noted = self.now.end
+
+    def flush(self, dice: Random) -> None:
+        self._change(self.now, self._log.flush)
+
+    def roll(self, dice: Random) -> None:
+        self._change(self.now, self._log.roll, is_durable=False)
+
+    def truncate(self, dice: Random) -> None:
+        log, now = self._log, self.now
+        offset = dice.choice([now.end, dice.randint(now.start, now.end)])
+        after = now.cut(offset)
+        self._lowering(after, after.end, lambda: log.truncate(offset))
+
+    def advance(self, dice: Random) -> None:
+        """Retention, or a purge: now and then interrupted by other operations."""
+        log = self._log
+        offset = dice.randint(self.now.start, self.now.end)
+        if offset > log.flushed_offset:
+            self.flush(dice)
+        if self.online is None or not self.now.start < offset <= log.flushed_offset:
+            return
+        log.begin_advance(offset)
+        self.now = replace(self.now, start=offset)
+        if dice.random() < 0.7:
+            self._change(self.now, log.finish_advance)
+            if self.online and not self.disk.full:
+                self.recorded_start = offset
+
+    def reset(self, dice: Random) -> None:
+        """Begin anew where the leader says, and copy from there."""
+        log, now, replica = self._log, self.now, self.replica
+        middle = dice.randint(now.start, now.end)
+        offset = dice.choice([0, now.start, now.end, middle, now.end + dice.randrange(9)])
+        offset += offset % 2
+        assert replica is not None
+        assert replica.following is not None
+        if self._failed:
+            replica.failed()
+            replica.failure_recorded(replica.failures)
+            self._failed = False
+        replica.high_watermark = replica.following.high_watermark = log.log_end_offset
+        asked = replica.position()
+        assert asked is not None
+        answer = OutOfRange(asked, LeaderSnapshot(1 << 20, offset, STREAM.stream_epoch))
+        is_done = self._lowering(
+            Content(offset, offset), 0, lambda: replica.accept(answer, b"", MonotonicUs(0))
+        )
+        is_held = replica.high_watermark <= log.log_end_offset
+        self._check(is_held, "it counts as committed what it has lost")
+        if is_done:
+            self._check(not (replica.needs_rebuild or replica.has_failed), "it was begun anew")
+            self.noted = self.flushed = self.recorded_start = offset
+            self.others.clear()
+            self.record = self.record.rebuilt(STREAM.id)
+
+    def salvage(self, dice: Random) -> None:
+        """Be elected with what can be read."""
+        log = self._log
+        if not (log.is_damaged or log.health.has_failed):
+            return
+        was = (self.noted, self.flushed)
+        self.noted = self.flushed = 0
+        try:
+            log.salvage()
+        except StorageError as error:
+            self._tell(f"  {error.message}")
+            return
+        if self.online is None:
+            self.noted, self.flushed = was
+            return
+        self._rebase(log)
+        self.others = []
+        self.noted = log.log_end_offset
+        self.flushed = 0
+        self._told()
+
+    def delete(self, dice: Random) -> None:
+        """Delete the log. What that leaves is put away, and the log begins empty."""
+        log = self._log
+        self.now, self.others, self.replica = Content(), [*self.others, self.now], None
+        self.noted = self.flushed = self.recorded_start = 0
+        self.record = self.record.rebuilt(STREAM.id)
+        log.close(clean=False)
+        try:
+            log.delete()
+            self._check(not self.disk.exists(log.directory), "it was deleted, and is there")
+        except StorageError as error:
+            self._tell(f"  {error.message}")
+        finally:
+            self.disk.set_aside(log.directory)
+
+    # Inside.
+
+    @property
+    def _log(self) -> CommitLog:
+        assert self.log is not None
+        return self.log
+
+    def _mark(self) -> bytes:
+        self.appended += 1
+        mark = b"%06d" % self.appended
+        self.epochs[mark] = self.epoch
+        return mark
+
+    def _lowering(self, after: Content, end: int, operation: Callable[[], object]) -> bool:
+        """Do what makes the log shorter: nothing behind `end` is promised meanwhile. Returns
+        whether it succeeded."""
+        was = (self.now, self.noted, self.flushed, self.recorded_start)
+        self.noted, self.flushed = min(self.noted, end), min(self.flushed, end)
+        self.recorded_start = min(self.recorded_start, after.start)
+        is_done = self._change(after, operation)
+        if not is_done and self.online and self.now == was[0]:
+            _, self.noted, self.flushed, self.recorded_start = was
+        return is_done
+
+    def _change(
+        self, after: Content, operation: Callable[[], object], *, is_durable: bool = True
+    ) -> bool:
+        """Do an operation of a log that leaves it as `after` says. Returns whether it succeeded."""
+        log, before, others = self._log, self.now, self.others
+        was_offline = log.offline_reason
+        self.others = [*others, after]
+        is_done = False
+        try:
+            operation()
+            is_done = True
+        except StorageError as error:
+            self._tell(f"  {error.message}")
+        if log.offline_reason:  # Of an append this may only show here.
+            self._check(bool(was_offline) or self.is_suspect, "it failed, and is not noted")
+            return False
+        found = self._content(log)
+        if is_done:
+            self.now = after
+            self.others = [] if is_durable and log.segment_count else others
+        elif found != before.seen:
+            # Of several batches some may be there.
+            self._check(after.begins_with(found), f"it failed and holds {found}")
+            self.now = after.cut(found.end)
+        elif is_durable:
+            self.others = others
+        self._check(found == self.now.seen, f"it holds {found} and not {self.now.seen}")
+        self._told()
+        return is_done
+
+    def _told(self) -> None:
+        """Take over the flushed offset that the cluster hears of."""
+        log = self.online
+        if log is None or self.is_suspect:
+            return
+        self._check(log.flushed_offset >= self.flushed, "the flushed offset fell")
+        self.flushed = log.flushed_offset
+
+    def _rebase(self, log: CommitLog) -> None:
+        """From now on the log is what it holds."""
+        found = self._content(log)
+        below = tuple(each for each in self.now.batches if each[1] <= found.start)
+        self.now = replace(found, batches=(*below, *found.batches))
+        self.recorded_start = min(self.recorded_start, self.now.start)
+
+    def _found(self, log: CommitLog, problem: str) -> None:
+        """Compare what a start has found with what it had to find."""
+        found = self._content(log)
+        known = [self.now, *self.others]
+        if problem:
+            is_part = any(each.holds(found) for each in known)
+            self._check(is_part or not found.batches, f"it is distrusted, and holds {found}")
+            self._check(not self.is_sound, f"nothing has failed, and it says: {problem}")
+            return
+        matching = next((each for each in known if each.begins_with(found)), None)
+        self._check(matching is not None, f"it holds {found} and not {self.now}")
+        assert matching is not None
+        self._check(found.end >= self.noted, f"it ends at {found.end} and not at {self.noted}")
+        claimed = [b for b in self.now.seen.batches if b[1] <= self.noted]
+        is_there = set(claimed) <= set(found.batches)
+        self._check(is_there or self.is_suspect, f"it lacks some of {claimed}")
+        is_start = self.recorded_start <= found.start <= max(each.start for each in known)
+        self._check(is_start or self.is_suspect, f"it begins at {found.start}")
+        for base_offset, _, mark in found.batches:
+            self._check(
+                log.epochs.epoch_at(base_offset) == self.epochs[mark], "it has another epoch"
+            )
+        check_producers(log)
+        if matching is not self.now:
+            self.others.append(self.now)
+        below = tuple(each for each in matching.batches if each[1] <= found.start)
+        self.now = replace(found, batches=(*below, *found.batches))
+
+    def _content(self, log: CommitLog) -> Content:
+        self.disk.reads_fail = 0
+        bases = [segment.base_offset for segment in log.damage.segments()]
+        # The first segments may be lost.
+        found = read_all(log, start=max(log.log_start_offset, *bases[:1]) if bases else None)
+        for one, following in pairwise(found):
+            self._check(one.header.next_offset == following.header.base_offset, "it has a gap")
+        batches = tuple((b.header.base_offset, b.header.next_offset, b.values()[0]) for b in found)
+        return Content(log.log_start_offset, log.log_end_offset, batches)
+
+    @staticmethod
+    def _check(is_kept: bool, promise: str) -> None:
+        if not is_kept:
+            raise BrokenPromiseError(promise)
