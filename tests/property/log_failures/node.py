@@ -204,6 +204,7 @@ class Node:
     def stop(self, dice: Random) -> None:
         """A clean stop."""
         replica, log, was_online = self.replica, self._log, self.online is not None
+        is_durable = log.flushed_offset < log.log_end_offset
         self.replica = None
         assert replica is not None
         if close_cleanly([replica], Inline(), is_registered=self.record.is_registered):
@@ -211,7 +212,7 @@ class Node:
             if was_online and not self.is_suspect:
                 self.noted = self.flushed = self.now.end
                 self.recorded_start = self.now.start
-                if log.segment_count:
+                if is_durable:
                     self.others.clear()
         else:
             is_noted = self.is_suspect or self.disk.full or not was_online
@@ -271,7 +272,10 @@ class Node:
             self.noted = self.now.end
 
     def flush(self, dice: Random) -> None:
-        self._change(self.now, self._log.flush)
+        log = self._log
+        # With nothing to flush, what a failed append has left may come back.
+        is_durable = log.flushed_offset < log.log_end_offset
+        self._change(self.now, log.flush, is_durable=is_durable)
 
     def roll(self, dice: Random) -> None:
         self._change(self.now, self._log.roll, is_durable=False)
@@ -280,7 +284,8 @@ class Node:
         log, now = self._log, self.now
         offset = dice.choice([now.end, dice.randint(now.start, now.end)])
         after = now.cut(offset)
-        self._lowering(after, after.end, lambda: log.truncate(offset))
+        is_durable = after.end < now.end
+        self._lowering(after, after.end, lambda: log.truncate(offset), is_durable=is_durable)
 
     def advance(self, dice: Random) -> None:
         """Retention, or a purge: now and then interrupted by other operations."""
@@ -293,7 +298,7 @@ class Node:
         log.begin_advance(offset)
         self.now = replace(self.now, start=offset)
         if dice.random() < 0.7:
-            self._change(self.now, log.finish_advance)
+            self._change(self.now, log.finish_advance, is_durable=False)
             if self.online and not self.disk.full:
                 self.recorded_start = offset
 
@@ -373,13 +378,15 @@ class Node:
         self.epochs[mark] = self.epoch
         return mark
 
-    def _lowering(self, after: Content, end: int, operation: Callable[[], object]) -> bool:
+    def _lowering(
+        self, after: Content, end: int, operation: Callable[[], object], *, is_durable: bool = True
+    ) -> bool:
         """Do what makes the log shorter: nothing behind `end` is promised meanwhile. Returns
         whether it succeeded."""
         was = (self.now, self.noted, self.flushed, self.recorded_start)
         self.noted, self.flushed = min(self.noted, end), min(self.flushed, end)
         self.recorded_start = min(self.recorded_start, after.start)
-        is_done = self._change(after, operation)
+        is_done = self._change(after, operation, is_durable=is_durable)
         if not is_done and self.online and self.now == was[0]:
             _, self.noted, self.flushed, self.recorded_start = was
         return is_done
@@ -403,7 +410,7 @@ class Node:
         found = self._content(log)
         if is_done:
             self.now = after
-            self.others = [] if is_durable and log.segment_count else others
+            self.others = [] if is_durable else others
         elif found != before.seen:
             # Of several batches some may be there.
             self._check(after.begins_with(found), f"it failed and holds {found}")
