@@ -117,6 +117,8 @@ class Node:
         self._failed = False
         self.now = Content()
         self.others: list[Content] = []
+        self._deleted: list[Content] = []
+        """What was in deleted logs whose names may come back, because nothing has synced that."""
         self.noted = self.flushed = self.recorded_start = 0
         self.is_sound = True
         """No operation has failed, and no power was lost."""
@@ -353,7 +355,8 @@ class Node:
     def delete(self, dice: Random) -> None:
         """Delete the log. What that leaves is put away, and the log begins empty."""
         log = self._log
-        self.now, self.others, self.replica = Content(), [*self.others, self.now], None
+        self._deleted += [*self.others, self.now]
+        self.now, self.others, self.replica = Content(), [], None
         self.noted = self.flushed = self.recorded_start = 0
         self.record = self.record.rebuilt(STREAM.id)
         log.close(clean=False)
@@ -439,7 +442,7 @@ class Node:
     def _found(self, log: CommitLog, problem: str) -> None:
         """Compare what a start has found with what it had to find."""
         found = self._content(log)
-        known = [self.now, *self.others]
+        known = [self.now, *self.others, *self._deleted]
         if problem:
             is_part = any(each.holds(found) for each in known)
             self._check(is_part or not found.batches, f"it is distrusted, and holds {found}")
@@ -459,7 +462,7 @@ class Node:
                 log.epochs.epoch_at(base_offset) == self.epochs[mark], "it has another epoch"
             )
         check_producers(log)
-        if matching is not self.now:
+        if found.end < self.now.end or matching is not self.now:
             self.others.append(self.now)
         below = tuple(each for each in matching.batches if each[1] <= found.start)
         self.now = replace(found, batches=(*below, *found.batches))
