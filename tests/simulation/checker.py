@@ -137,13 +137,14 @@ class Checker:
         for members in (stream.isr, stream.elr):
             for node_id in members:
                 shadow = self._shadows[node_id]
-                if not shadow.suspect and not shadow.holds(last):
+                if shadow.suspect or (node_id == self._chosen and shadow.is_unread):
+                    continue  # Nobody knows yet what it holds.
+                if not shadow.holds(last):
                     raise Violation(
                         f"node {node_id} is in ISR {stream.isr} or ELR {stream.elr}, but its log "
                         f"lacks {last}, which is committed"
                     )
-                if not shadow.suspect:
-                    self._check_front(node_id, stream)
+                self._check_front(node_id, stream)
 
     def _check_front(self, node_id: int, stream: StreamMetadata) -> None:
         """What a replica in sync lacks in front, retention has removed, or the winner of a lossy

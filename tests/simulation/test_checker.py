@@ -116,3 +116,15 @@ def test_of_what_two_elections_lost_the_older_counts_again_behind_the_other() ->
     assert cluster.checker.committed_end == 1
     cluster.elect_uncleanly(2)
     assert (cluster.checker.committed_end, cluster.checker.acked) == (3, {2: 2})
+
+
+def test_what_the_winner_holds_is_not_known_before_its_log_can_be_opened() -> None:
+    cluster = Cluster()
+    cluster.checker.reopened(0, CommitLog.open(SimulatedDisk(), "/1", clean=False))
+    cluster.checker.not_opened(0)  # By the next start, which is the one that registers.
+    cluster.checker.registered(0)
+    cluster.elect_uncleanly(0)
+    cluster.checker.check(cluster.stream)
+    cluster.checker.begun_anew(0)
+    with pytest.raises(Violation, match="node 0 is in ISR"):
+        cluster.checker.check(cluster.stream)
