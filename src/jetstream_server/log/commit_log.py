@@ -477,12 +477,12 @@ class CommitLog:
         with suppress(StorageFullError):  # The log stays offline: what is left is not a log.
             self.reset(offset)
 
-    def salvage(self) -> None:
+    def salvage(self, *, is_elected: bool = True) -> None:
         """Bring a failed or damaged log back online with the records that can be read.
 
         Drops the damaged part, or what failed operations have left, and everything behind it.
-        Records missing in front count as removed. Does nothing if the log is offline for another
-        reason.
+        Records missing in front count as removed; **safety** unless it is elected, the log still
+        says that it may lack them. Does nothing if the log is offline for another reason.
 
         Only for a replica that fetches the rest from another one, or when no replica holds more. If
         the log has failed, what was not flushed then is written again.
@@ -491,6 +491,8 @@ class CommitLog:
             if not (self.is_damaged or self._health.has_failed):
                 return
             self.compaction.cut_to(self.log_end_offset)
+            is_start_lost = self.lacks_beginning or self.is_start_unknown
+            doubt = f"{self.directory}: lost beginning" if is_start_lost and not is_elected else ""
             if self._storage.has_retired:
                 self.records.removing_in_front()
             with self._health.committed("repairing"):
@@ -505,12 +507,13 @@ class CommitLog:
                 with self._noting:
                     self.producers.forget_before(self.log_start_offset)
             self.flushed_offset = max(self.flushed_offset, self.log_start_offset)
+            self.is_start_unknown |= bool(doubt)
             self.records.save()
-            self._damage_is_gone()
+            self._damage_is_gone(doubt)
 
-    def _damage_is_gone(self) -> None:
-        self.lacks_beginning = self.is_start_unknown = False
-        self.incomplete_reason = ""
+    def _damage_is_gone(self, doubt: str = "") -> None:
+        self.lacks_beginning, self.is_start_unknown = False, bool(doubt)
+        self.incomplete_reason = doubt
         self.records.note_all(durable=True)
         self._health.bring_online()
 

@@ -188,6 +188,29 @@ def test_who_leads_for_want_of_a_better_one_takes_what_is_left(disk: MemoryDisk)
         again.read(0, 1000, 10)
 
 
+@pytest.mark.parametrize("records", [[], [CHECKPOINT, OFFSETS]])
+def test_who_is_brought_back_and_not_elected_still_says_that_the_beginning_is_lost(
+    disk: MemoryDisk, records: list[str]
+) -> None:
+    """Otherwise its readers would be told that the stream begins there, and the next start would
+    take the rest for a complete log."""
+    fill(disk).close(clean=True)
+    for name in (FIRST, *records):
+        disk.remove(name)
+    log = reopen(disk)
+    log.health.fail("a flush failed")
+    log.salvage(is_elected=False)
+    assert (log.offline_reason, log.log_start_offset, log.is_start_unknown) == ("", 4, True)
+    for _ in range(2):
+        log = reopen(disk)
+        assert log.is_start_unknown
+        assert log.incomplete_reason
+    log.incompleteness_recorded()  # It was elected after all.
+    again = reopen(disk)
+    assert (again.is_start_unknown, again.incomplete_reason) == (False, "")
+    assert values_of(again) == expected(4, 10)
+
+
 def test_what_is_missing_in_front_hides_no_gap_behind_it(disk: MemoryDisk) -> None:
     """A leader with such a log serves it to followers, which accept no gap."""
     fill(disk, 12).close(clean=True)

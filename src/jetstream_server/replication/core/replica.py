@@ -186,7 +186,7 @@ class Replica:
 
     def revive(self) -> None:
         """Use the readable part of the failed log, for an unclean election. Raises StorageError."""
-        self.log.salvage()
+        self.log.salvage(is_elected=False)
 
     @property
     def _is_only_one(self) -> bool:
