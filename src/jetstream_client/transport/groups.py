@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.values.text import check_text
 from jetstream_client.values.types import ConsumerGroup, GroupMember
@@ -26,25 +28,18 @@ class Groups:
         """Send a heartbeat. One that waits goes to one server or two: each may take as long as it
         is to wait, and a little more. One without a wait, by which a member joins, goes to one
         after the other until the client's timeout has passed."""
-        what = f"heartbeat of a member of consumer group {request.group!r}"
-        wait = request.wait_ms / 1000
-        if not wait:
-            return await self._control.call(
-                lambda stubs: stubs.groups.GroupHeartbeat,
-                request,
-                pb.GroupHeartbeatResponse,
-                what=what,
-                share_first=_GRACE_SECONDS,
-            )
-        timeout = 2 * (wait + min(_GRACE_SECONDS, max(_GRACE_SHARE * wait, 0.5)))
-        return await self._control.call(
+        ask = partial(
+            self._control.call,
             lambda stubs: stubs.groups.GroupHeartbeat,
             request,
             pb.GroupHeartbeatResponse,
-            what=what,
-            timeout=timeout,
-            share_min=timeout / 2,
+            what=f"heartbeat of a member of consumer group {request.group!r}",
         )
+        wait = request.wait_ms / 1000
+        if not wait:
+            return await ask(share_first=_GRACE_SECONDS)
+        timeout = 2 * (wait + min(_GRACE_SECONDS, max(_GRACE_SHARE * wait, 0.5)))
+        return await ask(timeout=timeout, share_min=timeout / 2)
 
     async def leave(self, group: str, source: str, member_id: str) -> None:
         await self._control.call(
