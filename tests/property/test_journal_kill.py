@@ -72,11 +72,7 @@ class Attack:
     def _live(self) -> None:
         """One run of the process, whose end may be a fault."""
         at = self.random.choice((self.random.randrange(1, 30), self.random.randrange(1, 120)))
-        choice = self.random.random()
-        if choice < 0.45:
-            self.os.fault(fail_in=at)
-        elif choice < 0.9:
-            self.os.fault(die_in=at)
+        self.os.draw_fault(self.random, at)
         try:
             self._open()
             for _ in range(self.random.randrange(12)):

@@ -45,11 +45,7 @@ class Attack:
 
     def _live(self) -> None:
         at = self.random.randrange(1, 60)
-        choice = self.random.random()
-        if choice < 0.45:
-            self.os.fault(fail_in=at)
-        elif choice < 0.9:
-            self.os.fault(die_in=at)
+        self.os.draw_fault(self.random, at)
         try:
             self._start()
             for _ in range(self.random.randrange(8)):

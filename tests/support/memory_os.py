@@ -75,6 +75,14 @@ class MemoryOs:
         self.die_at = None if die_in is None else self.operations + die_in
         self.failed = ""
 
+    def draw_fault(self, random: Random, at: int) -> None:
+        """Mostly let the operation so many from now on fail, or be the last."""
+        choice = random.random()
+        if choice < 0.45:
+            self.fault(fail_in=at)
+        elif choice < 0.9:
+            self.fault(die_in=at)
+
     def kill(self) -> None:
         self._opened.clear()
         self.fault()
