@@ -7,6 +7,7 @@ import asyncio
 import json
 import random
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -161,13 +162,18 @@ def test_nats_that_takes_nothing_holds_up_neither_publishing_nor_closing(
     scenario()
 
 
-def test_an_import_tells_that_the_server_hung_up() -> None:
+def test_an_import_tells_that_the_server_hung_up_and_leaves_no_thread() -> None:
+    def read(url: str) -> None:
+        with NatsStream([url], NatsOptions(), "orders"):
+            pass
+
     @on_loop
     async def scenario() -> None:
         async with nats("gone once introduced", None) as url:
-            source = NatsStream([url], NatsOptions(), "orders")
+            before = set(threading.enumerate())
             with pytest.raises(UnavailableError, match="the server closed the connection"):
-                await asyncio.to_thread(source.__enter__)
-            await asyncio.to_thread(source.__exit__)
+                await asyncio.to_thread(read, url)
+            left = [thread.name for thread in set(threading.enumerate()) - before]
+            assert "jetstream-client" not in left
 
     scenario()

@@ -102,12 +102,18 @@ class NatsStream:
         self._consumer = ""
 
     def __enter__(self) -> NatsStream:
-        self._thread.run(self._connect())
+        try:
+            self._thread.run(self._connect())
+        except BaseException:
+            self._thread.close()  # `__exit__` is not called.
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.run(self._close())
-        self._thread.close()
+        try:
+            self._thread.run(self._close())
+        finally:
+            self._thread.close()
 
     def info(self) -> StreamInfo:
         return self._thread.run(self._info())
@@ -146,15 +152,32 @@ class NatsStream:
                 yield _records([])
 
     async def _connect(self) -> None:
-        from nats import errors
-
-        from jetstream_client.transport.nats_socket import NatsSocket
+        from jetstream_client.transport.nats_socket import NatsSocket, close
 
         self._options.check_files()
         servers, options = login_of(self._urls, self._options)
         client, socket = _client_class()(), NatsSocket()
         if not servers[0].startswith("ws"):
             client._transport = socket
+        try:
+            await self._connect_to(servers, options, client)
+            self._inbox = client.new_inbox()
+            await client.subscribe(
+                f"{self._inbox}.*",
+                cb=self._queue.put,
+                pending_msgs_limit=-1,
+                pending_bytes_limit=-1,
+            )
+        except BaseException:
+            await close(client, socket)
+            raise
+        self._client, self._socket = client, socket
+
+    async def _connect_to(
+        self, servers: list[str], options: NatsOptions, client: NatsClient
+    ) -> None:
+        from nats import errors
+
         last: list[Exception] = []
 
         async def failed(error: Exception) -> None:
@@ -179,11 +202,6 @@ class NatsStream:
             where = ", ".join(map(without_secrets, self._urls))
             why = last[-1] if last else error
             raise UnavailableError(f"cannot connect to NATS at {where}: {why}") from error
-        self._client, self._socket = client, socket
-        self._inbox = client.new_inbox()
-        await client.subscribe(
-            f"{self._inbox}.*", cb=self._queue.put, pending_msgs_limit=-1, pending_bytes_limit=-1
-        )
 
     async def _close(self) -> None:
         from jetstream_client.transport.nats_socket import close
