@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
 import os
 import pickle
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -72,6 +74,58 @@ def test_closing_ends_the_thread_and_every_socket(server: ServerProcess) -> None
     while threading.active_count() > before:  # One that has said its last may not be gone yet.
         assert time.monotonic() < deadline, threading.enumerate()
         time.sleep(0.01)
+
+
+async def ended(before: set[asyncio.Task[Any]]) -> None:
+    """Return once no other tasks than these run. Raises AssertionError."""
+    deadline = asyncio.get_running_loop().time() + 10
+    while left := asyncio.all_tasks() - before:
+        assert asyncio.get_running_loop().time() < deadline, left
+        await asyncio.sleep(0.01)
+
+
+@on_loop
+async def test_closing_ends_a_publisher_that_the_program_has_let_go(server: ServerProcess) -> None:
+    before = asyncio.all_tasks()
+    async with AsyncClient(server.grpc) as client:
+        await client.create_stream("let-go", "let-go.>")
+        delivery = await client.publisher("let-go.x", linger=60).send(b"1")
+        gc.collect()
+    with pytest.raises(UnavailableError, match="closed"):
+        await asyncio.wait_for(delivery, 10)
+    await ended(before)
+
+
+@on_loop
+async def test_closing_ends_a_group_consumer_that_the_program_has_let_go(
+    server: ServerProcess,
+) -> None:
+    before = asyncio.all_tasks()
+    async with AsyncClient(server.grpc) as client:
+        await client.create_stream("left", "left.>")
+        await client.publish("left.x", b"1")
+        async for _ in client.consume_group("left", "leavers"):
+            break
+        gc.collect()
+    await ended(before)
+    async with AsyncClient(server.grpc) as client:
+        assert (await client.describe_group("leavers")).members == ()
+
+
+@on_loop
+async def test_a_publish_that_waits_its_turn_connects_no_client_that_is_closed(
+    server: ServerProcess,
+) -> None:
+    before = asyncio.all_tasks()
+    client = AsyncClient(server.grpc, nats=server.nats, in_flight_max=1)
+    await client.create_stream("turns", "turns.>")
+    await client.publish("turns.x", b"0")
+    publishing = [asyncio.ensure_future(client.publish("turns.x", b"1")) for _ in range(3)]
+    await asyncio.sleep(0)
+    await client.aclose()
+    outcomes = await asyncio.gather(*publishing, return_exceptions=True)
+    assert isinstance(outcomes[-1], JetstreamError)
+    await ended(before)
 
 
 def test_an_unused_client_costs_nothing() -> None:

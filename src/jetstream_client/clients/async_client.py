@@ -152,7 +152,7 @@ class AsyncClient(
         )
         self._consumers: weakref.WeakSet[AsyncConsumer] = weakref.WeakSet()
         self._group_consumers: weakref.WeakSet[AsyncGroupConsumer] = weakref.WeakSet()
-        self._publishers: weakref.WeakSet[AsyncPublisher] = weakref.WeakSet()
+        self._publishers: set[AsyncPublisher] = set()  # Those that have begun and not ended.
 
     async def _nats_urls(self) -> Sequence[str]:
         return (await self._cluster.describe()).nats
@@ -247,9 +247,7 @@ class AsyncClient(
             first_sequence=first_sequence,
             value_serializer=value_serializer,
         )
-        publisher = AsyncPublisher(self._publisher, self._routes, subject, options)
-        self._publishers.add(publisher)
-        return publisher
+        return AsyncPublisher(self._publisher, self._routes, subject, options, self._publishers)
 
     # Reading.
 

@@ -32,12 +32,20 @@ class AsyncPublisher(AsyncClosing):
     """
 
     def __init__(
-        self, plain: PlainPublisher, routes: SubjectRoutes, subject: str, options: PublisherOptions
+        self,
+        plain: PlainPublisher,
+        routes: SubjectRoutes,
+        subject: str,
+        options: PublisherOptions,
+        running: set[AsyncPublisher],
     ) -> None:
+        """running: where it stands from its beginning to its end, so that it can be ended even if
+        the program has let go of it."""
         self.subject = subject
         self.options = options
         self._plain = plain
         self._routes = routes
+        self._running = running
         self._beginning: asyncio.Task[None] | None = None
         self._senders: Senders | None = None
         self._closing = False
@@ -57,18 +65,23 @@ class AsyncPublisher(AsyncClosing):
             if self._closing:
                 raise InvalidRequestError("the publisher is closed")
             if self._beginning is None or self._beginning.done():
+                self._running.add(self)
                 self._beginning = asyncio.get_running_loop().create_task(self._begin())
             await asyncio.shield(self._beginning)
 
     async def _begin(self) -> None:
-        await self._plain.loaded()
-        deadline = asyncio.get_running_loop().time() + self._plain.timeout
-        route = await self._plain.route(self.subject, deadline)
-        Senders.check(route, self.subject, self.options)
-        inbox = await self._plain.connected(deadline)
-        self._senders = Senders(
-            self._plain, self._routes, self.subject, self.options, route, inbox.max_payload
-        )
+        try:
+            await self._plain.loaded()
+            deadline = asyncio.get_running_loop().time() + self._plain.timeout
+            route = await self._plain.route(self.subject, deadline)
+            Senders.check(route, self.subject, self.options)
+            inbox = await self._plain.connected(deadline)
+            self._senders = Senders(
+                self._plain, self._routes, self.subject, self.options, route, inbox.max_payload
+            )
+        except BaseException:
+            self._running.discard(self)
+            raise
 
     def send(
         self,
@@ -194,3 +207,4 @@ class AsyncPublisher(AsyncClosing):
             await asyncio.gather(self._beginning, return_exceptions=True)
         if self._senders is not None:
             await self._senders.stop(error)
+        self._running.discard(self)

@@ -154,6 +154,7 @@ class PlainPublisher:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._listeners: dict[str, Listener] = {}
         self._listened = 0
+        self._closed = False
 
     @property
     def timeout(self) -> float:
@@ -308,6 +309,8 @@ class PlainPublisher:
         logger.info("publishing to %r: %s; trying again", failed.subject, curable.message)
         self.events.failed(curable)
         await asyncio.sleep(step.wait)
+        if self._closed:
+            raise error
         subject, attempt = failed.subject, failed.attempt + 1
         return self._expect(place, subject, options.acks, deadline, repeats, attempt)
 
@@ -410,6 +413,8 @@ class PlainPublisher:
         """One connection, however many publishers ask for it at the same time."""
         if self._inbox is not None and not self._inbox.is_closed:
             return self._inbox
+        if self._closed:
+            raise UnavailableError("the client is closed; nothing was published")
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._one_connection()
@@ -446,6 +451,7 @@ class PlainPublisher:
 
     async def close(self) -> None:
         """Everything published is sent; callers that still wait for an answer get an error."""
+        self._closed = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         if self._connecting is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jetstream_client._closing import AsyncClosing
@@ -117,10 +117,15 @@ class AsyncGroupConsumer(AsyncClosing):
             await self._join()
 
     async def _join(self) -> None:
-        await self._membership.begin(self._parts.keys)
+        await self._membership.begin(self._held)
         self._began = True
         if self._closed:  # Meanwhile.
             await self._membership.end()
+
+    def _held(self) -> Set[int]:
+        """A method of its own, so that it lives as long as it is a member: closing the client then
+        closes it even if the program has let go of it."""
+        return self._parts.keys()
 
     def __aiter__(self) -> Self:
         return self
