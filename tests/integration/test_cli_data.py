@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jetstream_client import AsyncClient, Client, Message
+from jetstream_client.cli import interrupts
 from jetstream_client.cli.main import run as run_command
 from tests.support.server import ServerProcess
 
@@ -68,8 +69,14 @@ def process(environment: dict[str, str]) -> Run:
 
 
 @pytest.fixture
-def jetstream(server: ServerProcess, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
-    """The command within this process, which is many times quicker."""
+def jetstream(
+    server: ServerProcess,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Run:
+    """The command within this process, which is many times quicker. It leaves no thread behind that
+    waits for a signal: `test_interrupts` has those of real processes."""
+    monkeypatch.setattr(interrupts, "end_in_foreign_code", lambda: None)
 
     def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[bytes]:
         found = run_command([*arguments, "--server", server.grpc])
