@@ -48,6 +48,9 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.register_profile("quick", parent=settings.get_profile("default"), max_examples=30)
 settings.load_profile("default")
 
+CLIENT_THREAD = "jetstream-client"
+"""The name of the thread in which a Client works."""
+
 SPARK = "tests/spark/"
 LONGEST = "test_containers_for_real.py"
 WAITING = ("chaos", "fuzz", "integration")
@@ -101,6 +104,23 @@ def no_thread_outlives_its_test() -> Iterator[None]:
     for thread in left:
         thread.join(timeout=5)
     assert [thread.name for thread in left if thread.is_alive()] == []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_client_outlives_its_file() -> Iterator[None]:
+    """A client that was left open looks for its servers for ever, beside all later tests: it logs,
+    and draws random numbers, which Hypothesis wants for itself."""
+    before = set(threading.enumerate())
+    yield
+    left = [
+        thread
+        for thread in threading.enumerate()
+        if thread.name == CLIENT_THREAD and thread not in before
+    ]
+    for thread in left:
+        thread.join(timeout=5)
+    alive = sum(thread.is_alive() for thread in left)
+    assert not alive, f"tests of this file have left {alive} clients open"
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ PATH, Spark's default, need not have the connector.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -19,6 +20,7 @@ import pytest
 
 from examples.spark.__main__ import has_java
 from jetstream_client import Client
+from pyspark_jetstream import clients
 from tests.spark.support import (
     JARS,
     TABLE_FORMATS,
@@ -83,6 +85,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 def client(server: ServerProcess) -> Iterator[Client]:
     with Client(server.grpc) as client:
         yield client
+
+
+@pytest.fixture(autouse=True)
+def workers_clients_end() -> Iterator[None]:
+    """A worker keeps its clients as long as it lives, and freezes what it has loaded. A test that
+    does a worker's task itself must not."""
+    yield
+    while clients._clients:
+        clients._clients.popitem()[1].close()
+    gc.unfreeze()
 
 
 @pytest.fixture
