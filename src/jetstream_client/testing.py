@@ -83,17 +83,12 @@ class EphemeralServer(Closing):
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
             )
-        assert self._process.stdout is not None
-        # The ready line is all it prints; the end of the pipe says that it died.
-        too_late = threading.Timer(READY_SECONDS, self._process.kill)
-        too_late.start()
+        ready = False
         try:
-            ready = bool(self._process.stdout.readline())
+            ready = _says_ready(self._process)
         finally:
-            too_late.cancel()
-            too_late.join()
-        if not ready:
-            self.kill()
+            if not ready:  # Interrupted, too: `with` would not end it.
+                self.kill()
         return ready
 
     def stop(self) -> int:
@@ -127,6 +122,19 @@ class EphemeralServer(Closing):
 
     def __enter__(self) -> Self:
         return self.start()
+
+
+def _says_ready(process: subprocess.Popen[str]) -> bool:
+    """The ready line is all it prints; the end of the pipe says that it died."""
+    assert process.stdout is not None
+    too_late = threading.Timer(READY_SECONDS, process.kill)
+    try:
+        too_late.start()
+        return bool(process.stdout.readline())
+    finally:
+        too_late.cancel()
+        if too_late.is_alive():
+            too_late.join()
 
 
 def _server_command() -> str:

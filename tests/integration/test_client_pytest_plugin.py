@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from jetstream_client import testing
 from jetstream_client.testing import EphemeralServer
 
 SUITE = """
@@ -53,6 +55,22 @@ def plugin_arguments() -> list[str]:
     found = entry_points(group="pytest11")
     installed = any(entry.value == "jetstream_client.pytest_plugin" for entry in found)
     return [] if installed else ["-p", "jetstream_client.pytest_plugin"]
+
+
+def test_ctrl_c_while_a_server_starts_leaves_no_server_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`with` does not end what it could not begin."""
+    started: list[subprocess.Popen[str]] = []
+
+    def interrupted(process: subprocess.Popen[str]) -> bool:
+        started.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(testing, "_says_ready", interrupted)
+    with pytest.raises(KeyboardInterrupt), EphemeralServer(tmp_path / "data"):
+        pass
+    assert [process.poll() for process in started] == [-signal.SIGKILL]
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
