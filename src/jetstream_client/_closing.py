@@ -6,6 +6,7 @@ is logged.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from types import TracebackType
@@ -49,7 +50,7 @@ class Closing(ABC):
 
 
 class AsyncClosing(ABC):
-    """`async with` starts it, and closes it also after an error."""
+    """`async with` starts it, and closes it also after an error, and when starting is cancelled."""
 
     @abstractmethod
     async def begin(self) -> None:
@@ -64,7 +65,11 @@ class AsyncClosing(ABC):
         return
 
     async def __aenter__(self) -> Self:
-        await self.begin()
+        try:
+            await self.begin()
+        except asyncio.CancelledError as error:  # `__aexit__` is not called.
+            await close_behind(error, self.aclose())
+            raise
         return self
 
     async def __aexit__(

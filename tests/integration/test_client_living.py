@@ -28,6 +28,7 @@ from jetstream_client import (
     UnknownOutcomeError,
 )
 from tests.support.loops import on_loop
+from tests.support.nats_peer import accept, peer
 from tests.support.server import ServerProcess
 
 
@@ -94,6 +95,28 @@ async def test_closing_ends_a_publisher_that_the_program_has_let_go(server: Serv
     with pytest.raises(UnavailableError, match="closed"):
         await asyncio.wait_for(delivery, 10)
     await ended(before)
+
+
+@on_loop
+async def test_a_publisher_that_is_given_up_while_it_connects_is_ended(
+    server: ServerProcess,
+) -> None:
+    has_come, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def hesitant(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        has_come.set()
+        await may_go_on.wait()
+        await accept(reader, writer)
+
+    async with peer(hesitant) as nats, AsyncClient(server.grpc, nats=nats) as client:
+        await client.create_stream("given-up", "given-up.>")
+        entering = asyncio.ensure_future(client.publisher("given-up.x").__aenter__())
+        await has_come.wait()
+        entering.cancel()
+        await asyncio.gather(entering, return_exceptions=True)
+        may_go_on.set()
+        await client._publisher.connected()
+        assert not client._publishers
 
 
 @on_loop
