@@ -412,7 +412,7 @@ class CommitLog:
         if last is None or (target == self.flushed_offset and self._storage.is_synced()):
             return self.flushed_offset
         with self._health.committed("flushing"):
-            self._storage.sync(last)
+            self._storage.sync(last, self.flushed_offset)
         self.flushed_offset = target
         try:
             self.records.note_flush()

@@ -51,8 +51,9 @@ class OffsetsFile:
         self.end_offset: int | None = None
         """The last log end recorded in this boot of the machine."""
 
-    def adopt(self, found: Offsets | None) -> None:
-        """Take over the content of the file."""
+    def adopt(self, found: Offsets | None, *, is_in_doubt: bool) -> None:
+        """Take over the content of the file. is_in_doubt: it may be in memory only, whatever an
+        fsync says now."""
         if found is None:
             return
         if found.damage:
@@ -64,6 +65,8 @@ class OffsetsFile:
             end_offset = found.end.log_end_offset
             self._written[END_AT] = encode_end(self._owner, end_offset, self._boot_id)
             self.end_offset = end_offset
+        if is_in_doubt:
+            self._in_doubt.update(self._written)
 
     def _tidy(self) -> None:
         """Zero whatever is outside the slots."""

@@ -56,9 +56,10 @@ class Recovered:
     offline_reason: what is damaged; "" when nothing is. lacks_beginning: records before the first
     segment, or all records, are missing: only another replica can repair the log.
     incomplete_reason: why records that were cut off may have been acknowledged; "" when none can
-    have been. is_start_unknown: the log may lack records in front as well. compaction: None if it
-    could not be read. has_lost_compaction: it was rebuilt. damaged_files: state files that are not
-    trusted.
+    have been. is_start_unknown: the log may lack records in front as well. is_in_doubt: what was
+    written and not flushed may be in memory only, whatever an fsync says now. compaction: None if
+    it could not be read. has_lost_compaction: it was rebuilt. damaged_files: state files that are
+    not trusted.
     """
 
     exists: bool = True
@@ -74,6 +75,7 @@ class Recovered:
     lacks_beginning: bool = False
     incomplete_reason: str = ""
     is_start_unknown: bool = False
+    is_in_doubt: bool = False
     compaction: CompactionState | None = None
     has_lost_compaction: bool = False
     damaged_files: list[DamagedFile] = field(default_factory=list)
@@ -155,6 +157,8 @@ def _recover(
     if is_trusted:
         _trust(found, producers)
     else:
+        # **safety** An fsync of a killed process may have failed, and nobody may have noted that.
+        found.is_in_doubt = not recorded.boot_id or recorded.may_be_same_boot
         _Scan(disk, directory, found, producers, offsets).run(interval_bytes)
     if hole is not None:
         found.offline_reason = f"{directory}: {hole[1]}"
@@ -164,7 +168,7 @@ def _recover(
         found.incomplete_reason = _incomplete_reason(directory, found)
     found.is_start_unknown = _is_start_unknown(found)
     if not found.incomplete_reason:
-        offsets.adopt(recorded.offsets)
+        offsets.adopt(recorded.offsets, is_in_doubt=found.is_in_doubt)
 
 
 def _incomplete_reason(directory: str, found: Recovered) -> str:

@@ -36,9 +36,9 @@ class LogStorage:
     """See the module. `checkpoint` is the one on disk, as far as it can be trusted."""
 
     __slots__ = (
-        "_disk", "_encryption", "_exists", "_offsets", "_retired", "_unsynced_directories",
-        "_unsynced_segments", "checkpoint", "compaction", "directory", "has_compaction",
-        "interval_bytes", "rewriting", "segments",
+        "_disk", "_encryption", "_exists", "_is_in_doubt", "_offsets", "_retired",
+        "_unsynced_directories", "_unsynced_segments", "checkpoint", "compaction", "directory",
+        "has_compaction", "interval_bytes", "rewriting", "segments",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +61,7 @@ class LogStorage:
         """Whether the file `compaction` was written."""
         self._unsynced_segments = recovered.segments[recovered.unsynced_from : -1]
         self._unsynced_directories: list[str] = []
+        self._is_in_doubt = recovered.is_in_doubt
         self._retired: list[Segment] = []  # out of the log; their files are still there
         if recovered.unsynced_from < len(recovered.segments):
             self._unsynced_directories.append(directory)
@@ -149,8 +150,12 @@ class LogStorage:
         """Whether everything before the last segment is synced."""
         return not self._unsynced_segments and not self._unsynced_directories
 
-    def sync(self, last: Segment) -> None:
-        """Sync everything up to and in `last`, which was the last segment when this began."""
+    def sync(self, last: Segment, flushed_offset: int) -> None:
+        """Sync everything up to and in `last`, which was the last segment when this began.
+        flushed_offset: below it everything is synced."""
+        if self._is_in_doubt:
+            self.write_again(flushed_offset)
+            self._is_in_doubt = False
         while self._unsynced_segments:
             self._disk.fsync(self._unsynced_segments.pop(0).path)
         self._disk.fsync(last.path)
@@ -228,6 +233,7 @@ class LogStorage:
         self.remove_retired()
         self._drop_behind(-1)
         self._remove_strays()  # What an earlier failed attempt has left.
+        self._is_in_doubt = False
         self.begin_segment(offset)
         self.sync_directories()
 

@@ -12,6 +12,7 @@ from jetstream_server.log import recovered_state, recovery
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.health import Health
 from jetstream_server.log.producers import Producers
+from jetstream_server.log.storage import LogStorage
 from jetstream_server.metadata.state import node_commands, registry
 from jetstream_server.metadata.state.commands import ConfirmFlush, RegisterNode
 from jetstream_server.metadata.state.decision import Decision
@@ -106,7 +107,9 @@ def begins_runs_without_a_record(patches: Patches) -> None:
 
 @mutant(FailingDisks, kind=DAMAGED)
 def opens_suspect_logs_as_good(patches: Patches) -> None:
-    """A log whose fsync failed in an earlier run is opened as every other, and told to be good."""
+    """A log whose fsync failed in an earlier run is opened as every other, and told to be good. And
+    it is not written again, without which that would be true."""
+    patches.set(LogStorage, "write_again", lambda self, offset: None)
     judge = trust.judge
 
     def lenient(record: RunRecord, registered: str | None, problems: Mapping[int, str]) -> Trust:
@@ -149,7 +152,8 @@ def acknowledges_again_what_was_lost_in_front(patches: Patches) -> None:
 
 @mutant(FailingDisks)
 def trusts_failed_flushes(patches: Patches) -> None:
-    """That an fsync failed is forgotten at the next start."""
+    """That an fsync failed is forgotten at the next start, and nothing is written again."""
+    patches.set(LogStorage, "write_again", lambda self, offset: None)
     patches.set(RunRecord, "suspecting", lambda self, stream_id: self)
 
 

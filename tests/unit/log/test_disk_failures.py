@@ -12,7 +12,7 @@ from jetstream_protocol.errors import OffsetOutOfRangeError, StorageError, Stora
 from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
 from jetstream_protocol.types import WallUs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
-from jetstream_server.log.offsets_file import OffsetsFile
+from jetstream_server.log.offsets_file import OffsetsFile, read_offsets
 from tests.simulation.disk import SimulatedDisk
 from tests.support.log_batches import batch, stamped, values_of
 from tests.support.log_disk import FaultyDisk, Killed, MemoryDisk
@@ -520,6 +520,43 @@ def test_what_a_failed_fsync_has_dropped_is_written_again() -> None:
     again = CommitLog.open(disk, "/streams/17", CONFIG, clean=False)
     assert (again.offline_reason, again.log_end_offset) == ("", 8)
     assert values_of(again) == expected(8)
+
+
+def test_what_a_killed_process_could_not_sync_is_written_again() -> None:
+    """It may have died before anybody knew that the fsync had failed. The next one would succeed,
+    and write nothing."""
+    disk = SimulatedDisk()
+    disk.make_directory("/streams")
+    disk.fsync_directory("/")
+    log = CommitLog.open(disk, "/streams/17", CONFIG, clean=False, boot_id="one")
+    append(log, 2)
+    log.flush()
+    append(log, 5)
+    log.note_end()
+    disk.fsync_fails = True
+    with pytest.raises(StorageError):
+        log.flush()
+    log = CommitLog.open(disk, "/streams/17", CONFIG, clean=False, boot_id="one")
+    assert (log.flush(), values_of(log)) == (7, expected(7))
+    disk.lose_power(Random(2))
+    log = CommitLog.open(disk, "/streams/17", CONFIG, clean=False, boot_id="two")
+    assert (log.offline_reason, values_of(log)) == ("", expected(7))
+
+
+def test_offsets_that_a_killed_process_could_not_sync_are_written_again() -> None:
+    disk = SimulatedDisk()
+    file = OffsetsFile(disk, "/17", "one")
+    file.create()
+    disk.fsync_directory("/")
+    disk.fsync_fails = True
+    with pytest.raises(OSError, match="Input/output"):
+        file.write_bounds(Bounds(4, 8), durable=True)
+    found = read_offsets(disk, "/17")
+    file = OffsetsFile(disk, "/17", "one")
+    file.adopt(found, is_in_doubt=True)
+    file.write_bounds(Bounds(4, 8), durable=True)
+    disk.lose_power(Random(2))
+    assert read_offsets(disk, "/17") == found
 
 
 @pytest.mark.parametrize(
