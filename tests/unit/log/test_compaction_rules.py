@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
@@ -410,3 +410,27 @@ def test_a_pass_over_a_log_that_was_cut_since_does_not_begin() -> None:
     with pytest.raises(UnavailableError, match="cut"):
         log.compaction.begin(task)
     assert log.committed_below <= log.log_end_offset
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_no_tombstone_goes_while_a_kill_would_bring_back_what_it_deleted(is_begun: bool) -> None:
+    """The first segments are out of the log, and their files are still there."""
+    disk = memory_disk()
+    log = CommitLog.open(disk, "/17", CONFIG, clean=False)
+    put(log, b"key1", b"deleted")
+    fill(log, 4)
+    put(log, b"key1", None)
+    fill(log, 4, keys=1)
+    before = table(records(log))
+    bound = log.log_end_offset
+    under_way = steps(disk, log, removable_below=bound)
+    if is_begun:
+        next(under_way)
+    log.begin_advance(log.compaction.sources(bound)[1].base_offset)
+    with suppress(UnavailableError):
+        assert list(under_way) == []
+    again = CommitLog.open(disk.killed(), "/17", CONFIG, clean=False)
+    assert again.log_start_offset == 0
+    assert table(records(again)) == before
+    log.finish_advance()
+    assert compact(disk, log, removable_below=bound) is not None

@@ -56,7 +56,13 @@ class LogCompaction:
         return self._state
 
     def sources(self, bound_offset: int) -> tuple[Source, ...]:
-        """The sealed segments wholly below `bound_offset` (what is committed and flushed)."""
+        """The sealed segments wholly below `bound_offset` (what is committed and flushed). None
+        while files of retired segments are there.
+
+        **safety** A kill would bring those segments back, with records whose tombstones are gone.
+        """
+        if self._storage.has_retired:
+            return ()
         return tuple(
             Source(segment.base_offset, segment.next_offset, segment.size)
             for segment in self._storage.sealed_and_synced()
@@ -116,8 +122,13 @@ class LogCompaction:
 
     def swap(self, task: Task, rewritten: Rewritten) -> bool:
         """Replace a segment's file by its successor. Returns False, and removes the successor, when
-        the segment is not in the log any more, or has changed."""
+        the segment is not in the log any more, or has changed.
+
+        Raises UnavailableError while files of retired segments are there: see `sources`.
+        """
         self._health.require_online()
+        if self._storage.has_retired:
+            raise UnavailableError("segments in front are being removed")
         folder = self._storage.directory
         names = (segment_name(rewritten.base_offset), index_name(rewritten.base_offset))
         path, index_path = (f"{folder}/{temporary_name(name, task.token)}" for name in names)
