@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import structlog
 
-from tests.property.log_failures.node import BrokenPromiseError, Node
+from tests.property.log_failures.compacted import BrokenPromiseError
+from tests.property.log_failures.node import Node
 from tests.simulation.disk import Killed
 
 STEPS_MAX = 22
@@ -26,6 +27,11 @@ OF_RESETS = {
     "start": 4, "full": 5, "truncate": 2,
 }  # fmt: skip
 """In a third of the histories, which are about beginning anew."""
+OF_COMPACTION = {
+    "append": 40, "append_replica": 8, "flush": 16, "roll": 6, "compact": 40, "truncate": 3,
+    "advance": 3, "reset": 2, "salvage": 2, "stop": 3, "kill": 6, "power": 6, "start": 3, "full": 2,
+}  # fmt: skip
+"""In another third, which are about compaction and are longer."""
 AFTER_A_FAILURE = {"reset": 5, "salvage": 1, "": 3}
 """What is tried with a log that is offline, instead of most operations."""
 
@@ -56,11 +62,18 @@ def draw_steps(seed: int) -> tuple[Step, ...]:
     """The history of a seed."""
     dice = Random(f"log failures {seed}")
     share = dice.choice([0.15, 0.3, 0.5])
-    faults = dice.choice([["kill"], ["fail"], ["kill", "fail", "fail", "failing", "fail and kill"]])
+    faults = dice.choice(
+        [
+            ["kill"],
+            ["fail"],
+            ["kill", "fail", "fail", "failing", "fail and kill", "failing and kill"],
+        ]
+    )
     if dice.random() < 0.1:
         faults = [*faults, "reads"]
-    weights = OF_RESETS if seed % 3 == 0 else WEIGHTS
-    names = dice.choices(list(weights), list(weights.values()), k=dice.randint(3, STEPS_MAX))
+    weights = (OF_RESETS, OF_COMPACTION, WEIGHTS)[seed % 3]
+    steps_max = 2 * STEPS_MAX if weights is OF_COMPACTION else STEPS_MAX
+    names = dice.choices(list(weights), list(weights.values()), k=dice.randint(3, steps_max))
     steps = []
     for name in names:
         step = Step(name, dice.randrange(1 << 20))
@@ -139,6 +152,7 @@ def _do(node: Node, step: Step) -> None:
         try:
             _befall(node, step)
             _operate(node, name, dice)
+            node.note_failure()
         except Killed:
             node.killed()
         node.disk.repair()
@@ -153,7 +167,7 @@ def _befall(node: Node, step: Step) -> None:
         disk.fuse = step.at
     if "fail" in fault:
         disk.fails_in = step.draw % (step.at + 1) if "kill" in fault else step.at
-        disk.fails_for = 1000 if fault == "failing" else 1
+        disk.fails_for = 1000 if "failing" in fault else 1
         node.is_sound = False
     if fault == "reads":
         disk.reads_fail = 1 + step.draw % 2

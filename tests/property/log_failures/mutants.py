@@ -12,13 +12,15 @@ from jetstream_protocol.errors import StorageFullError
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
 from jetstream_server.log.checkpointer import LogCheckpointer
+from jetstream_server.log.compaction.log_compaction import LogCompaction
+from jetstream_server.log.compaction.rewrite_pass import Task, _Writer
 from jetstream_server.log.offsets_file import OffsetsFile
 from jetstream_server.log.recovery import Recovered
 from jetstream_server.log.storage import LogStorage
 from jetstream_server.replication.core.replica import Replica
 from tests.property.log_failures.history import run_seed
 
-SEEDS_MAX: Final = 10_000
+SEEDS_MAX: Final = 30_000
 _SEEDS: Final = Path(__file__).with_name("killing_seeds.json")
 
 
@@ -119,6 +121,64 @@ def deletes_no_folder_made_in_part() -> Any:
     return patch.object(LogStorage, "delete", deleted)
 
 
+def trusts_what_a_killed_process_could_not_sync() -> Any:
+    """What an earlier run has left unflushed is synced, and not written again."""
+    return patch.object(LogStorage, "write_again", lambda self, offset: None)
+
+
+def compacts_while_segments_in_front_are_removed() -> Any:
+    """A pass takes no note of segments that a kill would bring back."""
+
+    def blind(method: Callable[..., Any]) -> Callable[..., Any]:
+        def called(self: LogCompaction, *args: Any) -> Any:
+            storage = self._storage
+            retired, storage._retired = storage._retired, []
+            try:
+                return method(self, *args)
+            finally:
+                storage._retired = retired
+
+        return called
+
+    sources, swap = blind(LogCompaction.sources), blind(LogCompaction.swap)
+    return patch.multiple(LogCompaction, sources=sources, swap=swap)
+
+
+def swaps_segments_that_are_not_synced() -> Any:
+    """The successor of a segment is not synced before it takes its place."""
+    finish = _Writer.finish
+
+    def finished(self: _Writer) -> int | None:
+        with patch.object(type(self._disk), "fsync", lambda self, path: None):
+            return finish(self)
+
+    return patch.object(_Writer, "finish", finished)
+
+
+def says_afterwards_what_a_pass_may_remove() -> Any:
+    """Where gaps may lie, and tombstones be missing, is not recorded before the first swap."""
+
+    def begin(self: LogCompaction, task: Task) -> None:
+        self._storage.rewriting.update(source.base_offset for source in task.sources)
+        self._save()
+
+    return patch.object(LogCompaction, "begin", begin)
+
+
+def forgets_which_segments_are_being_swapped() -> Any:
+    """The checkpoint says how long a segment is although that is about to change."""
+    sealed_below = LogStorage.sealed_below
+
+    def with_sizes(self: LogStorage, offset: int) -> Any:
+        rewriting, self.rewriting = self.rewriting, set()
+        try:
+            return sealed_below(self, offset)
+        finally:
+            self.rewriting = rewriting
+
+    return patch.object(LogStorage, "sealed_below", with_sizes)
+
+
 MUTANTS: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
@@ -130,6 +190,11 @@ MUTANTS: dict[str, Callable[[], Any]] = {
         believes_a_write_that_failed,
         takes_the_mark_of_a_reset_back,
         deletes_no_folder_made_in_part,
+        trusts_what_a_killed_process_could_not_sync,
+        compacts_while_segments_in_front_are_removed,
+        swaps_segments_that_are_not_synced,
+        says_afterwards_what_a_pass_may_remove,
+        forgets_which_segments_are_being_swapped,
     )
 }
 

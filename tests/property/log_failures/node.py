@@ -1,7 +1,7 @@
 """One node with one log on a disk that fails, and what it promises.
 
 The node opens, flushes, judges, registers and closes its log with the shipped functions. Its run
-record is never lost, and names a log as soon as that has failed.
+record lies on the same disk: that a log has failed may not be noted before the process dies.
 
 What is promised (docs/guarantees.md, docs/replication.md "Restart trust", docs/file_formats.md
 "Offsets"):
@@ -13,7 +13,8 @@ What is promised (docs/guarantees.md, docs/replication.md "Restart trust", docs/
   truncated or reset away is back, except what an interrupted operation was about to remove, and
   what was flushed since is not replaced by it.
 * Its log start is neither below what was recorded durably nor above what was asked for.
-* A log whose operation has failed is distrusted at each start until it was begun anew.
+* A log whose operation has failed, and of which that is noted, is distrusted at each start until
+  it was begun anew.
 * A log that is distrusted can be read in part: what can be read is valid, as above.
 * An operation that fails and leaves the log online has changed nothing.
 * While no operation has failed and no power was lost, a log is never damaged or incomplete.
@@ -23,23 +24,31 @@ What is promised (docs/guarantees.md, docs/replication.md "Restart trust", docs/
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 from random import Random
 from typing import Any
 
-from jetstream_protocol.batch import encode
-from jetstream_protocol.errors import StorageError
+from jetstream_protocol.batch import Batch, encode
+from jetstream_protocol.errors import StorageError, UnavailableError
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.replication.closing import close_cleanly
 from jetstream_server.replication.core.incompleteness import incompleteness_recorded
 from jetstream_server.replication.core.messages import LeaderSnapshot, OutOfRange
 from jetstream_server.replication.core.replica import Replica
-from jetstream_server.replication.core.restart_trust import RunRecord, judge
+from jetstream_server.replication.core.restart_trust import judge
 from jetstream_server.replication.found_logs import flush_what_earlier_runs_left, open_log
+from jetstream_server.replication.run_record import RunRecordFile
+from tests.property.log_failures.compacted import (
+    BrokenPromiseError,
+    Compacting,
+    Content,
+    Rows,
+    check,
+    mark_of,
+)
 from tests.property.log_failures.disk import FailingDisk
 from tests.support.log_batches import read_all
 from tests.support.log_producers import check_producers, next_of
@@ -48,48 +57,9 @@ from tests.unit.replication.cores import stream as make_stream
 
 CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=150)
 FOLDER = "/streams"
+RUNS = "/runs"
 ME = 1
 STREAM = make_stream((0, 2), flush="group", leader_epoch=1 << 40)
-Batch = tuple[int, int, bytes | None]
-"""Base offset, next offset and a mark that no other batch has."""
-
-
-class BrokenPromiseError(AssertionError):
-    """The log has not kept one of the promises."""
-
-
-@dataclass(frozen=True)
-class Content:
-    """What a log holds. `batches` may begin before `start`."""
-
-    start: int = 0
-    end: int = 0
-    batches: tuple[Batch, ...] = ()
-
-    @property
-    def seen(self) -> Content:
-        """Without the batches that are hidden below the start."""
-        return replace(self, batches=tuple(b for b in self.batches if b[1] > self.start))
-
-    def cut(self, offset: int) -> Content:
-        """Without the batches that reach beyond `offset`."""
-        if offset >= self.end:
-            return self
-        kept = tuple(each for each in self.batches if each[1] <= offset)
-        gone = self.batches[len(kept) :]
-        end = gone[0][0] if gone else offset
-        return Content(min(self.start, end), end, kept)
-
-    def begins_with(self, found: Content) -> bool:
-        """Whether `found` is this, perhaps without its end and with another start."""
-        ends = {self.start, self.end, *(each[0] for each in self.batches)}
-        there = [each for each in self.batches if each[1] > found.start]
-        return found.end in ends and list(found.batches) == there[: len(found.batches)]
-
-    def holds(self, found: Content) -> bool:
-        """Whether `found` is a part of this."""
-        at = next((i for i, each in enumerate(self.batches) if each in found.batches), 0)
-        return self.batches[at : at + len(found.batches)] == found.batches
 
 
 class Inline(Executor):
@@ -112,9 +82,14 @@ class Node:
         self.disk.fsync_directory(FOLDER)
         self.disk.fsync_directory("/")
         self.disk.make_directory("/put_away")
-        self.record = RunRecord()
+        self.runs: RunRecordFile | None = None
+        """The run record as the last process knew it."""
         self.replica: Replica | None = None
         self._failed = False
+        self._must_note = False
+        """That the log has failed is not noted yet."""
+        self._is_noted = False
+        """That it has is noted for certain."""
         self.now = Content()
         self.others: list[Content] = []
         self._deleted: list[Content] = []
@@ -124,8 +99,10 @@ class Node:
         """No operation has failed, and no power was lost."""
         self.boots = self.sessions = self.appended = 0
         self.epoch = 1
-        self.epochs: dict[bytes | None, int] = {}
+        self.epochs: dict[bytes, int] = {}
         """The epoch of each batch."""
+        self._rows = Rows()
+        self._pass: Compacting | None = None
         self._tell = tell
         self._session: str | None = None
 
@@ -136,7 +113,9 @@ class Node:
 
     @property
     def is_suspect(self) -> bool:
-        return STREAM.id in self.record.suspects
+        """Whether the process knows, or knew, that the log has failed."""
+        is_noted = self.runs is not None and STREAM.id in self.runs.record.suspects
+        return self._must_note or is_noted
 
     @property
     def online(self) -> CommitLog | None:
@@ -161,11 +140,20 @@ class Node:
         """Open the log, and register. Now and then the process dies in between."""
         self.sessions += 1
         session = f"session {self.sessions}"
-        clean, was_suspect = self.record.clean, self.is_suspect
-        self.record = self.record.begun(session, f"boot {self.boots}")
-        self._failed = False
+        self._failed = self._must_note = False
+        self._pass = None
+        try:
+            runs = RunRecordFile(self.disk, RUNS, "a cluster/1")
+            clean = runs.record.clean
+            runs.begin(session, f"boot {self.boots}")
+        except StorageError as error:
+            self._tell(f"  {error.message}")
+            return
+        self.runs, was_suspect = runs, STREAM.id in runs.record.suspects
+        check(not runs.damage, f"the run record is damaged: {runs.damage}")
+        check(was_suspect or not self._is_noted, "it forgets that the log has failed")
         log, unreadable_reason = open_log(
-            self.disk, STREAM, f"{FOLDER}/{STREAM.id}", CONFIG, self.record,
+            self.disk, STREAM, f"{FOLDER}/{STREAM.id}", CONFIG, runs.record,
             clean=clean and not was_suspect, is_only_replica=False,
         )  # fmt: skip
         log.health.on_failure = self._suspect
@@ -175,8 +163,8 @@ class Node:
         )  # fmt: skip
         flush_what_earlier_runs_left([log], Inline())
         problem = log.offline_reason or log.incomplete_reason
-        trust = judge(self.record, self._session, {STREAM.id: problem})
-        self._check(bool(trust.distrusted) or not was_suspect, "a log that has failed is trusted")
+        trust = judge(runs.record, self._session, {STREAM.id: problem})
+        check(bool(trust.distrusted) or not was_suspect, "a log that has failed is trusted")
         self._tell(
             f"  found [{log.log_start_offset}, {log.log_end_offset}), flushed "
             f"{log.flushed_offset}: {problem or ('suspect' if trust.distrusted else 'trusted')}"
@@ -185,7 +173,6 @@ class Node:
             self._found(log, problem)
         if dice.random() < 0.1:
             return
-        self.record = self.record.registered(session)
         self._session = session
         self.replica = replica
         if problem and not unreadable_reason:
@@ -198,19 +185,49 @@ class Node:
         if self.online:
             self.noted = log.log_end_offset
             self._told()
+        try:
+            runs.registered(session)
+        except StorageError as error:
+            self._tell(f"  {error.message}")
+            self.stop(dice)
 
     def _suspect(self) -> None:
-        self.record = self.record.suspecting(STREAM.id)
-        self._failed = True
+        self._failed = self._must_note = True
+
+    def note_failure(self) -> bool:
+        """Note that the log has failed, if it has. Returns whether that is noted."""
+        if self._must_note:
+            assert self.runs is not None
+            try:
+                self.runs.suspect(STREAM.id)
+            except StorageError as error:
+                self._tell(f"  {error.message}")
+                return False
+            self._must_note, self._is_noted = False, True
+        return True
+
+    def _rebuilt(self) -> None:
+        """The log is as good as a new one."""
+        assert self.runs is not None
+        self._must_note = self._is_noted = False
+        if self.is_suspect:
+            try:
+                self.runs.rebuilt(STREAM.id)
+            except StorageError as error:
+                self._tell(f"  {error.message}")
 
     def stop(self, dice: Random) -> None:
         """A clean stop."""
         replica, log, was_online = self.replica, self._log, self.online is not None
         is_durable = log.flushed_offset < log.log_end_offset
-        self.replica = None
+        self.replica = self._pass = None
         assert replica is not None
-        if close_cleanly([replica], Inline(), is_registered=self.record.is_registered):
-            self.record = self.record.stopped()
+        assert self.runs is not None
+        is_registered = self.runs.record.is_registered
+        is_clean = close_cleanly([replica], Inline(), is_registered=is_registered)
+        if self.note_failure() and is_clean:
+            self.runs.stop()
+        if is_clean:
             if was_online and not self.is_suspect:
                 self.noted = self.flushed = self.now.end
                 self.recorded_start = self.now.start
@@ -218,11 +235,12 @@ class Node:
                     self.others.clear()
         else:
             is_noted = self.is_suspect or self.disk.full or not was_online
-            self._check(is_noted, "a close that failed is not noted")
+            check(is_noted, "a close that failed is not noted")
 
     def killed(self) -> None:
         """The process ends, and leaves what it has written."""
-        self.replica = None
+        self.replica = self._pass = None
+        self._must_note = False
         self.disk.repair()
 
     def lost_power(self, dice: Random) -> None:
@@ -237,13 +255,14 @@ class Node:
     def append(self, dice: Random) -> None:
         """As the leader."""
         log, mark = self._log, self._mark()
-        batch = encode(
-            [mark, bytes(dice.randrange(150))], b"a.b", **next_of(log, dice.randrange(2))
-        )
+        rows = self._rows.drawn(mark, dice)
+        batch = encode(subjects=b"a.b", **rows, **next_of(log, dice.randrange(2)))
         end = self.now.end
         after = replace(self.now, end=end + 2, batches=(*self.now.batches, (end, end + 2, mark)))
 
         def append() -> None:
+            if self.epoch > log.epochs.latest_epoch and self._rows.below:
+                log.compaction.lead_from(log.log_end_offset)
             log.append(batch, leader_epoch=self.epoch, timestamp_us=self.appended)
             log.note_end()
 
@@ -256,7 +275,7 @@ class Node:
         log, after, data = self._log, self.now, b""
         for _ in range(dice.randrange(1, 5)):
             mark, end = self._mark(), after.end
-            batch = encode([mark, bytes(dice.randrange(150))], b"a.b")
+            batch = encode(subjects=b"a.b", **self._rows.drawn(mark, dice))
             batch.stamp(end, self.epoch, self.appended)
             data += batch.to_bytes()
             after = replace(after, end=end + 2, batches=(*after.batches, (end, end + 2, mark)))
@@ -284,10 +303,22 @@ class Node:
 
     def truncate(self, dice: Random) -> None:
         log, now = self._log, self.now
-        offset = dice.choice([now.end, dice.randint(now.start, now.end)])
+        # Mostly not what was committed.
+        first = now.start if dice.random() < 0.2 else max(now.start, self._rows.below)
+        offset = dice.choice([now.end, dice.randint(min(first, now.end), now.end)])
         after = now.cut(offset)
         is_durable = after.end < now.end
-        self._lowering(after, after.end, lambda: log.truncate(offset), is_durable=is_durable)
+        if is_durable:
+            left = {each.header.base_offset for each in self._read(log)}
+            while (
+                after.batches
+                and after.batches[-1][1] > now.start
+                and after.batches[-1][0] not in left
+            ):
+                after = after.cut(after.batches[-1][0])  # Nothing could follow behind a gap.
+        end = after.end
+        if self._lowering(after, end, lambda: log.truncate(offset), is_durable=is_durable):
+            self._rows.cut_to(end)
 
     def advance(self, dice: Random) -> None:
         """Retention, or a purge: now and then interrupted by other operations."""
@@ -303,6 +334,24 @@ class Node:
             self._change(self.now, log.finish_advance, is_durable=False)
             if self.online and not self.disk.full:
                 self.recorded_start = offset
+
+    def compact(self, dice: Random) -> None:
+        """Begin a pass of compaction, or do some steps of the one that was begun."""
+        log = self._log
+        if self._pass is None:
+            high_watermark = dice.choice([self.now.end, dice.randint(self.now.start, self.now.end)])
+            sources = log.compaction.sources(min(high_watermark, log.flushed_offset))
+            if not sources:
+                return
+            token = f"{self.boots}-{self.sessions}-{dice.random()}"
+            self._pass = Compacting(self.disk, log, sources, token, self.appended)
+            self._rows.begun(self._pass.task)
+        for _ in range(dice.randint(1, 6)):
+            if self._pass is None or self.online is None:
+                return
+            self._change(self.now, self._pass.step, is_durable=False)
+            if self._pass.has_ended:
+                self._pass = None
 
     def reset(self, dice: Random) -> None:
         """Begin anew where the leader says, and copy from there."""
@@ -324,12 +373,13 @@ class Node:
             Content(offset, offset), 0, lambda: replica.accept(answer, b"", MonotonicUs(0))
         )
         is_held = replica.high_watermark <= log.log_end_offset
-        self._check(is_held, "it counts as committed what it has lost")
+        check(is_held, "it counts as committed what it has lost")
         if is_done:
-            self._check(not (replica.needs_rebuild or replica.has_failed), "it was begun anew")
+            check(not (replica.needs_rebuild or replica.has_failed), "it was begun anew")
             self.noted = self.flushed = self.recorded_start = offset
             self.others.clear()
-            self.record = self.record.rebuilt(STREAM.id)
+            self._rows.cut_to(0)
+            self._rebuilt()
 
     def salvage(self, dice: Random) -> None:
         """Be elected with what can be read."""
@@ -356,13 +406,13 @@ class Node:
         """Delete the log. What that leaves is put away, and the log begins empty."""
         log = self._log
         self._deleted += [*self.others, self.now]
-        self.now, self.others, self.replica = Content(), [], None
+        self.now, self.others, self.replica, self._pass = Content(), [], None, None
         self.noted = self.flushed = self.recorded_start = 0
-        self.record = self.record.rebuilt(STREAM.id)
+        self._rebuilt()
         log.close(clean=False)
         try:
             log.delete()
-            self._check(not self.disk.exists(log.directory), "it was deleted, and is there")
+            check(not self.disk.exists(log.directory), "it was deleted, and is there")
         except StorageError as error:
             self._tell(f"  {error.message}")
         finally:
@@ -405,22 +455,25 @@ class Node:
         try:
             operation()
             is_done = True
-        except StorageError as error:
+        except (StorageError, UnavailableError) as error:
             self._tell(f"  {error.message}")
         if log.offline_reason:  # Of an append this may only show here.
-            self._check(bool(was_offline) or self.is_suspect, "it failed, and is not noted")
+            check(bool(was_offline) or self.is_suspect, "it failed, and is not noted")
             return False
-        found = self._content(log)
+        batches = self._read(log)
         if is_done:
             self.now = after
             self.others = [] if is_durable else others
-        elif found != before.seen:
+        elif self._content(log, before, batches) != before.seen:
             # Of several batches some may be there.
-            self._check(after.begins_with(found), f"it failed and holds {found}")
+            found = self._content(log, after, batches)
+            check(after.begins_with(found), f"it failed and holds {found}")
             self.now = after.cut(found.end)
         elif is_durable:
             self.others = others
-        self._check(found == self.now.seen, f"it holds {found} and not {self.now.seen}")
+        found = self._content(log, self.now, batches)
+        check(found == self.now.seen, f"it holds {found} and not {self.now.seen}")
+        self._rows.check(self.now, batches)
         self._told()
         return is_done
 
@@ -429,55 +482,57 @@ class Node:
         log = self.online
         if log is None or self.is_suspect:
             return
-        self._check(log.flushed_offset >= self.flushed, "the flushed offset fell")
+        check(log.flushed_offset >= self.flushed, "the flushed offset fell")
         self.flushed = log.flushed_offset
 
     def _rebase(self, log: CommitLog) -> None:
         """From now on the log is what it holds."""
-        found = self._content(log)
+        found = self._content(log, self.now, self._read(log))
         below = tuple(each for each in self.now.batches if each[1] <= found.start)
         self.now = replace(found, batches=(*below, *found.batches))
         self.recorded_start = min(self.recorded_start, self.now.start)
 
     def _found(self, log: CommitLog, problem: str) -> None:
         """Compare what a start has found with what it had to find."""
-        found = self._content(log)
         known = [self.now, *self.others, *self._deleted]
+        batches = self._read(log)
+        all_found = [(each, self._content(log, each, batches)) for each in known]
         if problem:
-            is_part = any(each.holds(found) for each in known)
-            self._check(is_part or not found.batches, f"it is distrusted, and holds {found}")
-            self._check(not self.is_sound, f"nothing has failed, and it says: {problem}")
+            is_part = any(each.holds(found) or not found.batches for each, found in all_found)
+            check(is_part, f"it is distrusted, and holds {all_found[0][1]}")
+            check(not self.is_sound, f"nothing has failed, and it says: {problem}")
             return
-        matching = next((each for each in known if each.begins_with(found)), None)
-        self._check(matching is not None, f"it holds {found} and not {self.now}")
-        assert matching is not None
-        self._check(found.end >= self.noted, f"it ends at {found.end} and not at {self.noted}")
+        matching, found = next(
+            (pair for pair in all_found if pair[0].begins_with(pair[1])), (None, Content())
+        )
+        if matching is None:
+            raise BrokenPromiseError(f"it holds {all_found[0][1]} and not {self.now}")
+        self._rows.check(found, batches)
+        self._rows.check_state(log, found, batches)
+        check(found.end >= self.noted, f"it ends at {found.end} and not at {self.noted}")
         claimed = [b for b in self.now.seen.batches if b[1] <= self.noted]
         is_there = set(claimed) <= set(found.batches)
-        self._check(is_there or self.is_suspect, f"it lacks some of {claimed}")
+        check(is_there or self.is_suspect, f"it lacks some of {claimed}")
         is_start = self.recorded_start <= found.start <= max(each.start for each in known)
-        self._check(is_start or self.is_suspect, f"it begins at {found.start}")
+        check(is_start or self.is_suspect, f"it begins at {found.start}")
         for base_offset, _, mark in found.batches:
-            self._check(
-                log.epochs.epoch_at(base_offset) == self.epochs[mark], "it has another epoch"
-            )
+            check(log.epochs.epoch_at(base_offset) == self.epochs[mark], "it has another epoch")
         check_producers(log)
         if found.end < self.now.end or matching is not self.now:
             self.others.append(self.now)
         below = tuple(each for each in matching.batches if each[1] <= found.start)
         self.now = replace(found, batches=(*below, *found.batches))
 
-    def _content(self, log: CommitLog) -> Content:
+    def _read(self, log: CommitLog) -> list[Batch]:
+        """Every batch that can be read."""
         self.disk.reads_fail = 0
         bases = [segment.base_offset for segment in log.damage.segments()]
         # The first segments may be lost.
-        found = read_all(log, start=max(log.log_start_offset, *bases[:1]) if bases else None)
-        for one, following in pairwise(found):
-            self._check(one.header.next_offset == following.header.base_offset, "it has a gap")
-        batches = tuple((b.header.base_offset, b.header.next_offset, b.values()[0]) for b in found)
-        return Content(log.log_start_offset, log.log_end_offset, batches)
+        return read_all(log, start=max(log.log_start_offset, *bases[:1]) if bases else None)
 
-    @staticmethod
-    def _check(is_kept: bool, promise: str) -> None:
-        if not is_kept:
-            raise BrokenPromiseError(promise)
+    def _content(self, log: CommitLog, known: Content, batches: Sequence[Batch]) -> Content:
+        """What the log holds, with what compaction may have removed of what is known. batches: what
+        can be read."""
+        found = tuple((b.header.base_offset, b.header.next_offset, mark_of(b)) for b in batches)
+        content = Content(log.log_start_offset, log.log_end_offset, found)
+        return known.filled(content, self._rows.below)
