@@ -69,12 +69,13 @@ class Content:
             return self
         kept = tuple(each for each in self.batches if each[1] <= offset)
         gone = self.batches[len(kept) :]
-        end = gone[0][0] if gone else offset
+        # Nothing could follow behind a gap.
+        end = kept[-1][1] if kept and gone else gone[0][0] if gone else offset
         return Content(min(self.start, end), end, kept)
 
     def begins_with(self, found: Content) -> bool:
         """Whether `found` is this, perhaps without its end and with another start."""
-        ends = {self.start, self.end, *(each[0] for each in self.batches)}
+        ends = {self.start, self.end, *(end for each in self.batches for end in each[:2])}
         there = [each for each in self.batches if each[1] > found.start]
         return found.end in ends and list(found.batches) == there[: len(found.batches)]
 
@@ -116,6 +117,10 @@ class Rows:
     def begun(self, task: Task) -> None:
         self.below = max(self.below, task.sources[-1].next_offset)
         self.tombstones_below = max(self.tombstones_below, task.tombstones_below)
+
+    def copied(self, gap_ends_at: int) -> None:
+        """The log is copied from one in which something was removed there."""
+        self.below = max(self.below, gap_ends_at)
 
     def cut_to(self, end: int) -> None:
         """What is behind it from now on was not covered by any pass."""

@@ -271,18 +271,24 @@ class Node:
             self.noted = self.now.end
 
     def append_replica(self, dice: Random) -> None:
-        """As a follower: several batches at once."""
+        """As a follower: several batches at once. The leader's log may be compacted, too."""
         log, after, data = self._log, self.now, b""
+        gaps_below = 0
         for _ in range(dice.randrange(1, 5)):
             mark, end = self._mark(), after.end
-            batch = encode(subjects=b"a.b", **self._rows.drawn(mark, dice))
+            has_gap = self._rows.below > 0 and Random(mark).random() < 0.3
+            if has_gap:
+                end = gaps_below = end + 2
+                self._rows.copied(end)
+            rows = self._rows.drawn(mark, dice)
+            batch = encode(subjects=b"a.b", **rows, after_gap=has_gap)
             batch.stamp(end, self.epoch, self.appended)
             data += batch.to_bytes()
             after = replace(after, end=end + 2, batches=(*after.batches, (end, end + 2, mark)))
 
         def append() -> None:
             try:
-                log.append_replica(data, leader_epoch=self.epoch)
+                log.append_replica(data, leader_epoch=self.epoch, gaps_below=gaps_below)
             except StorageError:
                 log.note_end()  # Batches in earlier segments stay, and count.
                 raise
@@ -515,8 +521,9 @@ class Node:
         check(is_there or self.is_suspect, f"it lacks some of {claimed}")
         is_start = self.recorded_start <= found.start <= max(each.start for each in known)
         check(is_start or self.is_suspect, f"it begins at {found.start}")
-        for base_offset, _, mark in found.batches:
-            check(log.epochs.epoch_at(base_offset) == self.epochs[mark], "it has another epoch")
+        for each in batches:
+            epoch = log.epochs.epoch_at(each.header.base_offset)
+            check(epoch == self.epochs[mark_of(each)], "it has another epoch")
         check_producers(log)
         if found.end < self.now.end or matching is not self.now:
             self.others.append(self.now)
