@@ -16,7 +16,6 @@ from jetstream_server.log.compaction.log_compaction import LogCompaction
 from jetstream_server.log.compaction.rewrite_pass import Task, _Writer
 from jetstream_server.log.offsets_file import OffsetsFile
 from jetstream_server.log.recovery import Recovered
-from jetstream_server.log.segment import Segment
 from jetstream_server.log.storage import LogStorage
 from jetstream_server.replication.core.replica import Replica
 from tests.property.log_failures.history import run_seed
@@ -127,17 +126,6 @@ def trusts_what_a_killed_process_could_not_sync() -> Any:
     return patch.object(LogStorage, "write_again", lambda self, offset: None)
 
 
-def ends_where_the_file_of_a_failed_cut_does() -> Any:
-    """A segment ends in memory where it was cut only once the file does."""
-
-    def cut(self: LogStorage, segment: Segment, position: int, log_end_offset: int) -> None:
-        self._drop_behind(segment.base_offset)
-        segment.truncate(position, log_end_offset)
-        self._disk.fsync(segment.path)
-
-    return patch.object(LogStorage, "cut", cut)
-
-
 def compacts_while_segments_in_front_are_removed() -> Any:
     """A pass takes no note of segments that a kill would bring back."""
 
@@ -203,7 +191,6 @@ MUTANTS: dict[str, Callable[[], Any]] = {
         takes_the_mark_of_a_reset_back,
         deletes_no_folder_made_in_part,
         trusts_what_a_killed_process_could_not_sync,
-        ends_where_the_file_of_a_failed_cut_does,
         compacts_while_segments_in_front_are_removed,
         swaps_segments_that_are_not_synced,
         says_afterwards_what_a_pass_may_remove,

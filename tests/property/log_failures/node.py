@@ -171,6 +171,8 @@ class Node:
         )
         if not unreadable_reason:
             self._found(log, problem)
+        # What is copied now in place of what was lost would be the same under the same epoch.
+        self.epoch += bool(problem)
         if dice.random() < 0.1:
             return
         self._session = session
