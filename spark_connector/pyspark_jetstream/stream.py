@@ -125,8 +125,10 @@ class JetstreamStreamReader(DataSourceStreamReader):
         follower, runner = self._follower, self._runner
         self._follower = self._runner = None
         if follower is not None and runner is not None:
-            runner.run(follower.close())
-            runner.close()
+            try:
+                runner.run(follower.close())
+            finally:
+                runner.close()
 
 
 if HAS_ADMISSION_CONTROL:
