@@ -144,6 +144,11 @@ class Checker:
                         f"node {node_id} is in ISR {stream.isr} or ELR {stream.elr}, but its log "
                         f"lacks {last}, which is committed"
                     )
+                if shadow.is_marked and not stream.is_alone(node_id):
+                    raise Violation(
+                        f"node {node_id} is in ISR {stream.isr} or ELR {stream.elr}, although it "
+                        "knew when it registered that its disk has lost records"
+                    )
                 self._check_front(node_id, stream)
 
     def _check_front(self, node_id: int, stream: StreamMetadata) -> None:
@@ -170,7 +175,7 @@ class Checker:
         """A new process recovered the log."""
         shadow = self._shadows[node_id]
         entries = entries_of(log)
-        shadow.opened()
+        shadow.opened(log)
         is_damaged = shadow.suspect or bool(log.offline_reason)
         if not is_damaged and shadow.entries and shadow.end_offset > log.log_end_offset:
             raise Violation(
@@ -518,6 +523,7 @@ class Checker:
         """All that were trusted are gone; what is lost may be lost only if they all lost it."""
         self._lossy_epoch = after.leader_epoch
         self._chosen = after.leader
+        self._shadows[after.leader].marked = None  # It may be the best there is.
         self._settle(after)
 
     def _settle(self, after: StreamMetadata) -> None:

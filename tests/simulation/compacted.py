@@ -119,7 +119,7 @@ class CompactingChecker(Checker):
         shadow, before = self._shadows[node_id], self._held[node_id]
         batches = batches_of(log)
         entries = [self._original(node_id, batch) for batch in batches]
-        shadow.opened()
+        shadow.opened(log)
         is_damaged = shadow.suspect or bool(log.offline_reason)
         if not is_damaged and shadow.entries and shadow.end_offset > log.log_end_offset:
             raise Violation(f"node {node_id} lost what it held although only its process died")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import cast
 
 from jetstream_protocol.batch import HEADER_BYTES, Batch, decode_header
-from jetstream_protocol.errors import RecordsDamagedError
+from jetstream_protocol.errors import CorruptBatchError, RecordsDamagedError
+from jetstream_protocol.logfiles.scan import walk
 from jetstream_server.log.commit_log import CommitLog, LogSlice
+from jetstream_server.log.inspection import BadRange
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.shadows import Entry, entry_of
 
@@ -43,13 +46,31 @@ def pread(log: CommitLog, slice_: LogSlice) -> bytes:
 
 @contextmanager
 def _sound_reads(log: CommitLog) -> Iterator[None]:
-    """The checker's own reads do not fail."""
+    """The checker's own reads do not fail, and a mark hides nothing that can be read."""
     disk = cast(SimulatedDisk, log._disk)
     failing, disk.reads_fail = disk.reads_fail, 0
+    damage = log.damage
+    ranges, marks = damage.ranges, [(segment, segment.bad) for segment in damage.segments()]
+    if ranges:
+        damage._replace([bad for bad in ranges if not _is_sound(log, disk, bad)])
     try:
         yield
     finally:
         disk.reads_fail = failing
+        damage.ranges = ranges
+        for segment, bad in marks:
+            segment.bad = bad
+
+
+def _is_sound(log: CommitLog, disk: SimulatedDisk, bad: BadRange) -> bool:
+    """Whether what was marked can be read after all."""
+    segment = log.damage.segment_of(bad.start_offset)
+    assert segment is not None
+    try:
+        read = partial(disk.pread, segment.path)
+        return bool(list(walk(read, bad.position, bad.end_position, bodies=True)))
+    except CorruptBatchError:
+        return False
 
 
 def batches_of(

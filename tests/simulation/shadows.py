@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from jetstream_protocol.batch import BatchHeader, crc32c
+from jetstream_server.log.commit_log import CommitLog
 
 
 class Entry(NamedTuple):
@@ -36,7 +37,7 @@ class Origin(NamedTuple):
 class Shadow:
     """What one node's log holds, by the ends of its batches."""
 
-    __slots__ = ("ends", "entries", "is_erased", "is_unread", "start_offset", "suspect")
+    __slots__ = ("ends", "entries", "is_erased", "is_unread", "marked", "start_offset", "suspect")
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -48,12 +49,22 @@ class Shadow:
         """A start could not open it."""
         self.is_erased = False
         """Its disk was replaced, and it has got nothing since."""
+        self.marked: CommitLog | None = None
+        """The log, if records of it were marked as damaged when a start read it."""
 
-    def opened(self) -> None:
+    def opened(self, log: CommitLog) -> None:
         """A start reads it. Of a log that the start before could not read, the group does not know
-        yet what a power failure took."""
-        self.suspect = self.suspect or self.is_unread
+        yet what a power failure took; nor what is marked in it."""
+        self.marked = log if log.lost_range is not None else None
+        self.suspect = self.suspect or self.is_unread or self.is_marked
         self.is_unread = False
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether its node has known since it started that its disk has lost records of it."""
+        if self.marked is not None and self.marked.lost_range is None:
+            self.marked = None  # They were repaired, or can be read again.
+        return self.marked is not None
 
     @property
     def end_offset(self) -> int:

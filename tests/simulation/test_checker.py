@@ -1,4 +1,5 @@
-"""What counts as committed behind elections that lose records, and when they are found again."""
+"""What counts as committed behind elections that lose records, and when they are found again; and
+who may be in sync with records that are marked as damaged."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ import pytest
 
 from jetstream_protocol.types import LeaderEpoch, NodeId
 from jetstream_server.log.commit_log import CommitLog
+from jetstream_server.log.damage import view
+from jetstream_server.log.inspection import BadRange
 from tests.simulation.checker import Checker
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.world import Violation, World
@@ -128,3 +131,20 @@ def test_what_the_winner_holds_is_not_known_before_its_log_can_be_opened() -> No
     cluster.checker.begun_anew(0)
     with pytest.raises(Violation, match="node 0 is in ISR"):
         cluster.checker.check(cluster.stream)
+
+
+def test_who_registers_with_marked_records_is_not_in_sync_until_they_can_be_read() -> None:
+    cluster = Cluster()
+    log, checker = cluster.logs[2], cluster.checker
+    log.roll()
+    segment = log.damage.segments()[0]
+    log.damage.mark(segment, view(segment), [BadRange(0, 0, 3, 0, segment.size, "it failed once")])
+    told = replace(cluster.stream, leader=NodeId(2), isr=(NodeId(2),))
+    checker.reopened(2, log)
+    checker.check(told)  # The metadata does not know it yet.
+    checker.registered(2)
+    with pytest.raises(Violation, match="disk has lost records"):
+        checker.check(told)
+    log.damage.repaired(0)
+    checker.check(told)  # The checker has read what was marked.
+    assert not log.damage.is_damaged

@@ -143,13 +143,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """The recovered logs of a node, and the parts that follow their leaderships. damaged: the
-    streams whose logs are damaged."""
+    """The recovered logs of a node, and the parts that follow their leaderships."""
 
     replicas: ReplicaManager
     leaderships: Leaderships
     activity: ActivityRecorder
-    damaged: list[StreamId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +267,7 @@ class NodeStart:
             lease_held=self.membership.lease_held,
             unsettled=environment.unsettled,
         )
-        damaged = replicas.open(clean=run.was_clean, threads=self._closing_threads())
+        replicas.open(clean=run.was_clean, threads=self._closing_threads())
         self.metadata.watch(replicas.apply)
         leaderships = Leaderships(self._settings.node_id)
         for stream in self.metadata.registry.streams.values():
@@ -282,7 +280,7 @@ class NodeStart:
 
         self.metadata.watch(note)
         self._stack.callback(self._close_logs, run, replicas)
-        return Logs(replicas, leaderships, activity, damaged)
+        return Logs(replicas, leaderships, activity)
 
     def _closing_threads(self) -> Executor | None:
         threads = self._environment.closing_threads

@@ -210,22 +210,15 @@ class ReplicaManager:
 
     # Opening, and following the metadata.
 
-    def open(self, *, clean: bool, threads: Executor | None = None) -> list[StreamId]:
+    def open(self, *, clean: bool, threads: Executor | None = None) -> None:
         """Open every stream that the metadata places here. clean: the last stop left a marker.
         threads: flushes what an earlier run left unflushed; see `close`.
 
-        Returns the streams whose logs are not trusted. No replica leads or follows before `begin`.
+        No replica leads or follows before `begin`.
         """
         for stream in self._registry.streams_of(self._node_id):
             self._open(stream, clean=clean)
         found_logs.flush_what_earlier_runs_left([r.log for r in self._replicas.values()], threads)
-        return [
-            replica.stream.id
-            for replica in self._replicas.values()
-            if replica.log.offline_reason
-            # The only replica is all there is, whatever its disk has lost.
-            or (replica.log.lost_range is not None and not replica.stream.is_alone(self._node_id))
-        ]
 
     def begin(self, incarnation: int, listeners: Listeners) -> None:
         """Take the roles that the metadata gives this process, which is registered. No listener is

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from jetstream_protocol.types import NodeId
+from jetstream_server.log.commit_log import CommitLog
+from jetstream_server.log.damage import view
 from jetstream_server.log.disk import OsDisk
+from jetstream_server.log.inspection import BadRange
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import RegisterNode
 from jetstream_server.metadata.state.model import StreamMetadata
@@ -120,6 +123,43 @@ async def test_a_node_does_not_vouch_for_a_log_that_failed_or_is_damaged(tmp_pat
         stream = await bench.register()
         assert bench.told.distrusted == (bench.stream.id,)
         assert ME not in (*stream.isr, *stream.elr, stream.leader)
+
+
+def mark(log: CommitLog) -> None:
+    """As if the device could not read the log's first segment, which is sealed."""
+    log.roll()
+    segment = log.damage.segments()[0]
+    seen = view(segment)
+    bad = BadRange(0, 0, segment.next_offset, 0, segment.size, "the device cannot read it")
+    assert log.damage.mark(segment, seen, [bad]) == [bad]
+    log.damage.save()
+
+
+@on_loop
+async def test_a_node_does_not_vouch_for_a_log_with_marked_records(tmp_path: Path) -> None:
+    """Otherwise it may be elected before a replica that holds them."""
+    bench = Bench(tmp_path)
+    replica = bench.node.replica(bench.stream)
+    bench.node.append(replica, b"a", b"b", flush=False)
+    mark(replica.log)
+    bench.stay_behind()
+    stream = await bench.register()
+    assert bench.told.distrusted == (bench.stream.id,)
+    assert ME not in (*stream.isr, *stream.elr, stream.leader)
+
+
+@on_loop
+async def test_a_node_vouches_for_the_only_log_of_a_stream_whatever_is_marked_in_it(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    replica = bench.node.create("alone", "alone.>")
+    bench.node.append(replica, b"a", b"b", flush=False)
+    mark(replica.log)
+    await bench.register()
+    assert bench.told.distrusted == ()
+    stream = bench.node.cluster.now(replica.stream)
+    assert (stream.leader, stream.lossy_elections) == (ME, 0)
 
 
 @on_loop

@@ -133,10 +133,7 @@ class Membership:
                 "older copy",
             )
             runs.folder_replaced(self._metadata.registry.revision)
-        problems = {
-            int(replica.stream.id): replica.log.offline_reason or replica.log.incomplete_reason
-            for replica in replicas
-        }
+        problems = {int(replica.stream.id): _problem(replica) for replica in replicas}
         trust = judge(runs.record, None if known is None else known.session, problems)
         registered = await self._repeated(
             RegisterNode(
@@ -247,3 +244,12 @@ class Membership:
             and tables.may_be_given_leaderships(member)
             for member in replica.stream.isr
         )
+
+
+def _problem(replica: Replica) -> str:
+    """Why the replica's log is not trusted; "": it is. **safety** A log with marked records lacks
+    them. The only replica is all there is, whatever is marked in it."""
+    log, marked = replica.log, ""
+    if log.lost_range is not None and not replica.stream.is_alone(replica.node_id):
+        marked = f"{log.directory}: records are marked as damaged"
+    return log.offline_reason or log.incomplete_reason or marked
