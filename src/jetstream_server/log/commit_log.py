@@ -414,12 +414,10 @@ class CommitLog:
         with self._health.committed("flushing"):
             self._storage.sync(last, self.flushed_offset)
         self.flushed_offset = target
-        try:
+        with suppress(StorageFullError):  # The older checkpoint is valid; recovery only scans more.
             self.records.note_flush()
             if last.base_offset > self._storage.checkpoint.recovery_point:
                 self.records.save()
-        except StorageFullError:
-            pass  # The older checkpoint stays valid; recovery only scans more.
         return target
 
     # Removing. For the loop thread. Each may wait for a running flush, and is durable on return.
@@ -440,8 +438,8 @@ class CommitLog:
         segment = self._storage.segments.holding(offset)
         with self._health.reading():
             position, end = segment.locate_end(offset)
+        self.compaction.cutting()
         self.records.cutting_to(end)  # First: otherwise the missing records would look lost.
-        self.compaction.cut_to(end)
         self.epochs.truncate_from_end(end)
         self.log_start_offset = min(self.log_start_offset, end)
         self.flushed_offset = min(self.flushed_offset, end)
@@ -450,6 +448,8 @@ class CommitLog:
             self.producers.truncate(end)
         with self._health.committed("truncating"):
             self._storage.cut(segment, position, end)
+            # Not earlier: a log that is not cut after all has to know its committed gaps.
+            self.compaction.cut_to(end)
         self.damage.cut_to(end)
 
     def reset(self, offset: int) -> None:
@@ -490,7 +490,6 @@ class CommitLog:
         with self._mutex:
             if not (self.is_damaged or self._health.has_failed):
                 return
-            self.compaction.cut_to(self.log_end_offset)
             is_start_lost = self.lacks_beginning or self.is_start_unknown
             doubt = f"{self.directory}: lost beginning" if is_start_lost and not is_elected else ""
             if self._storage.has_retired:
@@ -500,6 +499,7 @@ class CommitLog:
                 self._storage.drop_damaged()
                 if self._health.has_failed:
                     self._storage.write_again(self.flushed_offset)
+            self.compaction.cut_to(self.log_end_offset)
             self.damage.cut_to(self.log_end_offset)
             bases = self._storage.segments.base_offsets
             self.log_start_offset = max(self.log_start_offset, *bases[:1], 0)

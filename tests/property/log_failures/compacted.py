@@ -103,8 +103,6 @@ class Rows:
     def __init__(self) -> None:
         self.appended: dict[bytes, tuple[Row, Row]] = {}
         self.below = self.tombstones_below = 0
-        self.knows_gaps = True
-        """Not if a cut below gaps, as after a lossy election, has not ended."""
         self._removed: set[tuple[bytes, int]] = set()
         self._superseded: set[tuple[bytes, int]] = set()
 
@@ -172,8 +170,7 @@ class Rows:
             for one, following in pairwise(found)
             if one.header.next_offset < following.header.base_offset
         ]
-        is_known = max(gaps, default=0) <= state.committed_below
-        check(is_known or not self.knows_gaps, f"it does not know of gaps {gaps}")
+        check(max(gaps, default=0) <= state.committed_below, f"it does not know of gaps {gaps}")
         there = {offset for batch in found for offset in batch.offsets()}
         for base, _, mark in content.seen.batches:
             for index, (key, value) in enumerate(self.appended[mark]):

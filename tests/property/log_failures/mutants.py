@@ -12,6 +12,7 @@ from jetstream_protocol.errors import StorageFullError
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
 from jetstream_server.log.checkpointer import LogCheckpointer
+from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.compaction.log_compaction import LogCompaction
 from jetstream_server.log.compaction.rewrite_pass import Task, _Writer
 from jetstream_server.log.offsets_file import OffsetsFile
@@ -179,6 +180,17 @@ def forgets_which_segments_are_being_swapped() -> Any:
     return patch.object(LogStorage, "sealed_below", with_sizes)
 
 
+def forgets_gaps_before_the_log_is_cut() -> Any:
+    """The log does not know of its committed gaps any more when it is to be cut below them."""
+    truncate = CommitLog._truncate
+
+    def forgetful(self: CommitLog, offset: int) -> None:
+        self.compaction.cut_to(self._storage.segments.holding(offset).locate_end(offset)[1])
+        truncate(self, offset)
+
+    return patch.object(CommitLog, "_truncate", forgetful)
+
+
 MUTANTS: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
@@ -195,6 +207,7 @@ MUTANTS: dict[str, Callable[[], Any]] = {
         swaps_segments_that_are_not_synced,
         says_afterwards_what_a_pass_may_remove,
         forgets_which_segments_are_being_swapped,
+        forgets_gaps_before_the_log_is_cut,
     )
 }
 

@@ -325,11 +325,8 @@ class Node:
             ):
                 after = after.cut(after.batches[-1][0])  # Nothing could follow behind a gap.
         end = after.end
-        knew_gaps = self._rows.knows_gaps
-        self._rows.knows_gaps = knew_gaps and end >= self._rows.below
         if self._lowering(after, end, lambda: log.truncate(offset), is_durable=is_durable):
             self._rows.cut_to(end)
-            self._rows.knows_gaps = knew_gaps
 
     def advance(self, dice: Random) -> None:
         """Retention, or a purge: now and then interrupted by other operations."""

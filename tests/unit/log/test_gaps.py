@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from jetstream_protocol.batch import encode
-from jetstream_protocol.errors import DivergedError
+from jetstream_protocol.errors import DivergedError, StorageError
 from jetstream_server.log.commit_log import CommitLog, LogConfig
+from jetstream_server.log.disk import Disk
 from tests.support.log_batches import read_all, stamped
-from tests.support.log_disk import MemoryDisk
+from tests.support.log_disk import FaultyDisk, MemoryDisk
 
 GAPPY = [(0, 3), (10, 2), (12, 1), (30, 5)]
 """Base offset and number of records of the batches of `gappy_log`; it ends at 35."""
@@ -20,7 +23,7 @@ def after_gap(base_offset: int, records: int, epoch: int = 0) -> bytes:
     return encoded.to_bytes()
 
 
-def gappy_log(disk: MemoryDisk, config: LogConfig | None = None) -> CommitLog:
+def gappy_log(disk: Disk, config: LogConfig | None = None) -> CommitLog:
     log = CommitLog.open(disk, "/17", config, clean=False)
     for base, records in GAPPY:
         data = after_gap(base, records) if base not in (0, 12) else stamped(base, records=records)
@@ -94,6 +97,29 @@ def test_truncation_within_a_gap_cuts_to_the_batch_before_it(
     assert again.offline_reason == ""
     assert again.log_end_offset == end + 2
     assert bases(again, 0) == [base for base, records in GAPPY if base + records <= end] + [end]
+
+
+@pytest.mark.parametrize(
+    ("operation", "path_ends", "committed_below"),
+    [("truncate", ".log", 30), ("fsync", ".log", 13), ("write_atomic", "compaction", 13)],
+)
+def test_a_log_whose_cut_at_a_gap_failed_knows_after_a_restart_that_its_gaps_are_committed(
+    operation: str, path_ends: str, committed_below: int
+) -> None:
+    """If it is elected, no follower would take them otherwise."""
+    disk = FaultyDisk(MemoryDisk())
+    log = gappy_log(disk)
+    log.flush()
+    assert log.committed_below == 30
+    disk.fail(operation, path_ends, errno.EIO)
+    for failing in (lambda: log.truncate(30), log.salvage):
+        with pytest.raises(StorageError):
+            failing()
+        assert log.offline_reason
+    disk.heal()
+    again = CommitLog.open(disk, "/17", clean=False)
+    assert [base for base in bases(again, 0) if base in (10, 30)][-1] <= again.committed_below
+    assert again.committed_below == committed_below
 
 
 @pytest.mark.parametrize("segment_bytes", [100, 1 << 20])

@@ -194,9 +194,16 @@ class LogCompaction:
             with self._mutex:
                 self._write(state)
 
+    def cutting(self) -> None:
+        """Discard the running pass: the log is about to be cut. Raises StorageError if the state,
+        which is cut once the log is, cannot be read."""
+        self._token = ""
+        self._state = self.state
+
     def cut_to(self, log_end_offset: int) -> None:
-        """Note that the log is about to be cut at this offset, or that recovery found its end
-        there: later records are not clean. **safety** They are not committed either."""
+        """Note that the log was cut at this offset, or that recovery found its end there: later
+        records are not clean. **safety** Nor are they committed: call it before anything follows,
+        and once the log is cut. A log that is not cut after all has to know its gaps."""
         self._token = ""
         state = self.state.cut_to(log_end_offset)
         if state != self.state:
