@@ -103,13 +103,13 @@ def test_no_test_hides_another_of_the_same_name() -> None:
     hidden = []
     for path in SOURCES:
         text = path.read_text()
-        for scope in ast.walk(ast.parse(text)) if "def test_" in text else ():
-            if isinstance(scope, ast.Module | ast.ClassDef):
-                tests = [
-                    node.name
-                    for node in scope.body
-                    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-                    and node.name.startswith("test_")
-                ]
-                hidden += [f"{name(path)}: {test}" for test in tests if tests.count(test) > 1]
+        body = ast.parse(text).body if "def test_" in text else []
+        for scope in (body, *(node.body for node in body if isinstance(node, ast.ClassDef))):
+            tests = [
+                node.name
+                for node in scope
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                and node.name.startswith("test_")
+            ]
+            hidden += [f"{name(path)}: {test}" for test in tests if tests.count(test) > 1]
     assert hidden == []
