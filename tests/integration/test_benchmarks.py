@@ -116,6 +116,7 @@ def test_checks_on_fetches_are_measured_by_what_they_take_of_the_node() -> None:
         assert least <= result["cost_percent"] <= most
 
 
+@long
 def test_latency_is_given_in_percentiles_for_each_number_of_replicas() -> None:
     report = run("latency", "--pairs", "1", "--messages", "50", "--replicas", "1,3")
     assert [result["replicas"] for result in report["results"]] == [1, 3]

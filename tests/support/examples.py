@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-DEFAULT = 100
-"""Hypothesis's own number, which is the `default` profile's."""
+HYPOTHESIS_DEFAULT = 100
 
 
 def scaled(count: int) -> int:
-    """So many in the default profile; more or fewer in the others, as for any other test."""
-    return max(1, count * settings().max_examples // DEFAULT)
+    """So many where other tests take Hypothesis's default of 100; in a profile, in proportion."""
+    return max(1, count * settings().max_examples // HYPOTHESIS_DEFAULT)
