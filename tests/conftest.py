@@ -100,12 +100,7 @@ def no_thread_outlives_its_test() -> Iterator[None]:
     """A thread that was left running slows every later test and keeps the process from ending."""
     before = set(threading.enumerate())
     yield
-    left = [
-        thread for thread in threading.enumerate() if not thread.daemon and thread not in before
-    ]
-    for thread in left:
-        thread.join(timeout=5)
-    assert [thread.name for thread in left if thread.is_alive()] == []
+    assert still_running([each for each in begun_since(before) if not each.daemon]) == []
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -114,15 +109,19 @@ def no_client_outlives_its_file() -> Iterator[None]:
     and draws random numbers, which Hypothesis wants for itself."""
     before = set(threading.enumerate())
     yield
-    left = [
-        thread
-        for thread in threading.enumerate()
-        if thread.name == CLIENT_THREAD and thread not in before
-    ]
-    for thread in left:
+    left = still_running([each for each in begun_since(before) if each.name == CLIENT_THREAD])
+    assert not left, f"tests of this file have left {len(left)} clients open"
+
+
+def begun_since(before: set[threading.Thread]) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread not in before]
+
+
+def still_running(threads: list[threading.Thread]) -> list[str]:
+    """The names of those that do not end by themselves."""
+    for thread in threads:
         thread.join(timeout=5)
-    alive = sum(thread.is_alive() for thread in left)
-    assert not alive, f"tests of this file have left {alive} clients open"
+    return [thread.name for thread in threads if thread.is_alive()]
 
 
 @pytest.fixture
