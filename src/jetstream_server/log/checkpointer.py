@@ -169,7 +169,7 @@ class LogCheckpointer:
 
     def cutting_to(self, end_offset: int) -> None:
         """Record that the log ends at `end_offset`. Call it before the log is cut there."""
-        if self._storage.checkpoint.recovery_point > end_offset:
+        if self._storage.recovery_point > end_offset:
             self._save(self._storage.checkpoint.cut_to(end_offset))
         start = min(self._log.log_start_offset, end_offset)
         flushed = min(self._log.flushed_offset, end_offset)

@@ -36,9 +36,9 @@ class LogStorage:
     """See the module. `checkpoint` is the one on disk, as far as it can be trusted."""
 
     __slots__ = (
-        "_disk", "_encryption", "_exists", "_is_in_doubt", "_offsets", "_retired",
-        "_unsynced_directories", "_unsynced_segments", "checkpoint", "compaction", "directory",
-        "has_compaction", "interval_bytes", "rewriting", "segments",
+        "_disk", "_encryption", "_exists", "_is_checkpoint_in_doubt", "_is_in_doubt", "_offsets",
+        "_retired", "_unsynced_directories", "_unsynced_segments", "checkpoint", "compaction",
+        "directory", "has_compaction", "interval_bytes", "recovery_point", "rewriting", "segments",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +55,9 @@ class LogStorage:
         self.directory = directory
         self.segments = Segments(recovered.segments)
         self.checkpoint = recovered.checkpoint
+        self.recovery_point = recovered.checkpoint.recovery_point
+        """The highest one that the checkpoint on disk may have: a write of it that failed may have
+        replaced the file."""
         self.compaction = recovered.compaction
         """The state of compaction, as recovery found it."""
         self.has_compaction = recovered.has_compaction
@@ -66,6 +69,8 @@ class LogStorage:
         if recovered.unsynced_from < len(recovered.segments):
             self._unsynced_directories.append(directory)
         recorded = recovered.recorded
+        # A reset marks the log after its checkpoint is durable.
+        self._is_checkpoint_in_doubt = recovered.is_in_doubt and not recorded.is_being_emptied
         if recovered.exists and (recorded.flushed_offset == 0 or recorded.is_being_emptied):
             # **safety** Perhaps nothing has synced the name of the folder itself yet: the process
             # may have died right after making it, before it held a segment. (A reset notes as
@@ -178,24 +183,28 @@ class LogStorage:
         )
 
     def save(self, checkpoint: LogCheckpoint, producers: Producers, leader_epoch: int) -> None:
-        """Write the checkpoint durably if it says anything new. Before it, write what
-        de-duplication remembered at its recovery point. leader_epoch: of the last record below that
-        point."""
-        if checkpoint != self.checkpoint:
+        """Write the checkpoint durably if it says anything new, or if the file may say something
+        else. Before it, write what de-duplication remembered at its recovery point. leader_epoch:
+        of the last record below that point."""
+        if checkpoint != self.checkpoint or self._is_checkpoint_in_doubt:
             if checkpoint.producers:
                 write_producers(
                     self._disk, self.directory, producers, checkpoint.recovery_point, leader_epoch,
                     self._encryption,
                 )  # fmt: skip
-            write_log_checkpoint(self._disk, self.directory, checkpoint)
-            self.checkpoint = checkpoint
+            self._write_checkpoint(checkpoint)
 
     def unmark_clean(self) -> None:
         """Remove the mark of a clean close from the checkpoint."""
         if self.checkpoint.clean_size >= 0:
-            checkpoint = replace(self.checkpoint, clean_size=-1)
-            write_log_checkpoint(self._disk, self.directory, checkpoint)
-            self.checkpoint = checkpoint
+            self._write_checkpoint(replace(self.checkpoint, clean_size=-1))
+
+    def _write_checkpoint(self, checkpoint: LogCheckpoint) -> None:
+        self.recovery_point = max(self.recovery_point, checkpoint.recovery_point)
+        self._is_checkpoint_in_doubt = True
+        write_log_checkpoint(self._disk, self.directory, checkpoint)
+        self.checkpoint, self.recovery_point = checkpoint, checkpoint.recovery_point
+        self._is_checkpoint_in_doubt = False
 
     # Removing. Durable on return, except where said.
 

@@ -33,6 +33,13 @@ def expected(count: int) -> list[bytes]:
 class LateDisk(FaultyDisk):
     """A write that fails has arrived all the same."""
 
+    def write_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        try:
+            super().write_atomic(path, data, durable=durable)
+        except OSError:
+            self._disk.write_atomic(path, data)
+            raise
+
     def write(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
         try:
             super().write(path, position, buffers)
@@ -52,6 +59,21 @@ def test_a_log_that_is_revived_after_its_emptying_failed_is_not_emptied_by_the_n
     disk.heal()
     log.salvage()
     assert values_of(reopen(disk)) == expected(3)
+
+
+def test_a_checkpoint_whose_write_failed_does_not_say_where_the_log_starts() -> None:
+    disk = LateDisk(MemoryDisk())
+    log = reopen(disk)
+    append(log)
+    log.reset(0)
+    disk.fail("write_atomic", "checkpoint", errno.EIO)
+    with pytest.raises(StorageError):
+        log.reset(4)
+    disk.heal()
+    log.reset(0)
+    append(log, 6)
+    log.flush()
+    assert values_of(reopen(disk)) == expected(6)
 
 
 def test_what_could_not_be_synced_beside_a_log_is_written_again() -> None:
