@@ -80,7 +80,7 @@ def main() -> None:
     jobs, master, servers, name, folder = sys.argv[1:]
     config = {
         "spark.executor.memory": "512m",
-        "spark.executor.cores": "1",
+        "spark.executor.cores": "2",
         "spark.cores.max": "2",
         "spark.task.maxFailures": "1",
     }
