@@ -51,7 +51,8 @@ from jetstream_server.log.state_files import DamagedFile
 
 @dataclass(slots=True)
 class Recovered:
-    """A log as it was found. No fsync may have covered the bytes of `segments[unsynced_from:]`.
+    """A log as it was found. No fsync may have covered the bytes of `segments[unsynced_from:]`, or
+    where they were cut.
 
     offline_reason: what is damaged; "" when nothing is. lacks_beginning: records before the first
     segment, or all records, are missing: only another replica can repair the log.
@@ -309,8 +310,10 @@ class _Scan:
         found.tail, found.epochs = self._tail, self._epochs
         found.producers = self._producers.finish(segments, self._start, self._tail, self._epochs)
         flushed = recorded.flushed_offset
+        # **safety** Not only what reaches beyond it: a segment that ends there may have been cut,
+        # and the process killed before it synced that.
         found.unsynced_from = next(
-            (i for i, s in enumerate(segments) if s.next_offset > flushed or not s.size),
+            (i for i, s in enumerate(segments) if s.next_offset >= flushed),
             len(segments),
         )
 

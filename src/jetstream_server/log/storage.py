@@ -238,9 +238,9 @@ class LogStorage:
 
     def restart_at(self, offset: int) -> None:
         """Remove all segments, and begin one at `offset`. The checkpoint must promise nothing by
-        then."""
-        self.remove_retired()
+        then. **safety** No segment is in the log any more, even if it fails: it may be revived."""
         self._drop_behind(-1)
+        self.remove_retired()
         self._remove_strays()  # What an earlier failed attempt has left.
         self._is_in_doubt = False
         self.begin_segment(offset)

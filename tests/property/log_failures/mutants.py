@@ -16,7 +16,7 @@ from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.compaction.log_compaction import LogCompaction
 from jetstream_server.log.compaction.rewrite_pass import Task, _Writer
 from jetstream_server.log.offsets_file import OffsetsFile
-from jetstream_server.log.recovery import Recovered
+from jetstream_server.log.recovery import Recovered, _Scan
 from jetstream_server.log.storage import LogStorage
 from jetstream_server.replication.core.replica import Replica
 from tests.property.log_failures.history import run_seed
@@ -206,6 +206,30 @@ def takes_the_older_checkpoint_for_the_one_on_disk() -> Any:
     return patch.object(LogStorage, "_write_checkpoint", write_checkpoint)
 
 
+def takes_what_a_killed_process_has_cut_for_synced() -> Any:
+    """A segment that ends where the log was flushed needs no sync."""
+    run = _Scan.run
+
+    def scan(self: _Scan, interval_bytes: int) -> None:
+        run(self, interval_bytes)
+        segments, flushed = self._segments, self._found.recorded.flushed_offset
+        beyond = (i for i, each in enumerate(segments) if each.next_offset > flushed)
+        self._found.unsynced_from = next(beyond, len(segments))
+
+    return patch.object(_Scan, "run", scan)
+
+
+def revives_what_a_failed_reset_has_left() -> Any:
+    """The segments are in the log until those that retention took out are removed."""
+    restart_at = LogStorage.restart_at
+
+    def restart(self: LogStorage, offset: int) -> None:
+        self.remove_retired()
+        restart_at(self, offset)
+
+    return patch.object(LogStorage, "restart_at", restart)
+
+
 MUTANTS: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
@@ -224,6 +248,8 @@ MUTANTS: dict[str, Callable[[], Any]] = {
         forgets_which_segments_are_being_swapped,
         forgets_gaps_before_the_log_is_cut,
         takes_the_older_checkpoint_for_the_one_on_disk,
+        takes_what_a_killed_process_has_cut_for_synced,
+        revives_what_a_failed_reset_has_left,
     )
 }
 

@@ -496,7 +496,10 @@ class Node:
     def _rebase(self, log: CommitLog) -> None:
         """From now on the log is what it holds."""
         found = self._content(log, self.now, self._read(log))
-        below = tuple(each for each in self.now.batches if each[1] <= found.start)
+        # What its first segment may still hide. (A deleted log may have come back in its place.)
+        first = min((segment.base_offset for segment in log.damage.segments()), default=0)
+        hidden = [each for each in self.now.batches if each[1] <= found.start]
+        below = tuple(each for each in hidden if each[0] >= first)
         self.now = replace(found, batches=(*below, *found.batches))
         self.recorded_start = min(self.recorded_start, self.now.start)
 

@@ -1,10 +1,11 @@
-"""What a reset or a deletion that failed, or was refused, has left behind."""
+"""What a reset, a truncation or a deletion that failed, was killed or refused, has left behind."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import product
 
 import pytest
 
@@ -61,6 +62,27 @@ def test_a_log_that_is_revived_after_its_emptying_failed_is_not_emptied_by_the_n
     assert values_of(reopen(disk)) == expected(3)
 
 
+def test_a_log_that_is_revived_after_its_reset_failed_holds_nothing_of_before() -> None:
+    """Retention has taken a segment out, and its file cannot be removed."""
+    disk = FaultyDisk(MemoryDisk())
+    log = reopen(disk)
+    append(log, 2)
+    log.roll()
+    append(log, 2)
+    log.flush()
+    log.begin_advance(2)
+    disk.fail("remove", "0000.log", errno.EIO)
+    with pytest.raises(StorageError):
+        log.reset(2)
+    disk.heal()
+    log.salvage()
+    append(log)
+    log.flush()
+    for each in (log, reopen(disk)):
+        assert (each.log_start_offset, each.log_end_offset) == (2, 3)
+        assert values_of(each) == [b"0002"]
+
+
 def test_a_checkpoint_whose_write_failed_does_not_say_where_the_log_starts() -> None:
     disk = LateDisk(MemoryDisk())
     log = reopen(disk)
@@ -109,6 +131,29 @@ def test_after_a_reset_without_room_no_power_failure_empties_the_log() -> None:
         found = killed.power_failed(lambda n: 0)
         again = reopen(found, "another")
         assert values_of(again) == expected(4), operations
+
+
+def test_a_truncation_that_was_killed_is_synced_before_what_follows_it() -> None:
+    """Whether the next segment is flushed by the same process or by the one after it."""
+    for operations, is_killed in product(range(8), (False, True)):
+        memory = MemoryDisk()
+        log = reopen(memory)
+        append(log, 3)
+        log.flush()
+        memory.crash_after = memory.operations + operations
+        with suppress(Killed):
+            log.truncate(1)
+        killed = memory.killed()
+        log = reopen(killed)
+        log.roll()
+        if is_killed:
+            killed = killed.killed()
+            log = reopen(killed)
+        append(log)
+        log.flush()
+        again = reopen(killed.power_failed(lambda n: 0), "another")
+        assert again.offline_reason == "", (operations, is_killed)
+        assert values_of(again) == expected(log.log_end_offset), (operations, is_killed)
 
 
 def test_a_folder_that_was_made_in_part_is_deleted() -> None:
