@@ -171,6 +171,8 @@ class Rows:
             if one.header.next_offset < following.header.base_offset
         ]
         check(max(gaps, default=0) <= state.committed_below, f"it does not know of gaps {gaps}")
+        known = min(state.committed_below, log.log_end_offset)
+        check(known <= self.below, f"it takes what is below {known} for committed")
         there = {offset for batch in found for offset in batch.offsets()}
         for base, _, mark in content.seen.batches:
             for index, (key, value) in enumerate(self.appended[mark]):

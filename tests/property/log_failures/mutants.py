@@ -15,6 +15,7 @@ from jetstream_server.log.checkpointer import LogCheckpointer
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.compaction.log_compaction import LogCompaction
 from jetstream_server.log.compaction.rewrite_pass import Task, _Writer
+from jetstream_server.log.compaction.state import CompactionState
 from jetstream_server.log.offsets_file import OffsetsFile
 from jetstream_server.log.recovery import Recovered, _Scan
 from jetstream_server.log.storage import LogStorage
@@ -230,6 +231,19 @@ def revives_what_a_failed_reset_has_left() -> Any:
     return patch.object(LogStorage, "restart_at", restart)
 
 
+def takes_the_older_state_of_compaction_for_the_one_on_disk() -> Any:
+    """A state whose write failed has left the file as it was."""
+    write = LogCompaction._write
+
+    def unsuspecting(self: LogCompaction, state: CompactionState) -> None:
+        try:
+            write(self, state)
+        finally:
+            self._is_in_doubt = False
+
+    return patch.object(LogCompaction, "_write", unsuspecting)
+
+
 MUTANTS: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
@@ -250,6 +264,7 @@ MUTANTS: dict[str, Callable[[], Any]] = {
         takes_the_older_checkpoint_for_the_one_on_disk,
         takes_what_a_killed_process_has_cut_for_synced,
         revives_what_a_failed_reset_has_left,
+        takes_the_older_state_of_compaction_for_the_one_on_disk,
     )
 }
 

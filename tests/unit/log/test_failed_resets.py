@@ -98,6 +98,27 @@ def test_a_checkpoint_whose_write_failed_does_not_say_where_the_log_starts() -> 
     assert values_of(reopen(disk)) == expected(6)
 
 
+@pytest.mark.parametrize("end_offset", [0, 2])
+def test_a_state_of_compaction_whose_write_failed_says_nothing_about_later_records(
+    end_offset: int,
+) -> None:
+    """An unclean election has made the log shorter than what was committed."""
+    disk = LateDisk(MemoryDisk())
+    log = reopen(disk)
+    append(log, 6)
+    disk.fail("write_atomic", "compaction", errno.EIO)
+    with pytest.raises(StorageError):
+        log.compaction.note_committed(5)
+    disk.heal()
+    if end_offset:
+        log.truncate(end_offset)
+    else:
+        log.reset(0)
+    append(log, 4)
+    log.flush()
+    assert reopen(disk).committed_below <= end_offset
+
+
 def test_what_could_not_be_synced_beside_a_log_is_written_again() -> None:
     disk = FaultyDisk(MemoryDisk())
     offsets = OffsetsFile(disk, "/17", "boot")

@@ -30,7 +30,9 @@ from jetstream_server.log.storage import LogStorage
 class LogCompaction:
     """Owned by the log's thread, except `finish`. Methods raise StorageError."""
 
-    __slots__ = ("_disk", "_health", "_mutex", "_save", "_state", "_storage", "_token")
+    __slots__ = (
+        "_disk", "_health", "_is_in_doubt", "_mutex", "_save", "_state", "_storage", "_token",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -47,6 +49,8 @@ class LogCompaction:
         self._mutex = mutex
         self._state = storage.compaction  # None: it could not be read, and is tried again.
         self._token = ""  # of the pass under way, unless the log was cut since it was planned
+        self._is_in_doubt = False
+        """A write of the state has failed: the file may say something else."""
 
     @property
     def state(self) -> CompactionState:
@@ -106,7 +110,7 @@ class LogCompaction:
                 committed_below=max(state.committed_below, task.sources[-1].next_offset),
                 tombstones_gone_below=max(state.tombstones_gone_below, task.tombstones_below),
             )
-            if begun != state:
+            if self._is_new(begun):
                 self._write(begun)
             # Otherwise a segment whose size differs from the checkpoint would count as damage.
             self._storage.rewriting.update(_bases(task))
@@ -189,7 +193,7 @@ class LogCompaction:
         """Note that records from this offset on come from another log. That log may hold records
         that this one had removed."""
         state = self.state.dirty_from(start_offset)
-        if state != self.state:
+        if self._is_new(state):
             self._token = ""
             with self._mutex:
                 self._write(state)
@@ -206,17 +210,17 @@ class LogCompaction:
         and once the log is cut. A log that is not cut after all has to know its gaps."""
         self._token = ""
         state = self.state.cut_to(log_end_offset)
-        if state != self.state:
+        if self._is_new(state):
             self._write(state)
 
     def forget(self) -> None:
         """Forget everything, because the log was emptied."""
         self._token = ""
         try:
-            is_known = self.state != CompactionState()
+            is_new = self._is_new(CompactionState())
         except StorageError:
-            is_known = True  # An unreadable state is not needed any more.
-        if is_known:
+            is_new = True  # An unreadable state is not needed any more.
+        if is_new:
             self._write(CompactionState())
 
     def lead_from(self, log_end_offset: int) -> None:
@@ -231,16 +235,17 @@ class LogCompaction:
                 state,
                 copied_under=min(state.copied_under, log_end_offset),
             )
-            if state != self.state:
+            if self._is_new(state):
                 self._token = ""
                 self._state = state  # So it is, whatever the disk does.
                 self._write(state)
 
     def note_copied_under(self, tombstones_gone_below: int) -> None:
         """Note that the copied log's leader has removed tombstones below this offset."""
-        if tombstones_gone_below != self.state.copied_under:
+        state = replace(self.state, copied_under=tombstones_gone_below)
+        if self._is_new(state):
             with self._mutex:
-                self._begin(replace(self.state, copied_under=tombstones_gone_below))
+                self._begin(state)
 
     def note_committed(self, offset: int) -> None:
         """Note that records below this offset were committed. Call it before gaps up to this offset
@@ -258,6 +263,10 @@ class LogCompaction:
             except StorageError:
                 pass  # It is valid for this run; the next start rebuilds it again.
 
+    def _is_new(self, state: CompactionState) -> bool:
+        """Whether the file says, or may say, something else."""
+        return state != self.state or self._is_in_doubt
+
     def _begin(self, state: CompactionState) -> None:
         """Write the state, perhaps for the first time in this log. From then on the checkpoint says
         that the file exists, so that its loss is noticed."""
@@ -270,7 +279,9 @@ class LogCompaction:
         path = f"{folder}/{COMPACTION_NAME}"
         with self._health.changing("making the folder"):
             self._storage.make_folder()
+        self._is_in_doubt = True
         write_state(self._disk, path, KIND, owner_of(folder), state.to_dict())
+        self._is_in_doubt = False
         self._storage.has_compaction = True
         self._state = state
 
