@@ -30,7 +30,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from jetstream_protocol.batch import Batch, encode
+from jetstream_protocol.batch import Batch, encode, iterate
 from jetstream_protocol.errors import StorageError, UnavailableError
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
@@ -170,7 +170,7 @@ class Node:
             f"{log.flushed_offset}: {problem or ('suspect' if trust.distrusted else 'trusted')}"
         )
         if not unreadable_reason:
-            self._found(log, problem)
+            self._found(log, problem, is_distrusted=bool(trust.distrusted))
         # What is copied now in place of what was lost would be the same under the same epoch.
         self.epoch += bool(problem)
         if dice.random() < 0.1:
@@ -317,13 +317,16 @@ class Node:
         after = now.cut(offset)
         is_durable = after.end < now.end
         if is_durable:
-            left = {each.header.base_offset for each in self._read(log)}
+            # Nothing could follow behind a gap, not even behind one that the log start hides.
+            cut = [each for each in log.damage.segments() if each.base_offset <= offset][-1]
+            stored = iterate(self.disk.read_file(cut.path)[: cut.size])
+            left = {each.header.base_offset for each in stored}
             while (
                 after.batches
-                and after.batches[-1][1] > now.start
+                and after.end > cut.base_offset
                 and after.batches[-1][0] not in left
             ):
-                after = after.cut(after.batches[-1][0])  # Nothing could follow behind a gap.
+                after = after.cut(after.batches[-1][0])
         end = after.end
         if self._lowering(after, end, lambda: log.truncate(offset), is_durable=is_durable):
             self._rows.cut_to(end)
@@ -503,8 +506,9 @@ class Node:
         self.now = replace(found, batches=(*below, *found.batches))
         self.recorded_start = min(self.recorded_start, self.now.start)
 
-    def _found(self, log: CommitLog, problem: str) -> None:
-        """Compare what a start has found with what it had to find."""
+    def _found(self, log: CommitLog, problem: str, *, is_distrusted: bool) -> None:
+        """Compare what a start has found with what it had to find. A distrusted log may be empty:
+        a power failure may have torn the mark of its reset."""
         known = [self.now, *self.others, *self._deleted]
         batches = self._read(log)
         all_found = [(each, self._content(log, each, batches)) for each in known]
@@ -516,6 +520,9 @@ class Node:
         matching, found = next(
             (pair for pair in all_found if pair[0].begins_with(pair[1])), (None, Content())
         )
+        if matching is None and is_distrusted and not batches:
+            self._rebase(log)
+            return
         if matching is None:
             raise BrokenPromiseError(f"it holds {all_found[0][1]} and not {self.now}")
         self._rows.check(found, batches)
