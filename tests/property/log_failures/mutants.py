@@ -22,7 +22,7 @@ from jetstream_server.log.storage import LogStorage
 from jetstream_server.replication.core.replica import Replica
 from tests.property.log_failures.history import run_seed
 
-SEEDS_MAX: Final = 30_000
+SEEDS_MAX: Final = 40_000
 _SEEDS: Final = Path(__file__).with_name("killing_seeds.json")
 
 

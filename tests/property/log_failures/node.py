@@ -34,6 +34,7 @@ from jetstream_protocol.batch import Batch, encode, iterate
 from jetstream_protocol.errors import StorageError, UnavailableError
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
+from jetstream_server.log.segment import Segment
 from jetstream_server.replication.closing import close_cleanly
 from jetstream_server.replication.core.incompleteness import incompleteness_recorded
 from jetstream_server.replication.core.messages import LeaderSnapshot, OutOfRange
@@ -95,6 +96,8 @@ class Node:
         self._deleted: list[Content] = []
         """What was in deleted logs whose names may come back, because nothing has synced that."""
         self.noted = self.flushed = self.recorded_start = 0
+        self._has_lost_power = False
+        """Since the last start."""
         self.is_sound = True
         """No operation has failed, and no power was lost."""
         self.boots = self.sessions = self.appended = 0
@@ -170,7 +173,8 @@ class Node:
             f"{log.flushed_offset}: {problem or ('suspect' if trust.distrusted else 'trusted')}"
         )
         if not unreadable_reason:
-            self._found(log, problem, is_distrusted=bool(trust.distrusted))
+            self._found(log, problem, may_be_torn=bool(trust.distrusted) and self._has_lost_power)
+        self._has_lost_power = False
         # What is copied now in place of what was lost would be the same under the same epoch.
         self.epoch += bool(problem)
         if dice.random() < 0.1:
@@ -249,6 +253,7 @@ class Node:
         self.killed()
         self.disk.lose_power(dice)
         self.boots += 1
+        self._has_lost_power = True
         self.noted = min(self.noted, self.flushed)
         self.is_sound = False
 
@@ -319,16 +324,17 @@ class Node:
         if is_durable:
             # Nothing could follow behind a gap, not even behind one that the log start hides.
             cut = [each for each in log.damage.segments() if each.base_offset <= offset][-1]
-            stored = iterate(self.disk.read_file(cut.path)[: cut.size])
-            left = {each.header.base_offset for each in stored}
+            left = self._batches_in(cut)
             while (
-                after.batches
-                and after.end > cut.base_offset
-                and after.batches[-1][0] not in left
+                after.batches and after.end > cut.base_offset and after.batches[-1][0] not in left
             ):
                 after = after.cut(after.batches[-1][0])
+            self.epoch += 1  # Another leader has other records there.
         end = after.end
-        if self._lowering(after, end, lambda: log.truncate(offset), is_durable=is_durable):
+        if (
+            self._lowering(after, end, lambda: log.truncate(offset), is_durable=is_durable)
+            and is_durable
+        ):
             self._rows.cut_to(end)
 
     def advance(self, dice: Random) -> None:
@@ -506,9 +512,9 @@ class Node:
         self.now = replace(found, batches=(*below, *found.batches))
         self.recorded_start = min(self.recorded_start, self.now.start)
 
-    def _found(self, log: CommitLog, problem: str, *, is_distrusted: bool) -> None:
-        """Compare what a start has found with what it had to find. A distrusted log may be empty:
-        a power failure may have torn the mark of its reset."""
+    def _found(self, log: CommitLog, problem: str, *, may_be_torn: bool) -> None:
+        """Compare what a start has found with what it had to find. may_be_torn: it is distrusted,
+        and a power failure may have torn the mark of its reset: it may be empty then."""
         known = [self.now, *self.others, *self._deleted]
         batches = self._read(log)
         all_found = [(each, self._content(log, each, batches)) for each in known]
@@ -520,7 +526,7 @@ class Node:
         matching, found = next(
             (pair for pair in all_found if pair[0].begins_with(pair[1])), (None, Content())
         )
-        if matching is None and is_distrusted and not batches:
+        if matching is None and may_be_torn and not batches:
             self._rebase(log)
             return
         if matching is None:
@@ -541,6 +547,13 @@ class Node:
             self.others.append(self.now)
         below = tuple(each for each in matching.batches if each[1] <= found.start)
         self.now = replace(found, batches=(*below, *found.batches))
+
+    def _batches_in(self, segment: Segment) -> set[int]:
+        """The base offsets of the batches in a segment's file."""
+        failing, self.disk.reads_fail = self.disk.reads_fail, 0
+        data = self.disk.read_file(segment.path)[: segment.size]
+        self.disk.reads_fail = failing
+        return {each.header.base_offset for each in iterate(data)}
 
     def _read(self, log: CommitLog) -> list[Batch]:
         """Every batch that can be read."""
