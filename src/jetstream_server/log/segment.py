@@ -186,14 +186,19 @@ class Segment:
 
     def locate_end(self, offset: int) -> tuple[int, int]:
         """Where the batches wholly below `offset` end: position and offset. A gap behind them is
-        not included: the next append could not continue from there."""
+        not included: the next append could not continue from there. Raises CorruptBatchError inside
+        of a bad range: which of its batches lie below `offset` is not known."""
+        for bad in self.bad:
+            if bad.start_offset == offset:
+                return bad.position, offset
+            if bad.start_offset < offset < bad.end_offset:
+                raise CorruptBatchError(bad.reason, self.path, bad.position)
         position, header = self.locate(offset)
         if not header.flags & Flags.AFTER_GAP:
             return position, header.base_offset
-        before = None
-        for at, header in self.headers(0, position):
-            before = (at + header.length, header.next_offset)
-        return before or (0, self.base_offset)
+        ends = [(at + found.length, found.next_offset) for at, found in self.headers(0, position)]
+        ends += [(bad.end_position, bad.end_offset) for bad in self.bad]
+        return max((each for each in ends if each[0] <= position), default=(0, self.base_offset))
 
     def _stretch(self, offset: int) -> tuple[int, int, int, int]:
         """Start and end of the good bytes around `offset`: position and offset of both."""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.batch import encode
+from jetstream_protocol.errors import CorruptBatchError, UnavailableError
 from jetstream_protocol.record_filter import RecordFilter
 from jetstream_server.log.commit_log import CommitLog, LogConfig, LogSlice
 from jetstream_server.log.damage import view
@@ -98,3 +99,28 @@ def test_what_an_inspection_found_in_a_segment_that_was_cut_meanwhile_is_not_mar
     assert segment.size == seen.size
     assert not damage.mark(segment, seen, [bad])
     assert damage.mark(segment, view(segment), [bad])
+
+
+def test_a_cut_at_a_bad_range_cuts_it_off_and_one_inside_of_it_is_refused(log: CommitLog) -> None:
+    (segment,) = log.damage.segments()
+    seen = view(segment)
+    second, fourth = (segment.locate(offset)[0] for offset in (2, 4))
+    log.damage.mark(segment, seen, [BadRange(0, 2, 4, second, fourth, "rot")])
+    with pytest.raises(CorruptBatchError, match="rot"):
+        log.truncate(3)
+    assert (log.log_end_offset, log.lost_range) == (END, (2, 4))
+    assert log.truncate(2) == 2
+    assert log.lost_range is None
+    assert segment.size == second
+
+
+def test_a_cut_where_a_gap_ends_keeps_a_bad_range_before_it(log: CommitLog) -> None:
+    behind = encode([b"behind a gap"], b"a.b", after_gap=True)
+    behind.stamp(END + 2, 1, 0)
+    log.append_replica(behind.to_bytes(), gaps_below=END + 2)
+    (segment,) = log.damage.segments()
+    begins_at, gap_at = (segment.locate(offset)[0] for offset in (END - 1, END + 2))
+    bad = BadRange(0, END - 1, END, begins_at, gap_at, "rot")
+    log.damage.mark(segment, view(segment), [bad])
+    assert log.truncate(END + 2) == END
+    assert log.lost_range == (END - 1, END)

@@ -7,6 +7,7 @@ import errno
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +19,7 @@ from jetstream_protocol.errors import (
     StorageError,
     UnavailableError,
 )
+from jetstream_protocol.types import NodeId
 from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.inspection import BadRange, Inspected
 from jetstream_server.replication.core.replica import Replica
@@ -35,6 +37,9 @@ from tests.support.rot import rot
 
 
 class NoRepair:
+    async def repair(self, replica: Replica, base_offset: int) -> int:
+        return 0
+
     async def close(self) -> None: ...
 
 
@@ -217,3 +222,27 @@ async def test_what_is_bad_at_the_end_of_a_log_is_sealed_off(tmp_path: Path) -> 
         await healing_.examined(replica, bad.base_offset)
         assert replica.log.lost_range == (bad.base_offset, bad.next_offset)
         assert sorted(tmp_path.rglob("*.log"))[-1] != last
+
+
+@on_loop
+async def test_what_retention_removes_is_not_repaired(tmp_path: Path) -> None:
+    """Its epochs may be forgotten: the true records would seem to contradict the log."""
+    async with healed(tmp_path) as (healing_, replica, _):
+        asked = []
+
+        async def repair(_: Replica, base_offset: int) -> int:
+            asked.append(base_offset)
+            raise UnavailableError("nobody has it")
+
+        healing_._repair.repair = repair  # type: ignore[method-assign]
+        for each in sorted(tmp_path.rglob("*.log"))[:2]:
+            await healing_.examined(replica, rot(each).base_offset)
+        replica.log.flush()
+        first, second = replica.log.damage.segments()[:2]
+        replica.stream = replace(replica.stream, replicas=(NodeId(0), NodeId(1)))
+        replica.log.log_start_offset = second.base_offset
+        await healing_._repair_replica(replica)
+        assert asked == [second.base_offset]
+        assert {bad.base_offset for bad in replica.log.damage.ranges} == {
+            first.base_offset, second.base_offset
+        }  # fmt: skip

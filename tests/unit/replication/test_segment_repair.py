@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.state.commands import (
     FEATURE_LEVEL_MAX,
@@ -17,9 +22,11 @@ from jetstream_server.metadata.state.commands import (
     RemoveNode,
     SetCluster,
 )
-from jetstream_server.net.frame_connection import FrameConnection
+from jetstream_server.net.frame_connection import Dial, FrameConnection
 from jetstream_server.net.node_link import NodeIdentity
+from jetstream_server.replication.drivers import segment_repair
 from jetstream_server.replication.drivers.segment_repair import SegmentRepair
+from tests.support.log_batches import batch
 from tests.support.loops import on_loop
 from tests.support.node import Node
 from tests.support.repairing import find
@@ -61,5 +68,43 @@ async def test_a_node_that_is_removed_before_its_turn_is_no_source(tmp_path: Pat
     with pytest.raises(UnavailableError, match="node 1: refused; node 2: it was removed"):
         await repair.repair(replica, found.base_offset)
     assert dialled == 1
+    await repair.close()
+    replicas.close()
+
+
+@on_loop
+async def test_a_segment_that_retention_removes_meanwhile_contradicts_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path / "streams", segment_bytes=2000, nodes=3)
+    node.cluster.register(1)
+    replicas = node.start()
+    replica = node.create(replicas=(0, 1, 2))
+    log = replica.log
+    for number in range(40):
+        log.append(batch(b"value %d" % number), leader_epoch=100 + number, timestamp_us=number)
+    log.flush()
+    first, second = log.damage.segments()[:2]
+    data = first.read(0, first.size)
+    rot(sorted(tmp_path.rglob("*.log"))[0])
+    (found,) = find(node.disk, log)
+    replica.stream = replace(replica.stream, leader=NodeId(1))
+
+    class Source:
+        async def fetch(self, *_: int) -> tuple[pb.DataFetchResponse, bytes]:
+            return pb.DataFetchResponse(), data[found.position : found.end_position]
+
+    @asynccontextmanager
+    async def reading_from(*_: object) -> AsyncIterator[Source]:
+        log.begin_advance(second.base_offset)
+        yield Source()
+
+    monkeypatch.setattr(segment_repair, "reading_from", reading_from)
+    repair = SegmentRepair(
+        node.disk, node.cluster.registry, NodeIdentity(0, 1, "cluster", b"secret"),
+        cast(Dial, None), ThreadPoolExecutor(1),
+    )  # fmt: skip
+    with pytest.raises(UnavailableError, match="cut or closed while it was repaired"):
+        await repair.repair(replica, found.base_offset)
     await repair.close()
     replicas.close()

@@ -246,6 +246,8 @@ class Healing(RoleListener, Healer):
         for base_offset in sorted({bad.base_offset for bad in damage.ranges}):
             if replica.stream.is_alone(replica.node_id):
                 return  # No replica has it. The rest can be read.
+            if _is_being_removed(replica, base_offset):
+                continue  # The log may not know its epochs any more.
             try:
                 repaired = await self._repair.repair(replica, base_offset)
             except DivergedError as error:
@@ -290,3 +292,12 @@ class Healing(RoleListener, Healer):
     async def _in_thread(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, function, *arguments)
+
+
+def _is_being_removed(replica: Replica, base_offset: int) -> bool:
+    """Whether retention removes the segment: a sealed one wholly below the log start."""
+    damage = replica.log.damage
+    segment = damage.segment_of(base_offset)
+    if segment is None or damage.is_last(segment):
+        return False
+    return segment.next_offset <= replica.log.log_start_offset

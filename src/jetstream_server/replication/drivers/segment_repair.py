@@ -72,6 +72,8 @@ class SegmentRepair:
             try:
                 return await self._repair_from(node_id, replica, segment, seen)
             except DivergedError as error:
+                # Its epochs may have been forgotten with the segment.
+                _check_as_seen(replica, segment, seen)
                 if node_id == replica.stream.leader:
                     raise
                 problems.append(error)
@@ -154,8 +156,9 @@ class SegmentRepair:
     ) -> None:
         """Swap in the repaired segment. Runs on the loop, which owns the log."""
         log = replica.log
-        if replica.closed or segment.bad is not ranges or not log.damage.is_as_seen(segment, seen):
-            raise UnavailableError("the log was cut or closed while it was repaired")
+        _check_as_seen(replica, segment, seen)
+        if segment.bad is not ranges:
+            raise UnavailableError("the segment was inspected while it was repaired")
         if replica.stream.was_compacted:
             log.compaction.note_committed(successor.gaps_end_at)
             log.compaction.note_repaired(ranges[0].start_offset)
@@ -176,3 +179,9 @@ class SegmentRepair:
             return await loop.run_in_executor(self._thread, function, *arguments)
         except OSError as error:
             raise storage_error(error, "repairing") from error
+
+
+def _check_as_seen(replica: Replica, segment: Segment, seen: Inspected) -> None:
+    """Raise UnavailableError if the segment was cut or removed meanwhile."""
+    if replica.closed or not replica.log.damage.is_as_seen(segment, seen):
+        raise UnavailableError("the log was cut or closed while it was repaired")
