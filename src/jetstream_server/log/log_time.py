@@ -31,7 +31,9 @@ LogTimeUs = NewType("LogTimeUs", int)
 
 class LogTimeImage(NamedTuple):
     """time_us: the log's time at the last batch that was looked at. timestamp, leader_epoch: of
-    that batch."""
+    the newest batch that was looked at. **safety** That one may stand behind the last one, if the
+    log was cut, or the file `producers` was written while the log went on: the time up to it has
+    been counted."""
 
     time_us: LogTimeUs = LogTimeUs(0)
     timestamp: WallUs = WallUs(0)
@@ -80,5 +82,8 @@ class LogTime:
     def _follow(
         self, header: BatchHeader, time_us: LogTimeUs, read_at_us: MonotonicUs | None
     ) -> None:
-        self.image = LogTimeImage(time_us, header.append_timestamp, header.leader_epoch)
+        before, epoch, timestamp = self.image, header.leader_epoch, header.append_timestamp
+        if (epoch, timestamp) < (before.leader_epoch, before.timestamp):
+            epoch, timestamp = before.leader_epoch, before.timestamp
+        self.image = LogTimeImage(time_us, timestamp, epoch)
         self._read_at_us = read_at_us

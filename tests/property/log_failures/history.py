@@ -32,6 +32,13 @@ OF_COMPACTION = {
     "advance": 3, "reset": 2, "salvage": 2, "stop": 3, "kill": 6, "power": 6, "start": 3, "full": 2,
 }  # fmt: skip
 """In another third, which are about compaction and are longer."""
+OF_CUTS = {
+    "append": 22, "append_replica": 14, "flush": 16, "roll": 12, "truncate": 12, "advance": 4,
+    "reset": 1, "salvage": 2, "stop": 2, "kill": 6, "power": 3, "start": 8,
+}  # fmt: skip
+REMEMBERED = {"append": "publish", "append_replica": "copy"}
+"""In a seventh, batches have what the log must recognise when it comes again. A third of those is
+about cutting it."""
 AFTER_A_FAILURE = {"reset": 5, "salvage": 1, "": 3}
 """What is tried with a log that is offline, instead of most operations."""
 
@@ -72,7 +79,11 @@ def draw_steps(seed: int) -> tuple[Step, ...]:
     if dice.random() < 0.1:
         faults = [*faults, "reads"]
     weights = (OF_RESETS, OF_COMPACTION, WEIGHTS)[seed % 3]
-    steps_max = 2 * STEPS_MAX if weights is OF_COMPACTION else STEPS_MAX
+    if seed % 7 == 3:
+        weights = OF_CUTS if weights is WEIGHTS else weights
+        weights = {REMEMBERED.get(name, name): weight for name, weight in weights.items()}
+        weights["wait"] = 8
+    steps_max = 2 * STEPS_MAX if "compact" in weights or "wait" in weights else STEPS_MAX
     names = dice.choices(list(weights), list(weights.values()), k=dice.randint(3, steps_max))
     steps = []
     for name in names:

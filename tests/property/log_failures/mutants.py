@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+from jetstream_protocol.batch import BatchHeader
 from jetstream_protocol.errors import StorageFullError
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
@@ -16,6 +17,7 @@ from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.compaction.log_compaction import LogCompaction
 from jetstream_server.log.compaction.rewrite_pass import Task, _Writer
 from jetstream_server.log.compaction.state import CompactionState
+from jetstream_server.log.log_time import LogTime, LogTimeImage, LogTimeUs
 from jetstream_server.log.offsets_file import OffsetsFile
 from jetstream_server.log.recovery import Recovered, _Scan
 from jetstream_server.log.storage import LogStorage
@@ -244,6 +246,16 @@ def takes_the_older_state_of_compaction_for_the_one_on_disk() -> Any:
     return patch.object(LogCompaction, "_write", unsuspecting)
 
 
+def counts_time_twice() -> Any:
+    """The time between batches that are read again counts again."""
+
+    def follow(self: LogTime, header: BatchHeader, time_us: LogTimeUs, read_at_us: Any) -> None:
+        self.image = LogTimeImage(time_us, header.append_timestamp, header.leader_epoch)
+        self._read_at_us = read_at_us
+
+    return patch.object(LogTime, "_follow", follow)
+
+
 MUTANTS: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
@@ -265,6 +277,7 @@ MUTANTS: dict[str, Callable[[], Any]] = {
         takes_what_a_killed_process_has_cut_for_synced,
         revives_what_a_failed_reset_has_left,
         takes_the_older_state_of_compaction_for_the_one_on_disk,
+        counts_time_twice,
     )
 }
 

@@ -18,17 +18,15 @@ What is promised (docs/guarantees.md, docs/replication.md "Restart trust", docs/
 * A log that is distrusted can be read in part: what can be read is valid, as above.
 * An operation that fails and leaves the log online has changed nothing.
 * While no operation has failed and no power was lost, a log is never damaged or incomplete.
-* The log remembers the epoch of each batch, and lets no producer's batch in twice.
+* The log remembers the epoch of each batch, and lets no producer's batch in twice (remembered.py).
 * Once the disk works again, the log can be begun anew, and all of the above holds for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 from jetstream_protocol.batch import Batch, encode, iterate
 from jetstream_protocol.errors import StorageError, UnavailableError
@@ -51,6 +49,8 @@ from tests.property.log_failures.compacted import (
     mark_of,
 )
 from tests.property.log_failures.disk import FailingDisk
+from tests.property.log_failures.remembered import PASSING_US, WINDOW_US, Remembered
+from tests.support.inline import Inline
 from tests.support.log_batches import read_all
 from tests.support.log_producers import check_producers, next_of
 from tests.unit.replication.cores import nodes
@@ -60,16 +60,8 @@ CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=150)
 FOLDER = "/streams"
 RUNS = "/runs"
 ME = 1
-STREAM = make_stream((0, 2), flush="group", leader_epoch=1 << 40)
-
-
-class Inline(Executor):
-    """Calls at once: no thread."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        done.set_result(fn(*args, **kwargs))
-        return done
+_STREAM = make_stream((0, 2), flush="group", leader_epoch=1 << 40)
+STREAM = replace(_STREAM, config=replace(_STREAM.config, duplicate_window_us=WINDOW_US))
 
 
 class Node:
@@ -105,6 +97,7 @@ class Node:
         self.epochs: dict[bytes, int] = {}
         """The epoch of each batch."""
         self._rows = Rows()
+        self._remembered = Remembered()
         self._pass: Compacting | None = None
         self._tell = tell
         self._session: str | None = None
@@ -259,28 +252,42 @@ class Node:
 
     # The log's operations.
 
-    def append(self, dice: Random) -> None:
+    def publish(self, dice: Random) -> None:
+        """As the leader, with message ids and producers."""
+        self.append(dice, is_known=True)
+
+    def append(self, dice: Random, *, is_known: bool = False) -> None:
         """As the leader."""
-        log, mark = self._log, self._mark()
+        log, end, known, now_us = self._log, self.now.end, self._remembered, None
+        if is_known or known.sent:
+            self.epoch = known.epoch(self.epoch, end)
+            now_us = MonotonicUs(self.appended + 1)
+        mark = self._mark()
         rows = self._rows.drawn(mark, dice)
-        batch = encode(subjects=b"a.b", **rows, **next_of(log, dice.randrange(2)))
-        end = self.now.end
+        rows |= known.led(log, mark, dice) if now_us else next_of(log, dice.randrange(2))
+        batch = encode(subjects=b"a.b", **rows)
+        known.reached(self.epoch, end + 2)
         after = replace(self.now, end=end + 2, batches=(*self.now.batches, (end, end + 2, mark)))
 
         def append() -> None:
             if self.epoch > log.epochs.latest_epoch and self._rows.below:
                 log.compaction.lead_from(log.log_end_offset)
-            log.append(batch, leader_epoch=self.epoch, timestamp_us=self.appended)
+            log.append(batch, leader_epoch=self.epoch, timestamp_us=int(mark), now_us=now_us)
             log.note_end()
 
         self._change(after, append, is_durable=False)
         if self.online:
             self.noted = self.now.end
 
-    def append_replica(self, dice: Random) -> None:
+    def copy(self, dice: Random) -> None:
+        """As a follower, with message ids and producers: some of them long after they came."""
+        self.epoch = self._remembered.epoch(self.epoch, self.now.end)
+        self.append_replica(dice, is_known=True)
+
+    def append_replica(self, dice: Random, *, is_known: bool = False) -> None:
         """As a follower: several batches at once. The leader's log may be compacted, too."""
-        log, after, data = self._log, self.now, b""
-        gaps_below = 0
+        log, after, data, gaps_below = self._log, self.now, b"", 0
+        is_late = not is_known or dice.random() < 0.5
         for _ in range(dice.randrange(1, 5)):
             mark, end = self._mark(), after.end
             has_gap = self._rows.below > 0 and Random(mark).random() < 0.3
@@ -288,14 +295,23 @@ class Node:
                 end = gaps_below = end + 2
                 self._rows.copied(end)
             rows = self._rows.drawn(mark, dice)
+            if is_known:
+                rows |= self._remembered.copied(after, mark, dice)
             batch = encode(subjects=b"a.b", **rows, after_gap=has_gap)
-            batch.stamp(end, self.epoch, self.appended)
+            batch.stamp(end, self.epoch, int(mark))
             data += batch.to_bytes()
             after = replace(after, end=end + 2, batches=(*after.batches, (end, end + 2, mark)))
+            if is_known and dice.random() < 0.3:
+                self.appended += dice.choice(PASSING_US)
+                is_late = True
+        self._remembered.reached(self.epoch, after.end)
+        now_us = None if is_late else MonotonicUs(self.appended)
 
         def append() -> None:
             try:
-                log.append_replica(data, leader_epoch=self.epoch, gaps_below=gaps_below)
+                log.append_replica(
+                    data, leader_epoch=self.epoch, gaps_below=gaps_below, now_us=now_us
+                )
             except StorageError:
                 log.note_end()  # Batches in earlier segments stay, and count.
                 raise
@@ -304,6 +320,12 @@ class Node:
         self._change(after, append, is_durable=False)
         if self.online:
             self.noted = self.now.end
+
+    def wait(self, dice: Random) -> None:
+        """Time passes, and the node forgets what is older than the window."""
+        self.appended += dice.choice(PASSING_US)
+        forget, now_us = self._log.forget_message_ids, MonotonicUs(self.appended)
+        self._change(self.now, lambda: forget(now_us), is_durable=False)
 
     def flush(self, dice: Random) -> None:
         log = self._log
@@ -395,6 +417,7 @@ class Node:
             check(not (replica.needs_rebuild or replica.has_failed), "it was begun anew")
             self.noted = self.flushed = self.recorded_start = offset
             self.others.clear()
+            self._remembered.removed.clear()
             self._rows.cut_to(0)
             self._rebuilt()
 
@@ -423,6 +446,7 @@ class Node:
         """Delete the log. What that leaves is put away, and the log begins empty."""
         log = self._log
         self._deleted += [*self.others, self.now]
+        self._remembered.removed.clear()
         self.now, self.others, self.replica, self._pass = Content(), [], None, None
         self.noted = self.flushed = self.recorded_start = 0
         self._rebuilt()
@@ -491,6 +515,7 @@ class Node:
         found = self._content(log, self.now, batches)
         check(found == self.now.seen, f"it holds {found} and not {self.now.seen}")
         self._rows.check(self.now, batches)
+        self._remembered.check(log, self.now, batches, self.appended, self.is_suspect)
         self._told()
         return is_done
 
@@ -508,6 +533,7 @@ class Node:
         # What its first segment may still hide. (A deleted log may have come back in its place.)
         first = min((segment.base_offset for segment in log.damage.segments()), default=0)
         hidden = [each for each in self.now.batches if each[1] <= found.start]
+        self._remembered.removed.update(hidden)
         below = tuple(each for each in hidden if each[0] >= first)
         self.now = replace(found, batches=(*below, *found.batches))
         self.recorded_start = min(self.recorded_start, self.now.start)
@@ -542,11 +568,14 @@ class Node:
         for each in batches:
             epoch = log.epochs.epoch_at(each.header.base_offset)
             check(epoch == self.epochs[mark_of(each)], "it has another epoch")
-        check_producers(log)
+        if not self._remembered.sent:
+            check_producers(log)
         if found.end < self.now.end or matching is not self.now:
             self.others.append(self.now)
         below = tuple(each for each in matching.batches if each[1] <= found.start)
         self.now = replace(found, batches=(*below, *found.batches))
+        alike = [known.batches for known, seen in all_found if known.begins_with(seen)]
+        self._remembered.check(log, self.now, batches, self.appended, self.is_suspect, *alike)
 
     def _batches_in(self, segment: Segment) -> set[int]:
         """The base offsets of the batches in a segment's file."""

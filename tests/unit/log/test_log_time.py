@@ -143,6 +143,31 @@ def test_a_rebuilt_memory_ages_ids_by_the_time_between_batches_of_one_leader(
     assert is_known(again, b"a", 0)
 
 
+def test_time_that_a_saved_memory_has_counted_is_not_counted_again(disk: MemoryDisk) -> None:
+    """A checkpoint was written while batches waited for their flush: a start reads them again."""
+    log = open_log(disk)
+    append(log, message(b"a"), 1, 100 * HOUR, now_us=0)
+    log.flush()
+    append(log, message(b"b"), 1, 100 * HOUR + SECOND, now_us=SECOND)
+    append(log, message(b"c"), 1, 100 * HOUR + 100 * SECOND, now_us=100 * SECOND)
+    log.records.save()
+    again = open_log(disk)
+    assert is_known(again, b"a", 0)
+    assert not is_known(again, b"a", 20 * SECOND + 1)
+
+
+def test_time_is_not_counted_again_for_batches_that_were_cut_off(log: CommitLog) -> None:
+    append(log, message(b"a"), 1, 100 * HOUR, now_us=0)
+    append(log, message(b"b"), 1, 100 * HOUR + SECOND, now_us=SECOND)
+    append(log, message(b"c"), 1, 100 * HOUR + 100 * SECOND, now_us=100 * SECOND)
+    again = copied(log, None)
+    again.truncate(1)
+    slice_ = log.read(1, 1 << 20, log.log_end_offset)
+    assert slice_ is not None
+    again.append_replica(log.pread(slice_))
+    assert is_known(again, b"a", 0)
+
+
 @pytest.mark.parametrize("ahead", [-2 * IDLE_US, 2 * IDLE_US])
 def test_a_producer_is_forgotten_after_a_day_of_silence_and_not_for_a_clock(
     log: CommitLog, ahead: int
