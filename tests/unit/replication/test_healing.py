@@ -246,3 +246,26 @@ async def test_what_retention_removes_is_not_repaired(tmp_path: Path) -> None:
         assert {bad.base_offset for bad in replica.log.damage.ranges} == {
             first.base_offset, second.base_offset
         }  # fmt: skip
+
+
+@on_loop
+async def test_a_segment_that_is_cut_while_it_is_inspected_is_inspected_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a log whose marks are unknown would count as inspected."""
+    async with healed(tmp_path) as (healing_, replica, _):
+        log = replica.log
+        last = log.damage.segments()[-1]
+        bad = rot(sorted(tmp_path.rglob("*.log"))[-1], at=0.0)
+        log.damage.is_unknown = True
+
+        def inspect(disk: Disk, seen: Inspected) -> list[BadRange]:
+            found = inspected(disk, seen)
+            if seen.base_offset == last.base_offset and not last.cuts:
+                log.truncate(log.log_end_offset - 1)
+            return found
+
+        inspected = healing.inspect
+        monkeypatch.setattr(healing, "inspect", inspect)
+        await healing_._repair_replica(replica)
+        assert log.lost_range == (bad.base_offset, bad.next_offset)

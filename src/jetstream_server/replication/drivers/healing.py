@@ -160,11 +160,14 @@ class Healing(RoleListener, Healer):
 
     async def _inspect(self, replica: Replica, segment: Segment) -> bool:
         """Inspect the whole segment, and mark its bad ranges. Returns whether it has any."""
-        seen = await self._in_thread(view, segment)
-        found = await self._in_thread(inspect, self._disk, seen)
-        if replica.closed:
-            return False
         damage = replica.log.damage
+        while True:
+            seen = await self._in_thread(view, segment)
+            found = await self._in_thread(inspect, self._disk, seen)
+            if replica.closed:
+                return False
+            if segment.is_gone or damage.is_as_seen(segment, seen):
+                break  # Otherwise it was cut meanwhile.
         before = damage.ranges
         fresh = damage.mark(segment, seen, found)
         if damage.ranges != before:
@@ -273,6 +276,8 @@ class Healing(RoleListener, Healer):
         for segment in damage.segments():
             if damage.is_unknown or segment.base_offset in marked:
                 await self._inspect(replica, segment)
+        if replica.closed:
+            return
         damage.inspected_all()
         await self._save(replica, damage)
         self._inspected.add(replica)
