@@ -98,11 +98,14 @@ class Content:
 
 class Rows:
     """The rows of each batch by its mark. below, tombstones_below: where passes have removed
-    records and tombstones, at most."""
+    records and tombstones, at most. unread: base offsets of batches that cannot be read.
+    is_repaired: what was removed may have come back from another replica."""
 
     def __init__(self) -> None:
         self.appended: dict[bytes, tuple[Row, Row]] = {}
         self.below = self.tombstones_below = 0
+        self.unread: set[int] = set()
+        self.is_repaired = False
         self._removed: set[tuple[bytes, int]] = set()
         self._superseded: set[tuple[bytes, int]] = set()
 
@@ -138,7 +141,8 @@ class Rows:
         for one, following in pairwise([batch.header for batch in found]):
             is_gap = following.flags & Flags.AFTER_GAP and following.base_offset <= self.below
             is_next = one.next_offset == following.base_offset
-            check(bool(is_next or is_gap), "it has a gap")
+            is_unread = following.base_offset - 2 in self.unread
+            check(bool(is_next or is_gap or is_unread), "it has a gap")
         if self.below:
             self._check_removed(content, there)
 
@@ -149,13 +153,14 @@ class Rows:
             for index in (0, 1)
         ]
         for offset, row, key, value in rows:
-            if offset in there or offset < content.start:
+            if offset in there or offset < content.start or offset // 2 * 2 in self.unread:
                 continue
             is_dead = value is None and offset < self.tombstones_below
             is_old = any(offset < at < self.below and key == other for at, _, other, _ in rows)
             is_rightly = key is not None and offset < self.below and (is_dead or is_old)
             check(row in self._removed or is_rightly, f"offset {offset} of {key!r} is lost")
-            if value is None:
+            is_superseded = is_old or row in self._superseded
+            if value is None and not (self.is_repaired and is_superseded):
                 older = [at for at, (other, _) in there.items() if at < offset and other == key]
                 check(not older, f"the tombstone {offset} of {older} is removed before them")
             self._removed.add(row)
@@ -169,12 +174,15 @@ class Rows:
             following.header.base_offset
             for one, following in pairwise(found)
             if one.header.next_offset < following.header.base_offset
+            and following.header.base_offset - 2 not in self.unread
         ]
         check(max(gaps, default=0) <= state.committed_below, f"it does not know of gaps {gaps}")
         known = min(state.committed_below, log.log_end_offset)
         check(known <= self.below, f"it takes what is below {known} for committed")
         there = {offset for batch in found for offset in batch.offsets()}
         for base, _, mark in content.seen.batches:
+            if base in self.unread:
+                continue
             for index, (key, value) in enumerate(self.appended[mark]):
                 is_gone = key is not None and value is None and base + index not in there
                 is_known = base + index < max(log.tombstones_gone_below, content.start)

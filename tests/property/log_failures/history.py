@@ -12,7 +12,10 @@ from typing import NamedTuple
 
 import structlog
 
+from jetstream_protocol.errors import StorageError
+from jetstream_server.log.commit_log import CommitLog
 from tests.property.log_failures.compacted import BrokenPromiseError
+from tests.property.log_failures.damaged import DamagedNode
 from tests.property.log_failures.node import Node
 from tests.simulation.disk import Killed
 
@@ -39,6 +42,15 @@ OF_CUTS = {
 REMEMBERED = {"append": "publish", "append_replica": "copy"}
 """In a seventh, batches have what the log must recognise when it comes again. A third of those is
 about cutting it."""
+OF_DAMAGE = {
+    "append": 20, "append_replica": 8, "flush": 16, "roll": 6, "rot": 20, "inspect": 28,
+    "repair": 40, "truncate": 8, "advance": 6, "reset": 2, "salvage": 2, "stop": 7, "kill": 6,
+    "power": 5, "start": 3, "full": 3,
+}  # fmt: skip
+"""In a tenth of all, which are about bytes that go bad on the disk. In every second of them the
+log is compacted, too."""
+FILLED = ("append_replica", "append", "append", "append_replica", "append", "flush")
+"""How they begin."""
 AFTER_A_FAILURE = {"reset": 5, "salvage": 1, "": 3}
 """What is tried with a log that is offline, instead of most operations."""
 
@@ -83,8 +95,13 @@ def draw_steps(seed: int) -> tuple[Step, ...]:
         weights = OF_CUTS if weights is WEIGHTS else weights
         weights = {REMEMBERED.get(name, name): weight for name, weight in weights.items()}
         weights["wait"] = 8
-    steps_max = 2 * STEPS_MAX if "compact" in weights or "wait" in weights else STEPS_MAX
+    elif seed % 9 == 7:
+        weights = OF_DAMAGE | {"compact": 20} if seed % 2 else OF_DAMAGE
+    is_longer = not weights.keys().isdisjoint(("compact", "wait", "rot"))
+    steps_max = 2 * STEPS_MAX if is_longer else STEPS_MAX
     names = dice.choices(list(weights), list(weights.values()), k=dice.randint(3, steps_max))
+    if "rot" in weights:
+        names = [*FILLED, *names]
     steps = []
     for name in names:
         step = Step(name, dice.randrange(1 << 20))
@@ -99,7 +116,8 @@ def run(steps: tuple[Step, ...], tell: Callable[[str], None] = lambda _: None) -
     """Run a history. Returns which promise was broken, or which error came out; "": none."""
     with _quiet():
         try:
-            node = Node(tell)
+            is_bad = any(step.name in ("rot", "inspect", "repair") for step in steps)
+            node = DamagedNode(tell) if is_bad else Node(tell)
             for step in steps:
                 tell(str(step))
                 _do(node, step)
@@ -154,6 +172,8 @@ def _do(node: Node, step: Step) -> None:
         node.killed()
     elif name == "power":
         node.lost_power(dice)
+    elif name == "rot" and isinstance(node, DamagedNode):
+        node.rot(dice)
     elif name == "full":
         node.disk.full = not node.disk.full
         node.is_sound = False
@@ -196,10 +216,19 @@ def _operate(node: Node, name: str, dice: Random) -> None:
         name = dice.choices(list(AFTER_A_FAILURE), list(AFTER_A_FAILURE.values()))[0]
     if node.log is None or not name:
         return
-    if name == "reset" and not node.may_be_reset:
+    if name == "reset" and not _may_be_reset(node.log):
         return
     node.epoch += dice.randrange(8) == 0
     getattr(node, name)(dice)
+
+
+def _may_be_reset(log: CommitLog) -> bool:
+    """Not if it was not opened for want of something else than its device."""
+    try:
+        log.health.require_recoverable()
+    except StorageError:
+        return False
+    return True
 
 
 def _end(node: Node, tell: Callable[[str], None]) -> None:
@@ -207,6 +236,8 @@ def _end(node: Node, tell: Callable[[str], None]) -> None:
     node.disk.full = False
     for name in ("start", "append", "flush", "power", "start"):
         tell(name)
+        if name == "append" and isinstance(node, DamagedNode):
+            node.heal()
         if name == "append" and (node.online is None or node.is_suspect):
             node.reset(Random(2))
         if name == "append" and node.online is None:

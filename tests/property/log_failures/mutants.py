@@ -20,8 +20,10 @@ from jetstream_server.log.compaction.state import CompactionState
 from jetstream_server.log.log_time import LogTime, LogTimeImage, LogTimeUs
 from jetstream_server.log.offsets_file import OffsetsFile
 from jetstream_server.log.recovery import Recovered, _Scan
+from jetstream_server.log.segment import Segment
 from jetstream_server.log.storage import LogStorage
 from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers import segment_repair
 from tests.property.log_failures.history import run_seed
 
 SEEDS_MAX: Final = 40_000
@@ -256,6 +258,21 @@ def counts_time_twice() -> Any:
     return patch.object(LogTime, "_follow", follow)
 
 
+def contradicts_itself_while_segments_are_removed() -> Any:
+    """A repair takes it for a contradiction that the log forgets the epochs of a segment."""
+    return patch.object(segment_repair, "_check_as_seen", lambda replica, segment, seen: None)
+
+
+def cuts_behind_what_is_bad() -> Any:
+    """A log that is cut where bad batches lie ends behind them."""
+
+    def locate_end(self: Segment, offset: int) -> tuple[int, int]:
+        position, header = self.locate(offset)
+        return position, header.base_offset
+
+    return patch.object(Segment, "locate_end", locate_end)
+
+
 MUTANTS: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
@@ -278,6 +295,8 @@ MUTANTS: dict[str, Callable[[], Any]] = {
         revives_what_a_failed_reset_has_left,
         takes_the_older_state_of_compaction_for_the_one_on_disk,
         counts_time_twice,
+        contradicts_itself_while_segments_are_removed,
+        cuts_behind_what_is_bad,
     )
 }
 

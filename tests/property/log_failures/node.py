@@ -37,7 +37,8 @@ from jetstream_server.replication.closing import close_cleanly
 from jetstream_server.replication.core.incompleteness import incompleteness_recorded
 from jetstream_server.replication.core.messages import LeaderSnapshot, OutOfRange
 from jetstream_server.replication.core.replica import Replica
-from jetstream_server.replication.core.restart_trust import judge
+from jetstream_server.replication.core.restart_trust import Trust, judge
+from jetstream_server.replication.drivers.membership import _problem
 from jetstream_server.replication.found_logs import flush_what_earlier_runs_left, open_log
 from jetstream_server.replication.run_record import RunRecordFile
 from tests.property.log_failures.compacted import (
@@ -69,8 +70,10 @@ class Node:
     because an operation was interrupted. `noted`, `flushed`: the offsets up to which the log must
     reach after a kill and after a power failure. `recorded_start`: durably."""
 
-    def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        self.disk = FailingDisk()
+    def __init__(
+        self, tell: Callable[[str], None] = lambda _: None, disk: FailingDisk | None = None
+    ) -> None:
+        self.disk = disk or FailingDisk()
         self.disk.make_directory(FOLDER)
         self.disk.fsync_directory(FOLDER)
         self.disk.fsync_directory("/")
@@ -118,18 +121,6 @@ class Node:
         log = self.log
         return None if log is None or log.offline_reason else log
 
-    @property
-    def may_be_reset(self) -> bool:
-        """Not if the log was not opened for want of something else than its device."""
-        log = self.log
-        if log is None:
-            return False
-        try:
-            log.health.require_recoverable()
-        except StorageError:
-            return False
-        return True
-
     # The process and the machine.
 
     def start(self, dice: Random) -> None:
@@ -159,7 +150,7 @@ class Node:
         )  # fmt: skip
         flush_what_earlier_runs_left([log], Inline())
         problem = log.offline_reason or log.incomplete_reason
-        trust = judge(runs.record, self._session, {STREAM.id: problem})
+        trust = judge(runs.record, self._session, {STREAM.id: _problem(replica)})
         check(bool(trust.distrusted) or not was_suspect, "a log that has failed is trusted")
         self._tell(
             f"  found [{log.log_start_offset}, {log.log_end_offset}), flushed "
@@ -167,6 +158,7 @@ class Node:
         )
         if not unreadable_reason:
             self._found(log, problem, may_be_torn=bool(trust.distrusted) and self._has_lost_power)
+            self._judged(log, trust)
         self._has_lost_power = False
         # What is copied now in place of what was lost would be the same under the same epoch.
         self.epoch += bool(problem)
@@ -459,6 +451,13 @@ class Node:
         finally:
             self.disk.set_aside(log.directory)
 
+    def _judged(self, log: CommitLog, trust: Trust) -> None:
+        """Compare what the node says of its log with what it has to say."""
+
+    def _check_producers(self, log: CommitLog) -> None:
+        if not self._remembered.sent:
+            check_producers(log)
+
     # Inside.
 
     @property
@@ -531,7 +530,8 @@ class Node:
         """From now on the log is what it holds."""
         found = self._content(log, self.now, self._read(log))
         # What its first segment may still hide. (A deleted log may have come back in its place.)
-        first = min((segment.base_offset for segment in log.damage.segments()), default=0)
+        bases = [segment.base_offset for segment in log.damage.segments()]
+        first = min(bases, default=found.end)
         hidden = [each for each in self.now.batches if each[1] <= found.start]
         self._remembered.removed.update(hidden)
         below = tuple(each for each in hidden if each[0] >= first)
@@ -568,8 +568,7 @@ class Node:
         for each in batches:
             epoch = log.epochs.epoch_at(each.header.base_offset)
             check(epoch == self.epochs[mark_of(each)], "it has another epoch")
-        if not self._remembered.sent:
-            check_producers(log)
+        self._check_producers(log)
         if found.end < self.now.end or matching is not self.now:
             self.others.append(self.now)
         below = tuple(each for each in matching.batches if each[1] <= found.start)
