@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
-from jetstream_protocol.batch import Batch, iterate
+from jetstream_protocol.batch import Batch, BatchHeader, iterate
 from jetstream_protocol.errors import (
     CorruptBatchError,
     DivergedError,
@@ -44,7 +44,7 @@ from jetstream_server.replication.core.restart_trust import Trust
 from jetstream_server.replication.drivers import segment_repair
 from jetstream_server.replication.drivers.healing import Healing
 from jetstream_server.replication.drivers.segment_repair import SegmentRepair
-from tests.property.log_failures.compacted import Content, check, mark_of
+from tests.property.log_failures.compacted import Content, Stored, check, mark_of
 from tests.property.log_failures.disk import FailingDisk
 from tests.property.log_failures.node import FOLDER, ME, STREAM, Node
 from tests.simulation.disk import File, Killed
@@ -53,7 +53,7 @@ from tests.unit.replication.cores import nodes
 
 LOG = f"{FOLDER}/{STREAM.id}"
 COMPACTED = replace(STREAM, was_compacted=True)
-ROUNDS_MAX = 10
+ROUNDS_MAX = 60
 
 
 class WatchedDisk(FailingDisk):
@@ -191,13 +191,7 @@ class DamagedNode(Node):
         base_offset = base_offset_of(name)
         assert base_offset is not None
         data = bytes(file.data)
-        found = [
-            each
-            for each in walk_past_damage(
-                lambda at, length: data[at : at + length], len(data), base_offset
-            )
-            if not isinstance(each, Bad)
-        ]
+        found = _valid(data, base_offset)
         if not found:
             return
         first = dice.randrange(len(found))
@@ -212,7 +206,7 @@ class DamagedNode(Node):
             for _ in range(dice.choice([1, 1, 20])):
                 file.data[begin + dice.randrange(length)] ^= 1 << dice.randrange(8)
         for at, each in bad:
-            stored, mark = data[at : at + each.length], b"%06d" % each.append_timestamp
+            stored, mark = data[at : at + each.length], _mark(each)
             self._rots.append(Rot(file, at, stored, mark))
             self._tell(f"  offset {each.base_offset} in {name}")
 
@@ -470,22 +464,43 @@ class DamagedNode(Node):
         data = bytes(self.disk.file(segment.path).data[: segment.size])
         bad = {rot.mark for rot in self._bad()}
         left = {first for first, _, mark in self.now.batches if mark in bad}
-        for each in walk_past_damage(lambda at, length: data[at : at + length], len(data), 0):
-            if not isinstance(each, Bad):
-                left.add(each[1].base_offset)
-        return left
+        return left | {header.base_offset for _, header in _valid(data, segment.base_offset)}
 
     def _content(self, log: CommitLog, known: Content, batches: Sequence[Batch]) -> Content:
         found = super()._content(log, known, batches)
         there = {first for first, *_ in found.batches}
-        unread = [
-            each
-            for each in known.batches
-            if each[0] in self._rows.unread and each[0] not in there
-            and each[1] > found.start and each[1] <= found.end
-        ]  # fmt: skip
+        lost = self._rows.unread - there
+        if not lost:
+            return found
+        # Out-of-date marks hide what is good.
+        hidden = [each for each in self._valid_in(log) if each[0] in lost]
+        lost -= {first for first, *_ in hidden}
+        unread = [*hidden, *(each for each in known.batches if each[0] in lost)]
+        unread = [each for each in unread if found.start < each[1] <= found.end]
         return replace(found, batches=tuple(sorted((*found.batches, *unread))))
+
+    def _valid_in(self, log: CommitLog) -> list[Stored]:
+        """The valid batches in the log's files."""
+        found = []
+        for segment in log.damage.segments():
+            if self.disk.exists(segment.path):
+                data = bytes(self.disk.file(segment.path).data[: segment.size])
+                found += [
+                    (header.base_offset, header.next_offset, _mark(header))
+                    for _, header in _valid(data, segment.base_offset)
+                ]
+        return found
 
     def _check_producers(self, log: CommitLog) -> None:
         if not self._rows.unread and not self._may_forget_producers:
             super()._check_producers(log)
+
+
+def _valid(data: bytes, base_offset: int) -> list[tuple[int, BatchHeader]]:
+    """Position and header of each valid batch in a segment."""
+    walked = walk_past_damage(lambda at, length: data[at : at + length], len(data), base_offset)
+    return [each for each in walked if not isinstance(each, Bad)]
+
+
+def _mark(header: BatchHeader) -> bytes:
+    return b"%06d" % header.append_timestamp

@@ -420,6 +420,7 @@ class Node:
             return
         was = (self.noted, self.flushed)
         self.noted = self.flushed = 0
+        self.recorded_start = min(self.recorded_start, log.log_start_offset)
         try:
             log.salvage()
         except StorageError as error:
