@@ -148,7 +148,9 @@ def _recover(
     if not segments:
         found.offline_reason, found.lacks_beginning = loss, bool(loss)
         return
-    hole = recorded.first_loss({s.base_offset: s.size for s in segments}, segments[0].base_offset)
+    sizes = {segment.base_offset: segment.size for segment in segments}
+    losses = (recorded.first_loss(sizes, segments[0].base_offset), _first_cut_short(found))
+    hole = min((loss for loss in losses if loss is not None), default=None)
     if hole is not None:
         del segments[max(sum(s.base_offset <= hole[0] for s in segments), 1) :]
     is_trusted = clean and not loss and hole is None and _agrees(recorded, segments[-1])
@@ -187,6 +189,28 @@ def _is_start_unknown(found: Recovered) -> bool:
     is_in_doubt = recorded.is_nothing or recorded.mark & Mark.INCOMPLETE
     reason = found.offline_reason or found.incomplete_reason
     return bool(reason and begins_late and is_in_doubt and not found.lacks_beginning)
+
+
+def _first_cut_short(found: Recovered) -> tuple[int, str] | None:
+    """The first sealed segment whose batches end too early, of those that were being rewritten, so
+    that their length is not on record: base offset and problem. **safety** Readers would get what
+    is left, and the next segment, without a word. (They notice everything else.)"""
+    listed = (found.recorded.checkpoint and found.recorded.checkpoint.segments) or ()
+    ends = {base: next_offset for base, next_offset, size in listed if size < 0}
+    start = found.recorded.log_start_offset or 0
+    for segment in found.segments[:-1]:
+        base_offset, next_offset = segment.base_offset, ends.get(segment.base_offset, 0)
+        if next_offset <= start:
+            continue
+        try:
+            end = segment.last_offset_end()
+        except (CorruptBatchError, OSError):
+            continue
+        if end < next_offset:
+            return base_offset, (
+                f"the segment with the offsets [{base_offset}, {next_offset}) ends at offset {end}"
+            )
+    return None
 
 
 def _loss_at_beginning(directory: str, found: Recovered) -> str:

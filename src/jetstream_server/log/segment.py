@@ -287,6 +287,15 @@ class Segment:
             self._last_timestamp = timestamps[-1] if timestamps else noted
         return self._last_timestamp
 
+    def last_offset_end(self) -> int:
+        """The offset behind the last batch in the file."""
+        index, end = self.index, self.base_offset
+        start = index.entry(len(index) - 1)[1] if len(index) else 0
+        for _, header in self.headers(start, self.size):
+            end = header.next_offset
+        self.unload_index()
+        return end
+
     def find_timestamp(self, timestamp: WallUs) -> BatchHeader | None:
         """The first batch appended at `timestamp` or later; None: all are older."""
         index = self.index

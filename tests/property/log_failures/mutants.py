@@ -12,6 +12,7 @@ from jetstream_protocol.batch import BatchHeader
 from jetstream_protocol.errors import StorageFullError
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
+from jetstream_server.log import recovery
 from jetstream_server.log.checkpointer import LogCheckpointer
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.compaction.log_compaction import LogCompaction
@@ -273,6 +274,11 @@ def cuts_behind_what_is_bad() -> Any:
     return patch.object(Segment, "locate_end", locate_end)
 
 
+def takes_what_is_left_of_a_rewritten_segment_for_all_of_it() -> Any:
+    """A segment whose length is not on record may end anywhere."""
+    return patch.object(recovery, "_first_cut_short", lambda found: None)
+
+
 MUTANTS: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
@@ -297,6 +303,7 @@ MUTANTS: dict[str, Callable[[], Any]] = {
         counts_time_twice,
         contradicts_itself_while_segments_are_removed,
         cuts_behind_what_is_bad,
+        takes_what_is_left_of_a_rewritten_segment_for_all_of_it,
     )
 }
 

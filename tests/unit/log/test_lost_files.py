@@ -441,3 +441,19 @@ def test_the_folder_of_a_release_without_the_record_is_believed_as_it_is(
     assert reopen(old, clean=clean).log_start_offset == 8, "it removed files before it said so"
     disk.remove(SECOND)
     assert reopen(disk, clean=clean).lacks_beginning, "from its first start here on it is recorded"
+
+
+@pytest.mark.parametrize("left", [0, 2 * LENGTH])
+def test_a_segment_that_is_cut_between_batches_while_it_is_rewritten_is_missing_records(
+    disk: MemoryDisk, left: int
+) -> None:
+    """Its length is not on record then."""
+    log = fill(disk)
+    log.flush()
+    log.damage.begin_swap(log.damage.segments()[1])
+    disk = disk.killed()
+    assert not reopen(disk).offline_reason
+    disk.put(SECOND, disk.files("/17")[SECOND.rpartition("/")[2]][:left])
+    again = reopen(disk)
+    assert f"[4, 8) ends at offset {4 + left // LENGTH}" in again.offline_reason
+    assert again.log_end_offset == 4 + left // LENGTH
