@@ -43,7 +43,7 @@ from jetstream_server.security.waits import Waits, Watch
 
 DECISIONS_MAX = 100_000
 EXPIRY_CHECK_SECONDS = 0.25
-CLOSE_SECONDS = 0.25
+CLOSE_SECONDS, CLOSE_STEPS = 0.25, 10
 """From the end of a token to that of its connections: errors of waiting requests arrive first."""
 BYTES_USUAL = 1024 * 1024
 """Length of an answer, in bytes, if the request sets no limit."""
@@ -100,6 +100,8 @@ class AccessControl:
         self.generation = 0
         self._waits = Waits()
         self._closers: list[Callable[[], None]] = []
+        self._valid: set[str] = set()  # ids of tokens, at the last change
+        self._ending: set[str] = set()  # ids of those that ended since CLOSE_SECONDS
 
     # Identity.
 
@@ -174,8 +176,11 @@ class AccessControl:
         return self.applies_to(identity) and identity.principal == ANONYMOUS.principal
 
     def has_ended(self, identity: Identity) -> bool:
-        """Whether the caller's token was revoked or has expired."""
-        return identity.token is not None and not self._authenticator.is_valid(identity.token)
+        """Whether the caller's token was revoked or has expired, at least CLOSE_SECONDS ago."""
+        token = identity.token
+        if token is None or self._authenticator.is_valid(token):
+            return False
+        return token.id not in self._valid and token.id not in self._ending
 
     def _is_current(self, identity: Identity) -> bool:
         if identity.token is not None:
@@ -312,10 +317,23 @@ class AccessControl:
         self._next_expiry = min(
             (token.expires_at_us for token in tokens if token.expires_at_us > now_us), default=None
         )
+        valid = {token.id for token in tokens if not token.is_expired(now_us)}
+        ended, self._valid = self._valid - valid, valid
         if self.enabled:
+            self._ending |= ended
             self._waits.check_again()
-            for close_ended in self._closers:
-                asyncio.get_running_loop().call_later(CLOSE_SECONDS, close_ended)
+            self._close(ended, CLOSE_STEPS)
+
+    def _close(self, ended: set[str], steps: int) -> None:
+        """Close the connections of tokens that ended now, after so many parts of CLOSE_SECONDS. A
+        stall of the loop counts as one part: what waited has its turns before."""
+        if steps:
+            pause = CLOSE_SECONDS / CLOSE_STEPS
+            asyncio.get_running_loop().call_later(pause, self._close, ended, steps - 1)
+            return
+        self._ending -= ended
+        for close_ended in self._closers:
+            close_ended()
 
     async def watch_expiry(self) -> None:
         """Call `changed` whenever a token expires."""

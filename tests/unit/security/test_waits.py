@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -203,9 +204,10 @@ async def test_an_answer_that_waits_for_its_turn_ends_with_the_right_to_it() -> 
         await later
 
 
+@pytest.mark.parametrize("stall_seconds", [0, 0.05])
 @on_loop
 async def test_the_end_of_a_token_ends_what_waits_and_then_its_connections(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, stall_seconds: float
 ) -> None:
     monkeypatch.setattr(access_control, "EXPIRY_CHECK_SECONDS", 0.001)
     monkeypatch.setattr(access_control, "CLOSE_SECONDS", 0.001)
@@ -217,6 +219,9 @@ async def test_the_end_of_a_token_ends_what_waits_and_then_its_connections(
             with house.access.while_allowed_to_read(CALLER, Orders()):
                 await asyncio.Event().wait()
         except UnauthenticatedError:
+            time.sleep(stall_seconds)  # noqa: ASYNC251  All timers of the loop are due now.
+            for _ in range(3):
+                await asyncio.sleep(0)  # As if others had the turn to send.
             happened.append("refused")
 
     def close() -> None:
@@ -234,3 +239,27 @@ async def test_the_end_of_a_token_ends_what_waits_and_then_its_connections(
     await waiting
     assert happened == ["refused", "closed"]
     watching.cancel()
+
+
+@on_loop
+async def test_the_change_before_does_not_close_what_ends_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A token ends just when the connections of one that ended before are closed."""
+    monkeypatch.setattr(access_control, "CLOSE_SECONDS", 0.1)
+    before = Token("1" * 12, "user:y", "", WallUs(0), expires_at_us=WallUs(0))
+    house, seen = House(), asyncio.Queue[list[bool]]()
+    callers = (Identity("user:y", token=before), CALLER)
+    house.access.closes(lambda: seen.put_nowait([house.access.has_ended(c) for c in callers]))
+    house.state = house.state.with_token(before)
+    house.access.changed()
+    async with asyncio.timeout(30):
+        for _ in range(2):  # The changes so far.
+            await seen.get()
+        house.state = house.state.without_token(before.id)
+        house.access.changed()
+        await asyncio.sleep(0.05)
+        house.state = house.state.without_token(TOKEN.id)
+        house.access.changed()
+        assert await seen.get() == [True, False]
+        assert await seen.get() == [True, True]
