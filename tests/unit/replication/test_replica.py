@@ -376,6 +376,37 @@ def test_what_was_appended_before_the_disk_was_full_is_missed_when_it_is_gone(fl
     assert "in this boot of the machine" in again.offline_reason
 
 
+def test_where_a_gap_found_no_room_nothing_counts_as_committed_that_comes_there_later() -> None:
+    """After an unclean election other records may come there."""
+    disk = FaultyDisk(MemoryDisk())
+    metadata = replace(stream(), was_compacted=True)
+    epoch = metadata.leader_epoch
+
+    def opened() -> Replica:
+        log = CommitLog.open(disk, "/1", clean=False)
+        return Replica(metadata, log, node_id=1, incarnation=10)
+
+    def take(data: bytes, high_watermark: int) -> None:
+        asked = replica.position()
+        assert asked is not None
+        snapshot = LeaderSnapshot(high_watermark, 0, metadata.stream_epoch)
+        replica.accept(Records(asked, snapshot, LogSlice("", 0, len(data), 0, 0)), data, 0)
+
+    replica = opened()
+    replica.update(metadata, nodes(), 0)
+    take(stamped(0, epoch=epoch), 1)
+    gap = encode([b"v"], b"a", after_gap=True)
+    gap.stamp(10, epoch, 0)
+    disk.fail("write", ".log", errno.ENOSPC)
+    with pytest.raises(StorageFullError):
+        take(gap.to_bytes(), 11)
+    disk.heal()
+    take(stamped(1, epoch=epoch, records=12), 1)
+    for each in (replica, opened()):
+        assert (each.log.log_end_offset, each.log.committed_below) == (13, 1)
+    assert opened().high_watermark == 1
+
+
 @pytest.mark.parametrize(
     ("compacted", "high_watermark", "taken"),
     [(True, 10, True), (True, 9, False), (False, 10, False)],

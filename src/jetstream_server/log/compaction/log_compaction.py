@@ -14,7 +14,7 @@ the renames are synced: a pass that did not get so far is repeated.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 
 from jetstream_protocol.errors import StorageError, StorageFullError, UnavailableError
@@ -253,6 +253,18 @@ class LogCompaction:
         if offset > self.state.committed_below:
             with self._mutex:
                 self._begin(replace(self.state, committed_below=offset))
+
+    def not_appended(self, log_end_offset: int) -> None:
+        """Note that an append has failed: nothing from this offset on is in the log.
+
+        **safety** After an unclean election other records may come there. These do not count as
+        committed because the missing ones did.
+        """
+        with suppress(StorageError), self._mutex:
+            if self.state.committed_below > log_end_offset:
+                self._state = self.state.cut_to(log_end_offset)
+                self._is_in_doubt = True  # The file still says more.
+                self._write(self._state)
 
     def opened(self, *, is_rebuilt: bool) -> None:
         """Write the state if recovery rebuilt it. is_rebuilt: the file was lost."""

@@ -451,6 +451,7 @@ class Replica:
                     )
                 except JetstreamError:
                     self.log.note_end()  # Batches in earlier segments stay, and count.
+                    self.log.compaction.not_appended(self.log.log_end_offset)
                     raise
                 self.log.note_end()
             case Truncate(offset):
