@@ -57,6 +57,8 @@ class Bounds:
 class End:
     log_end_offset: int
     boot_id: str
+    is_cut: bool = False
+    """The log was being cut there. No fsync may have covered the cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,8 @@ def encode_bounds(owner: bytes, bounds: Bounds) -> bytes:
     return _slot(_BOUNDS_MAGIC, bounds.mark, owner, rest)
 
 
-def encode_end(owner: bytes, log_end_offset: int, boot_id: bytes) -> bytes:
-    return _slot(_END_MAGIC, 0, owner, _END.pack(log_end_offset, boot_id))
+def encode_end(owner: bytes, log_end_offset: int, boot_id: bytes, *, is_cut: bool = False) -> bytes:
+    return _slot(_END_MAGIC, int(is_cut), owner, _END.pack(log_end_offset, boot_id))
 
 
 def decode(data: bytes, owner: bytes) -> Offsets:
@@ -96,8 +98,9 @@ def decode(data: bytes, owner: bytes) -> Offsets:
             bounds = Bounds(start, flushed, Mark(flags))
     found = _read(data[END_AT:FILE_BYTES], _END_MAGIC, owner)
     if found is not None:
-        log_end_offset, boot_id = _END.unpack(found[1])
-        end = End(log_end_offset, boot_id.rstrip(b"\0").decode("ascii", "replace"))
+        flags, rest = found
+        log_end_offset, boot_id = _END.unpack(rest)
+        end = End(log_end_offset, boot_id.rstrip(b"\0").decode("ascii", "replace"), flags == 1)
     return Offsets(bounds, end, _damage(data, bounds, end))
 
 

@@ -40,6 +40,13 @@ class Recorded:
         )
 
     @property
+    def may_be_cut(self) -> bool:
+        """Whether an earlier process may have cut the log, and not synced that. Only its own notes
+        tell; without boot ids there are none."""
+        end = None if self.offsets is None else self.offsets.end
+        return bool(self.boot_id) and (end is None or end.is_cut)
+
+    @property
     def mark(self) -> Mark:
         bounds = None if self.offsets is None else self.offsets.bounds
         return Mark.NONE if bounds is None else bounds.mark

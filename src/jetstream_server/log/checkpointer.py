@@ -174,7 +174,7 @@ class LogCheckpointer:
         start = min(self._log.log_start_offset, end_offset)
         flushed = min(self._log.flushed_offset, end_offset)
         with self._health.changing("noting the end of"):
-            self._offsets.write_end(end_offset)
+            self._offsets.write_end(end_offset, is_cut=True)
             self._offsets.write_bounds(Bounds(start, flushed, self._mark), durable=True)
 
     def emptying(self, offset: int) -> None:

@@ -62,8 +62,9 @@ class OffsetsFile:
             self._written[BOUNDS_AT] = encode_bounds(self._owner, found.bounds)
             self.bounds = found.bounds
         if found.end is not None and found.end.boot_id.encode() == self._boot_id != b"":
-            end_offset = found.end.log_end_offset
-            self._written[END_AT] = encode_end(self._owner, end_offset, self._boot_id)
+            end_offset, is_cut = found.end.log_end_offset, found.end.is_cut
+            slot = encode_end(self._owner, end_offset, self._boot_id, is_cut=is_cut)
+            self._written[END_AT] = slot
             self.end_offset = end_offset
         if is_in_doubt:
             self._in_doubt.update(self._written)
@@ -82,10 +83,13 @@ class OffsetsFile:
         if durable:
             self._sync()
 
-    def write_end(self, log_end_offset: int) -> None:
-        is_known = log_end_offset == self.end_offset and END_AT not in self._in_doubt
-        if self._boot_id and not is_known:
-            self._write(END_AT, encode_end(self._owner, log_end_offset, self._boot_id))
+    def write_end(self, log_end_offset: int, *, is_cut: bool = False) -> None:
+        """is_cut: the log is about to be cut there."""
+        if not self._boot_id:
+            return
+        slot = encode_end(self._owner, log_end_offset, self._boot_id, is_cut=is_cut)
+        if slot != self._written.get(END_AT) or END_AT in self._in_doubt:
+            self._write(END_AT, slot)
             self.end_offset = log_end_offset
 
     def create(self) -> None:

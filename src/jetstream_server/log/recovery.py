@@ -163,6 +163,10 @@ def _recover(
         # **safety** An fsync of a killed process may have failed, and nobody may have noted that.
         found.is_in_doubt = not recorded.boot_id or recorded.may_be_same_boot
         _Scan(disk, directory, found, producers, offsets).run(interval_bytes)
+        if recorded.may_be_cut and segments:
+            # **safety** Otherwise a power failure could bring back what was cut off, before records
+            # in later segments.
+            disk.fsync(segments[-1].path)
     if hole is not None:
         found.offline_reason = f"{directory}: {hole[1]}"
     if loss:
@@ -334,8 +338,8 @@ class _Scan:
         found.tail, found.epochs = self._tail, self._epochs
         found.producers = self._producers.finish(segments, self._start, self._tail, self._epochs)
         flushed = recorded.flushed_offset
-        # **safety** Not only what reaches beyond it: a segment that ends there may have been cut,
-        # and the process killed before it synced that.
+        # **safety** Not only what reaches beyond it: a failed append may have been cut off behind a
+        # segment that ends there, and the process killed before it synced that.
         found.unsynced_from = next(
             (i for i, s in enumerate(segments) if s.next_offset >= flushed),
             len(segments),

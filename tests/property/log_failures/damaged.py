@@ -192,8 +192,8 @@ class DamagedNode(Node):
         assert base_offset is not None
         data = bytes(file.data)
         found = _valid(data, base_offset)
-        if not found:
-            return
+        if not found or found[-1][1].base_offset >= self.now.end:
+            return  # What a failed append has left is not known.
         first = dice.randrange(len(found))
         begin, header = found[first]
         if dice.random() < 0.25:

@@ -12,6 +12,7 @@ from jetstream_protocol.batch import BatchHeader
 from jetstream_protocol.errors import StorageFullError
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
+from jetstream_protocol.logfiles.recorded import Recorded
 from jetstream_server.log import recovery
 from jetstream_server.log.checkpointer import LogCheckpointer
 from jetstream_server.log.commit_log import CommitLog
@@ -225,6 +226,11 @@ def takes_what_a_killed_process_has_cut_for_synced() -> Any:
     return patch.object(_Scan, "run", scan)
 
 
+def leaves_what_a_killed_process_has_cut_to_the_next_flush() -> Any:
+    """A start does not sync it."""
+    return patch.object(Recorded, "may_be_cut", property(lambda self: False))
+
+
 def revives_what_a_failed_reset_has_left() -> Any:
     """The segments are in the log until those that retention took out are removed."""
     restart_at = LogStorage.restart_at
@@ -298,6 +304,7 @@ MUTANTS: dict[str, Callable[[], Any]] = {
         forgets_gaps_before_the_log_is_cut,
         takes_the_older_checkpoint_for_the_one_on_disk,
         takes_what_a_killed_process_has_cut_for_synced,
+        leaves_what_a_killed_process_has_cut_to_the_next_flush,
         revives_what_a_failed_reset_has_left,
         takes_the_older_state_of_compaction_for_the_one_on_disk,
         counts_time_twice,

@@ -400,6 +400,7 @@ class Node:
         asked = replica.position()
         assert asked is not None
         answer = OutOfRange(asked, LeaderSnapshot(1 << 20, offset, STREAM.stream_epoch))
+        self._remembered.may_be_read_anew = True
         is_done = self._lowering(
             Content(offset, offset), 0, lambda: replica.accept(answer, b"", MonotonicUs(0))
         )
@@ -409,7 +410,7 @@ class Node:
             check(not (replica.needs_rebuild or replica.has_failed), "it was begun anew")
             self.noted = self.flushed = self.recorded_start = offset
             self.others.clear()
-            self._remembered.removed.clear()
+            self._remembered.emptied()
             self._rows.cut_to(0)
             self._rebuilt()
 
@@ -439,7 +440,7 @@ class Node:
         """Delete the log. What that leaves is put away, and the log begins empty."""
         log = self._log
         self._deleted += [*self.others, self.now]
-        self._remembered.removed.clear()
+        self._remembered.emptied()
         self.now, self.others, self.replica, self._pass = Content(), [], None, None
         self.noted = self.flushed = self.recorded_start = 0
         self._rebuilt()

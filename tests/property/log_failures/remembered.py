@@ -3,8 +3,8 @@
 What is promised (docs/guarantees.md, log/producers.py):
 
 * A message id is a duplicate of the last record that has it, if the window has not passed since the
-  record was appended, also if compaction has removed it. (A log that has failed is read anew: it
-  may know only what it holds.)
+  record was appended, also if compaction has removed it. (A log that has failed, or whose reset was
+  interrupted, is read anew: it may know only what it holds.)
 * So is a batch of a producer that may still be in flight: one of the last five that it has sent.
 * Nothing else is taken for stored: no record that was truncated or reset away.
 * A producer's next batch is let in, and none that is older, or behind a gap.
@@ -52,12 +52,19 @@ class Remembered:
         self.sent: dict[bytes, Sent] = {}
         self.removed: set[Stored] = set()
         """What retention has removed, and what may be known all the same."""
+        self.may_be_read_anew = False
+        """Whether a reset has begun, and taken the checkpoint that vouches for what is known."""
         self._firsts = {(producer_id, 0) for producer_id in PRODUCERS}
         self._reached: dict[int, int] = {}
 
     def epoch(self, epoch: int, log_end_offset: int) -> int:
         """The epoch to append under: what one has put at an offset is not replaced under it."""
         return epoch + (self._reached.get(epoch, 0) > log_end_offset)
+
+    def emptied(self) -> None:
+        """Note that the log is empty, and knows nothing."""
+        self.removed.clear()
+        self.may_be_read_anew = False
 
     def reached(self, epoch: int, log_end_offset: int) -> None:
         self._reached[epoch] = max(self._reached.get(epoch, 0), log_end_offset)
@@ -117,13 +124,14 @@ class Remembered:
         if self.sent:
             in_front = self.removed.union(*hidden)
             known = sorted({*content.batches, *(b for b in in_front if b[1] <= content.start)})
-            self._check_ids(log, known, found, now_us, is_suspect)
+            is_read_anew = is_suspect or self.may_be_read_anew
+            self._check_ids(log, known, found, now_us, is_read_anew)
             for producer_id in PRODUCERS:
                 self._check_producer(log, producer_id, content.batches, known, now_us)
 
     def _check_ids(
         self, log: CommitLog, stored: Sequence[Stored], found: Sequence[Batch], now_us: int,
-        is_suspect: bool,
+        is_read_anew: bool,
     ) -> None:  # fmt: skip
         start = log.log_start_offset
         there = {offset for batch in found for offset in batch.offsets() if offset >= start}
@@ -136,7 +144,7 @@ class Remembered:
             known = log.producers.offset_of(message_id, MonotonicUs(now_us))
             is_there = known is None or known in [offset for offset, _ in with_it]
             check(is_there, f"it takes {message_id!r} for stored at {known}")
-            held = [e for e in with_it if e[0] in there or (e[0] >= start and not is_suspect)]
+            held = [e for e in with_it if e[0] in there or (e[0] >= start and not is_read_anew)]
             if not held:
                 continue
             last, appended_us = held[-1]

@@ -177,6 +177,22 @@ def test_a_truncation_that_was_killed_is_synced_before_what_follows_it() -> None
         assert values_of(again) == expected(log.log_end_offset), (operations, is_killed)
 
 
+def test_a_start_syncs_what_a_killed_truncation_has_cut() -> None:
+    """Otherwise it could come back between new records, of which none was flushed either."""
+    for operations in range(8):
+        memory = MemoryDisk()
+        log = reopen(memory)
+        append(log, 3)
+        log.flush()
+        memory.crash_after = memory.operations + operations
+        with suppress(Killed):
+            log.truncate(1)
+        killed = memory.killed()
+        log = reopen(killed)
+        again = reopen(killed.power_failed(lambda n: 0), "another")
+        assert again.log_end_offset == log.log_end_offset, operations
+
+
 def test_a_folder_that_was_made_in_part_is_deleted() -> None:
     disk = FaultyDisk(MemoryDisk())
     log = reopen(disk)
