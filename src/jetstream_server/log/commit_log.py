@@ -230,7 +230,7 @@ class CommitLog:
 
         leader_epoch: the epoch under which the batches were fetched; none may be newer. gaps_below:
         the offset below which gaps of compaction may lie; there may be none above. now_us: given if
-        the leader has just appended the batches. Raises CorruptBatchError when the bytes are not
+        the leader has just appended the last one. Raises CorruptBatchError when the bytes are not
         whole valid batches, DivergedError when the batches do not continue this log, and
         CannotDecryptError when this node could not read them: nothing is appended then. Raises
         StorageFullError, StorageError: batches written to segments before the failure stay.
@@ -249,7 +249,7 @@ class CommitLog:
             self._write(segment, (memoryview(data)[start:end],))
             self._wrote(segment, headers[:count])
             with self._noting:
-                self.producers.note_all(headers[:count], data, start, now_us, decrypted)
+                self.producers.note_all(headers, count, data, start, now_us, decrypted)
             start, headers = end, headers[count:]
 
     def _wrote(self, segment: Segment, headers: list[BatchHeader]) -> None:

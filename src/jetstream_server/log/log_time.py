@@ -3,7 +3,8 @@
 Append timestamps come from the leaders' wall clocks, which may be hours apart. So the time between
 two batches is taken from:
 
-    appended here, or fetched at once   this node's monotonic clock
+    appended here, or fetched at once   this node's monotonic clock; of several batches in one
+                                        answer only the last one is new
     read back from disk, or copied      their timestamps, if one leader made both; else no time:
     long after they were appended       the difference may be that of two clocks
     since the last batch                this node's monotonic clock
@@ -12,7 +13,8 @@ Invariants.
 * It never falls from batch to batch.
 * **safety** It never runs ahead of real time: otherwise message ids would be forgotten within their
   window. It may run behind: a node does not count the time while it was down. (If a wall clock
-  is set during a leadership, later copies of the log measure that time wrongly.)
+  is set during a leadership, later copies of the log measure that time wrongly, and so does an
+  answer with batches of before and after it.)
 
 The time of the first batch is its own timestamp, only as an origin. This module reads no clock:
 callers pass monotonic times (µs).
@@ -40,6 +42,13 @@ class LogTimeImage(NamedTuple):
     leader_epoch: int = NO_EPOCH
 
 
+def passed_between(one: BatchHeader, other: BatchHeader) -> int:
+    """The µs between two batches of one leader; 0: they are of two."""
+    if one.leader_epoch != other.leader_epoch:
+        return 0
+    return max(0, other.append_timestamp - one.append_timestamp)
+
+
 class LogTime:
     """Receives the batches that matter, in order. Others may be left out."""
 
@@ -55,10 +64,13 @@ class LogTime:
             self._read_at_us = now_us
         return LogTimeUs(self.image.time_us + max(0, now_us - self._read_at_us))
 
-    def appended(self, header: BatchHeader, now_us: MonotonicUs) -> LogTimeUs:
-        """The time of a batch that has just been made."""
-        time_us = self._origin(header) if self._is_new else self.now(now_us)
-        self._follow(header, time_us, now_us)
+    def appended(self, header: BatchHeader, now_us: MonotonicUs, age_us: int = 0) -> LogTimeUs:
+        """The time of a batch that was made `age_us` ago. **safety** That much must not count again
+        when the batches behind it are copied."""
+        before_us = now_us if self._read_at_us is None else self._read_at_us
+        made_us = max(before_us, MonotonicUs(now_us - age_us))
+        time_us = self._origin(header) if self._is_new else self.now(made_us)
+        self._follow(header, time_us, made_us)
         return time_us
 
     def copied(self, header: BatchHeader) -> LogTimeUs:

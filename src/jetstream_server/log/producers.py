@@ -46,7 +46,7 @@ from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError, OutOfSequenceError
 from jetstream_protocol.producer_batch import BATCHES_IN_FLIGHT_MAX
 from jetstream_protocol.types import MonotonicUs
-from jetstream_server.log.log_time import LogTime, LogTimeImage, LogTimeUs
+from jetstream_server.log.log_time import LogTime, LogTimeImage, LogTimeUs, passed_between
 
 PRODUCERS_MAX: Final = 10_000
 """Per stream: about 10 MiB. Above it the producer that was silent longest is forgotten."""
@@ -178,17 +178,21 @@ class Producers:
 
     # Called at every append, truncation and reset.
 
-    def note(self, header: BatchHeader, body: bytes, now_us: MonotonicUs | None = None) -> None:
+    def note(
+        self, header: BatchHeader, body: bytes, now_us: MonotonicUs | None = None, age_us: int = 0
+    ) -> None:
         """Note an appended batch. body: as stored, with or without padding. now_us: given if the
-        batch has just been made; None: it was made some time ago."""
-        time_us = self.note_header(header, now_us)
+        batch was made `age_us` ago; None: it was made some time ago."""
+        time_us = self.note_header(header, now_us, age_us)
         if self.window_us and may_hold_ids(header):
             self.note_ids(header, body, time_us)
 
-    def note_header(self, header: BatchHeader, now_us: MonotonicUs | None = None) -> LogTimeUs:
+    def note_header(
+        self, header: BatchHeader, now_us: MonotonicUs | None = None, age_us: int = 0
+    ) -> LogTimeUs:
         """Note everything except the message ids. Returns the log's time, for `note_ids`."""
         time = self._time
-        time_us = time.copied(header) if now_us is None else time.appended(header, now_us)
+        time_us = time.copied(header) if now_us is None else time.appended(header, now_us, age_us)
         if header.producer_id >= 0:
             self._note_batch(header, time_us)
         return time_us
@@ -290,21 +294,24 @@ class Producers:
     def note_all(
         self,
         headers: Sequence[BatchHeader],
+        count: int,
         data: bytes,
         start: int,
         now_us: MonotonicUs | None = None,
         decrypted: Mapping[int, bytes] = NOTHING,
     ) -> None:
-        """Note appended batches that stand back to back in `data`, from `start` on; see `note`.
-        decrypted: batches that are encrypted in `data` and may hold ids, by base offset."""
-        for header in headers:
+        """Note the first `count` batches of those that a leader sent together; see `note`. They
+        stand back to back in `data`, from `start` on. now_us: given if the last of all was just
+        made. decrypted: batches that are encrypted in `data` and may hold ids, by base offset."""
+        for header in headers[:count]:
             if header.producer_id >= 0 or may_hold_ids(header):
+                age_us = passed_between(header, headers[-1])
                 plain = decrypted.get(header.base_offset)
                 if plain is not None:
-                    self.note(decode_header(plain), plain[HEADER_BYTES:], now_us)
+                    self.note(decode_header(plain), plain[HEADER_BYTES:], now_us, age_us)
                 else:
                     body = start + HEADER_BYTES
-                    self.note(header, data[body : body + header.body_length], now_us)
+                    self.note(header, data[body : body + header.body_length], now_us, age_us)
             start += header.length
 
     def clear(self) -> None:

@@ -163,9 +163,10 @@ def _recover(
         # **safety** An fsync of a killed process may have failed, and nobody may have noted that.
         found.is_in_doubt = not recorded.boot_id or recorded.may_be_same_boot
         _Scan(disk, directory, found, producers, offsets).run(interval_bytes)
-        if recorded.may_be_cut and segments:
+        if recorded.may_be_cut and segments and not found.offline_reason:
             # **safety** Otherwise a power failure could bring back what was cut off, before records
-            # in later segments.
+            # in later segments. Cut again: if an fsync has failed, another one may do nothing.
+            disk.truncate(segments[-1].path, segments[-1].size)
             disk.fsync(segments[-1].path)
     if hole is not None:
         found.offline_reason = f"{directory}: {hole[1]}"

@@ -13,7 +13,7 @@ from jetstream_protocol.errors import StorageFullError
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
 from jetstream_protocol.logfiles.recorded import Recorded
-from jetstream_server.log import recovery
+from jetstream_server.log import producers, recovery
 from jetstream_server.log.checkpointer import LogCheckpointer
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.compaction.log_compaction import LogCompaction
@@ -26,6 +26,7 @@ from jetstream_server.log.segment import Segment
 from jetstream_server.log.storage import LogStorage
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import segment_repair
+from tests.property.log_failures.disk import FailingDisk
 from tests.property.log_failures.history import run_seed
 
 SEEDS_MAX: Final = 40_000
@@ -265,6 +266,27 @@ def counts_time_twice() -> Any:
     return patch.object(LogTime, "_follow", follow)
 
 
+def counts_the_age_of_a_batch_twice() -> Any:
+    """Of several batches in one answer, all were made just now."""
+    return patch.object(producers, "passed_between", lambda one, other: 0)
+
+
+def syncs_a_cut_without_cutting_again() -> Any:
+    """A file is not truncated to the length that it has."""
+    truncate = FailingDisk.truncate
+
+    def shorten(self: FailingDisk, path: str, size: int) -> None:
+        if self.size(path) != size:
+            truncate(self, path, size)
+
+    return patch.object(FailingDisk, "truncate", shorten)
+
+
+def repairs_what_is_not_damaged_any_more() -> Any:
+    """A segment that was cut before it was looked at is repaired all the same."""
+    return patch.object(segment_repair, "_check_is_damaged", lambda log, segment: None)
+
+
 def contradicts_itself_while_segments_are_removed() -> Any:
     """A repair takes it for a contradiction that the log forgets the epochs of a segment."""
     return patch.object(segment_repair, "_check_as_seen", lambda replica, segment, seen: None)
@@ -308,6 +330,9 @@ MUTANTS: dict[str, Callable[[], Any]] = {
         revives_what_a_failed_reset_has_left,
         takes_the_older_state_of_compaction_for_the_one_on_disk,
         counts_time_twice,
+        counts_the_age_of_a_batch_twice,
+        syncs_a_cut_without_cutting_again,
+        repairs_what_is_not_damaged_any_more,
         contradicts_itself_while_segments_are_removed,
         cuts_behind_what_is_bad,
         takes_what_is_left_of_a_rewritten_segment_for_all_of_it,

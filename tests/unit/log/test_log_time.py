@@ -156,6 +156,31 @@ def test_time_that_a_saved_memory_has_counted_is_not_counted_again(disk: MemoryD
     assert not is_known(again, b"a", 20 * SECOND + 1)
 
 
+def test_the_age_of_batches_that_came_with_a_newer_one_is_not_counted_again(
+    disk: MemoryDisk, log: CommitLog
+) -> None:
+    """A follower that stood still gets them at once, and copies the next one late."""
+    follower = open_log(MemoryDisk())
+
+    def take(now_us: int | None) -> None:
+        slice_ = log.read(follower.log_end_offset, 1 << 20, log.log_end_offset)
+        assert slice_ is not None
+        follower.append_replica(log.pread(slice_), now_us=now_us)
+
+    append(log, message(b"a"), 1, 100 * HOUR, now_us=0)
+    take(0)
+    append(log, message(b"b"), 1, 100 * HOUR + 60 * SECOND, now_us=60 * SECOND)
+    append(log, encode([b"x"], b"s"), 1, 100 * HOUR + 100 * SECOND, now_us=100 * SECOND)
+    take(100 * SECOND)
+    assert is_known(follower, b"b", 180 * SECOND)
+    assert not is_known(follower, b"b", 180 * SECOND + 1)
+    append(log, message(b"c"), 1, 100 * HOUR + 101 * SECOND, now_us=101 * SECOND)
+    take(None)
+    assert is_known(follower, b"a", 0)
+    assert is_known(follower, b"a", 19 * SECOND)
+    assert not is_known(follower, b"a", 19 * SECOND + 1)
+
+
 def test_time_is_not_counted_again_for_batches_that_were_cut_off(log: CommitLog) -> None:
     append(log, message(b"a"), 1, 100 * HOUR, now_us=0)
     append(log, message(b"b"), 1, 100 * HOUR + SECOND, now_us=SECOND)

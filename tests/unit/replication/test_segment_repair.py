@@ -14,6 +14,9 @@ import pytest
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import NodeId
+from jetstream_server.log import damage
+from jetstream_server.log.inspection import Inspected
+from jetstream_server.log.segment import Segment
 from jetstream_server.metadata.state.commands import (
     FEATURE_LEVEL_MAX,
     FenceNode,
@@ -105,6 +108,37 @@ async def test_a_segment_that_retention_removes_meanwhile_contradicts_nobody(
         cast(Dial, None), ThreadPoolExecutor(1),
     )  # fmt: skip
     with pytest.raises(UnavailableError, match="cut or closed while it was repaired"):
+        await repair.repair(replica, found.base_offset)
+    await repair.close()
+    replicas.close()
+
+
+@on_loop
+async def test_a_segment_that_is_cut_before_it_is_looked_at_is_not_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has become the last one, which no other file can replace."""
+    node = Node(tmp_path / "streams", segment_bytes=2000, nodes=3)
+    node.cluster.register(1)
+    replicas = node.start()
+    replica = node.create(replicas=(0, 1, 2))
+    log = replica.log
+    for number in range(40):
+        node.append(replica, b"value %d" % number)
+    rot(sorted(tmp_path.rglob("*.log"))[0])
+    (found,) = find(node.disk, log)
+    replica.stream = replace(replica.stream, leader=NodeId(1))
+
+    def view(segment: Segment) -> Inspected:
+        log.truncate(0)
+        return damage.view(segment)
+
+    monkeypatch.setattr(segment_repair, "view", view)
+    repair = SegmentRepair(
+        node.disk, node.cluster.registry, NodeIdentity(0, 1, "cluster", b"secret"),
+        cast(Dial, None), ThreadPoolExecutor(1),
+    )  # fmt: skip
+    with pytest.raises(UnavailableError, match="cut before its repair"):
         await repair.repair(replica, found.base_offset)
     await repair.close()
     replicas.close()

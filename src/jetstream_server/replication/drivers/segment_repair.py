@@ -16,6 +16,7 @@ import structlog
 
 from jetstream_protocol.errors import DivergedError, JetstreamError, UnavailableError
 from jetstream_protocol.types import NodeId
+from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.damage import view
 from jetstream_server.log.disk import Disk, storage_error
 from jetstream_server.log.epochs import LeaderEpochCache
@@ -67,6 +68,7 @@ class SegmentRepair:
         if log.damage.is_last(segment):
             log.roll()  # This was not possible when the damage was found.
         seen = await self._in_thread(view, segment)
+        _check_is_damaged(log, segment)
         problems: list[JetstreamError | OSError] = []
         for node_id in self._sources(replica):
             try:
@@ -179,6 +181,12 @@ class SegmentRepair:
             return await loop.run_in_executor(self._thread, function, *arguments)
         except OSError as error:
             raise storage_error(error, "repairing") from error
+
+
+def _check_is_damaged(log: CommitLog, segment: Segment) -> None:
+    """Check that the segment, as it was seen, is to be repaired, and can be swapped."""
+    if not segment.bad or log.damage.is_last(segment):
+        raise UnavailableError("the segment was cut before its repair")
 
 
 def _check_as_seen(replica: Replica, segment: Segment, seen: Inspected) -> None:
