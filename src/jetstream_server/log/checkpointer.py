@@ -11,7 +11,7 @@ mutex. Methods raise StorageError, StorageFullError.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Protocol
 
 from jetstream_protocol.errors import StorageFullError
@@ -137,6 +137,9 @@ class LogCheckpointer:
             self.note_all()
         except StorageFullError:
             pass  # The older record stays valid; it only says less.
+        if self._storage.checkpoint.log_start_offset < self._log.log_start_offset:
+            with suppress(StorageFullError):
+                self.save()  # A reset that was interrupted has taken the one that said so.
         # An earlier run may have died while it removed the mark, if nothing was flushed since.
         self._may_be_marked = self._log.flushed_offset == self._log.log_start_offset
 
@@ -194,7 +197,9 @@ class LogCheckpointer:
             # not have been opened.)
             self.note_bounds(durable=True)
         if len(self._storage.segments) or is_offline:
-            self._save(LogCheckpoint(segments=()))  # The old one is not true any more.
+            # The old one is not true any more. Its start stays: the mark may be torn.
+            start = min(self._storage.checkpoint.log_start_offset, offset)
+            self._save(LogCheckpoint(log_start_offset=start, recovery_point=start, segments=()))
         self._may_be_marked = True
         with self._health.changing("resetting"):
             self._offsets.write_end(0)

@@ -403,6 +403,7 @@ class DamagedNode(Node):
             first
             for first, end, mark in self.now.batches
             if mark in bad
+            and end > log.log_start_offset
             and not any(m.start_offset <= first and end <= m.end_offset for m in log.damage.ranges)
         ]
 

@@ -282,6 +282,17 @@ def syncs_a_cut_without_cutting_again() -> Any:
     return patch.object(FailingDisk, "truncate", shorten)
 
 
+def forgets_where_a_log_starts_that_is_to_be_emptied() -> Any:
+    """The checkpoint says nothing of it from then on."""
+    save = LogCheckpointer._save
+
+    def forget(self: LogCheckpointer, checkpoint: LogCheckpoint) -> None:
+        is_empty = not checkpoint.segments and not checkpoint.epochs
+        save(self, LogCheckpoint(segments=()) if is_empty else checkpoint)
+
+    return patch.object(LogCheckpointer, "_save", forget)
+
+
 def repairs_what_is_not_damaged_any_more() -> Any:
     """A segment that was cut before it was looked at is repaired all the same."""
     return patch.object(segment_repair, "_check_is_damaged", lambda log, segment: None)
@@ -332,6 +343,7 @@ MUTANTS: dict[str, Callable[[], Any]] = {
         counts_time_twice,
         counts_the_age_of_a_batch_twice,
         syncs_a_cut_without_cutting_again,
+        forgets_where_a_log_starts_that_is_to_be_emptied,
         repairs_what_is_not_damaged_any_more,
         contradicts_itself_while_segments_are_removed,
         cuts_behind_what_is_bad,

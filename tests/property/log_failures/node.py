@@ -419,13 +419,13 @@ class Node:
         log = self._log
         if not (log.is_damaged or log.health.has_failed):
             return
-        was = (self.noted, self.flushed)
-        self.noted = self.flushed = 0
+        was, self.noted, self.flushed = (self.noted, self.flushed), 0, 0
         self.recorded_start = min(self.recorded_start, log.log_start_offset)
         try:
             log.salvage()
         except StorageError as error:
             self._tell(f"  {error.message}")
+            self.others.append(self._content(log, self.now, self._read(log)))
             return
         if self.online is None:
             self.noted, self.flushed = was

@@ -16,6 +16,7 @@ from jetstream_server.log.disk import Buffer
 from jetstream_server.log.offsets_file import OffsetsFile
 from tests.support.log_batches import batch, values_of
 from tests.support.log_disk import FaultyDisk, Killed, MemoryDisk
+from tests.support.log_start import advance_log_start
 
 
 def reopen(disk: FaultyDisk | MemoryDisk, boot_id: str = "boot") -> CommitLog:
@@ -175,6 +176,31 @@ def test_a_truncation_that_was_killed_is_synced_before_what_follows_it() -> None
         again = reopen(killed.power_failed(lambda n: 0), "another")
         assert again.offline_reason == "", (operations, is_killed)
         assert values_of(again) == expected(log.log_end_offset), (operations, is_killed)
+
+
+@pytest.mark.parametrize("starts_before", [False, True])
+@pytest.mark.parametrize("offset", [2, 9])
+def test_a_log_that_was_to_be_emptied_knows_its_start_though_a_power_failure_tears_the_mark(
+    offset: int, starts_before: bool
+) -> None:
+    is_there = 0
+    for operations in range(6):
+        memory = MemoryDisk()
+        log = reopen(memory)
+        log.append(batch(records=4), leader_epoch=1, timestamp_us=0)
+        advance_log_start(log, 3)
+        memory.crash_after = memory.operations + operations
+        with suppress(Killed):
+            log.reset(offset)
+        killed, start = memory.killed(), min(3, offset)
+        if starts_before:
+            start = reopen(killed).log_start_offset
+        killed.write("/17.offsets", 0, [bytes(8)])
+        again = reopen(killed, "another")
+        if again.log_end_offset == 4:
+            assert again.log_start_offset >= start, operations
+            is_there += 1
+    assert is_there
 
 
 def test_a_start_syncs_what_a_killed_truncation_has_cut() -> None:
