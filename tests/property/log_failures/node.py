@@ -400,7 +400,6 @@ class Node:
         asked = replica.position()
         assert asked is not None
         answer = OutOfRange(asked, LeaderSnapshot(1 << 20, offset, STREAM.stream_epoch))
-        self._remembered.may_be_read_anew = True
         is_done = self._lowering(
             Content(offset, offset), 0, lambda: replica.accept(answer, b"", MonotonicUs(0))
         )
@@ -476,12 +475,13 @@ class Node:
     def _lowering(
         self, after: Content, end: int, operation: Callable[[], object], *, is_durable: bool = True
     ) -> bool:
-        """Do what makes the log shorter: nothing behind `end` is promised meanwhile. Returns
-        whether it succeeded."""
+        """Cut the log: nothing behind `end` is promised meanwhile. Returns whether it was cut."""
         was = (self.now, self.noted, self.flushed, self.recorded_start)
+        known, self._remembered.may_be_read_anew = self._remembered.may_be_read_anew, True
         self.noted, self.flushed = min(self.noted, end), min(self.flushed, end)
         self.recorded_start = min(self.recorded_start, after.start)
         is_done = self._change(after, operation, is_durable=is_durable)
+        self._remembered.may_be_read_anew = known or not is_done
         if not is_done and self.online and self.now == was[0]:
             _, self.noted, self.flushed, self.recorded_start = was
         return is_done

@@ -3,8 +3,8 @@
 What is promised (docs/guarantees.md, log/producers.py):
 
 * A message id is a duplicate of the last record that has it, if the window has not passed since the
-  record was appended, also if compaction has removed it. (A log that has failed, or whose reset was
-  interrupted, is read anew: it may know only what it holds.)
+  record was appended, also if compaction has removed it. (A log that has failed, or whose cut
+  or reset was interrupted, is read anew: it may know only what it holds.)
 * So is a batch of a producer that may still be in flight: one of the last five that it has sent.
 * Nothing else is taken for stored: no record that was truncated or reset away.
 * A producer's next batch is let in, and none that is older, or behind a gap.
@@ -53,7 +53,7 @@ class Remembered:
         self.removed: set[Stored] = set()
         """What retention has removed, and what may be known all the same."""
         self.may_be_read_anew = False
-        """Whether a reset has begun, and taken the checkpoint that vouches for what is known."""
+        """A cut or a reset has begun: the file of what is known may not fit the checkpoint."""
         self._firsts = {(producer_id, 0) for producer_id in PRODUCERS}
         self._reached: dict[int, int] = {}
 
