@@ -184,8 +184,7 @@ class Checker:
             )
         self._check_start(node_id, log)
         self._world.is_changed = True
-        start = entries[0].base_offset if entries else log.log_end_offset
-        shadow.clear(start if log.lacks_beginning else log.log_start_offset)
+        shadow.begin(log, entries)
         before: Entry | None = None
         for entry in entries:
             self._match(node_id, before, entry)

@@ -124,7 +124,7 @@ class CompactingChecker(Checker):
         if not is_damaged and shadow.entries and shadow.end_offset > log.log_end_offset:
             raise Violation(f"node {node_id} lost what it held although only its process died")
         self._check_start(node_id, log)
-        shadow.clear(log.log_start_offset)
+        shadow.begin(log, entries)
         for entry in entries:
             shadow.append(entry)
         self._held[node_id] = held = Held()

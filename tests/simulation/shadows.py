@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from jetstream_protocol.batch import BatchHeader, crc32c
@@ -89,6 +90,12 @@ class Shadow:
     def cut(self, end_offset: int) -> None:
         while self.entries and self.entries[-1].next_offset > end_offset:
             del self.ends[self.entries.pop().next_offset]
+
+    def begin(self, log: CommitLog, entries: Sequence[Entry]) -> None:
+        """Forget all; what the log holds now are `entries`. If it lacks its beginning, it says that
+        it starts earlier."""
+        first = entries[0].base_offset if entries else log.log_end_offset
+        self.clear(first if log.lacks_beginning else log.log_start_offset)
 
     def clear(self, start_offset: int) -> None:
         self.entries = []
