@@ -59,13 +59,15 @@ class Worker:
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit on its way."""
+    """A commit on its way. place: of the reader that has sent it; when its member gets the stream
+    anew, that is another reader."""
 
     member: str
     generation: int
     stream: int
     offset: int
     revision: int
+    place: Place = field(repr=False, compare=False)
 
 
 class World:
@@ -258,7 +260,7 @@ class World:
     def send(self, worker: Worker, stream: int) -> None:
         place = worker.held[stream]
         self.network.append(
-            Commit(worker.id, worker.generation, stream, place.position, place.revision)
+            Commit(worker.id, worker.generation, stream, place.position, place.revision, place)
         )
 
     def a_commit_arrives(self) -> None:
@@ -284,16 +286,18 @@ class World:
             return
         for worker in self.workers:
             place = worker.held.get(commit.stream)
-            if worker.id == commit.member and place is not None and outcome.entry is not None:
+            if place is commit.place and outcome.entry is not None:
                 said = self.log[outcome.entry.revision][1]
                 assert isinstance(said, Commit)
-                if said.member == worker.id:  # Its own, perhaps of which it had heard nothing.
+                if said.place is place:  # Its own, perhaps of which it had heard nothing.
                     place.revision = max(place.revision, outcome.entry.revision)
+                elif place.revision == commit.revision:
+                    self.lost(worker)  # Another reader's, perhaps this member's of before.
 
     def refused(self, commit: Commit) -> None:
         for worker in self.workers:
             place = worker.held.get(commit.stream)
-            is_present = worker.id == commit.member and worker.generation == commit.generation
+            is_present = place is commit.place and worker.generation == commit.generation
             if is_present and place is not None and place.revision == commit.revision:
                 self.lost(worker)
 
