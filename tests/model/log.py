@@ -49,7 +49,11 @@ class ModelLog:
     lacks_beginning = is_lost = is_start_unknown = False
     tombstones_gone_below = copied_under = committed_below = 0
     producers = SimpleNamespace(window_us=0)
-    compaction = SimpleNamespace(tombstones_gone_below=0, note_copied_under=lambda offset: None)
+    compaction = SimpleNamespace(
+        tombstones_gone_below=0,
+        note_copied_under=lambda offset: None,
+        not_appended=lambda offset: None,
+    )
 
     def __init__(self, entries: Sequence[Entry] = (), flushed_offset: int = 0) -> None:
         self.entries = tuple(entries)

@@ -192,6 +192,7 @@ class NatsSocket(asyncio.Transport):
                 self.sids[int(fields[-1])] = fields[0]
             elif verb == b"UNSUB":
                 self.sids.pop(int(rest.split(b" ")[0]), None)
+                self._process.silences += 1
             elif verb == b"PING":
                 self.send(b"PONG\r\n", self._server.world.between(30, 300))
             at = following

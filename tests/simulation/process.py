@@ -84,6 +84,8 @@ class Process:
         self.replicas: ReplicaManager | None = None
         self.serves = False
         """Its data plane takes connections."""
+        self.silences = 0
+        """How often it has unsubscribed, or dropped a delivery, because it had no lease."""
         self._stack = AsyncExitStack()
         self._starting: asyncio.Task[None] | None = None
 
@@ -194,6 +196,7 @@ class Process:
     def _may_feed(self) -> bool:
         may_feed = self.ingest.may_feed()
         if not may_feed:
+            self.silences += 1
             self.world.count("lease lapsed on delivery")
         return may_feed
 

@@ -10,6 +10,7 @@ from jetstream_protocol.errors import (
     NotEnoughReplicasAfterAppendError,
     UnknownOutcomeError,
 )
+from jetstream_protocol.types import NO_NODE
 from tests.simulation.nats import DELIVERY_US
 from tests.simulation.producers import FIRST_REPLY
 
@@ -36,9 +37,10 @@ class Publishers:
         """Those that nobody has answered at all."""
         self.running = True
         self.pause_us = 60_000
-        self._asked_at_rest: dict[int, int] = {}
-        """Publishes at rest that the leader heard, and its epoch. What only others hear, who stand
-        by, is dropped without an answer if the hand-over is given up."""
+        self._asked_at_rest: dict[int, tuple[int, int]] = {}
+        """Publishes at rest that were on their way to the leader, its epoch, and how often it had
+        fallen silent. What only others hear, who stand by, is dropped without an answer if the
+        hand-over is given up."""
 
     def publish_forever(self) -> None:
         if not self.running:
@@ -68,12 +70,17 @@ class Publishers:
             self.doubtful.update(dict.fromkeys(heard))
             self._silent.update(dict.fromkeys(heard))
         if asking and stream.stream.leader in nodes:
-            self._asked_at_rest.update(dict.fromkeys(ids, stream.stream.leader_epoch))
+            self._asked_at_rest.update(dict.fromkeys(ids, self._leadership()))
 
     def unanswered_at_rest(self) -> list[int]:
-        """Of those that asked at rest, under the leader that leads still."""
-        asked, leader_epoch = self._asked_at_rest, self._stream.stream.leader_epoch
-        return [number for number in self._silent if asked.get(number) == leader_epoch]
+        """Of those that asked at rest, under the leader that leads still, and never fell silent."""
+        asked, leadership = self._asked_at_rest, self._leadership()
+        return [number for number in self._silent if asked.get(number) == leadership]
+
+    def _leadership(self) -> tuple[int, int]:
+        stream, cluster = self._stream.stream, self._stream.cluster
+        process = cluster.machines[stream.leader].process if stream.leader != NO_NODE else None
+        return stream.leader_epoch, -1 if process is None else process.silences
 
     def take_numbers(self, count: int) -> tuple[int, ...]:
         """Numbers that no other publish has."""

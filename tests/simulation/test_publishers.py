@@ -24,8 +24,10 @@ class Nats:
         return self.nodes
 
 
-def publishers_of(nats: Nats) -> Publishers:
+def publishers_of(nats: Nats, leading: SimpleNamespace | None = None) -> Publishers:
+    process = leading or SimpleNamespace(silences=0)
     stream = SimpleNamespace(
+        cluster=SimpleNamespace(machines=[SimpleNamespace(process=process)]),
         world=World(1),
         nats=nats,
         subject=b"orders",
@@ -57,3 +59,13 @@ def test_only_the_leader_owes_an_answer() -> None:
     nats.nodes = [1, 0]
     publishers.publish(2, asking=True)
     assert publishers.unanswered_at_rest() == [3, 4]
+
+
+def test_a_leader_that_fell_silent_since_owes_no_answer() -> None:
+    leading = SimpleNamespace(silences=2)
+    publishers = publishers_of(Nats(), leading)
+    publishers.running = False
+    publishers.publish(1, asking=True)
+    leading.silences = 3
+    publishers.publish(1, asking=True)
+    assert publishers.unanswered_at_rest() == [1]
