@@ -155,17 +155,22 @@ def test_after_a_reset_without_room_no_power_failure_empties_the_log() -> None:
         assert values_of(again) == expected(4), operations
 
 
+def killed_in_a_truncation(operations: int) -> MemoryDisk:
+    """A flushed log of three records was to be cut to one; so many operations were done."""
+    memory = MemoryDisk()
+    log = reopen(memory)
+    append(log, 3)
+    log.flush()
+    memory.crash_after = memory.operations + operations
+    with suppress(Killed):
+        log.truncate(1)
+    return memory.killed()
+
+
 def test_a_truncation_that_was_killed_is_synced_before_what_follows_it() -> None:
     """Whether the next segment is flushed by the same process or by the one after it."""
     for operations, is_killed in product(range(8), (False, True)):
-        memory = MemoryDisk()
-        log = reopen(memory)
-        append(log, 3)
-        log.flush()
-        memory.crash_after = memory.operations + operations
-        with suppress(Killed):
-            log.truncate(1)
-        killed = memory.killed()
+        killed = killed_in_a_truncation(operations)
         log = reopen(killed)
         log.roll()
         if is_killed:
@@ -206,14 +211,7 @@ def test_a_log_that_was_to_be_emptied_knows_its_start_though_a_power_failure_tea
 def test_a_start_syncs_what_a_killed_truncation_has_cut() -> None:
     """Otherwise it could come back between new records, of which none was flushed either."""
     for operations in range(8):
-        memory = MemoryDisk()
-        log = reopen(memory)
-        append(log, 3)
-        log.flush()
-        memory.crash_after = memory.operations + operations
-        with suppress(Killed):
-            log.truncate(1)
-        killed = memory.killed()
+        killed = killed_in_a_truncation(operations)
         log = reopen(killed)
         again = reopen(killed.power_failed(lambda n: 0), "another")
         assert again.log_end_offset == log.log_end_offset, operations

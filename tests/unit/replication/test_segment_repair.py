@@ -27,13 +27,34 @@ from jetstream_server.metadata.state.commands import (
 )
 from jetstream_server.net.frame_connection import Dial, FrameConnection
 from jetstream_server.net.node_link import NodeIdentity
+from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import segment_repair
 from jetstream_server.replication.drivers.segment_repair import SegmentRepair
+from jetstream_server.replication.replica_manager import ReplicaManager
 from tests.support.log_batches import batch
 from tests.support.loops import on_loop
 from tests.support.node import Node
 from tests.support.repairing import find
 from tests.support.rot import rot
+
+
+@asynccontextmanager
+async def repair_of(node: Node, dial: Dial | None = None) -> AsyncIterator[SegmentRepair]:
+    """The node's repairs. dial: None: nobody is to be dialled."""
+    identity, executor = NodeIdentity(0, 1, "cluster", b"secret"), ThreadPoolExecutor(1)
+    repair = SegmentRepair(node.disk, node.cluster.registry, identity, cast(Dial, dial), executor)
+    try:
+        yield repair
+    finally:
+        await repair.close()
+
+
+def started(tmp_path: Path) -> tuple[Node, ReplicaManager, Replica]:
+    """Node 0, one of three, with a stream on all of them; node 1 is there as well."""
+    node = Node(tmp_path / "streams", segment_bytes=2000, nodes=3)
+    node.cluster.register(1)
+    replicas = node.start()
+    return node, replicas, node.create(replicas=(0, 1, 2))
 
 
 @on_loop
@@ -64,14 +85,10 @@ async def test_a_node_that_is_removed_before_its_turn_is_no_source(tmp_path: Pat
         cluster.do(RemoveNode(node_id=NodeId(2)))
         raise ConnectionRefusedError("refused")
 
-    repair = SegmentRepair(
-        node.disk, cluster.registry, NodeIdentity(0, 1, "cluster", b"secret"), refuse,
-        ThreadPoolExecutor(1),
-    )  # fmt: skip
-    with pytest.raises(UnavailableError, match="node 1: refused; node 2: it was removed"):
-        await repair.repair(replica, found.base_offset)
+    async with repair_of(node, refuse) as repair:
+        with pytest.raises(UnavailableError, match="node 1: refused; node 2: it was removed"):
+            await repair.repair(replica, found.base_offset)
     assert dialled == 1
-    await repair.close()
     replicas.close()
 
 
@@ -79,10 +96,7 @@ async def test_a_node_that_is_removed_before_its_turn_is_no_source(tmp_path: Pat
 async def test_a_segment_that_retention_removes_meanwhile_contradicts_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = Node(tmp_path / "streams", segment_bytes=2000, nodes=3)
-    node.cluster.register(1)
-    replicas = node.start()
-    replica = node.create(replicas=(0, 1, 2))
+    node, replicas, replica = started(tmp_path)
     log = replica.log
     for number in range(40):
         log.append(batch(b"value %d" % number), leader_epoch=100 + number, timestamp_us=number)
@@ -103,13 +117,9 @@ async def test_a_segment_that_retention_removes_meanwhile_contradicts_nobody(
         yield Source()
 
     monkeypatch.setattr(segment_repair, "reading_from", reading_from)
-    repair = SegmentRepair(
-        node.disk, node.cluster.registry, NodeIdentity(0, 1, "cluster", b"secret"),
-        cast(Dial, None), ThreadPoolExecutor(1),
-    )  # fmt: skip
-    with pytest.raises(UnavailableError, match="cut or closed while it was repaired"):
-        await repair.repair(replica, found.base_offset)
-    await repair.close()
+    async with repair_of(node) as repair:
+        with pytest.raises(UnavailableError, match="cut or closed while it was repaired"):
+            await repair.repair(replica, found.base_offset)
     replicas.close()
 
 
@@ -118,10 +128,7 @@ async def test_a_segment_that_is_cut_before_it_is_looked_at_is_not_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has become the last one, which no other file can replace."""
-    node = Node(tmp_path / "streams", segment_bytes=2000, nodes=3)
-    node.cluster.register(1)
-    replicas = node.start()
-    replica = node.create(replicas=(0, 1, 2))
+    node, replicas, replica = started(tmp_path)
     log = replica.log
     for number in range(40):
         node.append(replica, b"value %d" % number)
@@ -134,11 +141,7 @@ async def test_a_segment_that_is_cut_before_it_is_looked_at_is_not_repaired(
         return damage.view(segment)
 
     monkeypatch.setattr(segment_repair, "view", view)
-    repair = SegmentRepair(
-        node.disk, node.cluster.registry, NodeIdentity(0, 1, "cluster", b"secret"),
-        cast(Dial, None), ThreadPoolExecutor(1),
-    )  # fmt: skip
-    with pytest.raises(UnavailableError, match="cut before its repair"):
-        await repair.repair(replica, found.base_offset)
-    await repair.close()
+    async with repair_of(node) as repair:
+        with pytest.raises(UnavailableError, match="cut before its repair"):
+            await repair.repair(replica, found.base_offset)
     replicas.close()
