@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,6 +132,18 @@ def lateness() -> Iterator[Lateness]:
     lateness.start()
     yield lateness
     lateness.stop()
+
+
+@pytest.fixture
+def path_in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose disk is never late, for limits in seconds: another test may keep the disk busy
+    for longer. Where the machine has none, it is on disk."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

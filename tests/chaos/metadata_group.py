@@ -372,7 +372,8 @@ def returns(
             after = group.leader()
             stayed = after is leader and {node.term for node in group.nodes} == {term}
             disturbed += not stayed
-            tell(f"node {follower.node_id} {kind}: leader {after.node_id}, term {after.term}")
+            before = f"leader {leader.node_id}, term {term}"
+            tell(f"node {follower.node_id} {kind}: {before} -> {after.node_id}, {after.term}")
     return disturbed
 
 
