@@ -34,8 +34,8 @@ def test_a_frozen_leader_is_replaced_within_two_seconds(
 def test_a_follower_that_was_away_disturbs_no_leader(
     path_in_memory: Path, lateness: Lateness
 ) -> None:
-    """In every way, each in a group of its own: they all wait. A leader whose disk stands still is
-    silent, and is replaced; so the disk is one that does not."""
+    """In every way, each in a group of its own: they all wait. Nobody may wait for a disk then: if
+    the other follower did, the leader would hear no majority, and step down."""
 
     def disturbed(kind: str) -> int:
         folder = path_in_memory / kind.replace(" ", "-")
