@@ -90,6 +90,8 @@ class Checker:
         """Whether a disk has lost what was flushed, or failed to do something."""
         self.asks_all_replicas = False
         """Whether unclean elections do: not below a certain feature level."""
+        self._asked_all_replicas = False
+        """Whether the last one did: the level may have risen since."""
         self._chosen = NO_NODE
         """By the last lossy election, whose outcome is not settled yet."""
         self._begun_at = 0
@@ -522,6 +524,7 @@ class Checker:
         """All that were trusted are gone; what is lost may be lost only if they all lost it."""
         self._lossy_epoch = after.leader_epoch
         self._chosen = after.leader
+        self._asked_all_replicas = self.asks_all_replicas
         self._shadows[after.leader].marked = None  # It may be the best there is.
         self._settle(after)
 
@@ -541,7 +544,7 @@ class Checker:
             return
         self._world.count("lossy election with loss")
         self._lost_at_epoch = after.leader_epoch
-        if chosen.is_erased and self.asks_all_replicas:
+        if chosen.is_erased and self._asked_all_replicas:
             self._check_nobody_has_more(after, last)
         for node_id in self._eligible:
             if self._begun_at >= last.next_offset:
