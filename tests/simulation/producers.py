@@ -68,6 +68,16 @@ class Repeating:
         stream = self.stream
         stream.nats.publish(stream.subject, [(reply, header_block, value)])
 
+    def said(self, number: int, answer: dict[str, Any]) -> None:
+        """A process acknowledges an attempt; that is on its way to NATS."""
+        _, attempted = self._attempts[number - self._first_reply]
+        numbers = attempted.numbers if isinstance(attempted, Sent) else (attempted,)
+        count = answer.get("count", 1)
+        if count != len(numbers):
+            raise Violation(f"{attempted} was acknowledged as {answer}")
+        for offset, each in enumerate(numbers, answer["seq"] - count):
+            self.stream.checker.acknowledged(each, offset)
+
     def answered(self, number: int, payload: bytes) -> None:
         if self.stream.world.now < self.deaf_until:
             self.stream.world.count("answer lost")
@@ -142,11 +152,6 @@ class Producer:
                 self._world.count("producer began anew")
                 self._begin_anew()
             return
-        checker = self._all.stream.checker
-        if answer["count"] != len(attempted.numbers):
-            raise Violation(f"{attempted} was acknowledged as {answer}")
-        for offset, number in enumerate(attempted.numbers, answer["seq"] - answer["count"]):
-            checker.acknowledged(number, offset)
         if answer.get("duplicate"):
             self._world.count("duplicate batch acknowledged")
         if attempted.producer_id != self._id:
@@ -188,7 +193,6 @@ class Repeater:
     def answered(self, attempted: int, answer: dict[str, Any]) -> None:
         if "error" in answer:
             return
-        self._all.stream.checker.acknowledged(attempted, answer["seq"] - 1)
         if answer.get("duplicate"):
             self._world.count("duplicate message acknowledged")
         if attempted == self._number:

@@ -96,6 +96,8 @@ class Publishers:
         if "error" not in answer:
             checker.says_it_has(process.node_id, answer["seq"] - answer.get("count", 1))
         if number >= self._first + FIRST_REPLY:
+            if "error" not in answer:
+                self._stream.repeating.said(number, answer)
             return
         if "error" in answer:
             self.nacked += 1
