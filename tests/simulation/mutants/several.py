@@ -7,10 +7,11 @@ from typing import Any
 
 from jetstream_server.clocks import Clocks
 from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.membership import Membership
 from tests.simulation.mutants.installing import Patches, mutant
-from tests.simulation.runner import SEVERAL
+from tests.simulation.runner import OBSERVED, SEVERAL
 
 
 @mutant(kind=SEVERAL)
@@ -22,6 +23,12 @@ def shows_what_is_not_committed(patches: Patches) -> None:
         return read(self, offset, bytes_max, self.log.log_end_offset)
 
     patches.set(Replica, "_read", beyond)
+
+
+@mutant(kind=OBSERVED)
+def knows_all_histories_at_once(patches: Patches) -> None:
+    """A leader takes its log for the only one before every member of the ISR follows it."""
+    patches.set(LeaderState, "is_followed", True)
 
 
 @mutant(kind=SEVERAL)

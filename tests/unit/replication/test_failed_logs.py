@@ -239,6 +239,26 @@ async def test_a_damaged_log_says_how_far_it_reads_and_that_does_not_count(tmp_p
 
 
 @on_loop
+async def test_an_elected_log_that_a_full_disk_keeps_from_being_mended_has_failed(
+    tmp_path: Path,
+) -> None:
+    """So it is tried again: nothing else would make the node lead once there is room."""
+    bench = Bench(tmp_path, leads=False)
+    bench.replica.log._health._is_damaged = True
+    bench.replica.log.health.end("damaged")
+    bench.disk.fail("write_atomic", "checkpoint", errno.ENOSPC)
+    bench.do(TransferLeader(stream_id=bench.replica.stream.id, leader=ME))
+    assert bench.replica.leadership is None
+    assert bench.replica.has_failed
+    await eventually(lambda: bench.replica.needs_rebuild)
+    assert next_step(bench.replica) is Step.DISTRUST
+    bench.distrust()
+    bench.disk.heal()
+    bench.replica.revive()
+    assert not bench.replica.log.offline_reason
+
+
+@on_loop
 async def test_a_leader_whose_write_failed_leads_no_more_at_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path, leads=True)
     bench.disk.fail("write", ".log", errno.EIO)
@@ -518,7 +538,7 @@ async def test_a_failed_log_is_fetched_anew_after_a_restart(tmp_path: Path) -> N
 async def test_errors_that_are_not_storage_s_do_not_fail_a_replica(tmp_path: Path) -> None:
     bench = Bench(tmp_path, leads=True)
     with pytest.raises(JetstreamError):
-        bench.replica.read(99, 1)
+        bench.replica.read(0, 1, 99)
     assert not bench.replica.has_failed
 
 

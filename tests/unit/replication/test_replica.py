@@ -28,7 +28,7 @@ from tests.support.log_disk import FaultyDisk, MemoryDisk
 from tests.support.log_start import advance_log_start
 from tests.support.loops import on_loop
 from tests.support.node import Node, read_values
-from tests.unit.replication.cores import nodes, stream
+from tests.unit.replication.cores import nodes, request, stream
 
 
 @on_loop
@@ -279,6 +279,25 @@ async def test_a_replaced_leader_that_does_not_know_it_tells_nobody_that_there_i
         replica.read(beyond, 1 << 20, replica.stream.leader_epoch + 1)
     with pytest.raises(OffsetOutOfRangeError):
         replica.read(beyond, 1 << 20, replica.stream.leader_epoch)
+
+
+def test_a_leader_tells_nobody_what_does_not_exist_before_all_in_sync_follow_it() -> None:
+    """One that does not follow yet may be elected with more records of an earlier epoch, and commit
+    them, while this node has not heard that it was replaced."""
+    log = CommitLog.open(MemoryDisk(), "/1", clean=False)
+    for _ in range(4):
+        log.append(batch(b"x"), leader_epoch=2, timestamp_us=0)
+    replica = Replica(stream((0, 1, 2)), log, node_id=0, incarnation=10)
+    replica.update(stream((0, 1, 2)), nodes(), 0)
+    log.append(batch(b"of this epoch"), leader_epoch=3, timestamp_us=0)
+    replica.fetch(request(1, 4, last_epoch=2), 0)
+    assert replica.read(5, 1 << 20, 2) is None
+    assert replica.read(7, 1 << 20, 2) is None
+    replica.fetch(request(2, 4, last_epoch=2), 0)
+    with pytest.raises(DivergedError):
+        replica.read(5, 1 << 20, 2)
+    with pytest.raises(OffsetOutOfRangeError):
+        replica.read(7, 1 << 20, 2)
 
 
 def test_a_replica_that_has_gaps_knows_after_a_restart_that_they_are_committed(

@@ -161,6 +161,17 @@ class LeaderState:
         be below that until then: to say that it is the end would be wrong."""
         return self.high_watermark >= self.epoch_start_offset
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether every member of the ISR has cut off what contradicts this log. Until then one of
+        them may be elected, and commit records that earlier leaders sent it: then this node, which
+        may not have heard of it, must not tell their readers that they do not exist."""
+        return all(
+            self._followers[member].position >= self.epoch_start_offset
+            for member in self._in_sync.maximal
+            if member != self._node_id
+        )
+
     def check_end(self) -> None:
         """Raise UnavailableError until the end of what is committed is known."""
         if not self.knows_end:

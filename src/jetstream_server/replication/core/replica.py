@@ -196,8 +196,7 @@ class Replica:
         """Whether this replica may lead. **safety** A log that has failed or could not be opened
         does not lead, except the only replica's, which can still be read.
 
-        is_new: a leadership would begin. Damage is discarded then: the replica was elected by its
-        readable part.
+        is_new: a leadership begins: it was elected by its readable part, and damage is discarded.
         """
         log = self.log
         if self._is_only_one or not log.offline_reason:
@@ -207,8 +206,9 @@ class Replica:
         if is_new:
             try:
                 log.salvage()
-            except StorageError:
-                return False  # The log has failed, and reports it.
+            except StorageError as error:
+                log.health.fail(error.message)  # A full disk, too: what has failed is tried again.
+                return False
         return True
 
     # Role.
@@ -522,14 +522,15 @@ class Replica:
         """Locate whole committed batches from the one that holds `offset` on; None: not there yet.
 
         last_epoch: leader epoch of the record before `offset` as the reader saw it; -1: unknown.
-        is_leader: this node certainly leads, so nothing exists beyond its log. At another replica,
-        a reader may have seen more. Raises OffsetOutOfRangeError below the log start and beyond any
-        possible end, DivergedError when the reader's last record is not and cannot be in this log,
-        and the errors of `check_readable`.
+        is_leader: this node leads, and holds its lease. Elsewhere a reader may have seen more.
+        Raises OffsetOutOfRangeError below the log start and beyond any possible end, DivergedError
+        when the reader's last record is not and cannot be in this log, and the errors of
+        `check_readable`.
         """
         self.check_readable()
         if is_leader:
             check_epoch_known(self.stream, last_epoch)
+            is_leader = self.leadership is None or self.leadership.is_followed
         log = self.log
         if offset < log.log_start_offset:
             self.check_start()
