@@ -166,11 +166,7 @@ class LeaderState:
         """Whether every member of the ISR has cut off what contradicts this log. Until then one of
         them may be elected, and commit records that earlier leaders sent it: then this node, which
         may not have heard of it, must not tell their readers that they do not exist."""
-        return all(
-            self._followers[member].position >= self.epoch_start_offset
-            for member in self._in_sync.maximal
-            if member != self._node_id
-        )
+        return self._held_by_all(self.epoch_start_offset) == self.epoch_start_offset
 
     def check_end(self) -> None:
         """Raise UnavailableError until the end of what is committed is known."""
@@ -295,14 +291,19 @@ class LeaderState:
         log = self._log
         if not self.can_commit or log.offline_reason:
             return False
-        committed = log.flushed_offset if self.counts_flushed else log.log_end_offset
-        for member in self._in_sync.maximal:
-            if member != self._node_id:
-                committed = min(committed, self._followers[member].position)
+        own = log.flushed_offset if self.counts_flushed else log.log_end_offset
+        committed = self._held_by_all(own)
         if committed <= self.high_watermark:
             return False
         self.high_watermark = committed
         return True
+
+    def _held_by_all(self, offset: int) -> int:
+        """How far, up to `offset`, the positions of the others that may be in sync reach."""
+        for member in self._in_sync.maximal:
+            if member != self._node_id:
+                offset = min(offset, self._followers[member].position)
+        return offset
 
     def hear(self, follower: NodeId, *, is_silent: bool) -> None:
         """Note that a follower's node has fallen silent or is heard again (liveness.py)."""
