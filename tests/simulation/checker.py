@@ -7,7 +7,9 @@
 4. One process leads an epoch; its high watermark never falls.
 5. An acknowledged publish is committed at the offset it was told. No publish is committed twice,
    however often it was repeated; a producer's batches are committed in sequence, none left out.
-   Only what its leader cannot know may be stored anew: what retention has removed from its log.
+   Only what its leader cannot know may be stored anew: what retention has removed from its log,
+   and what stood in the log of a leader whose wall clock was set forward (copies made later take
+   that for time that has passed; see guarantees.md).
    Who acknowledges a publish, also once more, has it in its log, or retention has removed it.
 6. Who denies a publish has not stored it. Nobody takes a publish or answers one whose session the
    metadata group has ended, nor before it acts on the metadata that last said so, nor under a
@@ -77,6 +79,8 @@ class Checker:
         self._purged_below = 0
         self._removed: set[tuple[int, int]] = set()
         """Publishes and offsets they had before they were stored anew."""
+        self._aged_below = 0
+        """Where the log of a leader ended when its wall clock was set forward, at most."""
         self._commits: list[tuple[int, int]] = []
         """How far the log was committed, and in which leader epoch; both rise."""
         self._session_ended_at: dict[int, int] = {}
@@ -295,6 +299,11 @@ class Checker:
         self._world.is_changed = True
         self._shadows[node_id].clear(0)
 
+    def clock_set_forward(self, node_id: int) -> None:
+        """The wall clock of a node that leads. Later copies of its log take the step for time that
+        has passed, and forget the ids of what was in the log before."""
+        self._aged_below = max(self._aged_below, self._shadows[node_id].end_offset)
+
     def _match(self, node_id: int, before: Entry | None, entry: Entry) -> None:
         origin = self._origins.get((entry.leader_epoch, entry.base_offset))
         if origin is None or origin.entry != entry:
@@ -351,7 +360,7 @@ class Checker:
                         raise Violation(
                             f"publish {number} is committed at two offsets, {before} and {offset}"
                         )
-                    self._world.count("stored anew what had been removed")
+                    self._world.count("stored anew what was forgotten")
                     self._removed.add((number, before))
                 self._offsets[number] = offset
         if self.committed_end != high_watermark:
@@ -361,7 +370,7 @@ class Checker:
 
     def _is_forgotten(self, node_id: int, offset: int, log_start: int) -> bool:
         """Whether the leader's log cannot tell any more that a publish is there."""
-        return offset < log_start
+        return offset < log_start or offset < self._aged_below
 
     def _follow_producer(
         self, producer_id: int, sequence: int, base_offset: int, log_start: int
@@ -607,12 +616,12 @@ class Checker:
         """Every acknowledged publish is where it was said to be, byte for byte."""
         log = replica.log
         self._check_start(node_id, log)
-        found: dict[int, int] = {}
+        found: dict[int, list[int]] = {}
         for batch in batches_of(log):
             for offset, value in zip(batch.offsets(), batch.values(), strict=True):
-                found[int(value or b"")] = offset
+                found.setdefault(int(value or b""), []).append(offset)
         for number, offset in self.acked.items():
-            if offset >= log.log_start_offset and found.get(number) != offset:
+            if offset >= log.log_start_offset and offset not in found.get(number, ()):
                 raise Violation(
                     f"publish {number} was acknowledged at {offset}; on node {node_id} it is at "
                     f"{found.get(number)}"

@@ -475,10 +475,19 @@ class Faults:
 
     def set_clock(self, machine: Machine) -> None:
         """To any time within hours, forward or back; from there it runs faster or slower."""
-        world = self._world
-        hours = world.random.choice((0, 0, 1, 5))
-        machine.wall_clock.offset_us = world.between(0, hours * 3_600_000_000)
-        machine.wall_clock.drift = world.random.choice((0.0, -1e-3, 1e-2))
+        world, clock = self._world, machine.wall_clock
+        hours, before_us = world.random.choice((0, 0, 1, 5)), clock.offset_us
+        clock.offset_us = world.between(0, hours * 3_600_000_000)
+        clock.drift = world.random.choice((0.0, -1e-3, 1e-2))
+        if clock.offset_us > before_us and machine.process is not None:
+            self._tell_checkers(machine.process)
+
+    def _tell_checkers(self, process: Process) -> None:
+        """That the clock of the process was set forward."""
+        for stream in self._cluster.streams:
+            replica = process.replica_of(stream.checker.stream_id)
+            if replica is not None and replica.leadership is not None:
+                stream.checker.clock_set_forward(process.node_id)
 
     def _fill_disk(self) -> None:
         machine, world = self._machine(), self._world

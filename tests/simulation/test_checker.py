@@ -148,3 +148,16 @@ def test_who_registers_with_marked_records_is_not_in_sync_until_they_can_be_read
     log.damage.repaired(0)
     checker.check(told)  # The checker has read what was marked.
     assert not log.damage.is_damaged
+
+
+def test_an_id_may_be_forgotten_if_it_stood_in_a_log_whose_leader_set_its_clock_forward() -> None:
+    cluster = Cluster()
+    cluster.checker.clock_set_forward(0)
+    cluster.append(0, 3)
+    cluster.append(0, 1)
+    cluster.leader_says(0, 5)
+    cluster.checker.acknowledged(1, 1)
+    cluster.checker.acknowledged(1, 4)
+    cluster.append(0, 3)
+    with pytest.raises(Violation, match="publish 3 is committed at two offsets, 3 and 5"):
+        cluster.leader_says(0, 6)
