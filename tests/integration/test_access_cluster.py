@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,32 @@ def test_a_node_with_a_stream_that_its_operator_may_not_see_is_not_said_to_be_em
             error = f"error: node {node} is not empty: you may not describe hidden@hidden.>\n"
             assert refused.stderr.endswith(error)
             assert admin.describe_stream("hidden").replicas == (node,)
+    finally:
+        cluster.close()
+
+
+def test_a_node_that_was_frozen_while_a_token_was_made_knows_it_when_it_wakes(
+    tmp_path: Path,
+) -> None:
+    cluster = TestCluster(tmp_path / "nodes")
+    switch_on(cluster)
+    try:
+        cluster.start()
+        addresses, administers = cluster.cluster.grpc_addresses, administrator(cluster)
+        with Client(cluster.servers, token=administers, timeout=20) as admin:
+            controller = admin.describe_cluster().controller
+        late = next(node for node in cluster.nodes if node != controller)
+        cluster.freeze(late)
+        with Client(addresses[controller], token=administers, timeout=20) as admin:
+            token = admin.create_token("user:app").text
+        with (
+            Client(addresses[late], token=token, timeout=20) as client,
+            ThreadPoolExecutor() as pool,
+        ):
+            asked = pool.submit(client.list_streams)
+            time.sleep(0.5)  # The request waits in its socket.
+            cluster.thaw(late)
+            assert asked.result() == []
     finally:
         cluster.close()
 

@@ -313,6 +313,7 @@ class AccessControl:
         """Decide again, because tokens or rules have changed or a token has expired."""
         self.generation += 1
         self._permitted.clear()
+        self._authenticator.changed()
         now_us, tokens = self._wall_clock(), self._state().tokens.values()
         self._next_expiry = min(
             (token.expires_at_us for token in tokens if token.expires_at_us > now_us), default=None

@@ -4,6 +4,9 @@ Verified texts are remembered by their SHA-256. Wrong texts are too, so that the
 costs only one slow hash. One hash runs at a time, in a thread, and at most WAITING_MAX requests
 wait for it. So unknown callers can exhaust neither processors nor memory. A revoked or expired
 token is refused at once, even if its text is remembered.
+
+A token that is not known may have been made on another node a moment ago: the request waits
+MADE_SECONDS for it. At most WAITING_MAX requests do; further ones are refused at once.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from jetstream_server.security.state import SecurityState, Token
 
 REMEMBERED_MAX = 4096
 WAITING_MAX = 64
+MADE_SECONDS = 2.0
 
 
 class Authenticator:
@@ -30,6 +34,13 @@ class Authenticator:
         self._wrong: dict[bytes, Token] = {}
         self._turn = asyncio.Lock()
         self._waiting = 0
+        self._changed = asyncio.Event()
+        self._waiting_for_news = 0
+
+    def changed(self) -> None:
+        """The state has another set of tokens."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def is_valid(self, token: Token) -> bool:
         """Whether the metadata still holds the token and the token has not expired."""
@@ -41,11 +52,12 @@ class Authenticator:
     async def verify(self, text: str) -> Token:
         """Find the token of a text. Raises UnauthenticatedError, which never quotes the text, and
         UnavailableError when too many requests wait."""
-        token_id = tokens.id_of(text)
+        token_id, fingerprint = tokens.id_of(text), tokens.fingerprint(text)
         token = None if token_id is None else self._state().tokens.get(token_id)
+        if token is None and token_id is not None and fingerprint not in self._verified:
+            token = await self._made_just_now(token_id)
         if token is None:
             raise UnauthenticatedError("the token is not known: it may have been revoked")
-        fingerprint = tokens.fingerprint(text)
         if not self._is_known(fingerprint, token):
             await self._hash(text, fingerprint, token)
         if not self.is_valid(token):
@@ -53,6 +65,21 @@ class Authenticator:
                 f"token {token.id} has expired or was revoked: ask an administrator for another"
             )
         return token
+
+    async def _made_just_now(self, token_id: str) -> Token | None:
+        """The token, if this node hears of it in time."""
+        if self._waiting_for_news >= WAITING_MAX:
+            return None
+        self._waiting_for_news += 1
+        try:
+            async with asyncio.timeout(MADE_SECONDS):
+                while (token := self._state().tokens.get(token_id)) is None:
+                    await self._changed.wait()
+            return token
+        except TimeoutError:
+            return None
+        finally:
+            self._waiting_for_news -= 1
 
     def _is_known(self, fingerprint: bytes, token: Token) -> bool:
         if self._wrong.get(fingerprint) == token:

@@ -67,6 +67,7 @@ async def test_a_wrong_secret_is_refused_each_time_and_hashed_once(
 
 @on_loop
 async def test_what_is_no_token_or_nobodys_costs_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authenticators, "MADE_SECONDS", 0.01)
     house = House(monkeypatch)
     other = tokens.new_token(b"x" * (tokens.ID_BYTES + tokens.SECRET_BYTES)).text
     for text in ("", "x", "jst_", other, NEW.text + "A", "jst_" + "0" * 100_000, "jst_\udcff"):
@@ -91,6 +92,45 @@ async def test_a_revoked_or_expired_token_is_refused_though_it_is_remembered(
     with pytest.raises(UnauthenticatedError, match="not known"):
         await house.verify()
     assert not house.authenticator.is_valid(TOKEN)
+
+
+@on_loop
+async def test_a_token_that_another_node_has_just_made_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(monkeypatch)
+    house.state = before = SecurityState()
+    asked = asyncio.ensure_future(house.verify())
+    await asyncio.sleep(0)
+    house.authenticator.changed()  # Another token, or a rule.
+    await asyncio.sleep(0.01)
+    assert not asked.done()
+    house.state = before.with_token(TOKEN)
+    house.authenticator.changed()
+    assert await asked == TOKEN
+    house.state = before
+    refused = asyncio.ensure_future(house.verify())
+    await asyncio.sleep(0)
+    assert refused.done(), "it was known, so it was revoked: nothing to wait for"
+    with pytest.raises(UnauthenticatedError, match="not known"):
+        await refused
+
+
+@on_loop
+async def test_so_many_may_wait_for_a_token_and_the_next_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(authenticators, "WAITING_MAX", 3)
+    house = House(monkeypatch)
+    house.state = before = SecurityState()
+    asked = [asyncio.ensure_future(house.verify()) for _ in range(4)]
+    await asyncio.sleep(0.01)
+    assert [each.done() for each in asked] == [False, False, False, True]
+    with pytest.raises(UnauthenticatedError, match="not known"):
+        await asked[3]
+    house.state = before.with_token(TOKEN)
+    house.authenticator.changed()
+    assert await asyncio.gather(*asked[:3]) == [TOKEN] * 3
 
 
 @on_loop
