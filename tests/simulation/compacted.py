@@ -25,7 +25,7 @@ from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.replica import Replica
 from tests.simulation.checker import Checker
-from tests.simulation.log_reading import batches_of
+from tests.simulation.log_reading import batches_of, folder_of
 from tests.simulation.process import Process
 from tests.simulation.shadows import Entry
 from tests.simulation.world import Violation, World
@@ -48,14 +48,19 @@ def is_tombstone(number: int) -> bool:
 
 
 class Record:
-    """One record of a node's log. since_us: when it came there."""
+    """One record of a node's log. since_us: when it came there. folder: the log's."""
 
-    __slots__ = ("key", "number", "since_us")
+    __slots__ = ("folder", "key", "number", "since_us")
 
-    def __init__(self, number: int, since_us: int) -> None:
+    def __init__(self, number: int, since_us: int, folder: object) -> None:
         self.number = number
         self.key = key_of(number)
         self.since_us = since_us
+        self.folder = folder
+
+    def is_same(self, other: Record) -> bool:
+        """A log that was removed with its folder may come back in the place of the next one."""
+        return self.number == other.number and self.folder is other.folder
 
 
 class Held:
@@ -129,19 +134,21 @@ class CompactingChecker(Checker):
             shadow.append(entry)
         self._held[node_id] = held = Held()
         held.superseded_at, held.removed = before.superseded_at, before.removed
-        self._hold(node_id, batches)
+        self._hold(node_id, log, batches)
         for offset, record in held.records.items():
-            known = before.records.get(offset, before.removed.get(offset))
-            if known is not None and known.number == record.number:
-                record.since_us = known.since_us
+            for known in (before.records.get(offset), before.removed.get(offset)):
+                if known is not None and record.is_same(known):
+                    record.since_us = known.since_us
+                    break
 
     def leader_appended(
         self, process: Process, replica: Replica, base_offset: int, batch: EncodedBatch
     ) -> None:
         super().leader_appended(process, replica, base_offset, batch)
         entry = self._shadows[process.node_id].entries[-1]
+        folder = folder_of(replica.log)
         for offset, number in self._origin_records(entry):
-            self._held[process.node_id].add(offset, Record(number, self._world.now))
+            self._held[process.node_id].add(offset, Record(number, self._world.now, folder))
 
     def follow(self, node_id: int, log: CommitLog) -> None:
         self.truncated(node_id, log)
@@ -150,12 +157,12 @@ class CompactingChecker(Checker):
             batches = batches_of(log, shadow.end_offset)
             for batch in batches:
                 shadow.append(self._original(node_id, batch))
-            self._hold(node_id, batches)
+            self._hold(node_id, log, batches)
 
     def truncated(self, node_id: int, log: CommitLog) -> None:
         is_empty = log.log_start_offset == log.log_end_offset
         if is_empty:
-            self._held[node_id] = Held()
+            self._held[node_id] = self._held[node_id].emptied()
         elif log.log_end_offset < self._shadows[node_id].end_offset:
             self._held[node_id].cut(log.log_end_offset)
         super().truncated(node_id, log)
@@ -164,11 +171,11 @@ class CompactingChecker(Checker):
         self._held[node_id] = self._held[node_id].emptied()
         super().emptied(node_id)
 
-    def _hold(self, node_id: int, batches: Iterable[Batch]) -> None:
-        held = self._held[node_id]
+    def _hold(self, node_id: int, log: CommitLog, batches: Iterable[Batch]) -> None:
+        held, folder = self._held[node_id], folder_of(log)
         for batch in batches:
             for offset, number in zip(batch.offsets(), self._numbers_of(batch), strict=True):
-                held.add(offset, Record(number, self._world.now))
+                held.add(offset, Record(number, self._world.now, folder))
 
     def _original(self, node_id: int, batch: Batch) -> Entry:
         """The batch as its leader appended it; what is left of it is where it was."""
@@ -292,7 +299,7 @@ class CompactingChecker(Checker):
         batches = batches_of(log, max(base_offset, log.log_start_offset), next_offset)
         for batch in batches:
             self._original(node_id, batch)
-        self._hold(node_id, batches)
+        self._hold(node_id, log, batches)
         for offset, record in before.items():
             if offset in held.records:
                 held.records[offset].since_us = record.since_us

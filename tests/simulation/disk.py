@@ -273,6 +273,10 @@ class SimulatedDisk:
         """As an open descriptor: there although it may be removed."""
         return self._file(path)
 
+    def folder(self, path: str) -> Directory | None:
+        """The folder itself, which keeps its identity; None: there is none."""
+        return self._directory(path) if self.exists(path) else None
+
     def writable(self, directory: str) -> bool:
         return True
 

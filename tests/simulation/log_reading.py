@@ -16,6 +16,11 @@ from tests.simulation.disk import SimulatedDisk
 from tests.simulation.shadows import Entry, entry_of
 
 
+def folder_of(log: CommitLog) -> object:
+    """The log's folder on its disk, whatever its name; None: it is gone."""
+    return cast(SimulatedDisk, log._disk).folder(log.directory)
+
+
 def entries_of(log: CommitLog, from_offset: int | None = None) -> list[Entry]:
     entries = []
     offset = log.log_start_offset if from_offset is None else from_offset
