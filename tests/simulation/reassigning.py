@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.state.changes import Change, StreamChanged
 from jetstream_server.metadata.state.commands import (
     COPY_BYTES_PER_SECOND_MIN,
@@ -29,6 +30,7 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 from tests.simulation.cluster import BEGIN_US, Cluster, Profile
 from tests.simulation.disk import Killed
 from tests.simulation.observing import owner_of
+from tests.simulation.process import Process, stream_of
 from tests.simulation.world import Violation, World
 
 LIMITED_SHARE = 0.3
@@ -113,6 +115,11 @@ def _observed_moves() -> Iterator[None]:
                     machine.disk.set_aside(f"{self._directory}/{after.id}")
         apply(self, change)
 
+    def removed(process: Process, log: CommitLog) -> None:
+        if log in process.logs:  # Otherwise it could not be opened.
+            process.logs.remove(log)
+        process.cluster.checker_of(stream_of(log.directory)).emptied(process.node_id)
+
     def seen(self: ReplicaManager, stream: StreamMetadata) -> None:
         before, process = self.get(stream.id), owner_of(self)
         checker = process.cluster.checker_of(stream.id)
@@ -121,13 +128,11 @@ def _observed_moves() -> Iterator[None]:
         except Killed:
             if before is not None and process.node_id not in stream.copies:
                 # It died while it deleted the log: nobody counts on what is left of it.
-                process.logs.remove(before.log)
-                checker.emptied(process.node_id)
+                removed(process, before.log)
             raise
         after = self.get(stream.id)
         if before is not None and after is None:
-            process.logs.remove(before.log)
-            checker.emptied(process.node_id)
+            removed(process, before.log)
         elif before is None and after is not None:
             process.logs.append(after.log)
             checker.reopened(process.node_id, after.log)

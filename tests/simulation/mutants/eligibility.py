@@ -16,11 +16,14 @@ from jetstream_server.metadata.state import (
 from jetstream_server.metadata.state.commands import ElectLeader
 from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
 from jetstream_server.replication.core import unclean_election as unclean
+from jetstream_server.replication.core.messages import last_epoch_of
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.restart_trust import RunRecord
+from jetstream_server.replication.core.unclean_election import ReplicaReport
 from jetstream_server.replication.drivers import log_ends, membership
 from jetstream_server.replication.sessions.messages import LogEnd
 from tests.simulation.mutants.installing import Patches, mutant
+from tests.simulation.runner import DAMAGED
 from tests.simulation.scenarios import Collapses, LateTails, LostDisks
 
 
@@ -93,6 +96,20 @@ def gives_an_intact_log_up(patches: Patches) -> None:
 def elects_the_shortest_log(patches: Patches) -> None:
     """With ISR and ELR empty, it is not the replica that holds most that is elected."""
     patches.set(unclean, "max", min)
+
+
+@mutant(kind=DAMAGED)
+def forgets_epochs_without_records(patches: Patches) -> None:
+    """A leader that has committed records of earlier epochs, and got none of its own, is not told
+    from one that never led."""
+    report = log_ends._report
+
+    def told(replica: Replica, record: RunRecord) -> ReplicaReport:
+        found = report(replica, record)
+        is_known = found.last_epoch >= 0
+        return replace(found, last_epoch=last_epoch_of(replica.log)) if is_known else found
+
+    patches.set(log_ends, "_report", told)
 
 
 @mutant(Collapses)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId
+from jetstream_protocol.types import NO_NODE, LeaderEpoch, MonotonicUs, NodeId
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.follower import Reset
@@ -75,6 +75,21 @@ def test_a_log_whose_last_segment_is_left_and_empty_counts_as_nothing() -> None:
     left = Replica(leaderless(), log, node_id=0, incarnation=10)
     assert log.log_end_offset == 8
     assert elected(left, replica(1, 1), replica(2, 0)) == 1
+
+
+def test_who_led_last_is_elected_before_a_longer_log_of_an_epoch_before() -> None:
+    """It may have committed what it held although nothing was appended under it."""
+    led, longer = replica(1, 5), replica(2, 10)
+    longer.log.append(batch(b"later"), leader_epoch=3, timestamp_us=20)
+    assert elected(replica(0, 0), led, longer) == 2
+    led.log.start_epoch(LeaderEpoch(4))
+    assert elected(replica(0, 0), led, longer) == 1
+
+
+def test_an_empty_log_that_led_is_not_elected_before_one_with_records() -> None:
+    empty = replica(0, 0)
+    empty.log.start_epoch(LeaderEpoch(4))
+    assert elected(empty, replica(1, 5), replica(2, 0)) == 1
 
 
 def report_of(of: Replica, record: RunRecord) -> ReplicaReport:

@@ -15,6 +15,10 @@ readable part of damaged logs too, because those bytes passed their CRCs. It als
 that lacks its beginning: followers keep their records in front of it. The election still counts as
 possibly lossy.
 
+The last epoch may be one without records: its leader may have committed records of earlier epochs,
+which a longer log of an epoch in between lacks. Only its leader knows that epoch, until it restarts
+or follows.
+
 A log that was begun anew where its leader's began, and has got no record since, has no last epoch.
 Everything in front of its end was removed by then. So if it is in `last_known`, a replica outside
 that ends before it is no candidate: the offsets between them would be given twice.
@@ -38,8 +42,9 @@ together start within that time; one that is gone for good holds the stream up n
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """How far one replica's log can be read, as its node reports. damaged: it held more, or the
-    next power failure may lose readable records."""
+    """How far one replica's log can be read, as its node reports. last_epoch: the last one that
+    has begun in the log. damaged: it held more, or the next power failure may lose readable
+    records."""
 
     incarnation: int
     last_epoch: int

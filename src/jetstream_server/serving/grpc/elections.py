@@ -15,7 +15,6 @@ from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.commands import ElectLeader
 from jetstream_server.metadata.state.decision import check_stream_epoch
 from jetstream_server.metadata.state.model import StreamMetadata
-from jetstream_server.replication.core.messages import last_epoch_of
 from jetstream_server.replication.core.unclean_plan import (
     LogState,
     ReplicaState,
@@ -63,7 +62,7 @@ class UncleanElections:
         held = LogState(
             found.log_start_offset,
             found.log_end_offset,
-            last_epoch_of(found),
+            found.epochs.latest_epoch,
             min(replica.high_watermark, found.log_end_offset),
         )
         can_lead = not found.offline_reason or found.is_damaged
