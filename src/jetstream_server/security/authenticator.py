@@ -22,6 +22,7 @@ from jetstream_server.security.state import SecurityState, Token
 REMEMBERED_MAX = 4096
 WAITING_MAX = 64
 MADE_SECONDS = 2.0
+_UNKNOWN = "the token is not known: it may have been revoked"
 
 
 class Authenticator:
@@ -52,12 +53,15 @@ class Authenticator:
     async def verify(self, text: str) -> Token:
         """Find the token of a text. Raises UnauthenticatedError, which never quotes the text, and
         UnavailableError when too many requests wait."""
-        token_id, fingerprint = tokens.id_of(text), tokens.fingerprint(text)
-        token = None if token_id is None else self._state().tokens.get(token_id)
-        if token is None and token_id is not None and fingerprint not in self._verified:
+        token_id = tokens.id_of(text)
+        if token_id is None:
+            raise UnauthenticatedError(_UNKNOWN)
+        fingerprint = tokens.fingerprint(text)
+        token = self._state().tokens.get(token_id)
+        if token is None and fingerprint not in self._verified:
             token = await self._made_just_now(token_id)
         if token is None:
-            raise UnauthenticatedError("the token is not known: it may have been revoked")
+            raise UnauthenticatedError(_UNKNOWN)
         if not self._is_known(fingerprint, token):
             await self._hash(text, fingerprint, token)
         if not self.is_valid(token):
