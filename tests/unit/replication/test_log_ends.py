@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from jetstream_protocol.types import NO_NODE, LeaderEpoch, MonotonicUs, NodeId
 from jetstream_server.log.commit_log import CommitLog, LogConfig
@@ -14,6 +15,7 @@ from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.restart_trust import RunRecord
 from jetstream_server.replication.core.unclean_election import ReplicaReport, choose_unclean
 from jetstream_server.replication.drivers.log_ends import leaderless_log_ends
+from jetstream_server.serving.grpc.elections import UncleanElections
 from tests.support.log_batches import batch
 from tests.support.log_disk import MemoryDisk
 from tests.unit.replication.cores import nodes, stream
@@ -90,6 +92,18 @@ def test_an_empty_log_that_led_is_not_elected_before_one_with_records() -> None:
     empty = replica(0, 0)
     empty.log.start_epoch(LeaderEpoch(4))
     assert elected(empty, replica(1, 5), replica(2, 0)) == 1
+
+
+def test_an_operator_who_elects_by_hand_is_told_the_same_epochs() -> None:
+    for count, epoch in ((0, -1), (5, 4)):
+        led: Any = replica(0, count)
+        led.log.start_epoch(LeaderEpoch(4))
+        nobody: Any = None
+        replicas: Any = {led.stream.id: led}
+        by_hand = UncleanElections(nobody, replicas, nobody, tuple, node_id=0)
+        held = by_hand.state_here(led.stream).log
+        assert held is not None
+        assert held.last_epoch == report_of(led, RunRecord()).last_epoch == epoch
 
 
 def report_of(of: Replica, record: RunRecord) -> ReplicaReport:

@@ -29,11 +29,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jetstream_protocol.types import MonotonicUs, NodeId, StreamId
+from jetstream_protocol.types import NO_EPOCH, MonotonicUs, NodeId, StreamId
 from jetstream_server.metadata.state.commands import ANY_REPLICA_LEVEL, ElectLeader
 from jetstream_server.metadata.state.elections import asked_in_election
 from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
+from jetstream_server.replication.core.messages import LogView
 
 OTHERS_WAIT_US = 30_000_000
 """For replicas outside `last_known`, once all in it have reported. Machines that lost power
@@ -53,6 +54,12 @@ class ReplicaReport:
 
 
 Reports = Mapping[NodeId, ReplicaReport]
+
+
+def last_epoch_begun(log: LogView) -> int:
+    """The last epoch by which logs are compared. An empty log has nothing to commit: that it has
+    led does not count."""
+    return log.epochs.latest_epoch if log.log_end_offset else NO_EPOCH
 
 
 class UncleanElections:

@@ -22,7 +22,7 @@ Standing = Literal["isr", "elr", "last_known", ""]
 
 
 class LogState(NamedTuple):
-    """last_epoch: as in `ReplicaReport`. high_watermark: as this replica knows it."""
+    """last_epoch: `last_epoch_begun`. high_watermark: as this replica knows it."""
 
     log_start_offset: int
     log_end_offset: int

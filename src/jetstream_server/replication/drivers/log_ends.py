@@ -9,7 +9,7 @@ from jetstream_protocol.types import NO_EPOCH, NodeId, StreamId
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.restart_trust import RunRecord
-from jetstream_server.replication.core.unclean_election import ReplicaReport
+from jetstream_server.replication.core.unclean_election import ReplicaReport, last_epoch_begun
 from jetstream_server.replication.sessions.messages import LogEnd
 
 
@@ -54,9 +54,7 @@ def _report(replica: Replica, record: RunRecord) -> ReplicaReport:
         or stream_id in record.suspects
         or (log.log_end_offset == 0 and stream_id <= record.replaced_through)
     )
-    # An empty log has nothing to commit: that it has led does not count.
-    last_epoch = log.epochs.latest_epoch if log.log_end_offset else NO_EPOCH
-    return ReplicaReport(incarnation, last_epoch, log.log_end_offset, damaged)
+    return ReplicaReport(incarnation, last_epoch_begun(log), log.log_end_offset, damaged)
 
 
 def _is_incomplete_copy(replica: Replica) -> bool:

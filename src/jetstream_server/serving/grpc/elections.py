@@ -15,6 +15,7 @@ from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.commands import ElectLeader
 from jetstream_server.metadata.state.decision import check_stream_epoch
 from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.replication.core.unclean_election import last_epoch_begun
 from jetstream_server.replication.core.unclean_plan import (
     LogState,
     ReplicaState,
@@ -62,7 +63,7 @@ class UncleanElections:
         held = LogState(
             found.log_start_offset,
             found.log_end_offset,
-            found.epochs.latest_epoch,
+            last_epoch_begun(found),
             min(replica.high_watermark, found.log_end_offset),
         )
         can_lead = not found.offline_reason or found.is_damaged
