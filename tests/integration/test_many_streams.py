@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 import urllib.request
+from itertools import pairwise
 
 import grpc.aio
 import pytest
@@ -22,7 +23,10 @@ WITH_FILES = range(0, STREAMS, 5)
 START_SECONDS_MAX = 15.0
 RSS_MIB_MAX = 400
 IDLE_CPU_MAX = 0.05
-IDLE_SECONDS = 3.0
+"""Cores, above what the same node takes without streams: a wake-up costs each machine its own."""
+SETTLE_SECONDS = 2.0
+WINDOWS = 3
+WINDOW_SECONDS = 2.0
 METRICS_CPU_SECONDS_MAX = 1.0
 CREATING_AT_A_TIME = 256
 
@@ -60,12 +64,15 @@ def metrics(server: ServerProcess, query: str) -> float:
     return vitals(server.pid).cpu_seconds - before
 
 
-def settled_cpu(server: ServerProcess) -> float:
-    """Cores used while nothing happens, once what the start left to do is done."""
-    time.sleep(2.0)
-    before = vitals(server.pid).cpu_seconds
-    time.sleep(IDLE_SECONDS)
-    return (vitals(server.pid).cpu_seconds - before) / IDLE_SECONDS
+def idle_cpu(server: ServerProcess) -> float:
+    """Cores used while nothing happens, once what the start left to do is done: in the quietest
+    window, because a busy machine makes each wake-up more expensive."""
+    time.sleep(SETTLE_SECONDS)
+    used = [vitals(server.pid).cpu_seconds]
+    for _ in range(WINDOWS):
+        time.sleep(WINDOW_SECONDS)
+        used.append(vitals(server.pid).cpu_seconds)
+    return min(after - before for before, after in pairwise(used)) / WINDOW_SECONDS
 
 
 @pytest.mark.timeout(300)
@@ -73,6 +80,7 @@ def test_ten_thousand_idle_streams_start_fast_hold_little_and_take_no_cpu(
     own_server: ServerProcess, lateness: Lateness
 ) -> None:
     own_server.start()
+    cpu_without_streams = idle_cpu(own_server)
     begun = time.monotonic()
     asyncio.run(create_all(own_server.grpc))
     created = time.monotonic()
@@ -83,7 +91,7 @@ def test_ten_thousand_idle_streams_start_fast_hold_little_and_take_no_cpu(
     own_server.start()
     clean_start = time.monotonic() - stopped
     assert clean_start < START_SECONDS_MAX + lateness.since(stopped)
-    cpu = settled_cpu(own_server)
+    cpu = idle_cpu(own_server)
     pages = {query: metrics(own_server, query) for query in ("", "?streams=*")}
     rss = vitals(own_server.pid).rss_mib
     own_server.kill()
@@ -94,12 +102,13 @@ def test_ten_thousand_idle_streams_start_fast_hold_little_and_take_no_cpu(
     print(
         f"{STREAMS} streams: created in {created - begun:.1f} s, {len(WITH_FILES)} records in "
         f"{published - created:.1f} s, stop {stopped - published:.1f} s, clean start "
-        f"{clean_start:.1f} s, {rss:.0f} MiB, idle {cpu:.1%} of a core, start after kill -9 "
+        f"{clean_start:.1f} s, {rss:.0f} MiB, idle {cpu:.1%} of a core "
+        f"({cpu_without_streams:.1%} without streams), start after kill -9 "
         f"{start_after_kill:.1f} s; pages of metrics: processor seconds {pages}"
     )
     assert max(pages.values()) < METRICS_CPU_SECONDS_MAX
     assert rss < RSS_MIB_MAX
-    assert cpu < IDLE_CPU_MAX
+    assert cpu < cpu_without_streams + IDLE_CPU_MAX
     assert vitals(own_server.pid).rss_mib < RSS_MIB_MAX
     api = Api(own_server.grpc)
     for index in (WITH_FILES[0], WITH_FILES[-1]):
