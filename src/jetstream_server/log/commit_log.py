@@ -216,10 +216,11 @@ class CommitLog:
         next_offset = base_offset + batch.last_offset_delta + 1
         segment.wrote(base_offset, next_offset, stored.length, timestamp)
         self.last_append_timestamp = timestamp
-        self.log_end_offset = next_offset
         if concerns(batch.header):
             with self._noting:
                 self.producers.note(decode_header(batch.header), batch.body, now_us)
+        # **safety** Only then: a flush that reaches so far saves what `producers` remembers.
+        self.log_end_offset = next_offset
         return base_offset
 
     def append_replica(
@@ -247,9 +248,9 @@ class CommitLog:
             count = count_fitting(headers, self._config.segment_bytes - segment.size)
             end = start + sum(header.length for header in headers[:count])
             self._write(segment, (memoryview(data)[start:end],))
-            self._wrote(segment, headers[:count])
-            with self._noting:
+            with self._noting:  # First, as in `append`.
                 self.producers.note_all(headers, count, data, start, now_us, decrypted)
+            self._wrote(segment, headers[:count])
             start, headers = end, headers[count:]
 
     def _wrote(self, segment: Segment, headers: list[BatchHeader]) -> None:
@@ -534,11 +535,8 @@ class CommitLog:
         self._start_at(max(offset, self.log_start_offset))
 
     def finish_advance(self) -> None:
-        """Remove the segments that `begin_advance` retired. Blocks: call it in a thread. Does
-        nothing if the log is offline by then.
-
-        Raises StorageFullError when the checkpoint could not be written.
-        """
+        """Remove the segments that `begin_advance` retired. Blocks. Does nothing while offline.
+        Raises StorageFullError when the checkpoint could not be written."""
         with self._mutex:
             if not self.offline_reason:
                 self._remove_retired()
@@ -552,10 +550,11 @@ class CommitLog:
     def _remove_retired(self) -> None:
         if self.log_start_offset > self.flushed_offset:
             self._flush()  # Otherwise a crash could leave a log that ends before it starts.
-        # **safety** First: otherwise the missing segments would be damage.
+        # **safety** First, and no more than that: the missing segments would be damage.
+        start = self.log_start_offset
         self.records.removing_in_front()
         with self._health.changing("removing segments of"):
-            self._storage.remove_retired()
+            self._storage.remove_retired(start)
         self.damage.begin_at()
         self.records.save()
 

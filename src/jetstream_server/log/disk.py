@@ -123,7 +123,7 @@ class OsDisk:
     def __init__(self, descriptors_max: int = DESCRIPTORS_MIN) -> None:
         self._descriptors_max = descriptors_max
         self._lock = threading.Lock()
-        self._renames = 0  # so far
+        self._replaced = 0  # renames and removals so far
         self._open: OrderedDict[str, _Open] = OrderedDict()
 
     def mutex(self) -> AbstractContextManager[object]:
@@ -233,12 +233,14 @@ class OsDisk:
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)
         with self._lock:
-            self._renames += 1
+            self._replaced += 1
         self._forget(source)
         self._forget(target)
 
     def remove(self, path: str) -> None:
         os.unlink(path)
+        with self._lock:
+            self._replaced += 1
         self._forget(path)
 
     def remove_directory(self, path: str) -> None:
@@ -283,13 +285,13 @@ class OsDisk:
                 self._open.move_to_end(path)
                 opened.pins += 1
                 return opened
-            renames = self._renames
+            replaced = self._replaced
         fresh = _Open(self._open_file(path))
         evicted: list[_Open] = []
         with self._lock:
-            if self._renames != renames:
-                # A rename may have replaced this path. The descriptor is then the old file's: it
-                # serves this caller, but must not serve the next one.
+            if self._replaced != replaced:
+                # **safety** This path may have been renamed or removed. The descriptor is then the
+                # old file's: it serves this caller, but must not serve the next one.
                 fresh.dropped = True
                 return fresh
             opened = self._open.setdefault(path, fresh)

@@ -9,7 +9,8 @@ is trusted only if the log has a record of that epoch there; a file from before 
 recognised and ignored. The batches behind it are read: recovery scans them anyway.
 
 Crash policy: written atomically before each checkpoint. If it is missing, damaged or of another
-history, the batches of the last day are read instead. **safety** The state is never ahead of the
+history, the batches of the last day are read instead. If it ends before what recovery scans, the
+batches between are read, too. **safety** The state is never ahead of the
 log, and never lacks anything of the log's last day that can be read.
 """
 
@@ -156,13 +157,16 @@ class ProducersRecovery:
         self._expected = checkpoint.producers
         self.damage = ""
         """Why the file is not trusted; "" when it is, or when no file was needed."""
-        self._saved = self._read(disk, directory) if self._expected else None
+        self._disk, self._directory = disk, directory
+        self._saved = self._read() if self._expected else None
         self._producers = Producers(window_us) if self._saved is None else self._saved.producers
         self._behind = 0 if self._saved is None else self._saved.end_offset
 
-    def _read(self, disk: Disk, directory: str) -> Saved | None:
+    def _read(self) -> Saved | None:
         try:
-            saved = read_producers(disk, directory, self._window_us, self._encryption)
+            saved = read_producers(
+                self._disk, self._directory, self._window_us, self._encryption
+            )
         except CorruptBatchError as error:
             self.damage = error.reason
             return None
@@ -187,9 +191,28 @@ class ProducersRecovery:
         if not self._expected:
             return self._producers  # Nothing before the scanned part matters.
         saved = self._saved
-        if saved is not None and saved.fits(tail, epochs) and scanned_from <= saved.end_offset:
-            return self._producers
+        if saved is not None and saved.fits(tail, epochs):
+            if scanned_from <= saved.end_offset:
+                return self._producers
+            # The node died while it cut the log, between this file and the checkpoint. Compaction
+            # may have removed what the file remembers.
+            saved = self._read()
+            if saved is not None:
+                return self._continued(saved, segments)
         return self._replayed(_of_the_last_day(segments))
+
+    def _continued(self, saved: Saved, segments: Sequence[Segment]) -> Producers:
+        """What the file says, and the batches behind it."""
+        for segment in segments:
+            if segment.next_offset <= saved.end_offset:
+                continue
+            try:
+                for position, header in segment.headers(0, segment.size):
+                    if header.base_offset >= saved.end_offset and _matters(header):
+                        saved.producers.note(*_plain(segment, position, header, self._encryption))
+            except CorruptBatchError:
+                continue  # Damage in a sealed segment is reported by its readers.
+        return saved.producers
 
     def _replayed(self, segments: Sequence[Segment]) -> Producers:
         """Read the last day again. Reads bodies, which hold the ids, only where ids still count."""

@@ -165,9 +165,11 @@ def _recover(
         _Scan(disk, directory, found, producers, offsets).run(interval_bytes)
         if recorded.may_be_cut and segments and not found.offline_reason:
             # **safety** Otherwise a power failure could bring back what was cut off, before records
-            # in later segments. Cut again: if an fsync has failed, another one may do nothing.
+            # in later segments, or removed segments behind new records. Cut again: if an fsync has
+            # failed, another one may do nothing.
             disk.truncate(segments[-1].path, segments[-1].size)
             disk.fsync(segments[-1].path)
+            disk.fsync_directory(directory)
     if hole is not None:
         found.offline_reason = f"{directory}: {hole[1]}"
     if loss:

@@ -279,12 +279,15 @@ class Segment:
     def last_timestamp(self) -> WallUs:
         """Append timestamp (µs) of the last batch of a sealed segment."""
         if self._last_timestamp is None:
-            index = self.index
+            index, cuts = self.index, self.cuts
             start = index.entry(len(index) - 1)[1] if len(index) else 0
             noted = index.entry(len(index) - 1)[2] if len(index) else WallUs(0)
             timestamps = [header.append_timestamp for _, header in self.headers(start, self.size)]
             self.unload_index()
-            self._last_timestamp = timestamps[-1] if timestamps else noted
+            found = self._last_timestamp = timestamps[-1] if timestamps else noted
+            if self.cuts is not cuts:
+                self._last_timestamp = None  # It was cut meanwhile, by another thread.
+            return found
         return self._last_timestamp
 
     def last_offset_end(self) -> int:
@@ -330,6 +333,7 @@ class Segment:
         self._recent = ()
         self.end = (position, next_offset)
         self.cuts = (*self.cuts, position)  # Before the file: what is read after that is cut.
+        self._last_timestamp = None
 
     def truncate(self, position: int, next_offset: int) -> None:
         """Drop the batches from `position` on; the first dropped one began at `next_offset`."""

@@ -227,12 +227,13 @@ class LogStorage:
             segment.is_gone = True
             self._retired.append(segment)
 
-    def remove_retired(self) -> None:
-        """Remove the files of retired segments, oldest first. Record the log start before.
+    def remove_retired(self, below: int | None = None) -> None:
+        """Remove the files of retired segments, oldest first; below: only those that end there or
+        before. **safety** Record the log start before.
 
         The removal is not synced: a file that comes back after a power failure is removed again.
         """
-        while self._retired:
+        while self._retired and (below is None or self._retired[0].next_offset <= below):
             self._retired[0].remove()
             self._retired.pop(0)
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from jetstream_protocol.batch import encode
+from jetstream_protocol.batch import BatchHeader, encode
 from jetstream_protocol.errors import CorruptBatchError, UnavailableError
 from jetstream_protocol.record_filter import RecordFilter
 from jetstream_server.log.commit_log import CommitLog, LogConfig, LogSlice
 from jetstream_server.log.damage import view
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.log.inspection import BadRange
+from jetstream_server.log.segment import Segment
 from jetstream_server.log.slice_filter import SliceFilter
 from tests.support.log_batches import stamped, values_of
 
@@ -124,3 +125,35 @@ def test_a_cut_where_a_gap_ends_keeps_a_bad_range_before_it(log: CommitLog) -> N
     log.damage.mark(segment, view(segment), [bad])
     assert log.truncate(END + 2) == END
     assert log.lost_range == (END - 1, END)
+
+
+def test_a_segment_that_was_cut_and_filled_again_is_as_old_as_its_newest_record(
+    log: CommitLog,
+) -> None:
+    """Retention by age would remove newer records for the sake of one that was cut off."""
+    log.roll()
+    assert [span.newest_us for span in log.sealed_spans()] == [0]
+    log.truncate(3)
+    log.append_replica(stamped(3, b"newer", epoch=2, timestamp=1_000_000))
+    log.roll()
+    assert [span.newest_us for span in log.sealed_spans()] == [1_000_000]
+
+
+def test_a_time_that_was_looked_up_while_the_segment_was_cut_is_not_kept(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.roll()
+    headers = Segment.headers
+
+    def cut_behind(self: Segment, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        yield from headers(self, start, end)
+        if log.log_end_offset == END:
+            log.truncate(3)  # As the loop's thread may, while retention's thread looks.
+
+    monkeypatch.setattr(Segment, "headers", cut_behind)
+    list(log.sealed_spans())
+    monkeypatch.undo()
+    assert log.log_end_offset == 3
+    log.append_replica(stamped(3, b"newer", epoch=2, timestamp=1_000_000))
+    log.roll()
+    assert [span.newest_us for span in log.sealed_spans()] == [1_000_000]
