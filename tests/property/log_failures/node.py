@@ -400,6 +400,7 @@ class Node:
         asked = replica.position()
         assert asked is not None
         answer = OutOfRange(asked, LeaderSnapshot(1 << 20, offset, STREAM.stream_epoch))
+        self._remembered.may_be_read_anew = True
         is_done = self._lowering(
             Content(offset, offset), 0, lambda: replica.accept(answer, b"", MonotonicUs(0))
         )
@@ -477,11 +478,9 @@ class Node:
     ) -> bool:
         """Cut the log: nothing behind `end` is promised meanwhile. Returns whether it was cut."""
         was = (self.now, self.noted, self.flushed, self.recorded_start)
-        known, self._remembered.may_be_read_anew = self._remembered.may_be_read_anew, True
         self.noted, self.flushed = min(self.noted, end), min(self.flushed, end)
         self.recorded_start = min(self.recorded_start, after.start)
         is_done = self._change(after, operation, is_durable=is_durable)
-        self._remembered.may_be_read_anew = known or not is_done
         if not is_done and self.online and self.now == was[0]:
             _, self.noted, self.flushed, self.recorded_start = was
         return is_done
