@@ -164,9 +164,7 @@ class ProducersRecovery:
 
     def _read(self) -> Saved | None:
         try:
-            saved = read_producers(
-                self._disk, self._directory, self._window_us, self._encryption
-            )
+            saved = read_producers(self._disk, self._directory, self._window_us, self._encryption)
         except CorruptBatchError as error:
             self.damage = error.reason
             return None

@@ -53,7 +53,7 @@ class Remembered:
         self.removed: set[Stored] = set()
         """What retention has removed, and what may be known all the same."""
         self.may_be_read_anew = False
-        """A reset has begun: what is known of the records that it removes may be gone before them."""
+        """A reset has begun: what is known of its records may be gone before they are."""
         self._firsts = {(producer_id, 0) for producer_id in PRODUCERS}
         self._reached: dict[int, int] = {}
 

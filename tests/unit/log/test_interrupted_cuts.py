@@ -60,7 +60,8 @@ def compacted() -> Made:
             log.flush()
             assert compact(disk, log) is not None
     log.flush()
-    assert not log.offline_reason and values_of(log) == [b"x"] * 7
+    assert not log.offline_reason
+    assert values_of(log) == [b"x"] * 7
     return disk, log
 
 
