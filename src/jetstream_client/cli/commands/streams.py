@@ -146,10 +146,15 @@ def purge(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Remove a stream's records, all or the oldest, for good. It asks first.
+    """Remove a stream's records, all or the oldest. It asks first.
 
-    Only whole batches are removed, so a few records before the position may stay. Records can be
-    removed only from the beginning of a log, so the records of one subject cannot be purged.
+    Only whole batches are removed: after --before 5 the first offset may be 4, where the batch of 5
+    begins. Records can be removed only from the beginning of a log, so the records of one subject
+    cannot be purged.
+
+    Purged records cannot be read from a server any more. Their bytes stay on disk until the segment
+    that holds them is sealed and nothing in it is kept. A purge of all records empties the files,
+    unless more come meanwhile.
 
     Examples:
 
