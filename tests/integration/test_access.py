@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from jetstream_server.security.acl import CLUSTER_OPERATIONS, STREAM_OPERATIONS
 from jetstream_server.security.requirements import RPCS, Scope
 from tests.support import command
 from tests.support.secured import CREDENTIAL, SecuredServer, secured_server
+from tests.support.server import ServerProcess
 
 NAMES = count(1)
 
@@ -295,14 +297,58 @@ def test_an_expired_token_is_refused_on_connections_that_are_open(
 
 
 def test_the_first_administrator_is_made_once(server: SecuredServer, admin: Client) -> None:
-    with pytest.raises(Refused, match="there is an administrator already: user:admin"):
+    with pytest.raises(Refused, match=r"^user:admin is the administrator already: ask there"):
         server.bootstrap("user:other")
-    arguments = ["token", "--bootstrap", "--config", str(server.config_file)]
-    again = subprocess.run(
-        [sys.executable, "-m", "jetstream_server", *arguments], capture_output=True, text=True
-    )
+    again = bootstrap_command(server, "--config", str(server.config_file))
     assert (again.returncode, again.stdout) == (1, "")
-    assert again.stderr.startswith("error: there is an administrator already")
+    assert again.stderr.startswith("error: user:admin is the administrator already")
+    assert "docs/security.md, The first administrator" in again.stderr
+
+
+def bootstrap_command(
+    server: ServerProcess, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "jetstream_server", "token", "--bootstrap", *arguments],
+        capture_output=True,
+        text=True,
+        env=server.environment | environment,
+    )
+
+
+def test_the_first_administrator_s_command_says_on_which_server(tmp_path: Path) -> None:
+    server = SecuredServer(tmp_path / "data")
+    server.start()
+    try:
+        there = "--port-base", str(server.port_base)
+        other = bootstrap_command(server, *there, JETSTREAM_CREDENTIAL="another-credential-77")
+        assert other.returncode == 1
+        said = f"error: the credential is not the one of the server at {server.grpc}, or"
+        assert other.stderr.startswith(said)
+        both = bootstrap_command(server, *there, "--config", str(server.config_file))
+        assert (both.returncode, both.stdout) == (2, "")
+        made = bootstrap_command(server, *there)
+        assert (made.returncode, made.stderr) == (0, f"user:admin made at {server.grpc}\n")
+        with server.client(made.stdout.strip()) as client:
+            assert client.list_tokens()
+    finally:
+        server.kill()
+
+
+def test_an_administrator_of_a_server_that_ignores_tokens_is_told_so(
+    own_server: ServerProcess,
+) -> None:
+    own_server.start()
+    elsewhere = {"JETSTREAM_SERVERS": "localhost:9600", "JETSTREAM_CREDENTIAL": CREDENTIAL}
+    nodes = [{"id": 0, "grpc": own_server.grpc}]
+    made = bootstrap_command(own_server, **elsewhere, JETSTREAM_NODES=json.dumps(nodes))
+    assert made.returncode == 0
+    assert made.stdout.startswith("jst_")
+    assert made.stderr.splitlines() == [
+        f"user:admin made at {own_server.grpc}",
+        f"warning: security is off at {own_server.grpc}: it ignores tokens",
+        "JETSTREAM_SERVERS is not read here: say --config or --port-base",
+    ]
 
 
 def test_the_command_line_makes_tokens_and_rules(

@@ -2,7 +2,7 @@
 
 The caller has the cluster's credential, from the configuration, and proves that to the node
 (security/node_proof.py). The node makes a token and the rules that allow its principal everything.
-It refuses once there is an administrator.
+It refuses once there is an administrator. While its security is off, it believes every caller.
 """
 
 from __future__ import annotations
@@ -12,11 +12,17 @@ from typing import Any
 
 import grpc
 
-from jetstream_protocol.errors import JetstreamError, UnavailableError, from_trailers
+from jetstream_protocol.errors import (
+    JetstreamError,
+    UnauthenticatedError,
+    UnavailableError,
+    from_trailers,
+)
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc
 from jetstream_server.node.config import Config, NodeConfig
 from jetstream_server.security import node_proof
+from jetstream_server.security.acl import Operation
 
 METHOD = "/jetstream.v1.Security/Bootstrap"
 TIMEOUT_SECONDS = 10.0
@@ -41,12 +47,27 @@ def bootstrap(config: Config, node: NodeConfig, principal: str, lifetime_us: int
                     request, timeout=TIMEOUT_SECONDS, metadata=_proof(config, node)
                 )
             except grpc.RpcError as error:
-                said = _said(error, node.grpc.advertise)
+                said = _said(error, node)
                 if not said.retriable or time.monotonic() > deadline:
                     raise Refused(said.message) from error
                 time.sleep(RETRY_SECONDS)
             else:
                 return answer.text
+
+
+def security_is_off(config: Config, node: NodeConfig, token: str) -> bool:
+    """Whether the node ignores the administrator's token. False if it does not say."""
+    with _channel(config, node.grpc.advertise) as channel:
+        try:
+            answer: pb.TestAclResponse = api_pb2_grpc.SecurityStub(channel).TestAcl(
+                pb.TestAclRequest(operation=Operation.SECURITY_ALTER),
+                timeout=TIMEOUT_SECONDS,
+                metadata=(("authorization", f"Bearer {token}"),),
+            )
+        except grpc.RpcError:
+            return False
+    # The caller is anonymous there. Only the administrator just made has this right.
+    return not answer.allowed
 
 
 def _proof(config: Config, node: NodeConfig) -> tuple[tuple[str, str]]:
@@ -77,7 +98,14 @@ def _channel(config: Config, address: str) -> grpc.Channel:
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate))
 
 
-def _said(error: Any, address: str) -> JetstreamError:
-    return from_trailers(error.trailing_metadata()) or UnavailableError(
-        f"node at {address} does not answer: is it running?"
-    )
+def _said(error: Any, node: NodeConfig) -> JetstreamError:
+    address = node.grpc.advertise
+    said = from_trailers(error.trailing_metadata())
+    if said is None:
+        return UnavailableError(f"node at {address} does not answer: is it running?")
+    if said.message == node_proof.NOT_VALID:
+        return UnauthenticatedError(
+            f"the credential is not the one of the server at {address}, or that is not node "
+            f"{node.id}"
+        )
+    return said

@@ -259,25 +259,39 @@ def token(
     expires_days: Annotated[
         int, typer.Option(min=1, max=3650, help="For how many days the token holds.")
     ] = 90,
+    port_base: Annotated[
+        int | None,
+        typer.Option(min=1, max=65531, help="Of a server with --dev: its --port-base."),
+    ] = None,
 ) -> None:
     """Make the first administrator's token, and print it, once.
 
-    Run it on the machine of a node that runs, with the node's configuration. It is refused once
-    there is an administrator; further tokens: jetstream token create.
+    Run it on the machine of a node that runs, with the node's configuration, which says where the
+    node listens (by default on port 9292). It is refused once there is an administrator; further
+    tokens: jetstream token create.
 
     Example:  jetstream-server token --bootstrap --config config/cluster.yaml --node-id 0
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from jetstream_server.node.bootstrap import Refused
+    from jetstream_server.node.bootstrap import Refused, security_is_off
     from jetstream_server.node.bootstrap import bootstrap as make_first
 
     if not bootstrap:
         _fail("say --bootstrap; other tokens: jetstream token create", 2)
-    settings, node = _configured(config, {}, node_id)
+    if port_base is not None and config is not None:
+        _fail("--port-base goes without --config: the file says where each node listens", 2)
+    settings, node = _configured(config, _overrides(False, None, port_base, None), node_id)
     try:
-        print(make_first(settings, node, principal, expires_days * 24 * 3600 * 1_000_000))
+        made = make_first(settings, node, principal, expires_days * 24 * 3600 * 1_000_000)
     except Refused as error:
         _fail(str(error), 1)
+    print(made, flush=True)
+    said = [f"{principal} made at {node.grpc.advertise}"]
+    if security_is_off(settings, node, made):
+        said.append(f"warning: security is off at {node.grpc.advertise}: it ignores tokens")
+        if config is None and port_base is None and os.environ.get("JETSTREAM_SERVERS"):
+            said.append("JETSTREAM_SERVERS is not read here: say --config or --port-base")
+    print("\n".join(said), file=sys.stderr)
 
 
 def _configured(

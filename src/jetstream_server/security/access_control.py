@@ -137,7 +137,7 @@ class AccessControl:
     def _node(self, value: str, method: str, peer: str) -> Identity:
         claim, incarnation = node_proof.claim_of(value), self._incarnation()
         if claim is None or incarnation is None:
-            raise self.unauthenticated(peer, method, "the node's proof is not valid here")
+            raise self.unauthenticated(peer, method, node_proof.NOT_VALID)
         is_bootstrap = claim.run == node_proof.BOOTSTRAP
         if not node_proof.check(
             self._secret,
@@ -146,7 +146,7 @@ class AccessControl:
             target=self._node_id,
             incarnation=node_proof.BOOTSTRAP if is_bootstrap else incarnation,
         ):
-            raise self.unauthenticated(peer, method, "the node's proof is not valid here")
+            raise self.unauthenticated(peer, method, node_proof.NOT_VALID)
         if not self._used_proofs.take(claim, self._wall_clock()):
             raise self.unauthenticated(
                 peer, method, "the node's proof was used before, or is too old"

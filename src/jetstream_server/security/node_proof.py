@@ -24,6 +24,8 @@ SCHEME = "Node "
 BOOTSTRAP = 0
 """The run, and the target's incarnation, in the proof of a caller that is not a node."""
 BOOTSTRAP_SECONDS = 60
+NOT_VALID = "the node's proof is not valid here"
+"""The refusal of a proof under another credential, or for another node."""
 WINDOW = 4096
 """How far calls may overtake one another: more than a node has open to another one."""
 

@@ -78,9 +78,11 @@ def remove_acl(tables: Tables, command: RemoveAcl) -> Decision:
 def bootstrap_security(tables: Tables, command: BootstrapSecurity) -> Decision:
     state = tables.security
     if state.administrators:
+        names = ", ".join(state.administrators)[:200]
+        are = "are administrators" if len(state.administrators) > 1 else "is the administrator"
         raise PreconditionFailedError(
-            f"there is an administrator already: {', '.join(state.administrators)[:200]}; "
-            "ask for a token there"
+            f"{names} {are} already: ask there for a token; if that token is lost, see "
+            "docs/security.md, The first administrator"
         )
     # A rule's id is a revision, and this command makes two rules: the second has a lower number.
     rules = (
