@@ -75,6 +75,8 @@ def test_a_port_in_use_is_named(own_server: ServerProcess, port: int) -> None:
     assert code == 1
     assert str(own_server.port_base + port) in error
     assert "Errno" not in error
+    assert "other ports" in error
+    assert "--port-base" in error
     own_server.start()  # And what had started by then has let go of everything.
 
 

@@ -166,13 +166,15 @@ def serve(
         return
     from jetstream_server.node import app
     from jetstream_server.node.memory import keep_few_arenas
-    from jetstream_server.node.run_state import StartError
+    from jetstream_server.node.run_state import CannotListenError, StartError
 
     keep_few_arenas()
     for_people = _set_up_logs(log_level, dev)
     try:
         with asyncio.Runner(loop_factory=app.new_event_loop) as runner:
             runner.run(app.serve(settings, node, accept_voters, for_people))
+    except CannotListenError as error:
+        _fail(f"{error}; --port-base gives this server other ports" if dev else str(error), 1)
     except StartError as error:
         _fail(str(error), 1)
 

@@ -14,7 +14,7 @@ from jetstream_server.metadata.client.streams import Streams
 from jetstream_server.node.config import Config, split_address
 from jetstream_server.node.debug import debug_node
 from jetstream_server.node.logs import RECENT
-from jetstream_server.node.run_state import StartError
+from jetstream_server.node.run_state import CannotListenError
 from jetstream_server.node.server import Server
 from jetstream_server.serving.grpc.call_limiter import CallLimiter
 from jetstream_server.serving.grpc.close_peer import close_peer
@@ -44,7 +44,7 @@ from jetstream_server.serving.metrics.page import MetricsPage
 
 
 async def start_listeners(server: Server, stack: AsyncExitStack) -> None:
-    """Open the ports. stack: closes them. Raises StartError for a port that cannot be used."""
+    """Open the ports. stack: closes them. Raises CannotListenError for one that cannot be used."""
     configured, node = server.configured, server.node
     data_listen = configured.data.listen
     await _listen(node.data_plane.start(*split_address(data_listen)), data_listen)
@@ -169,10 +169,10 @@ def own_names(config: Config) -> Iterator[str]:
 
 
 async def _listen(starting: Awaitable[None], address: str) -> None:
-    """Listen on a port. Raises StartError with the same sentence for every port."""
+    """Listen on a port. Raises CannotListenError with the same sentence for every port."""
     try:
         await starting
     except OSError as error:
         # Python adds the address in its own spelling; gRPC gives no reason.
         reason = (error.strerror or "perhaps it is in use").partition(" (")[0]
-        raise StartError(f"cannot listen on {address}: {reason}") from error
+        raise CannotListenError(f"cannot listen on {address}: {reason}") from error

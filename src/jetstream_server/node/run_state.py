@@ -16,6 +16,10 @@ class StartError(Exception):
     """The node cannot start; the message is one line that says why."""
 
 
+class CannotListenError(StartError):
+    """It cannot listen on a port of its own, often because another process does."""
+
+
 class RunState:
     """failed: the node cannot continue. folder_gone: its data folder is gone; `why_gone` says
     how. removed: the cluster has forgotten this node."""

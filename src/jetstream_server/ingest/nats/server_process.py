@@ -121,7 +121,8 @@ class NatsServerProcess:
                 if error.errno == errno.EADDRINUSE:
                     raise _PortInUseError(
                         f"cannot embed a nats-server: port {self.port} of {self.host} is in use; "
-                        f"if that is a NATS server, use it with --nats {self.url}"
+                        "beside another jetstream-server --dev, give this one other ports with "
+                        f"--port-base; a NATS server of yours: --nats {self.url}"
                     ) from error
                 raise UnavailableError(f"cannot listen on {self.host}: {error}") from error
 
