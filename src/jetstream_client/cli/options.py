@@ -195,9 +195,9 @@ ReadFromOption = Annotated[
     ReadFromName,
     typer.Option(
         "--read-from",
-        help=f"Which copy to read: the leader's, the nearest in sync or observer's (in "
-        f"${RACK_VARIABLE}, else the quickest), or any in sync. Followers have a record a moment "
-        "later.",
+        help=f"Which copy to read. leader: the leader's. nearest: a replica in sync or an observer "
+        f"in ${RACK_VARIABLE}, else the one that answers fastest. any: any replica in sync. "
+        "Followers have a record a moment later.",
     ),
 ]
 DEFAULT_TIMEOUT = 10.0
