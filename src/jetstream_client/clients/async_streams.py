@@ -92,11 +92,13 @@ class AsyncStreamMethods(AsyncMethods):
         self._routes.forget_all()
 
     async def purge_stream(self, stream: StreamLike, before: Position | None = None) -> int:
-        """Remove the records before a position, or all committed records, for good, on every
-        replica. Returns the first offset kept.
+        """Remove the records before a position, or all committed records, on every replica. Returns
+        the first offset kept.
 
         Only whole batches are removed: the batch that holds the position stays. The records of one
-        subject cannot be purged. Raises OffsetOutOfRangeError for an offset that is not committed.
+        subject cannot be purged. Purged records cannot be read any more; docs/sdk.md says until
+        when their bytes stay on disk. Raises OffsetOutOfRangeError for an offset that is not
+        committed.
         """
         self._check_open()
         offset = None if before is None else await self.offset_at(stream, before)

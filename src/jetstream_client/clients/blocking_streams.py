@@ -80,11 +80,13 @@ class StreamMethods:
         self._thread.run(self._client.delete_stream(stream))
 
     def purge_stream(self, stream: StreamLike, before: Position | None = None) -> int:
-        """Remove the records before a position, or all committed records, for good, on every
-        replica. Returns the first offset kept.
+        """Remove the records before a position, or all committed records, on every replica. Returns
+        the first offset kept.
 
         Only whole batches are removed: the batch that holds the position stays. The records of one
-        subject cannot be purged. Raises OffsetOutOfRangeError for an offset that is not committed.
+        subject cannot be purged. Purged records cannot be read any more; docs/sdk.md says until
+        when their bytes stay on disk. Raises OffsetOutOfRangeError for an offset that is not
+        committed.
         """
         return self._thread.run(self._client.purge_stream(stream, before))
 
