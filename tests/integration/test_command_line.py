@@ -162,7 +162,7 @@ def test_values_come_from_arguments_or_stdin(
     jetstream: Run, process: Run, environment: dict[str, str]
 ) -> None:
     jetstream("stream", "create", "sources", "--subject", "sources.>")
-    jetstream("publish", "sources.x")
+    process("publish", "sources.x", "-")  # Of /dev/null, but it is asked for.
     process("publish", "sources.x", "-", "--whole", stdin="from\nstdin\n")
     subprocess.run(
         [*COMMAND, "publish", "sources.x", "-"], input=b"\xff\x00", env=environment, check=True
@@ -212,6 +212,19 @@ def test_without_a_value_a_pipe_or_file_is_read_and_an_empty_value_is_one(
     with file.open() as source:
         process("publish", "bare.x", stdin=source)
     assert values_of(jetstream, "bare") == ["one", "two", "", "three\nfour\n"]
+
+
+def test_without_a_value_and_an_input_nothing_is_stored(
+    process: Run, environment: dict[str, str], tmp_path: Path
+) -> None:
+    process("stream", "create", "forgot", "--subject", "forgot.>")
+    (tmp_path / "empty").touch()
+    with (tmp_path / "empty").open() as empty:
+        for stdin in (None, empty):
+            refused = process("publish", "forgot.x", stdin=stdin, code=2)
+            assert "error: say the value, or - to read standard input. See:" in refused.stderr
+    assert "say the value" in on_a_terminal(["publish", "forgot.x", "--count", "2"], environment)
+    assert process("fetch", "forgot").stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import typer
 
 from jetstream_client.cli import interrupts, options
 from jetstream_client.cli.completion import complete_subject
+from jetstream_client.cli.exits import UsageError
 from jetstream_client.cli.lines import is_given, is_piped, lines_of, standard_input
 from jetstream_client.cli.output import emit_json
 from jetstream_client.clients.async_client import AsyncClient
@@ -35,7 +36,8 @@ ValueArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[VALUE|-]",
-        help="The payload; - reads standard input. Without it a pipe or a file is read.",
+        help="The payload ('' is an empty one); - reads standard input. Without it a pipe or a "
+        "file is read.",
     ),
 ]
 LinesOption = Annotated[
@@ -110,20 +112,30 @@ def publish(
         ),
         options.wants_json(context, json),
     )
-    if value == "-" or (value is None and (lines is not None or is_given())):
-        _publish_input(job, lines, count)
+    nothing = None
+    if value is None and lines is None:
+        # Nobody has asked for an empty record, and it would be stored for good.
+        nothing = UsageError("say the value, or - to read standard input", context)
+        if not is_given():
+            raise nothing
+    if value is None or value == "-":
+        _publish_input(job, lines, count, nothing)
     elif lines is None:
-        interrupts.run(job.run(os.fsencode(value or ""), count))
+        interrupts.run(job.run(os.fsencode(value), count))
     else:
         raise InvalidRequestError("--lines and --whole go with -, which reads standard input")
     job.report()
 
 
-def _publish_input(job: _Job, lines: bool | None, count: int) -> None:
-    """lines: whether each line is a record; None: yes for a pipe, no for a file."""
+def _publish_input(job: _Job, lines: bool | None, count: int, nothing: Exception | None) -> None:
+    """lines: whether each line is a record; None: yes for a pipe, no for a file. nothing: what to
+    raise if the whole of it is empty; None: then it is an empty record."""
     source = standard_input()
     if not (is_piped(source) if lines is None else lines):
-        interrupts.run(job.run(source.read(), count))
+        payload = source.read()
+        if nothing is not None and not payload:
+            raise nothing
+        interrupts.run(job.run(payload, count))
         return
     if count > 1 or job.asks_for_one:
         raise InvalidRequestError(
