@@ -14,11 +14,12 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_duration(text: str | float) -> float:
-    """Seconds. A bare number is seconds. Raises typer.BadParameter."""
+    """Seconds, of a text with units: a forgotten unit would change how long something is kept. Only
+    0 needs none. Raises typer.BadParameter."""
     if isinstance(text, int | float):  # A default, which is parsed already.
         return float(text)
-    if re.fullmatch(r"\d+(\.\d+)?", text):
-        return float(text)
+    if re.fullmatch(r"0+(\.0+)?", text):
+        return 0.0
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise typer.BadParameter(f"{text!r} is not a duration: say 90s, 1h30m or 7d.")

@@ -52,6 +52,12 @@ def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["stream", "create", "x"], "Missing option '--subject'"),
         (["stream", "create", "x", "--subject", "a", "--flush", "sometimes"], "sometimes"),
         (["stream", "create", "x", "--subject", "a", "--replicas", "0"], "--replicas"),
+        (
+            ["stream", "create", "x", "--subject", "a", "--max-age", "7"],
+            "'7' is not a duration: say",
+        ),
+        (["stream", "alter", "x", "--duplicate-window", "60"], "'60' is not a duration: say"),
+        (["token", "create", "user:x", "--expires", "30"], "'30' is not a duration: say"),
         (["fetch", "x", "--offset", "yesterday"], "invalid position 'yesterday'"),
         (["fetch", "x", "--max", "0"], "--max"),
         (["fetch"], "STREAM"),

@@ -45,7 +45,7 @@ def test_what_no_field_can_hold_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("0", 0), ("1.5", 1.5), ("250ms", 0.25), ("90s", 90), ("1h30m", 5400), ("7d", 604_800)],
+    [("0", 0), ("1.5s", 1.5), ("250ms", 0.25), ("90s", 90), ("1h30m", 5400), ("7d", 604_800)],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
@@ -66,7 +66,7 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "h", "1x", "1h 2", "-1s"])
+@pytest.mark.parametrize("text", ["", "h", "1x", "1h 2", "-1s", "7", "1.5", "1h30"])
 def test_what_is_no_duration_on_the_command_line_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="not a duration"):
         parse_duration(text)
