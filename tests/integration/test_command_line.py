@@ -346,6 +346,34 @@ def test_follow_prints_what_comes_until_ctrl_c(jetstream: Run, environment: dict
         assert follower.stderr.read() == ""
 
 
+def test_follow_outlasts_a_time_without_a_server(own_server: ServerProcess) -> None:
+    own_server.start()
+    with Client(own_server.grpc) as client:
+        client.create_stream("away", "away.>")
+        client.publish("away.x", "1")
+    command = [*COMMAND, "fetch", "away", "--follow", "--json", "--timeout", "0.5"]
+    with subprocess.Popen(
+        [*command, "--server", own_server.grpc],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as follower:
+        assert follower.stdout is not None
+        assert follower.stderr is not None
+        assert json.loads(follower.stdout.readline())["value"] == "1"
+        own_server.kill()
+        assert follower.stderr.readline().startswith("waiting for a server: ")
+        time.sleep(2)  # Several attempts.
+        own_server.start()
+        with Client(own_server.grpc) as client:
+            client.publish("away.x", "2")
+        row = json.loads(follower.stdout.readline())
+        assert (row["offset"], row["value"]) == (1, "2")
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(10) == 130
+        assert follower.stderr.read() == ""
+
+
 def test_follow_stops_at_max(jetstream: Run) -> None:
     jetstream("stream", "create", "enough", "--subject", "enough.>")
     jetstream("publish", "enough.x", "v", "--count", "5")

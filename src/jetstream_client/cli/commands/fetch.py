@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated
@@ -16,10 +17,15 @@ from jetstream_client.cli.exits import end_with_the_reader
 from jetstream_client.cli.output import json_line, message_line, message_row
 from jetstream_client.cli.record_format import RecordFormat
 from jetstream_client.clients.blocking_client import Client
-from jetstream_client.reading.messages import Message
+from jetstream_client.reading.blocking_consumer import Consumer
+from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.values.positions import Position
 from jetstream_client.values.types import ReadFrom
-from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError
+
+RETRY_SECONDS = 0.5
+"""Between two attempts of --follow, where a server refuses at once. The client itself has tried
+for the time of --timeout before."""
 
 Write = Callable[[Iterable[Message]], None]
 FromOption = Annotated[
@@ -56,7 +62,12 @@ KeyOption = Annotated[
 ReverseOption = Annotated[
     bool, typer.Option("--reverse", "-r", help="Newest first; with --max the newest.")
 ]
-FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")]
+FollowOption = Annotated[
+    bool,
+    typer.Option(
+        "--follow", "-f", help="Wait for more, until Ctrl-C, also while no server answers."
+    ),
+]
 FormatOption = Annotated[
     str | None,
     typer.Option(
@@ -120,7 +131,9 @@ def fetch(
         end_with_the_reader()
     with Client.from_config(options.config(context, server, timeout)) as client:
         only_key = None if key is None else os.fsencode(key)
-        wanted = _Wanted(stream, start, stop, max_, read_from.value, filter_, only_key, reverse)
+        wanted = _Wanted(
+            stream, start, stop, max_, read_from.value, filter_, only_key, reverse, follow
+        )
         wanted.print_from(client, write)
 
 
@@ -136,11 +149,13 @@ class _Wanted:
     filter: str
     key: bytes | None
     reverse: bool
+    follow: bool
 
     def print_from(self, client: Client, write: Write) -> None:
+        ends_at_once = self.stop == "latest" and not self.follow
         is_short = self.count_max is not None and isinstance(self.start, int)
         is_all = not self.filter and self.key is None
-        if is_short and self.stop == "latest" and is_all and not self.reverse:
+        if is_short and ends_at_once and is_all and not self.reverse:
             # Do not read ahead more than is wanted.
             messages = client.fetch(
                 self.stream, self.start, max_messages=self.count_max, read_from=self.read_from
@@ -153,9 +168,6 @@ class _Wanted:
                 rest = replace(self, start=messages.next_offset, count_max=missing)
                 rest.print_from(client, write)
             return
-        left = self.count_max
-        # Committed records come at once, or something is wrong.
-        patience = client.config.timeout if self.stop == "latest" else None
         with client.consume(
             self.stream,
             self.start,
@@ -164,15 +176,35 @@ class _Wanted:
             filter=self.filter,
             key=self.key,
             reverse=self.reverse,
-            patience=patience,
+            # Committed records come at once, or something is wrong.
+            patience=client.config.timeout if ends_at_once else None,
         ) as consumer:
-            for messages in consumer.batches():
+            left = self.count_max
+            for messages in self._batches_of(consumer):
                 write(islice(messages, left))
                 sys.stdout.flush()  # With --follow records are shown at once.
                 if left is not None:
                     left -= min(left, len(messages))
                     if left == 0:
                         return
+
+    def _batches_of(self, consumer: Consumer) -> Iterator[Messages]:
+        """follow: go on after passing failures, where it was; standard error says so once in each
+        gap between records."""
+        is_said = False
+        while True:
+            try:
+                for messages in consumer.batches():
+                    is_said = False
+                    yield messages
+                return
+            except JetstreamError as error:
+                if not (self.follow and error.retriable):
+                    raise
+                if not is_said:
+                    print(f"waiting for a server: {error.message}", file=sys.stderr, flush=True)
+                is_said = True
+            time.sleep(RETRY_SECONDS)
 
 
 def _writer(as_json: bool, format_: str | None) -> Write:
