@@ -492,7 +492,8 @@ def on_a_terminal(
 
 def test_on_a_terminal_deleting_asks_first(jetstream: Run, environment: dict[str, str]) -> None:
     jetstream("stream", "create", "asked", "--subject", "asked.>")
-    on_a_terminal(["stream", "delete", "asked"], environment, b"n\n")
+    shown = on_a_terminal(["stream", "delete", "asked"], environment, b"n\n")
+    assert shown.endswith("not deleted\r\n")
     assert "asked" in jetstream("stream", "list").stdout
     delete = ["stream", "delete", "asked"]
     assert "?" in on_a_terminal(delete, environment, b"n\n", stdout=subprocess.DEVNULL)
@@ -550,7 +551,7 @@ def test_without_a_terminal_it_says_which_options_there_are(jetstream: Run) -> N
     assert "--yes" in done.stderr
     assert "--dry-run" not in done.stderr
     with pytest.raises(options.UsageError, match="--yes, or --dry-run"):
-        options.confirm("?", yes=False, dry_run=True)
+        options.confirm("?", "no", yes=False, dry_run=True)
 
 
 @pytest.fixture(scope="module")

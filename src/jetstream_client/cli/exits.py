@@ -8,7 +8,7 @@
 5    the outcome is unknown: it may or may not have been done
 6    `log verify` or `log dump` found something wrong with the files
 7    `cluster health` found something wrong with the cluster
-130  interrupted by Ctrl-C
+130  interrupted by Ctrl-C, or a question was answered with no
 141  the reader of the output stopped reading
 """
 

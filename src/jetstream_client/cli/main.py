@@ -106,7 +106,8 @@ def root(
       jetstream fetch orders
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such stream or node, 4 no server answered in
-    time, 5 outcome unknown, 6 damaged log files, 7 the cluster is not healthy.
+    time, 5 outcome unknown, 6 damaged log files, 7 the cluster is not healthy, 130 Ctrl-C or the
+    answer no, 141 nobody reads the output any more.
     """
     options.said_before(context, server, timeout, json)
     context.obj.tls = tls_of(tls, ca, cert, key)

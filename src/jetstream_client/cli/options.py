@@ -167,15 +167,18 @@ def nats_options(
     return NatsOptions(credentials=creds, tls_ca=ca, tls_certificate=cert, tls_key=key)
 
 
-def confirm(question: str, *, yes: bool, dry_run: bool = False) -> None:
+def confirm(question: str, declined: str, *, yes: bool, dry_run: bool = False) -> None:
     """Ask on standard error, because standard output may be a pipe; unless `yes`. Without a
-    terminal, raise a usage error. dry_run: the command has --dry-run."""
+    terminal, raise a usage error. declined: what to say after a no, which ends the command.
+    dry_run: the command has --dry-run."""
     if yes:
         return
     if not on_terminal():
         instead = "add --yes" + (", or --dry-run to see what it would do" if dry_run else "")
         raise UsageError(f"this command asks first, and there is no terminal: {instead}")
-    typer.confirm(question, abort=True, err=True)
+    if not typer.confirm(question, err=True):
+        print(declined, file=sys.stderr)
+        raise typer.Abort
 
 
 def on_terminal() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -140,6 +141,12 @@ def test_help_says_in_a_line_what_each_command_does(
 def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == Exit.OK
     assert capsys.readouterr().out.startswith("jetstream ")
+
+
+def test_the_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == Exit.OK
+    codes = capsys.readouterr().out.partition("Exit codes: ")[2].partition(".")[0]
+    assert [int(code) for code in re.findall(r"\d+", codes)] == [*map(int, Exit)]
 
 
 @pytest.mark.parametrize(

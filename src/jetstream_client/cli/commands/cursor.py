@@ -130,7 +130,7 @@ def delete(
 
     Example: jetstream cursor delete billing orders --yes
     """
-    options.confirm(f"Forget the position of {cursor} in {stream}?", yes=yes)
+    options.confirm(f"Forget the position of {cursor} in {stream}?", "not deleted", yes=yes)
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         client.delete_cursor(cursor, stream)
     options.answer(

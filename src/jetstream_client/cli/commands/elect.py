@@ -47,7 +47,7 @@ def elect(
         if dry_run:
             done = plan
         else:
-            options.confirm(f"Elect node {unclean}?", yes=yes, dry_run=True)
+            options.confirm(f"Elect node {unclean}?", "not elected", yes=yes, dry_run=True)
             epoch = plan.stream.stream_epoch
             done = client.elect_uncleanly(plan.stream, unclean, stream_epoch=epoch)
     after = done.stream

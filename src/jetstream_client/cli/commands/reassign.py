@@ -115,7 +115,8 @@ def decommission(
             if not as_json:
                 _show(moves, _not_in(moves, left))
         else:
-            options.confirm(f"Empty node {node} ({len(left)} streams)?", yes=yes, dry_run=True)
+            question = f"Empty node {node} ({len(left)} streams)?"
+            options.confirm(question, "nothing is moved", yes=yes, dry_run=True)
             client.drain_node(node)
             moves, left = _empty(client, node, at_a_time, quiet=as_json)
     if as_json:
@@ -230,7 +231,7 @@ def move_all(
         _show(moves)
     _warn_of_unheard(client, moves)
     if moves and not dry_run:
-        options.confirm(f"Move {len(moves)} streams?", yes=yes, dry_run=True)
+        options.confirm(f"Move {len(moves)} streams?", "nothing is moved", yes=yes, dry_run=True)
         mover.carry_out(moves)
     if as_json:
         moved = not (dry_run or mover.leaderless or mover.changed)

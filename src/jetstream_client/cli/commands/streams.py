@@ -123,7 +123,7 @@ def delete(
 
     Example:  jetstream stream delete orders --yes
     """
-    options.confirm(f"Delete stream {stream} and all its records?", yes=yes)
+    options.confirm(f"Delete stream {stream} and all its records?", "not deleted", yes=yes)
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         client.delete_stream(stream)
     options.answer(context, json, {"deleted": stream}, f"deleted {stream}")
@@ -164,7 +164,7 @@ def purge(
     """
     position = None if before is None else positions.parse_position(before)
     what = "all records" if before is None else f"the records before {before}"
-    options.confirm(f"Purge {what} of stream {stream}?", yes=yes)
+    options.confirm(f"Purge {what} of stream {stream}?", "not purged", yes=yes)
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         start = client.purge_stream(stream, position)
     row = {"purged": stream, "log_start_offset": start}

@@ -117,7 +117,7 @@ def _change(
             _tell(client.list_voters(), wants_json, f"the voters are {_names(after)} already")
             return
         question = f"The voters are {_names(before)}. Change them to {_names(after)}?"
-        options.confirm(question, yes=yes)
+        options.confirm(question, "the voters stay as they are", yes=yes)
         now = set(before)
         for node in added:
             now |= {node}
