@@ -372,13 +372,15 @@ def test_the_command_line_makes_tokens_and_rules(
     )
     rule = said.removeprefix("rule ").partition(":")[0]
     assert principal in run("acl", "list")
-    assert "allowed" in run("acl", "test", "read", "--stream", "orders", "--principal", principal)
+    tested = run("acl", "test", "read", "--stream", "orders", "--principal", principal)
+    assert "allowed" in tested
+    assert "security is off" not in tested
     monkeypatch.setenv("JETSTREAM_TOKEN", token)
     assert "denied" in run("acl", "test", "delete", "--stream", "orders", code=1)
     assert "one" in run("fetch", "orders", "--format", "%v\\n")
     assert "`delete`" in run("stream", "delete", "orders", "--yes", code=1)
     monkeypatch.setenv("JETSTREAM_TOKEN", server.admin)
-    run("acl", "remove", rule)
+    run("acl", "remove", rule, "--yes")
     run("token", "revoke", token_id)
     run("token", "revoke", token_id, code=3)
 

@@ -502,6 +502,37 @@ def test_on_a_terminal_deleting_asks_first(jetstream: Run, environment: dict[str
     assert "asked" not in jetstream("stream", "list").stdout
 
 
+def test_removing_a_rule_shows_it_and_asks_first(
+    jetstream: Run, environment: dict[str, str]
+) -> None:
+    def added(*arguments: str) -> str:
+        return str(objects(jetstream("acl", "add", "user:ann", *arguments, "--json"))[0]["id"])
+
+    reads = added("--allow", "read", "--stream", "o", "--subject", ">")
+    shown = on_a_terminal(["acl", "remove", reads], environment, b"n\n")
+    assert f"Remove rule {reads} (user:ann, allow read on streams o on >)? [y/N]:" in shown
+    assert "No other rule" not in shown
+    assert shown.endswith("not removed\r\n")
+    rules = added("--allow", "security_alter", "--cluster")
+    alone = "No other rule lets anybody change rules and tokens. Remove"
+    assert alone in on_a_terminal(["acl", "remove", rules], environment, b"n\n")
+    other = added("--allow", "all", "--cluster")
+    assert alone not in on_a_terminal(["acl", "remove", rules], environment, b"y\n")
+    assert "--yes" in jetstream("acl", "remove", other, code=2).stderr
+    for rule in (reads, other):
+        jetstream("acl", "remove", rule, "--yes")
+    assert "user:ann" not in jetstream("acl", "list").stdout
+
+
+def test_a_tested_right_says_that_security_is_off(jetstream: Run) -> None:
+    assert jetstream("acl", "test", "cluster_alter", code=1).stdout == (
+        "denied, no rule allows it\n"
+        "security is off: nothing is checked now; with it on, this would be denied\n"
+    )
+    (row,) = objects(jetstream("acl", "test", "cluster_alter", "--json", code=1))
+    assert (row["allowed"], row["enforced"]) == (False, False)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -114,7 +114,7 @@ class Security:
             what="testing the ACL rules",
         )
         rule = _rule_of(answer.rule) if answer.HasField("rule") else None
-        return AclDecision(answer.allowed, rule)
+        return AclDecision(answer.allowed, rule, not answer.security_off)
 
 
 def _token_of(token: pb.Token) -> Token:

@@ -55,7 +55,9 @@ class AclRule:
 @dataclass(frozen=True, slots=True)
 class AclDecision:
     """The result of `test_acl`. rule: the rule that decides; None: no rule allows the operation, so
-    it is denied."""
+    it is denied. enforced: whether the server checks rights; False: security is off there, and
+    everybody may do everything."""
 
     allowed: bool
     rule: AclRule | None
+    enforced: bool = True

@@ -930,12 +930,14 @@ class TestAclRequest(_message.Message):
     def __init__(self, principal: _Optional[str] = ..., operation: _Optional[str] = ..., stream: _Optional[str] = ..., subject: _Optional[str] = ...) -> None: ...
 
 class TestAclResponse(_message.Message):
-    __slots__ = ("allowed", "rule")
+    __slots__ = ("allowed", "rule", "security_off")
     ALLOWED_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
+    SECURITY_OFF_FIELD_NUMBER: _ClassVar[int]
     allowed: bool
     rule: AclRule
-    def __init__(self, allowed: _Optional[bool] = ..., rule: _Optional[_Union[AclRule, _Mapping]] = ...) -> None: ...
+    security_off: bool
+    def __init__(self, allowed: _Optional[bool] = ..., rule: _Optional[_Union[AclRule, _Mapping]] = ..., security_off: _Optional[bool] = ...) -> None: ...
 
 class BootstrapRequest(_message.Message):
     __slots__ = ("principal", "lifetime_us")

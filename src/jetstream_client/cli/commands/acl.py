@@ -103,15 +103,18 @@ def list_rules(
 def remove(
     context: typer.Context,
     rule: Annotated[int, typer.Argument(metavar="ID", min=1, help="The rule's id.")],
+    yes: options.Yes = False,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Remove a rule.
+    """Remove a rule. It shows the rule and asks first.
 
-    Example: jetstream acl remove 14
+    Example: jetstream acl remove 14 --yes
     """
     with Client.from_config(options.config(context, server, timeout)) as client:
+        if not yes:
+            options.confirm(_question(rule, client.list_acls()), "not removed", yes=yes)
         client.remove_acl(rule)
     options.answer(context, json, {"id": rule, "removed": True}, f"rule {rule} is removed")
 
@@ -139,6 +142,8 @@ def say_decision(
 ) -> int:
     """Say whether an operation would be allowed, and by which rule. Exit code 1: it is denied.
 
+    While security is off, it says what the rules would decide.
+
     Example: jetstream acl test read --stream orders --principal user:reports
     """
     asked: Any = operation
@@ -148,8 +153,27 @@ def say_decision(
         emit_json(dataclasses.asdict(found))
     else:
         why = "no rule allows it" if found.rule is None else f"rule {found.rule.id}: "
-        print(f"{'allowed' if found.allowed else 'denied'}, {why}{_text(found.rule)}")
+        decision = "allowed" if found.allowed else "denied"
+        print(f"{decision}, {why}{_text(found.rule)}")
+        if not found.enforced:
+            print(f"security is off: nothing is checked now; with it on, this would be {decision}")
     return Exit.OK if found.allowed else Exit.FAILED
+
+
+def _question(rule_id: int, rules: list[AclRule]) -> str:
+    """Of `remove`. Says so if nobody could change rules any more."""
+    found = next((rule for rule in rules if rule.id == rule_id), None)
+    question = f"Remove rule {rule_id}{f' ({_text(found)})' if found else ''}?"
+    administrators = [rule for rule in rules if _lets_change_rules(rule)]
+    if found is not None and administrators == [found]:
+        question = f"No other rule lets anybody change rules and tokens. {question}"
+    return question
+
+
+def _lets_change_rules(rule: AclRule) -> bool:
+    return (
+        rule.allow and not rule.stream and not {"all", "security_alter"}.isdisjoint(rule.operations)
+    )
 
 
 def _text(rule: AclRule | None) -> str:

@@ -145,7 +145,9 @@ class SecurityService(api_pb2_grpc.SecurityServicer):
         allowing = deciding_rule(rules, *decided)
         rule = allowing or denying_rule(rules, *decided)
         return pb.TestAclResponse(
-            allowed=allowing is not None, rule=None if rule is None else _rule(rule)
+            allowed=allowing is not None,
+            rule=None if rule is None else _rule(rule),
+            security_off=not self._access.enabled,
         )
 
     def _subject_of(self, name: str, call: Call) -> str:
