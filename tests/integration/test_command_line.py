@@ -72,7 +72,7 @@ def checked(done: subprocess.CompletedProcess[str], code: int) -> subprocess.Com
     if code:
         assert re.fullmatch(r"(error: .*\n)?", done.stderr), done.stderr
     else:
-        assert done.stderr == ""
+        assert re.fullmatch(r"(note: .*\n)?", done.stderr), done.stderr
     return done
 
 
@@ -135,6 +135,27 @@ def test_describe_has_what_operators_ask_for(jetstream: Run) -> None:
     told = {line.split()[0] for line in lines if line.startswith("compaction")}
     assert {"compaction_cleaned_to", "compaction_dirty_ratio", "compaction_ended_at"} <= told
     assert "compaction" not in told
+
+
+def test_a_new_stream_says_who_stores_its_messages_too(server: ServerProcess) -> None:
+    def created(name: str, subject: str, *options: str) -> str:
+        create = ("stream", "create", name, "--subject", subject, *options)
+        done = command.jetstream("--server", server.grpc, *create)
+        assert done.returncode == 0, done
+        return done.stderr
+
+    assert created("twice", "twice.>") == ""
+    assert created("twice", "twice.>") == ""
+    assert created("eu", "twice.eu") == "note: twice (twice.>) stores these messages, too\n"
+    assert created("each", "twice.*.>") == "note: twice (twice.>) stores these messages, too\n"
+    assert created("part", "part.eu") == ""
+    assert created("parts", "part.>") == "note: part (part.eu) stores some of these messages, too\n"
+    assert created("a", "shared", "--group", "g") == ""
+    assert created("b", "shared", "--group", "g") == ""
+    for count in range(5):
+        said = created(f"many{count}", "many.x")
+    named = "many0 (many.x), many1 (many.x), many2 (many.x)"
+    assert said == f"note: {named} and 1 more store these messages, too\n"
 
 
 def test_lists_are_one_object_a_line_or_aligned_columns(jetstream: Run) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from jetstream_client.cli import options
+from jetstream_client.cli.commands.streams_beside import note_others, streams_beside
 from jetstream_client.cli.output import emit_json, stream_row
 from jetstream_client.cli.units import parse_duration, parse_size
 from jetstream_client.clients.blocking_client import Client
@@ -171,9 +172,11 @@ def create(
             encryption=None if encryption is None else encryption.value,
             allow_same_name=allow_same_name,
         )
+        others = streams_beside(client, stream)
     options.answer(
         context, json, stream_row(stream), f"stream {stream.name} keeps {stream.subject}"
     )
+    note_others(stream, others)
 
 
 def create_group(
