@@ -377,6 +377,9 @@ def test_the_command_line_makes_tokens_and_rules(
     assert "security is off" not in tested
     monkeypatch.setenv("JETSTREAM_TOKEN", token)
     assert "denied" in run("acl", "test", "delete", "--stream", "orders", code=1)
+    assert "may not see or change the tokens and rules of the cluster" in run(
+        "token", "list", code=1
+    )
     assert "one" in run("fetch", "orders", "--format", "%v\\n")
     assert "`delete`" in run("stream", "delete", "orders", "--yes", code=1)
     monkeypatch.setenv("JETSTREAM_TOKEN", server.admin)

@@ -129,6 +129,8 @@ def test_describe_has_what_operators_ask_for(jetstream: Run) -> None:
     assert isinstance(row["leader_epoch"], int)
     shown = jetstream("stream", "describe", "told@told.>").stdout
     assert "high_watermark" in shown
+    for field, nodes in (("leader", "node 0"), ("replicas", "node 0"), ("isr", "node 0")):
+        assert re.search(rf"^{field} +{nodes}$", shown, re.MULTILINE), shown
     assert re.search(r"^duplicate_window +2m$", shown, re.MULTILINE)
     jetstream("stream", "create", "cleaned", "--subject", "cleaned.>", "--compact")
     lines = jetstream("stream", "describe", "cleaned").stdout.splitlines()
@@ -343,6 +345,8 @@ def test_other_failures_too(jetstream: Run) -> None:
     assert "[0, 0)" in jetstream("fetch", "mine", "--offset", "99999999", code=1).stderr
     done = jetstream("stream", "create", "mine", "--subject", "mine.x", code=1)
     assert "--allow-same-name" in done.stderr
+    done = jetstream("stream", "create", "wide", "--subject", ">", code=2)
+    assert "create it with --acks off" in done.stderr
     jetstream("stream", "create", "mine", "--subject", "mine.x", "--allow-same-name")
     assert "mine@mine.>" in jetstream("fetch", "mine", code=1).stderr
 

@@ -1,7 +1,8 @@
 """The `jetstream` command: streams, publishing, fetching, and log files offline.
 
 Output is for people, unless `--json` asks for one object (or one per line). Errors are one line on
-stderr. Exit codes: see `exits`. What it needs beside the SDK is the extra `cli`.
+stderr, but for those of queries. Exit codes: see `exits`. What it needs beside the SDK is the extra
+`cli`.
 """
 
 from __future__ import annotations

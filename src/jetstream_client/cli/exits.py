@@ -1,4 +1,5 @@
-"""Exit codes of the command, and its errors: one line, no tracebacks.
+"""Exit codes of the command, and its errors: one line (of a query, as many as it takes), no
+tracebacks.
 
 0    done
 1    the request failed
@@ -24,6 +25,7 @@ from typing import Any, TextIO
 
 import typer
 
+from jetstream_client.cli.output import printable
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
@@ -50,6 +52,10 @@ class Exit(IntEnum):
     BROKEN_PIPE = 141
 
 
+class QueryError(InvalidRequestError):
+    """DuckDB's words. They point into the query, so they keep their lines."""
+
+
 def exit_of(error: JetstreamError) -> Exit:
     if isinstance(error, InvalidRequestError):
         return Exit.USAGE
@@ -62,10 +68,13 @@ def exit_of(error: JetstreamError) -> Exit:
     return Exit.FAILED
 
 
-def complain(message: str) -> None:
-    """Print one line on stderr, whatever characters the message has."""
-    line = " ".join(message.split())
-    print(f"error: {line}", file=sys.stderr)
+def complain(message: str, *, keep_lines: bool = False) -> None:
+    """Print one line on stderr, whatever characters the message has; or its lines."""
+    if keep_lines:
+        text = "\n".join(map(printable, message.split("\n")))
+    else:
+        text = " ".join(message.split())
+    print(f"error: {text}", file=sys.stderr)
 
 
 def prepare_output() -> None:

@@ -35,6 +35,7 @@ from jetstream_client.cli.connecting import tls_of
 from jetstream_client.cli.exits import (
     ClickError,
     Exit,
+    QueryError,
     UsageError,
     complain,
     exit_of,
@@ -134,7 +135,7 @@ def run(arguments: list[str] | None = None) -> int:
         code = app(arguments, standalone_mode=False)
         sys.stdout.flush()
     except JetstreamError as error:
-        complain(error.message)
+        complain(error.message, keep_lines=isinstance(error, QueryError))
         for note in getattr(error, "__notes__", ()):
             complain(note)
         return exit_of(error)

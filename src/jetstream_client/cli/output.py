@@ -55,6 +55,13 @@ def node_text(node: int) -> str:
     return "-" if node < 0 else str(node)
 
 
+def nodes_text(nodes: Sequence[int]) -> str:
+    """Numbers of nodes where they could be taken for a count: "node 0", "nodes 0, 1, 2"."""
+    if not nodes:
+        return "-"
+    return f"node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))}"
+
+
 def message_row(message: Message) -> dict[str, Any]:
     """A record as JSON. A header given more than once has a list of values."""
     key, key_encoding = encoded(message.key)

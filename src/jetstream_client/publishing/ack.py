@@ -83,7 +83,9 @@ def _in_offsets(description: str, stream: str) -> str:
     """Translate JetStream's error text for a condition that does not hold into an error with
     offsets."""
     _, said, last = description.partition("wrong last sequence: ")
-    return f"the next offset of stream {stream!r} is {last}: {description}" if said else description
+    if not said:
+        return description
+    return f"the next offset of stream {stream!r} is {last}, not the expected one: it refuses this"
 
 
 class Pending:

@@ -410,6 +410,8 @@ class AccessControl:
 
 
 def _words(operation: Operation) -> str:
+    if operation is Operation.SECURITY_ALTER:
+        return "see or change the tokens and rules of"
     return operation.partition("_")[2] if operation in CLUSTER_OPERATIONS else operation
 
 

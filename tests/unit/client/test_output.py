@@ -13,6 +13,7 @@ from jetstream_client.cli.output import (
     json_line,
     message_line,
     message_row,
+    nodes_text,
     print_table,
     printable,
 )
@@ -85,3 +86,10 @@ def test_printable_text_stays_as_it_is() -> None:
 def test_a_piped_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("NAME", "N"), [("a", 1), ("longer", 22)])
     assert capsys.readouterr().out == "NAME    N\na       1\nlonger  22\n"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text"), [((), "-"), ((0,), "node 0"), ((0, 1, 2), "nodes 0, 1, 2")]
+)
+def test_numbers_of_nodes_do_not_read_like_counts(nodes: tuple[int, ...], text: str) -> None:
+    assert nodes_text(nodes) == text

@@ -8,6 +8,7 @@ files, network and extensions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jetstream_client.cli import interrupts, options, positions
+from jetstream_client.cli.exits import QueryError
 from jetstream_client.cli.output import encoded, json_line, print_table, shown, timestamp_text
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.reading.scan import Scan
@@ -32,6 +34,7 @@ _SETTINGS = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
 }
+_BARE_OFFSET = re.compile(r'(?<!["\w])offset(?!["\w])', re.IGNORECASE)
 
 
 def sql(
@@ -119,7 +122,15 @@ class _Query:
                 for name in sorted(self._unknown):
                     if f"Table with name {name} does not exist" in str(error):
                         raise StreamNotFoundError(f"there is no stream {name!r}") from error
-                raise InvalidRequestError(f"the query fails: {error}") from error
+                raise QueryError(
+                    f"the query fails: {error}{self._advice(duckdb, error)}"
+                ) from error
+
+    def _advice(self, duckdb: Any, error: Exception) -> str:
+        """About the one column whose name is a word of SQL. The parser stops at it, or behind."""
+        if not (isinstance(error, duckdb.ParserException) and _BARE_OFFSET.search(self._query)):
+            return ""
+        return '\noffset is a word of SQL: if you mean the column, write "offset" in double quotes'
 
     def _check(self, duckdb: Any, connection: duckdb.DuckDBPyConnection) -> None:
         statements = connection.extract_statements(self._query)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Annotated
 
@@ -12,6 +14,7 @@ from jetstream_client.cli.commands.streams_beside import note_others, streams_be
 from jetstream_client.cli.output import emit_json, stream_row
 from jetstream_client.cli.units import parse_duration, parse_size
 from jetstream_client.clients.blocking_client import Client
+from jetstream_protocol.errors import InvalidRequestError
 
 
 class FlushChoice(StrEnum):
@@ -116,6 +119,18 @@ SegmentAge = Annotated[
 ]
 
 
+@contextmanager
+def _settings_are_options() -> Iterator[None]:
+    """The server's advice names a setting as programs know it."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        if "acks: off" not in error.message:
+            raise
+        message = error.message.replace("acks: off", "--acks off")
+        raise InvalidRequestError(message) from error
+
+
 def create(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new stream's name.")],
@@ -151,7 +166,8 @@ def create(
 
     Example: jetstream stream create orders --subject 'orders.>'
     """
-    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+    config = options.config_of_one_thing(context, server, timeout)
+    with _settings_are_options(), Client.from_config(config) as client:
         stream = client.create_stream(
             name,
             subject,
@@ -259,7 +275,8 @@ def alter(
 
     Example: jetstream stream alter orders --max-age 1h --max-bytes 10GB
     """
-    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+    config = options.config_of_one_thing(context, server, timeout)
+    with _settings_are_options(), Client.from_config(config) as client:
         after = client.alter_stream(
             stream,
             stream_epoch=stream_epoch,

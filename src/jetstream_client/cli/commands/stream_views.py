@@ -12,6 +12,7 @@ from jetstream_client.cli import options
 from jetstream_client.cli.output import (
     emit_json,
     node_text,
+    nodes_text,
     print_fields,
     print_table,
     replicas_text,
@@ -24,6 +25,9 @@ from jetstream_client.values.types import DamagedRange, ReplicaProgress, Stream,
 
 _DURATIONS = ("max_age", "tombstone_grace", "duplicate_window", "segment_age", "hand_over_gap")
 """Fields of `describe` in seconds."""
+
+_NODES = ("replicas", "isr", "elr", "observers", "target_replicas")
+"""Fields of `describe` that are numbers of nodes."""
 
 _ZERO_MEANS = {
     "max_age": "unlimited",
@@ -158,7 +162,8 @@ def _draw_json(stream: Stream) -> None:
 
 def _draw_description(description: StreamDescription) -> None:
     row = stream_row(description)
-    row["leader"] = node_text(description.leader)
+    row["leader"] = nodes_text([description.leader] if description.leader >= 0 else [])
+    row |= {name: nodes_text(row[name]) for name in _NODES}
     row["progress"] = tuple(map(_progress_text, description.progress))
     row |= _compaction_fields(row.pop("compaction"))
     row["damaged"] = tuple(map(_damaged_text, description.damaged))
