@@ -66,8 +66,7 @@ def security_is_off(config: Config, node: NodeConfig, token: str) -> bool:
             )
         except grpc.RpcError:
             return False
-    # The caller is anonymous there. Only the administrator just made has this right.
-    return not answer.allowed
+    return answer.security_off
 
 
 def _proof(config: Config, node: NodeConfig) -> tuple[tuple[str, str]]:
