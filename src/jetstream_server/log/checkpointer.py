@@ -12,13 +12,14 @@ mutex. Methods raise StorageError, StorageFullError.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from typing import Protocol
 
 from jetstream_protocol.errors import StorageFullError
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
 from jetstream_protocol.types import WallUs
-from jetstream_server.log.disk import is_full, storage_error
+from jetstream_server.log.disk import changed_nothing, storage_error
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.health import Health
 from jetstream_server.log.offsets_file import OffsetsFile
@@ -103,7 +104,7 @@ class LogCheckpointer:
         try:
             self._offsets.write_end(self._log.log_end_offset)
         except OSError as error:
-            if not is_full(error):
+            if not changed_nothing(error):
                 directory = self._storage.directory
                 self._health.fail(storage_error(error, f"noting the end of {directory}").message)
 
@@ -114,14 +115,16 @@ class LogCheckpointer:
         if durable:
             self._may_be_marked = False
 
-    def note_flush(self) -> None:
-        """Record how far the log was flushed. **safety** Durably, if the mark of a reset could come
-        back: the next start would empty the log again."""
+    def note_flush(self, flushed_offset: int) -> None:
+        """Record that the log was flushed so far, before anything counts on it. **safety** Durably,
+        if the mark of a reset could come back: the next start would empty the log again."""
+        bounds = replace(self._bounds, flushed_offset=flushed_offset)
         if not self._may_be_marked:
-            self.note_bounds()
+            with suppress(StorageFullError), self._health.changing("noting the offsets of"):
+                self._offsets.write_bounds(bounds)  # The older record is valid, and says less.
             return
-        with self._health.committed("noting the offsets of"):
-            self._offsets.write_bounds(self._bounds, durable=True)
+        with self._health.repeatable("noting the offsets of"):
+            self._offsets.write_bounds(bounds, durable=True)
         self._may_be_marked = False
 
     def note_all(self, *, durable: bool = False) -> None:
@@ -201,7 +204,10 @@ class LogCheckpointer:
             start = min(self._storage.checkpoint.log_start_offset, offset)
             self._save(LogCheckpoint(log_start_offset=start, recovery_point=start, segments=()))
         self._may_be_marked = True
+        mark = Bounds(offset, offset, Mark.EMPTYING)
         with self._health.changing("resetting"):
             self._offsets.write_end(0)
-            self._offsets.write_bounds(Bounds(offset, offset, Mark.EMPTYING), durable=True)
+            self._offsets.write_bounds(mark)
+        with self._health.committed("resetting"):  # The next start may empty the log by now.
+            self._offsets.write_bounds(mark, durable=True)
             self._storage.sync_directories()

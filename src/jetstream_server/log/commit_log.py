@@ -67,7 +67,7 @@ class CommitLog:
         self.encryption = config.encryption_of(directory)
         interval = config.index_interval_bytes
         self._storage = LogStorage(disk, directory, interval, recovered, offsets, self.encryption)
-        self._health = Health(directory, recovered.offline_reason)
+        self._health = Health(directory, recovered.offline_reason, self._mutex)
         self.records = LogCheckpointer(self, self._storage, offsets, self._health, self._noting)
         save = self.records.save
         self.compaction = LogCompaction(disk, self._storage, self._health, self._mutex, save)
@@ -326,10 +326,7 @@ class CommitLog:
         try:
             segment.write(buffers)
         except OSError as error:
-            failure = self._health.failure(error, "appending to")
-            with self._health.committed("cutting off a failed append in"):
-                segment.undo_write()
-            raise failure from error
+            raise self._health.append_failed(error, segment.undo_write) from error
 
     def forget_message_ids(self, now_us: MonotonicUs) -> None:
         """Forget message ids whose window has passed."""
@@ -399,8 +396,8 @@ class CommitLog:
     def flush(self) -> int:
         """Sync everything appended before the call, and return the new flushed offset.
 
-        Blocks: for the flusher thread. If it fails, the log goes offline and stays offline.
-        """
+        Blocks: for the flusher thread. If it fails, the log goes offline and stays offline; but
+        NoDescriptorError only means: call it again."""
         with self._mutex:
             return self._flush()
 
@@ -412,11 +409,11 @@ class CommitLog:
         last = self._storage.segments.last
         if last is None or (target == self.flushed_offset and self._storage.is_synced()):
             return self.flushed_offset
-        with self._health.committed("flushing"):
+        with self._health.repeatable("flushing"):
             self._storage.sync(last, self.flushed_offset)
+        self.records.note_flush(target)
         self.flushed_offset = target
         with suppress(StorageFullError):  # The older checkpoint is valid; recovery only scans more.
-            self.records.note_flush()
             if last.base_offset > self._storage.checkpoint.recovery_point:
                 self.records.save()
         return target
@@ -447,7 +444,10 @@ class CommitLog:
         self.log_end_offset = end
         with self._noting:
             self.producers.truncate(end)
-        with self._health.committed("truncating"):
+        self._health.complete(lambda: self._cut(segment, position, end))
+
+    def _cut(self, segment: Segment, position: int, end: int) -> None:
+        with self._health.repeatable("truncating"):
             self._storage.cut(segment, position, end)
             # Not earlier: a log that is not cut after all has to know its committed gaps.
             self.compaction.cut_to(end)

@@ -37,8 +37,8 @@ class LogDamage:
     """Owned by the log's thread, except `save`. `ranges` is replaced, never changed."""
 
     __slots__ = (
-        "_disk", "_mutex", "_save_checkpoint", "_storage", "damaged_files", "is_unknown", "marked",
-        "ranges",
+        "_disk", "_is_unsaved", "_mutex", "_save_checkpoint", "_storage", "damaged_files",
+        "is_unknown", "marked", "ranges",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +52,7 @@ class LogDamage:
         self._save_checkpoint = save_checkpoint
         self._storage = storage
         self._mutex = mutex
+        self._is_unsaved = False  # The file names ranges that were dropped: saving has failed.
         self.ranges: tuple[BadRange, ...] = ()
         self.is_unknown = False
         self.marked = 0
@@ -187,9 +188,11 @@ class LogDamage:
                 raise
 
     def _keep(self, kept: list[BadRange]) -> None:
-        if len(kept) != len(self.ranges):
+        if len(kept) != len(self.ranges) or self._is_unsaved:
             self._replace(kept)
+            self._is_unsaved = True
             self._save()
+            self._is_unsaved = False
 
     def _replace(self, ranges: list[BadRange]) -> None:
         self.ranges = tuple(sorted(ranges, key=lambda bad: bad.start_offset))

@@ -9,12 +9,18 @@ What the log relies on (a simulated disk must be no kinder):
 * bytes written are readable at once, but survive a power failure only after `fsync` of the file,
   and a new, renamed or removed name only after `fsync_directory` of its folder;
 * a failed `write` may leave any part of the bytes written;
-* a failed `fsync` may have lost them, and trying again proves nothing.
+* a failed `fsync` may have lost them, and trying again proves nothing;
+* an operation for which no descriptor was left (`lacks_descriptors`) has done nothing; but a
+  durable `write_atomic` may have replaced the file, and not synced its name.
 
 `OsDisk` keeps at most `descriptors_max` files open, whatever the number of logs. A descriptor in
 use is pinned: if it were closed during an fsync, its number could be reused, and the fsync would
 report on another file. Closing a descriptor with unsynced bytes is safe on Linux: the next open of
 the file reports a write-back error that nobody has seen.
+
+Connections may take the descriptors that are meant for files. Then files that were not used for
+longest are closed, and spare descriptors are given up, until the file can be opened. They are taken
+back later.
 """
 
 from __future__ import annotations
@@ -23,16 +29,20 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from jetstream_protocol.errors import StorageError, StorageFullError
+
+_Result = TypeVar("_Result")
 
 Buffer = bytes | bytearray | memoryview
 
 DESCRIPTORS_MIN = 512
 """Half of the usual soft limit of 1,024; the other half is for sockets."""
+SPARE_DESCRIPTORS = 16
+"""Held back for files. More than one, as a connection may be faster and take what was given up."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
@@ -49,6 +59,18 @@ def lacks_descriptors(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR
 
 
+def changed_nothing(error: OSError) -> bool:
+    """Whether the disk is as good as before, and the operation may succeed later: it was full, or a
+    file was not opened for want of descriptors."""
+    return is_full(error) or lacks_descriptors(error)
+
+
+class NoDescriptorError(StorageFullError):
+    """A change failed, and may be tried again, because a file was not opened: the process or the
+    machine has no descriptor left. A log handles it like a full disk. It is no answer to clients.
+    """
+
+
 def storage_error(error: OSError, doing: str) -> StorageError:
     """The error of our own tree for `error`. doing: what failed, in words that name the file."""
     reason = error.strerror or str(error)
@@ -57,11 +79,18 @@ def storage_error(error: OSError, doing: str) -> StorageError:
     return StorageError(f"{doing}: {reason}")
 
 
+def change_error(error: OSError, doing: str) -> StorageError:
+    """Like `storage_error`, for a change: NoDescriptorError if it has lacked descriptors."""
+    failure = storage_error(error, doing)
+    return NoDescriptorError(failure.message) if lacks_descriptors(error) else failure
+
+
 class Disk(Protocol):
     """File operations. All raise OSError."""
 
     def mutex(self) -> AbstractContextManager[object]:
-        """A new lock between the loop and the flusher thread; without threads, a null context."""
+        """A new lock between the loop and the flusher thread, which its holder may take again;
+        without threads, a null context."""
 
     def writable(self, directory: str) -> bool: ...
 
@@ -120,14 +149,18 @@ class _Open:
 class OsDisk:
     """The real disk. Safe to use from several threads."""
 
-    def __init__(self, descriptors_max: int = DESCRIPTORS_MIN) -> None:
+    def __init__(self, descriptors_max: int = DESCRIPTORS_MIN, *, spare: int = 0) -> None:
+        """spare: how many descriptors to hold back, besides those of open files."""
         self._descriptors_max = descriptors_max
         self._lock = threading.Lock()
         self._replaced = 0  # renames and removals so far
         self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._spare_max = spare
+        self._spare: list[int] = []
+        self._take_spare_back()
 
     def mutex(self) -> AbstractContextManager[object]:
-        return threading.Lock()
+        return threading.RLock()
 
     def writable(self, directory: str) -> bool:
         return os.access(directory, os.W_OK | os.X_OK)
@@ -149,7 +182,7 @@ class OsDisk:
         return os.stat(path).st_size
 
     def list_directory(self, path: str) -> list[str]:
-        return sorted(os.listdir(path))
+        return sorted(self._opening(lambda: os.listdir(path)))
 
     def make_directory(self, path: str) -> None:
         os.mkdir(path)
@@ -268,6 +301,9 @@ class OsDisk:
         with self._lock:
             entries = list(self._open.values())
             self._open.clear()
+            self._spare_max = 0
+        while self._give_up_spare():
+            pass
         for opened in entries:
             self._drop(opened)
 
@@ -306,15 +342,44 @@ class OsDisk:
         return opened
 
     def _descriptor(self, path: str, flags: int, mode: int = 0o666) -> int:
-        """os.open. Connections may have taken the descriptors that were meant for files: then half
-        of the open files are closed."""
+        return self._opening(lambda: os.open(path, flags | os.O_CLOEXEC, mode))
+
+    def _opening(self, open_: Callable[[], _Result]) -> _Result:
+        """Call `open_`, which needs a descriptor. If none is left, half of the open files are
+        closed, then spare descriptors are given up one by one."""
         try:
-            return os.open(path, flags | os.O_CLOEXEC, mode)
+            opened = open_()
         except OSError as error:
             if not lacks_descriptors(error):
                 raise
+        else:
+            if len(self._spare) < self._spare_max:
+                self._take_spare_back()
+            return opened
         self._close_half()
-        return os.open(path, flags | os.O_CLOEXEC, mode)
+        while True:
+            try:
+                return open_()
+            except OSError as error:
+                if not lacks_descriptors(error) or not self._give_up_spare():
+                    raise
+
+    def _give_up_spare(self) -> bool:
+        """Close a spare descriptor; False: there is none."""
+        with self._lock:
+            fd = self._spare.pop() if self._spare else None
+        if fd is not None:
+            os.close(fd)
+        return fd is not None
+
+    def _take_spare_back(self) -> None:
+        """Open the spare descriptors that are missing, as far as possible now."""
+        with self._lock:
+            try:
+                while len(self._spare) < self._spare_max:
+                    self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            except OSError:
+                pass  # The next open tries again.
 
     def _close_half(self) -> None:
         """Close the descriptors that have not been used for longest."""

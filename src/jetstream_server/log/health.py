@@ -1,6 +1,9 @@
 """What a disk failure means for a log.
 
 * A **full disk** fails the operation and nothing else: StorageFullError; try again later.
+* So does **want of descriptors**, as a file that was not opened is as good as before:
+  NoDescriptorError. A change that stopped half-way because of it is finished before anything else
+  is done with the log (`complete`).
 * A **failed read** fails the reader, or an append that must first read where the last segment's
   batches begin: StorageError, and the log stays online. The place that could not be read is
   damaged; the rest of the log is still valid.
@@ -18,10 +21,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from jetstream_protocol.errors import StorageError
-from jetstream_server.log.disk import is_full, storage_error
+from jetstream_server.log.disk import (
+    NoDescriptorError,
+    change_error,
+    changed_nothing,
+    lacks_descriptors,
+    storage_error,
+)
 
 
 class Health:
@@ -29,11 +38,15 @@ class Health:
     the log's content is not trusted. on_failure: called once per failure, by any thread."""
 
     __slots__ = (
-        "_directory", "_is_damaged", "_is_unread", "has_failed", "offline_reason", "on_failure",
+        "_directory", "_is_damaged", "_is_unread", "_mutex", "_unfinished", "has_failed",
+        "offline_reason", "on_failure",
     )  # fmt: skip
 
-    def __init__(self, directory: str, damage: str) -> None:
+    def __init__(self, directory: str, damage: str, mutex: AbstractContextManager[object]) -> None:
+        """mutex: the log's."""
         self._directory = directory
+        self._mutex = mutex
+        self._unfinished: Callable[[], None] | None = None
         self._is_damaged = bool(damage)
         self._is_unread = False
         self.has_failed = False
@@ -41,9 +54,14 @@ class Health:
         self.on_failure: Callable[[], None] | None = None
 
     def require_online(self) -> None:
-        """Raise StorageError if the log is offline."""
+        """Raise StorageError if the log is offline. Finish a change that has lacked descriptors;
+        raise NoDescriptorError if they are still lacking."""
         if self.offline_reason:
             raise StorageError(f"{self._directory} is offline: {self.offline_reason}")
+        if self._unfinished is not None:
+            with self._mutex:
+                if self._unfinished is not None:  # Another thread may have finished it.
+                    self.complete(self._unfinished)
 
     def require_recoverable(self) -> None:
         """Raise StorageError if the log is offline for another reason than failure, damage or its
@@ -80,6 +98,7 @@ class Health:
         """Bring the log online again: the failed or damaged part has left it."""
         self._is_damaged = self._is_unread = self.has_failed = False
         self.offline_reason = ""
+        self._unfinished = None
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -91,7 +110,8 @@ class Health:
 
     @contextmanager
     def changing(self, doing: str) -> Iterator[None]:
-        """Wraps code that leaves the log unchanged when the disk is full."""
+        """Wraps code that leaves the log unchanged when the disk is full or no descriptor is
+        left."""
         try:
             yield
         except OSError as error:
@@ -109,10 +129,47 @@ class Health:
             self.fail(error.message)
             raise
 
+    @contextmanager
+    def repeatable(self, doing: str) -> Iterator[None]:
+        """Like `committed`, for code that is run again from its beginning if it has lacked
+        descriptors."""
+        try:
+            yield
+        except NoDescriptorError:
+            raise
+        except OSError as error:
+            if lacks_descriptors(error):
+                raise change_error(error, f"{doing} {self._directory}") from error
+            raise self._take_offline(error, doing) from error
+        except StorageError as error:
+            self.fail(error.message)
+            raise
+
+    def complete(self, step: Callable[[], None]) -> None:
+        """Take a step that a change of the log still needs. If it lacks descriptors, it is taken
+        again before anything else is done."""
+        try:
+            step()
+        except NoDescriptorError:
+            self._unfinished = step
+            raise
+        self._unfinished = None
+
+    def append_failed(self, error: OSError, undo: Callable[[], None]) -> StorageError:
+        """The error to raise for a failed append. undo: cuts off what it has left behind."""
+
+        def cut_off() -> None:
+            with self.repeatable("cutting off a failed append in"):
+                undo()
+
+        failure = self.failure(error, "appending to")
+        self.complete(cut_off)
+        return failure
+
     def failure(self, error: OSError, doing: str) -> StorageError:
-        """The error to raise for `error`. Takes the log offline unless the disk was only full."""
-        if is_full(error):
-            return storage_error(error, f"{doing} {self._directory}")
+        """The error to raise for `error`. Takes the log offline unless it is as good as before."""
+        if changed_nothing(error):
+            return change_error(error, f"{doing} {self._directory}")
         return self._take_offline(error, doing)
 
     def _take_offline(self, error: OSError, doing: str) -> StorageError:

@@ -22,7 +22,7 @@ from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles.names import index_name, segment_name
 from jetstream_protocol.logfiles.scan import skim, walk
 from jetstream_protocol.types import WallUs
-from jetstream_server.log.disk import Disk, is_full
+from jetstream_server.log.disk import Disk, changed_nothing
 from jetstream_server.log.index import Index
 from jetstream_server.log.inspection import BadRange
 
@@ -380,7 +380,7 @@ class Segment:
         try:
             self._disk.write_atomic(self.index_path, data, durable=False)
         except OSError as error:
-            if not is_full(error):
+            if not changed_nothing(error):
                 raise
             return  # The index stays in memory; a failed cache is no failure.
         self._index_is_loaded = True

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from jetstream_protocol.logfiles import checkpoint_file
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.names import CHECKPOINT_NAME
-from jetstream_server.log.disk import Disk, storage_error
+from jetstream_server.log.disk import Disk, change_error, storage_error
 
 
 class DamagedFile(NamedTuple):
@@ -61,4 +61,4 @@ def write_state(disk: Disk, path: str, kind: str, owner: str, state: dict[str, A
     try:
         disk.write_atomic(path, checkpoint_file.encode(kind, owner, state))
     except OSError as error:
-        raise storage_error(error, f"writing {path}") from error
+        raise change_error(error, f"writing {path}") from error

@@ -6,7 +6,8 @@ change.
 
 Two lists say what must be synced. The loop thread adds an entry only *after* it has written the
 data. `sync`, on the flusher thread, empties the lists only *after* its caller has chosen the offset
-to reach. So nothing below that offset is missed.
+to reach. So nothing below that offset is missed. **safety** An entry goes only once it is synced:
+if its file could not even be opened, for want of descriptors, the next `sync` does it.
 
 Methods raise OSError, and CorruptBatchError where they read.
 """
@@ -36,9 +37,10 @@ class LogStorage:
     """See the module. `checkpoint` is the one on disk, as far as it can be trusted."""
 
     __slots__ = (
-        "_disk", "_encryption", "_exists", "_is_checkpoint_in_doubt", "_is_in_doubt", "_offsets",
-        "_retired", "_unsynced_directories", "_unsynced_segments", "checkpoint", "compaction",
-        "directory", "has_compaction", "interval_bytes", "recovery_point", "rewriting", "segments",
+        "_disk", "_encryption", "_exists", "_has_dropped", "_is_checkpoint_in_doubt",
+        "_is_in_doubt", "_offsets", "_retired", "_unsynced_directories", "_unsynced_segments",
+        "checkpoint", "compaction", "directory", "has_compaction", "interval_bytes",
+        "recovery_point", "rewriting", "segments",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +67,7 @@ class LogStorage:
         self._unsynced_segments = recovered.segments[recovered.unsynced_from : -1]
         self._unsynced_directories: list[str] = []
         self._is_in_doubt = recovered.is_in_doubt
+        self._has_dropped = False  # `_drop_behind` has removed files, and not synced the folder yet
         self._retired: list[Segment] = []  # out of the log; their files are still there
         if recovered.unsynced_from < len(recovered.segments):
             self._unsynced_directories.append(directory)
@@ -162,7 +165,8 @@ class LogStorage:
             self.write_again(flushed_offset)
             self._is_in_doubt = False
         while self._unsynced_segments:
-            self._disk.fsync(self._unsynced_segments.pop(0).path)
+            self._disk.fsync(self._unsynced_segments[0].path)
+            del self._unsynced_segments[0]
         self._disk.fsync(last.path)
         self.sync_directories()
 
@@ -187,6 +191,7 @@ class LogStorage:
         else. Before it, write what de-duplication remembered at its recovery point. leader_epoch:
         of the last record below that point."""
         if checkpoint != self.checkpoint or self._is_checkpoint_in_doubt:
+            self._is_checkpoint_in_doubt = True  # From now on the files may say something else.
             if checkpoint.producers:
                 write_producers(
                     self._disk, self.directory, producers, checkpoint.recovery_point, leader_epoch,
@@ -211,7 +216,7 @@ class LogStorage:
     def cut(self, segment: Segment, position: int, log_end_offset: int) -> None:
         """Drop everything from `position` of `segment` on. log_end_offset: the base offset of the
         batch that begins there. **safety** If it fails, the segment ends there all the same, as the
-        log does: `drop_damaged` cuts the file."""
+        log does: `drop_damaged` cuts the file. If it lacks descriptors, call it again."""
         segment.ends_at(position, log_end_offset)
         self._drop_behind(segment.base_offset)
         segment.truncate(position, log_end_offset)
@@ -297,13 +302,15 @@ class LogStorage:
     def _drop_behind(self, offset: int) -> None:
         """Remove the segments that begin behind `offset`, newest first: no crash leaves a gap."""
         dropped = self.segments.drop_behind(offset)
+        self._has_dropped |= bool(dropped)
         self._forget(dropped)
         for segment in dropped:
             segment.is_gone = True  # First: another segment may soon have a file of that name.
         for segment in reversed(dropped):
             segment.remove()
-        if dropped:
+        if self._has_dropped:
             self._disk.fsync_directory(self.directory)
+            self._has_dropped = False
 
     def _forget(self, dropped: list[Segment]) -> None:
         self._unsynced_segments = [s for s in self._unsynced_segments if s not in dropped]

@@ -30,7 +30,7 @@ from jetstream_server.ingest.stream.commit_spans import SpanSource
 from jetstream_server.ingest.stream.stream_ingest import Bounds
 from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.log.data_folder import DataFolder
-from jetstream_server.log.disk import OsDisk
+from jetstream_server.log.disk import SPARE_DESCRIPTORS, OsDisk
 from jetstream_server.log.encryption import Keys
 from jetstream_server.log.flusher import Flusher
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
@@ -93,7 +93,8 @@ async def build(start: Start) -> Server:
     `start.stop` stops the parts that were started."""
     certificates = certificates_of(start.config, start.configured)
     keys = await asyncio.to_thread(keys_of, start.config)
-    disk = OsDisk(log_files_max(raise_limit(), start.config.limits.connections))
+    files_max = log_files_max(raise_limit(), start.config.limits.connections)
+    disk = OsDisk(files_max - SPARE_DESCRIPTORS, spare=SPARE_DESCRIPTORS)
     start.stack.callback(disk.close)
     folder = _open_folder(start, disk)
     noting = note_keys(disk, folder.path, start.configured.id, keys, start.config)

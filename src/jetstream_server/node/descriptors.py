@@ -2,8 +2,12 @@
 
 The usual soft limit of 1,024 is low; a process may raise it to the hard limit. The log always gets
 DESCRIPTORS_MIN: a log that cannot open its file is worse than a client that cannot connect.
-Connections come next. The log then keeps as many more files open as are left, so that appends to
-thousands of streams do not open theirs anew each time: at most half of all.
+Connections to the data plane come next. The log then keeps as many more files open as are left, so
+that appends to thousands of streams do not open theirs anew each time: at most half of all.
+
+gRPC counts its connections itself, up to GRPC_CONNECTIONS_MAX. Where the limit has no room for all
+of those, too (13,272 by default), they can take the descriptors of the log's files. Nothing is lost
+then (log/health.py): appends are refused and flushes wait.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ _PER_CONNECTION = 2  # Its socket, and the segment that is being sent.
 RESERVED = (
     DESCRIPTORS_MIN + HTTP_CONNECTIONS_MAX + HTTP_AT_ONCE + _PER_CONNECTION * KEPT_FOR_NODES + 128
 )
-"""Descriptors for the log's files, HTTP, other nodes, some of gRPC, NATS, and Python itself."""
+"""Descriptors for the log's files, HTTP and other nodes; 128 for NATS, Python itself, and a few
+connections of gRPC."""
 LOG_FILES_MAX = 16_384
 
 

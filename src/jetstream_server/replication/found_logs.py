@@ -140,4 +140,6 @@ def _flush(log: CommitLog) -> None:
     try:
         log.flush()
     except StorageError:
-        pass  # The log is offline and has reported why (`Health.on_failure`).
+        # The log is offline and has reported why (`Health.on_failure`). Or it lacks descriptors:
+        # then it is flushed with its first role, and under `group` nothing counts before.
+        pass

@@ -37,7 +37,7 @@ from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId, StreamId, Wal
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock, WallClock
 from jetstream_server.log.commit_log import CommitLog, LogConfig
-from jetstream_server.log.disk import Disk
+from jetstream_server.log.disk import Disk, NoDescriptorError
 from jetstream_server.log.flusher import Flusher
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.metadata.state.changes import (
@@ -64,6 +64,7 @@ from jetstream_server.replication.run_record import RunRecordFile
 NOT_REGISTERED = -1
 # `name@subject`, in one field or in two.
 _NAME_AND_SUBJECT_MAX = subjects.NAME_LENGTH_MAX + 1 + subjects.SUBJECT_BYTES_MAX
+FLUSH_AGAIN_SECONDS = 0.1
 
 FORGET_SECONDS = 30.0
 """Pause between rounds over all logs that expire message ids; a round takes milliseconds."""
@@ -554,11 +555,17 @@ class ReplicaManager:
         replica = self._by_log.get(log)
         if replica is None:
             return  # The replica was deleted or closed meanwhile.
-        if isinstance(result, StorageError):
+        if isinstance(result, NoDescriptorError):
+            self._loop.call_later(FLUSH_AGAIN_SECONDS, self._flush_again, replica)
+        elif isinstance(result, StorageError):
             self.failed(replica, result)
         else:
             replica.moved()
             self._listeners.flushed(replica)
+
+    def _flush_again(self, replica: Replica) -> None:
+        if replica.log in self._by_log:
+            self.flush(replica)
 
     async def _flush_dirty(self) -> None:
         while True:

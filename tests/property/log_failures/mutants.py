@@ -68,7 +68,13 @@ def takes_the_folder_of_a_killed_reset_for_synced() -> Any:
 
 def lets_the_mark_of_a_reset_come_back() -> Any:
     """The first flush does not sync the file with the mark."""
-    return patch.object(LogCheckpointer, "note_flush", LogCheckpointer.note_bounds)
+    note = LogCheckpointer.note_flush
+
+    def note_unsynced(self: LogCheckpointer, flushed_offset: int) -> None:
+        self._may_be_marked = False
+        note(self, flushed_offset)
+
+    return patch.object(LogCheckpointer, "note_flush", note_unsynced)
 
 
 def counts_what_a_failed_reset_has_lost() -> Any:

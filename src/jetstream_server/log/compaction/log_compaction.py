@@ -164,7 +164,7 @@ class LogCompaction:
         with self._mutex:
             self._health.require_online()
             self._require_uncut(task)
-            with self._health.committed("syncing compacted segments of"):
+            with self._health.repeatable("syncing compacted segments of"):
                 self._disk.fsync_directory(self._storage.directory)
             self._storage.rewriting.difference_update(_bases(task))
             now = self.state

@@ -30,6 +30,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId, WallUs
 from jetstream_server.log.commit_log import CommitLog, LogSlice
+from jetstream_server.log.disk import NoDescriptorError
 from jetstream_server.metadata.state.commands import ChangeIsr, ConfirmFlush
 from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
 from jetstream_server.replication.core.closeness import Closeness
@@ -334,11 +335,11 @@ class Replica:
         self._led()
         try:
             base_offset = self.log.append(
-                batch,
-                leader_epoch=self.stream.leader_epoch,
-                timestamp_us=timestamp_us,
+                batch, leader_epoch=self.stream.leader_epoch, timestamp_us=timestamp_us,
                 now_us=now_us,
-            )
+            )  # fmt: skip
+        except NoDescriptorError as error:
+            raise end_unread(self.stream, self.node_id, error.__cause__) from error
         except StorageFullError:
             raise
         except StorageError as error:
@@ -454,17 +455,16 @@ class Replica:
                     self.log.compaction.not_appended(self.log.log_end_offset)
                     raise
                 self.log.note_end()
-            case Truncate(offset):
-                self.log.truncate(offset)
-            case Reset(offset):
+            case Truncate(offset) | Reset(offset):
                 try:
-                    self.log.reset(offset)
+                    (self.log.reset if isinstance(step, Reset) else self.log.truncate)(offset)
                 except StorageError:
                     # What is left of it, if anything, is to be compared with no reader's record.
                     end_offset = min(self.high_watermark, self.log.log_end_offset)
                     self.high_watermark = max(end_offset, self.log.log_start_offset)
                     raise
-                self.unreadable_reason = ""
+                if isinstance(step, Reset):
+                    self.unreadable_reason = ""
         rose = following.settle(answer, step)
         self._rebuild = following.needs_rebuild
         if rose:

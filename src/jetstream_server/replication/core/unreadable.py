@@ -44,11 +44,14 @@ def unread(
 def end_unread(
     stream: StreamMetadata, node_id: int, cause: BaseException | None
 ) -> UnavailableError:
-    """Like `unread`, for an append that must know where the batches of the last segment begin."""
-    problem = f"nothing was stored: node {node_id} could not read the end of stream {stream.name!r}"
+    """The error for an append that lacked descriptors, or could not read where the batches of the
+    last segment begin."""
+    node, name = f"nothing was stored: node {node_id}", f"stream {stream.name!r}"
     if lacks_descriptors(cause):
-        return UnavailableError(f"{problem}, as it has no file descriptor left; try again")
-    return UnavailableError(f"{problem}, and is inspecting its file; try again")
+        return UnavailableError(f"{node} has no file descriptor left for {name}; try again")
+    return UnavailableError(
+        f"{node} could not read the end of {name}, and is inspecting its file; try again"
+    )
 
 
 def unsearched(

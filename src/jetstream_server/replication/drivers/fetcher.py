@@ -258,7 +258,7 @@ class Fetcher:
         was_offline, end_offset = bool(replica.log.offline_reason), replica.log.log_end_offset
         try:
             step = replica.accept(answer, data, self._monotonic_clock())
-        except StorageFullError:
+        except StorageFullError:  # NoDescriptorError is one.
             if replica.log.log_end_offset != end_offset:
                 self._accepted(replica)  # A part of the answer was appended.
             self._retry_later(part.stream_id, FULL_RETRY_SECONDS)

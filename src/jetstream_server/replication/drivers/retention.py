@@ -28,6 +28,7 @@ from jetstream_protocol.types import WallUs
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import WallClock
 from jetstream_server.log.commit_log import CommitLog
+from jetstream_server.log.disk import NoDescriptorError
 from jetstream_server.log.retention import Limits, Span, judge
 from jetstream_server.log.segment import Segment
 from jetstream_server.metadata.state.model import StreamMetadata, StreamSettings
@@ -233,6 +234,8 @@ class Retention(RoleListener):
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._thread, replica.log.finish_advance)
+        except NoDescriptorError:
+            loop.call_later(ROUND_SECONDS, self._remove_below_start, replica)
         except StorageFullError:
             pass  # The checkpoint was not written. Until it is, a restart begins earlier.
         except StorageError as error:
