@@ -71,8 +71,8 @@ class Segment:
     """Finds batches by offset, size and time. Methods raise OSError and CorruptBatchError."""
 
     __slots__ = (
-        "_disk", "_index", "_index_is_loaded", "_interval_bytes", "_last_timestamp", "_recent",
-        "bad", "base_offset", "cuts", "end", "index_path", "is_gone", "path",
+        "_disk", "_index", "_index_is_loaded", "_indexing", "_interval_bytes", "_last_timestamp",
+        "_recent", "bad", "base_offset", "cuts", "end", "index_path", "is_gone", "path",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +83,7 @@ class Segment:
         self._interval_bytes = interval_bytes
         self._index = index
         self._index_is_loaded = False  # from the file, not yet compared with the segment
+        self._indexing = disk.mutex()  # around the replacement of the index
         self.index_path = f"{directory}/{index_name(base_offset)}"
         self.base_offset = base_offset
         self.path = f"{directory}/{segment_name(base_offset)}"
@@ -119,9 +120,9 @@ class Segment:
     @property
     def index(self) -> Index:
         """The index. Loaded when first needed; rebuilt from the batches if its file is not good."""
-        index = self._index
-        if index is None:
-            index = self._load_index() or self._rebuild_index()
+        while (index := self._index) is None:  # Again if it was cut meanwhile.
+            if not self._load_index():
+                self._rebuild_index()
         return index
 
     @property
@@ -341,7 +342,8 @@ class Segment:
         index = self.index
         self.remove_index()
         index.truncate(position)
-        self._index = index
+        with self._indexing:
+            self._index = index
         self._disk.truncate(self.path, position)
 
     def was_cut_below(self, position: int, since: int) -> bool:
@@ -395,23 +397,28 @@ class Segment:
         if self._disk.exists(self.index_path):
             self._disk.remove(self.index_path)
 
-    def _load_index(self) -> Index | None:
+    def _load_index(self) -> bool:
+        """Use the index in the file. False: it is not good, or says nothing."""
+        cuts = self.cuts
         try:
             data = self._disk.read_file(self.index_path)
             index = Index.from_bytes(data, self.base_offset, self.size, self._interval_bytes)
         except (OSError, CorruptBatchError):
-            return None
-        self._index = index
-        self._index_is_loaded = True
-        return index
+            return False
+        with self._indexing:
+            if self.cuts is cuts and self._index is None:
+                self._index, self._index_is_loaded = index, True
+        return len(index) > 0
 
-    def _rebuild_index(self) -> Index:
-        index = Index(self._interval_bytes)
+    def _rebuild_index(self) -> None:
+        """Use an index of the batches. **safety** Not if the segment was cut meanwhile, by another
+        thread: other batches may begin where those did that were dropped."""
+        cuts, index = self.cuts, Index(self._interval_bytes)
         try:
             for position, header in self.headers(0, self.size):
                 index.add(header.base_offset, position, header.append_timestamp)
         except CorruptBatchError:
             pass  # The index covers what can be read; reading on reports the damage.
-        self._index = index
-        self._index_is_loaded = False
-        return index
+        with self._indexing:
+            if self.cuts is cuts:
+                self._index, self._index_is_loaded = index, False
