@@ -57,7 +57,7 @@ def _sound_reads(log: CommitLog) -> Iterator[None]:
     damage = log.damage
     ranges, marks = damage.ranges, [(segment, segment.bad) for segment in damage.segments()]
     if ranges:
-        damage._replace([bad for bad in ranges if not _is_sound(log, disk, bad)])
+        damage._replace(lambda bad: not _is_sound(log, disk, bad))
     try:
         yield
     finally:

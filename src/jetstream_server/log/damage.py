@@ -14,7 +14,7 @@ be inspected (`is_unknown`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any, Final
@@ -34,11 +34,12 @@ RANGES_MAX: Final = 10_000
 
 
 class LogDamage:
-    """Owned by the log's thread, except `save`. `ranges` is replaced, never changed."""
+    """Owned by the log's thread, except `save` and `begin_at`. `ranges` is replaced, never
+    changed."""
 
     __slots__ = (
-        "_disk", "_is_unsaved", "_mutex", "_save_checkpoint", "_storage", "damaged_files",
-        "is_unknown", "marked", "ranges",
+        "_disk", "_is_unsaved", "_marking", "_mutex", "_save_checkpoint", "_storage",
+        "damaged_files", "is_unknown", "marked", "ranges",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +54,7 @@ class LogDamage:
         self._storage = storage
         self._mutex = mutex
         self._is_unsaved = False  # The file names ranges that were dropped: saving has failed.
+        self._marking = disk.mutex()  # around the replacement of `ranges`, never around I/O
         self.ranges: tuple[BadRange, ...] = ()
         self.is_unknown = False
         self.marked = 0
@@ -129,10 +131,9 @@ class LogDamage:
                     last.end_position, first.reason,
                 )
             ]  # fmt: skip
-        known = {(bad.start_offset, bad.end_offset) for bad in self.ranges}
+        before = self._replace(lambda bad: bad.base_offset != segment.base_offset, found)
+        known = {(bad.start_offset, bad.end_offset) for bad in before}
         fresh = [bad for bad in found if (bad.start_offset, bad.end_offset) not in known]
-        others = [bad for bad in self.ranges if bad.base_offset != segment.base_offset]
-        self._replace([*others, *found])
         self.marked += len(fresh)
         return fresh
 
@@ -159,7 +160,7 @@ class LogDamage:
     def repaired(self, base_offset: int) -> None:
         """Remove the marks of a segment that was replaced by an inspected one."""
         self._storage.rewriting.discard(base_offset)
-        self._replace([bad for bad in self.ranges if bad.base_offset != base_offset])
+        self._replace(lambda bad: bad.base_offset != base_offset)
 
     def inspected_all(self) -> None:
         """Note that every segment was inspected, and that everything bad in them is marked."""
@@ -169,37 +170,45 @@ class LogDamage:
 
     def cut_to(self, log_end_offset: int) -> None:
         """Forget bad ranges that reach beyond the new log end."""
-        self._keep([bad for bad in self.ranges if bad.end_offset <= log_end_offset])
+        self._keep(lambda bad: bad.end_offset <= log_end_offset)
 
     def begin_at(self) -> None:
         """Forget bad ranges in segments that were removed at the start of the log."""
         first = self._storage.segments.base_offsets[:1]
-        self._keep([bad for bad in self.ranges if first and bad.base_offset >= first[0]])
+        self._keep(lambda bad: bool(first) and bad.base_offset >= first[0])
 
     def forget(self) -> None:
         """Forget everything, because the log was emptied."""
         if self.is_damaged:
             self.is_unknown = False
-            self._replace([])
+            self._replace(lambda bad: False)
             try:
                 self._save()
             except StorageError:
                 self.is_unknown = True  # The file still says so.
                 raise
 
-    def _keep(self, kept: list[BadRange]) -> None:
-        if len(kept) != len(self.ranges) or self._is_unsaved:
-            self._replace(kept)
+    def _keep(self, is_kept: Callable[[BadRange], bool]) -> None:
+        is_new = not all(map(is_kept, self._replace(is_kept)))
+        if is_new or self._is_unsaved:
             self._is_unsaved = True
             self._save()
             self._is_unsaved = False
 
-    def _replace(self, ranges: list[BadRange]) -> None:
-        self.ranges = tuple(sorted(ranges, key=lambda bad: bad.start_offset))
-        for segment in self.segments():
-            bad = tuple(each for each in self.ranges if each.base_offset == segment.base_offset)
-            if bad or segment.bad:
-                segment.bad = bad
+    def _replace(
+        self, is_kept: Callable[[BadRange], bool], found: Sequence[BadRange] = ()
+    ) -> tuple[BadRange, ...]:
+        """Drop the ranges that are not kept, and add those that were found. Returns the ranges of
+        before. **safety** Under one lock: what another thread marks meanwhile must stay."""
+        with self._marking:
+            before = self.ranges
+            after = [*filter(is_kept, before), *found]
+            self.ranges = tuple(sorted(after, key=lambda bad: bad.start_offset))
+            for segment in self.segments():
+                bad = tuple(each for each in self.ranges if each.base_offset == segment.base_offset)
+                if bad or segment.bad:
+                    segment.bad = bad
+        return before
 
     # The file.
 
@@ -233,7 +242,7 @@ class LogDamage:
         sizes = {segment.base_offset: segment.size for segment in self.segments()}
         kept = [bad for bad in found if bad.end_position <= sizes.get(bad.base_offset, -1)]
         self.is_unknown = len(kept) < len(found)
-        self._replace(kept)
+        self._replace(lambda bad: True, kept)
 
 
 def view(segment: Segment) -> Inspected:
