@@ -59,6 +59,11 @@ class LogCompaction:
             self._state = read_compaction(self._disk, self._storage.directory)
         return self._state
 
+    @property
+    def waits_for_removals(self) -> bool:
+        """Whether files of retired segments are still there: see `sources`."""
+        return self._storage.has_retired
+
     def sources(self, bound_offset: int) -> tuple[Source, ...]:
         """The sealed segments wholly below `bound_offset` (what is committed and flushed). None
         while files of retired segments are there.

@@ -87,6 +87,7 @@ class Retention(RoleListener):
         self._reasons: dict[Replica, str] = {}  # why limits remove nothing
         self._retry_us: dict[Replica, WallUs] = {}  # when those are visited again
         self._advanced: dict[Replica, None] = {}  # files below their log start must be removed
+        self._kept: dict[Replica, None] = {}  # these files could not be, for want of room
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "jetstream-retention")
@@ -126,6 +127,8 @@ class Retention(RoleListener):
     async def _visit_all(self) -> None:
         while True:
             await asyncio.sleep(ROUND_SECONDS)
+            while self._kept:
+                self._remove_below_start(self._kept.popitem()[0])
             for count, replica in enumerate(tuple(self._visited), 1):
                 if replica in self._visited:
                     await self._visit(replica)
@@ -237,7 +240,9 @@ class Retention(RoleListener):
         except NoDescriptorError:
             loop.call_later(ROUND_SECONDS, self._remove_below_start, replica)
         except StorageFullError:
-            pass  # The checkpoint was not written. Until it is, a restart begins earlier.
+            # If only the checkpoint was not written, a restart begins earlier.
+            if replica.log.compaction.waits_for_removals:
+                self._kept[replica] = None
         except StorageError as error:
             if not replica.closed:
                 self._replicas.failed(replica, error)
