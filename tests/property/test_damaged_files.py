@@ -8,11 +8,14 @@ the same boot of the machine. Claims:
 * a log that is believed (`judge`) begins where it began, reaches at least to what was acknowledged,
   and gives what it gave, or says that it cannot: it never gives other bytes;
 * a log that lacks any of that is not believed, and takes no append: no offset is given twice;
-* without damage it is believed.
+* without damage it is believed;
+* a state file that the device refuses to read at one start, and gives again at a later one, when it
+  may not fit the log any more, costs no record and vouches for none.
 """
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
 from hypothesis import given, settings
@@ -25,7 +28,7 @@ from jetstream_server.replication.core.restart_trust import RunRecord, judge
 from tests.support.compacting import compact
 from tests.support.examples import scaled
 from tests.support.log_batches import batch
-from tests.support.log_disk import MemoryDisk
+from tests.support.log_disk import FaultyDisk, MemoryDisk
 from tests.support.log_start import advance_log_start
 
 CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=200)
@@ -231,3 +234,46 @@ def test_a_second_start_believes_no_more_than_the_first(
     second = opened(disk.killed(), clean=False)
     assert is_believed(second) == is_believed(first)
     check(before, history.acknowledged, second, is_gone=is_gone)
+
+
+@given(
+    steps=steps,
+    cut=st.integers(0, 100),
+    later=steps,
+    name=st.sampled_from(["checkpoint", "compaction"]),
+    clean=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=scaled(200), deadline=None)
+def test_a_state_file_that_is_refused_once_costs_nothing(
+    steps: list[Step], cut: int, later: list[Step], name: str, clean: bool, data: st.DataObject
+) -> None:
+    history = History(flushes_first=data.draw(st.booleans()))
+    history.run([*[("append", 99)] * 7, ("roll", 0), ("flush", 0), ("compact", 0), *steps])
+    if clean:
+        history.log.close(clean=True)
+    history.disk = history.disk.killed()
+    before, _ = content_of(opened(history.disk.killed(), clean=clean))
+    disk = FaultyDisk(history.disk)
+    disk.fail("read_file", f"/17/{name}", errno.EIO)
+    history.log = CommitLog.open(disk, "/17", CONFIG, clean=clean, boot_id=BOOT)
+    disk.heal()
+    assert is_believed(history.log)
+    assert content_of(history.log) == (before, [])
+    check_restart(history, clean=False)
+    history.truncate(cut, 0)
+    check_restart(history, clean=False)
+    history.run(later)
+    if data.draw(st.booleans()):
+        history.log.close(clean=True)
+        check_restart(history, clean=True)
+    else:
+        check_restart(history, clean=False)
+
+
+def check_restart(history: History, *, clean: bool) -> None:
+    """Compare the log with what another start makes of it."""
+    log, again = history.log, opened(history.disk.killed(), clean=clean)
+    assert is_believed(again)
+    assert content_of(again) == content_of(log)
+    assert again.compaction.state == log.compaction.state

@@ -112,12 +112,10 @@ class CommitLog:
         log = cls(disk, directory, config, recovered)
         if recovered.recorded.is_being_emptied:
             log._finish_reset(recovered.recorded.log_start_offset or 0)
-        if not clean and not log.offline_reason:
-            # Otherwise new records at lost offsets would count as compacted.
-            log.compaction.cut_to(log.log_end_offset)
+        if not log.offline_reason:
+            log.compaction.found_end(log.log_end_offset)
         if recovered.exists and not log.offline_reason:
             log.records.opened()
-            log.compaction.opened(is_rebuilt=recovered.has_lost_compaction)
         return log
 
     def configure(self, config: LogConfig) -> None:
@@ -291,6 +289,7 @@ class CommitLog:
 
     def _segment_for(self, length: int, timestamp: WallUs) -> Segment:
         """The segment that takes the next batch; a new one when the last is full or too old."""
+        self.compaction.settle()
         segment = self._storage.segments.last
         if segment is None:
             return self._begin_segment()

@@ -43,7 +43,7 @@ from jetstream_server.log.producers import (
     may_hold_ids,
 )
 from jetstream_server.log.segment import Segment
-from jetstream_server.log.state_files import owner_of
+from jetstream_server.log.state_files import is_refused, owner_of
 
 
 class Saved(NamedTuple):
@@ -170,6 +170,11 @@ class ProducersRecovery:
             return None
         except CannotDecryptError as error:
             self.damage = error.message
+            return None
+        except OSError as error:
+            if not is_refused(error):
+                raise
+            self.damage = str(error.strerror)
             return None
         self.damage = "" if saved else "the file is missing"
         return saved

@@ -133,6 +133,7 @@ def recover(
     _recover(disk, directory, found, interval_bytes, state, encryption, clean=clean)
     found.compaction = state.compaction(recorded.checkpoint, found.segments)
     found.has_lost_compaction = state.has_lost_compaction
+    state.remove_refused()
     return found
 
 

@@ -1,7 +1,8 @@
 """Reads and writes state files: atomically, with a checksum.
 
 A damaged file raises CorruptBatchError. Its reader then goes on without it and keeps a
-`DamagedFile`, which the node logs: operators must learn of a disk that changes files.
+`DamagedFile`, which the node logs: operators must learn of a disk that changes files. The same goes
+for a file of a log that the device refuses to read (`is_refused`), but not for its offsets file.
 
 jetstream_protocol.logfiles.checkpoint_file defines the format. Other parts of a replica keep their
 own small state in the same way, under another kind and owner (for example the high watermarks).
@@ -9,6 +10,7 @@ own small state in the same way, under another kind and owner (for example the h
 
 from __future__ import annotations
 
+import errno
 from typing import Any, NamedTuple
 
 from jetstream_protocol.logfiles import checkpoint_file
@@ -23,6 +25,12 @@ class DamagedFile(NamedTuple):
     path: str
     reason: str
     instead: str
+
+
+def is_refused(error: BaseException | None) -> bool:
+    """Whether the device refuses to read a file (a bad sector). Any other error, such as want of
+    descriptors, says nothing of the file."""
+    return isinstance(error, OSError) and error.errno == errno.EIO
 
 
 def owner_of(directory: str) -> str:

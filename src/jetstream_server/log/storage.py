@@ -39,8 +39,8 @@ class LogStorage:
     __slots__ = (
         "_disk", "_encryption", "_exists", "_has_dropped", "_is_checkpoint_in_doubt",
         "_is_in_doubt", "_offsets", "_retired", "_unsynced_directories", "_unsynced_segments",
-        "checkpoint", "compaction", "directory", "has_compaction", "interval_bytes",
-        "recovery_point", "rewriting", "segments",
+        "checkpoint", "compaction", "directory", "has_compaction",
+        "has_lost_compaction", "interval_bytes", "recovery_point", "rewriting", "segments",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,7 @@ class LogStorage:
         """The state of compaction, as recovery found it."""
         self.has_compaction = recovered.has_compaction
         """Whether the file `compaction` was written."""
+        self.has_lost_compaction = recovered.has_lost_compaction
         self._unsynced_segments = recovered.segments[recovered.unsynced_from : -1]
         self._unsynced_directories: list[str] = []
         self._is_in_doubt = recovered.is_in_doubt

@@ -371,7 +371,7 @@ def test_a_cut_that_lacks_descriptors_forgets_the_damage_behind_it(lacking: int)
         log.damage.is_unknown = False
         segment = log.damage.segments()[1]
         bad = BadRange(3, 4, 5, segment.size // 3, 2 * segment.size // 3, "rot")
-        log.damage._replace([bad])
+        log.damage._replace(lambda _: True, [bad])
         log.damage.save()
         disk.lack(begins_at, lacking)
         try:

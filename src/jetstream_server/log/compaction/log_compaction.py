@@ -31,7 +31,8 @@ class LogCompaction:
     """Owned by the log's thread, except `finish`. Methods raise StorageError."""
 
     __slots__ = (
-        "_disk", "_health", "_is_in_doubt", "_mutex", "_save", "_state", "_storage", "_token",
+        "_disk", "_found_end", "_health", "_is_in_doubt", "_mutex", "_save", "_state", "_storage",
+        "_token",
     )  # fmt: skip
 
     def __init__(
@@ -49,15 +50,25 @@ class LogCompaction:
         self._mutex = mutex
         self._state = storage.compaction  # None: it could not be read, and is tried again.
         self._token = ""  # of the pass under way, unless the log was cut since it was planned
-        self._is_in_doubt = False
-        """A write of the state has failed: the file may say something else."""
+        self._is_in_doubt = storage.has_lost_compaction
+        """A write or the first read of the state has failed: the file may say something else."""
+        self._found_end: int | None = None
+        """Where recovery found the log end, until the file says nothing of later records."""
 
     @property
     def state(self) -> CompactionState:
         """The state; read again if reading it has failed before. Raises StorageError."""
         if self._state is None:
-            self._state = read_compaction(self._disk, self._storage.directory)
+            self._state = self._as_found(read_compaction(self._disk, self._storage.directory))
         return self._state
+
+    def _as_found(self, state: CompactionState) -> CompactionState:
+        """The state of the log as recovery found it."""
+        if self._found_end is None:
+            return state
+        cut = state.cut_to(self._found_end)
+        self._is_in_doubt |= cut != state
+        return cut
 
     @property
     def waits_for_removals(self) -> bool:
@@ -210,9 +221,9 @@ class LogCompaction:
         self._state = self.state
 
     def cut_to(self, log_end_offset: int) -> None:
-        """Note that the log was cut at this offset, or that recovery found its end there: later
-        records are not clean. **safety** Nor are they committed: call it before anything follows,
-        and once the log is cut. A log that is not cut after all has to know its gaps."""
+        """Note that the log was cut at this offset: later records are not clean. **safety** Nor are
+        they committed: call it before anything follows, and once the log is cut. A log that is not
+        cut after all has to know its gaps."""
         self._token = ""
         state = self.state.cut_to(log_end_offset)
         if self._is_new(state):
@@ -271,14 +282,30 @@ class LogCompaction:
                 self._is_in_doubt = True  # The file still says more.
                 self._write(self._state)
 
-    def opened(self, *, is_rebuilt: bool) -> None:
-        """Write the state if recovery rebuilt it. is_rebuilt: the file was lost."""
-        if is_rebuilt:
-            try:
+    def found_end(self, log_end_offset: int) -> None:
+        """Note where recovery found the log end, and write a state that recovery rebuilt or cut.
+
+        If that is not possible at the moment, because the disk is full or the file could not be
+        read, `settle` does it.
+        """
+        self._found_end = log_end_offset
+        if self._state is None:
+            return
+        self._state = self._as_found(self._state)
+        # What was rebuilt is valid for this run; the next start rebuilds it again.
+        excused = StorageError if self._storage.has_lost_compaction else StorageFullError
+        with suppress(excused):
+            self.settle()
+
+    def settle(self) -> None:
+        """**safety** Call it before an append: after another start, the new records must not count
+        as those that the file knew as committed there. Raises StorageFullError, too."""
+        if self._found_end is not None:
+            state = self.state
+            if self._is_in_doubt:
                 with self._mutex:
-                    self._write(self.state)
-            except StorageError:
-                pass  # It is valid for this run; the next start rebuilds it again.
+                    self._write(state)
+            self._found_end = None
 
     def _is_new(self, state: CompactionState) -> bool:
         """Whether the file says, or may say, something else."""

@@ -28,7 +28,6 @@ from jetstream_protocol.types import WallUs
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import WallClock
 from jetstream_server.log.commit_log import CommitLog
-from jetstream_server.log.disk import NoDescriptorError
 from jetstream_server.log.retention import Limits, Span, judge
 from jetstream_server.log.segment import Segment
 from jetstream_server.metadata.state.model import StreamMetadata, StreamSettings
@@ -237,10 +236,9 @@ class Retention(RoleListener):
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._thread, replica.log.finish_advance)
-        except NoDescriptorError:
-            loop.call_later(ROUND_SECONDS, self._remove_below_start, replica)
         except StorageFullError:
-            # If only the checkpoint was not written, a restart begins earlier.
+            # NoDescriptorError, too. If only the checkpoint was not written, a restart begins
+            # earlier.
             if replica.log.compaction.waits_for_removals:
                 self._kept[replica] = None
         except StorageError as error:
