@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from jetstream_client import AsyncClient
-from jetstream_protocol.subjects import matches
+from jetstream_protocol.subjects import example_pattern, matches
 from pyspark_jetstream.errors import OptionError, explained, log
 from pyspark_jetstream.options import WriteOptions
 from pyspark_jetstream.publish import Identity, publish
@@ -175,7 +175,7 @@ async def check_heard(options: WriteOptions) -> None:
         first = options.subject.partition(".")[0]
         raise OptionError(
             f"option subject: no stream listens on {options.subject!r}; create one, for example by "
-            f"`jetstream stream create {first} --subject '{first}.>'`"
+            f"`jetstream stream create {first} --subject '{example_pattern(options.subject)}'`"
         )
 
 

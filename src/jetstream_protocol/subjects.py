@@ -96,6 +96,13 @@ def is_pattern(subject: str) -> bool:
     return any(token in ("*", ">") for token in subject.split("."))
 
 
+def example_pattern(subject: str) -> str:
+    """What a stream that is to hear `subject` could listen on: all that begins with the same token,
+    or the subject itself if it has only one, because `a.>` does not match `a`."""
+    first, dot, _ = subject.partition(".")
+    return f"{first}.>" if dot else subject
+
+
 def matches(pattern: str, subject: str) -> bool:
     """Whether a message published on the literal `subject` reaches a subscriber of `pattern`."""
     wanted = pattern.split(".")

@@ -101,6 +101,7 @@ WRITES = [
     ("SELECT 'v' AS value, CAST(NULL AS STRING) AS subject", {}, "coalesce(subject"),
     ("SELECT CAST(NULL AS STRING) AS value", {}, "a null value is a tombstone and needs a key"),
     ("SELECT 'v' AS value", {"subject": "nobody.listens"}, "create one"),
+    ("SELECT 'v' AS value", {"subject": "nobody"}, "--subject 'nobody'`"),
     ("SELECT 'v' AS value", {"subject": f"{FIRST}.*"}, "name one subject"),
     ("SELECT 'v' AS value", {"txnAppId": "nightly"}, "txnAppId and txnVersion belong together"),
     ("SELECT 'v' AS value, 'nobody.listens' AS subject", {}, "create one"),

@@ -23,7 +23,7 @@ from jetstream_protocol.errors import (
     StreamPausedError,
     StreamReadonlyError,
 )
-from jetstream_protocol.subjects import check_literal, ingest_prefix
+from jetstream_protocol.subjects import check_literal, example_pattern, ingest_prefix
 
 FRESH_SECONDS = 5.0
 """How long an answer of the registry is used again. A stream created meanwhile acknowledges too,
@@ -280,7 +280,7 @@ class SubjectRoutes:
             self._cache.pop(subject, None)
             raise NoStreamError(
                 f"no stream listens on {subject!r}: create one, "
-                f"for example on {subject.partition('.')[0]}.>"
+                f"for example on {example_pattern(subject)}"
             )
         if len(self._cache) >= SUBJECTS_MAX:
             self._cache.clear()

@@ -159,6 +159,8 @@ async def test_that_no_stream_listens_is_never_remembered() -> None:
     feeds = SubjectRoutes(registry.streams_on, registry.as_led)
     with pytest.raises(NoStreamError, match=r"create one, for example on a\.>"):
         await feeds.ask("a.x")
+    with pytest.raises(NoStreamError, match=r"create one, for example on zzz$"):
+        await feeds.ask("zzz")
     registry.streams.append(stream("a"))
     assert (await feeds.ask("a.x")).expectations == (names("a"),)
 

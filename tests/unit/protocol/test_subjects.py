@@ -11,6 +11,7 @@ from jetstream_protocol.subjects import (
     check_literal,
     check_name,
     check_pattern,
+    example_pattern,
     is_pattern,
     matches,
     overlaps,
@@ -75,3 +76,11 @@ def test_patterns_that_would_swallow_reserved_traffic_overlap_it(pattern: str) -
 @pytest.mark.parametrize("pattern", ["orders.>", "_inbox.>", "INBOX.>", "*"])
 def test_ordinary_patterns_do_not_overlap_reserved_traffic(pattern: str) -> None:
     assert not any(overlaps(pattern, reserved) for reserved in RESERVED)
+
+
+@pytest.mark.parametrize(
+    ("subject", "pattern"), [("zzz", "zzz"), ("a.b", "a.>"), ("orders.eu.de", "orders.>")]
+)
+def test_the_pattern_that_errors_suggest_hears_the_subject(subject: str, pattern: str) -> None:
+    assert example_pattern(subject) == pattern
+    assert matches(pattern, subject)
