@@ -25,7 +25,7 @@ from typing import Any
 
 from jetstream_client._tracing import SWITCH, Outcome, Publish
 from jetstream_client.reading.messages import Message, Messages
-from jetstream_client.values.headers import HeadersLike
+from jetstream_client.values.headers import HeadersLike, by_name
 from jetstream_protocol.traces import sampled_in
 
 __all__ = ["LINKS_MAX", "context_of", "disable", "enable"]
@@ -74,7 +74,7 @@ class _OpenTelemetry:
         ) as span:
             carrier: dict[str, str] = {}
             self._propagator.inject(carrier)  # In place of a `traceparent` that was given.
-            result = await publish({**(headers or {}), **carrier} or None)
+            result = await publish({**by_name(headers), **carrier} or None)
             if result.stream:
                 span.set_attribute("jetstream.stream", result.stream)
                 span.set_attribute("jetstream.offset", result.offset)
@@ -138,7 +138,7 @@ class _BatchedSpan:
         self._is_placed = False
 
     def headers(self, given: HeadersLike | None) -> HeadersLike | None:
-        return {**(given or {}), **self._carrier} if self._carrier else given
+        return {**by_name(given), **self._carrier} if self._carrier else given
 
     def ends_with(self, outcomes: Sequence[Outcome]) -> None:
         self._left = len(outcomes)

@@ -167,3 +167,26 @@ def test_a_package_that_is_missing_is_named_with_how_to_get_it(
     with pytest.raises(ImportError, match=f"pip install {package}") as raised:
         getattr(messages, f"to_{package}")()
     assert raised.value.name == package
+
+
+def test_headers_may_be_pairs_as_kafkas_clients_take_them(client: Client) -> None:
+    client.create_stream("pairs", "pairs")
+    pairs = [("a", b"1"), ("b", "2"), ("a", "3")]
+    client.publish("pairs", b"", headers=pairs)
+    with client.publisher("pairs") as publisher:
+        publisher.send(b"", headers=pairs)
+        with pytest.raises(TypeError, match=r"header 'a' must be str, bytes .* not int"):
+            publisher.send(b"", headers={"a": 1})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match=r"header 'a' must be str, bytes .* not int"):
+        client.publish("pairs", b"", headers=[("a", 1)])  # type: ignore[list-item]
+    found = [message.headers.multi_items() for message in client.fetch("pairs")]
+    assert found == [[("a", "1"), ("a", "3"), ("b", "2")]] * 2
+
+
+def test_several_streams_where_one_belongs_are_refused_by_type(client: Client) -> None:
+    two: Any = ["orders", "lists"]
+    for call in (client.scan, client.consume, client.fetch, client.describe_stream):
+        with pytest.raises(TypeError, match="the stream's name must be one str, not list"):
+            call(two)
+    with pytest.raises(TypeError, match="the source must be one str, not list"):
+        client.consume_group(two, "g")

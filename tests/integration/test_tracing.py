@@ -79,7 +79,7 @@ def test_each_record_of_a_batch_has_a_span_of_its_own(
     client.create_stream(name, f"{name}.>")
     tracer = trace.get_tracer("test", tracer_provider=TracerProvider())
     with client.publisher(f"{name}.a", compression="zstd") as publisher:
-        publisher.send(b"1", headers={"Mine": "kept"})
+        publisher.send(b"1", headers=[("Mine", b"kept")])
         with tracer.start_as_current_span("mine") as mine:
             publisher.send(b"2", key=b"k")
     one, two = exporter.get_finished_spans()

@@ -296,7 +296,8 @@ class Streams:
         """The bare name. Only an id has to be asked for, once."""
         if isinstance(stream, Stream):
             return stream.name
-        if isinstance(stream, str):
+        if not isinstance(stream, int):
+            check_text("the stream's name", stream)
             return stream.partition("@")[0]
         if stream not in self._names:
             known = await self._known(wire.to_ref(stream))

@@ -8,14 +8,17 @@ empty line. Names are case-sensitive, as in NATS. Streams keep the block byte fo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from jetstream_client.values.text import check_text
 from jetstream_protocol.errors import InvalidRequestError
 
-HeadersLike: TypeAlias = Mapping[str, "str | Sequence[str]"]
-"""Header values by name: one, or several of the same name."""
+HeadersLike: TypeAlias = (
+    Mapping[str, "str | bytes | Sequence[str | bytes]"] | Sequence[tuple[str, "str | bytes"]]
+)
+"""Header values by name: one, or several of the same name. Or pairs of name and value, as clients
+of Kafka take them. Values are text, or bytes that are UTF-8."""
 
 HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
@@ -73,18 +76,55 @@ class OutgoingHeaders(dict[str, str]):
         return self._pairs
 
 
+def by_name(headers: HeadersLike | None) -> Mapping[str, Any]:
+    """The headers as a mapping: pairs are collected by their names. Raises TypeError."""
+    if headers is None or isinstance(headers, Mapping):
+        return headers or {}
+    values: dict[str, list[Any]] = {}
+    for pair in headers if isinstance(headers, list | tuple) else (None,):
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise TypeError(
+                "headers must be a dict, or a list of pairs (name, value), not "
+                + (repr(headers) if pair is None else f"a list with {pair!r}")
+            )
+        values.setdefault(_name(pair[0]), []).append(pair[1])
+    return values
+
+
 def outgoing(headers: HeadersLike | None) -> list[tuple[str, str]]:
-    """The pairs to send. Raises InvalidRequestError for headers that NATS would alter or refuse."""
+    """The pairs to send. Raises InvalidRequestError for headers that NATS would alter or refuse,
+    TypeError for what is no text."""
     pairs: list[tuple[str, str]] = []
-    for name, given in (headers or {}).items():
-        if not HEADER_NAME.fullmatch(name):
+    for name, given in by_name(headers).items():
+        if not HEADER_NAME.fullmatch(_name(name)):
             raise InvalidRequestError(
                 f"invalid header name {name!r}: use letters, digits and !#$%&'*+-.^_`|~"
             )
-        for value in (given,) if isinstance(given, str) else given:
+        is_one = isinstance(given, str | bytes) or not isinstance(given, Iterable)
+        for each in (given,) if is_one else given:
+            value = each if isinstance(each, str) else _text(name, each)
             check_value(f"header {name!r}", value)
             pairs.append((name, value))
     return pairs
+
+
+def _name(given: object) -> str:
+    if isinstance(given, str):
+        return given
+    raise TypeError(f"the name of a header must be a str, not {type(given).__name__}: {given!r}")
+
+
+def _text(name: str, given: object) -> str:
+    if not isinstance(given, bytes):
+        raise TypeError(
+            f"header {name!r} must be str, bytes or a list of them, not {type(given).__name__}"
+        )
+    try:
+        return given.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"header {name!r} must be UTF-8 text: encode it, e.g. as hex"
+        ) from error
 
 
 def check_value(what: str, value: str) -> None:
