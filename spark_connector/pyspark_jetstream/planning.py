@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from jetstream_client import AsyncClient, Stream, StreamNotFoundError
-from jetstream_protocol.subjects import overlaps
+from jetstream_client.values.types import partitions_of
+from jetstream_protocol.subjects import no_stream, overlaps
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import ReadOptions, Selection
 from pyspark_jetstream.positions import Place, Positions
@@ -77,8 +78,12 @@ def _named(name: str, streams: Sequence[Stream]) -> Stream | None:
     return found[0] if found else None
 
 
-def not_found(name: str, streams: Iterable[Stream]) -> str:
+def not_found(name: str, streams: Sequence[Stream]) -> str:
     """What is wrong with a name of which there is no stream."""
+    partitions = partitions_of(name, streams)
+    if partitions:
+        pattern = f"{name}-[0-9]+"
+        return f"option streams: {no_stream(name, partitions)}; use streamPattern {pattern!r}"
     known = ", ".join(sorted(stream.full_name for stream in streams)[:10])
     hint = f"name one of those there are: {known}" if known else "the cluster has none: create it"
     return f"option streams names {name!r}, and there is no such stream; {hint}"

@@ -7,6 +7,7 @@ token, for one or more. All functions are pure. Ingest compiles patterns once.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from jetstream_protocol.errors import InvalidRequestError
 
@@ -62,6 +63,15 @@ def check_partition(group: str, partition: int, partitions: int) -> None:
         )
     if not group:
         raise InvalidRequestError("a stream that is a partition needs the group of which it is one")
+
+
+def no_stream(name: str, partitions: Sequence[str] = ()) -> str:
+    """What is wrong with a name that no stream has. partitions: the names of the streams of the
+    keyed group that has it, by number."""
+    if not partitions:
+        return f"there is no stream {name!r}"
+    last = f" to {partitions[-1]}" if len(partitions) > 1 else ""
+    return f"{name!r} is a group of streams: {partitions[0]}{last}"
 
 
 def ingest_prefix(group: str, partition: int) -> str:

@@ -227,6 +227,18 @@ def test_a_stream_that_one_may_not_know_of_is_as_one_that_is_not_there(
             user.fetch(stream_id)
 
 
+def test_the_name_of_a_keyed_group_tells_nothing_of_streams_that_one_may_not_know_of(
+    admin: Client, user: Client, principal: str
+) -> None:
+    admin.create_group("hidden", "hidden.>", streams=2)
+    admin.add_acl(principal, "read", stream="hidden", subject=">")
+    with pytest.raises(StreamNotFoundError, match=r"there is no stream 'hidden'$"):
+        user.describe_stream("hidden")
+    admin.add_acl(principal, "read", stream="hidden*", subject=">")
+    with pytest.raises(StreamNotFoundError, match="hidden-0 to hidden-1"):
+        user.describe_stream("hidden")
+
+
 def test_a_name_that_is_taken_tells_nothing_of_what_has_it(
     admin: Client, user: Client, principal: str
 ) -> None:

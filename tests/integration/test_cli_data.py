@@ -35,6 +35,7 @@ def filled(server: ServerProcess) -> None:
         async with AsyncClient(server.grpc) as client:
             for name in ("trades", "odd", "unread"):
                 await client.create_stream(name, f"{name}.>")
+            await client.create_group("jobs", "jobs.>", streams=2)
             for number in range(COUNT):
                 value = json.dumps({"price": number})
                 await client.publish(f"trades.{number % 3}", value, key=str(number % 5))
@@ -157,6 +158,8 @@ def test_only_the_streams_of_the_query_are_read(
     assert scanned == ["trades"]
     error = jetstream("sql", "select count(*) from nowhere", code=3).stderr
     assert error == b"error: there is no stream 'nowhere'\n"
+    error = jetstream("sql", "select count(*) from jobs", code=3).stderr
+    assert error == b"error: 'jobs' is a group of streams: jobs-0 to jobs-1\n"
     assert scanned == ["trades"]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from jetstream_client import (
     InvalidRequestError,
     NoStreamError,
     StreamExistsError,
+    StreamNotFoundError,
     StreamPausedError,
     StreamReadonlyError,
 )
@@ -381,3 +382,35 @@ async def test_while_nats_is_gone_members_read_on_and_publishers_come_back(
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
     assert set(values) == {b"plain", *before, *after}
+
+
+def test_a_groups_name_is_told_from_a_misspelt_one_wherever_a_stream_belongs(
+    server: ServerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = r"^'jobs' is a group of streams: jobs-0 to jobs-3$"
+    with Client(server.grpc) as client:
+        client.create_group("jobs", "jobs.>", streams=4)
+        client.create_group("sole.group", "sole.group.>", streams=1)
+        calls: list[Callable[[str], object]] = [
+            client.fetch,
+            client.describe_stream,
+            client.delete_stream,
+            client.get_last,
+            lambda name: client.alter_stream(name, max_age=5.0),
+            lambda name: client.offset_at(name, "latest"),
+            lambda name: client.seek_cursor("mine", name, "earliest"),
+            lambda name: next(client.consume(name)),
+            lambda name: client.scan(name).to_table(),
+            lambda name: client.table(name).__enter__(),
+        ]
+        for call in calls:
+            with pytest.raises(StreamNotFoundError, match=said):
+                call("jobs")
+        for call in calls[:3]:
+            with pytest.raises(StreamNotFoundError, match=r"a group of streams: sole\.group-0$"):
+                call("sole.group")
+            with pytest.raises(StreamNotFoundError, match=r"there is no stream 'job'$"):
+                call("job")
+    for words in ("stream describe jobs", "fetch jobs", "stream delete jobs --yes"):
+        assert run_command(["--server", server.grpc, *words.split()]) == 3
+        assert "'jobs' is a group of streams: jobs-0 to jobs-3" in capsys.readouterr().err

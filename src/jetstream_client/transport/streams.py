@@ -15,6 +15,7 @@ from jetstream_client.values.types import (
     Stream,
     StreamDescription,
     StreamLike,
+    partitions_of,
 )
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
@@ -23,6 +24,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.subjects import no_stream
 
 _LEADER_SHARE = 2
 """The leader may take half of the timeout to describe its stream; then any node is asked."""
@@ -277,13 +279,16 @@ class Streams:
     async def _registered(self, stream: StreamLike) -> Stream:
         """As the registry has it. Unlike `describe` this needs no leader that is alive."""
         ref = wire.to_ref(stream)
+        streams = await self.find(internal=True)
         found = [
             each
-            for each in await self.find(internal=True)
+            for each in streams
             if each.id == ref.id
             or (each.name == ref.name and (not ref.subject or each.subject == ref.subject))
         ]
         if not found:
+            if isinstance(stream, str):
+                raise StreamNotFoundError(no_stream(stream, partitions_of(stream, streams)))
             raise StreamNotFoundError(f"there is no stream {stream!r}")
         if len(found) > 1:
             candidates = tuple(sorted(each.full_name for each in found))

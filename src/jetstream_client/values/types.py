@@ -3,6 +3,7 @@ docs/protocol.md."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias
@@ -94,6 +95,12 @@ class Stream:
     def full_name(self) -> str:
         """`name@subject`, which is never ambiguous."""
         return f"{self.name}@{self.subject}" if self.subject else self.name
+
+
+def partitions_of(group: str, streams: Iterable[Stream]) -> list[str]:
+    """The names of the streams of a keyed group, by number."""
+    found = {each.partition: each.name for each in streams if each.group == group}
+    return [found[number] for number in sorted(each for each in found if each is not None)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
 )
 from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.subjects import no_stream
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.tables import unknown_id
@@ -53,7 +54,10 @@ class StreamAccess:
             access.check_current(identity, operation)
             name = ref.name.partition("@")[0]
             if ref.id or access.may_exist(identity, operation, name):
-                raise
+                group = self._registry.partitions_of(name)
+                if all(self.knows(identity, each) for each in group):
+                    raise
+                raise StreamNotFoundError(no_stream(_as_asked(ref))) from None
             raise access.denied(identity, operation, _as_asked(ref), refusals) from None
         if access.allows(identity, operation, stream):
             access.check(identity, operation, stream)

@@ -119,6 +119,19 @@ def test_a_bare_name_resolves_until_a_second_stream_has_it() -> None:
         cluster.registry.resolve("other")
 
 
+def test_the_name_of_a_keyed_group_is_answered_with_its_streams() -> None:
+    cluster = Cluster()
+    cluster.register(0, feature_level_max=FEATURE_LEVEL_MAX)
+    cluster.do(SetCluster(feature_level=FEATURE_LEVEL_MAX))
+    for number in range(3):
+        of = {"group": "jobs", "partition": number, "partitions": 3}
+        cluster.create(f"jobs-{number}", "jobs.>", (0,), **of)
+    cluster.create("job-0", "job.>", (0,))  # Only its name looks like that.
+    for name, said in (("jobs", r"group of streams: jobs-0 to jobs-2$"), ("job", r"no stream")):
+        with pytest.raises(StreamNotFoundError, match=said):
+            cluster.registry.resolve(name)
+
+
 def test_changes_are_reported_in_order() -> None:
     cluster = Cluster(1)
     [change] = cluster.changes

@@ -14,12 +14,13 @@ EPOCH = 7
 
 @dataclass
 class LogClient:
-    """ends: where the streams end, by id. names: theirs, if not `orders`. refusal: of fetches at an
-    offset."""
+    """ends: where the streams end, by id. names: theirs, if not `orders`. group: a keyed group that
+    all of them are of. refusal: of fetches at an offset."""
 
     ends: dict[int, int]
     refusal: tuple[int, Exception] | None = None
     names: dict[int, str] = field(default_factory=dict)
+    group: str = ""
     listed: int = 0
     asked_with: dict[str, Any] = field(default_factory=dict)
 
@@ -33,6 +34,8 @@ class LogClient:
                 subject=f"{name}.>",
                 full_name=f"{name}@{name}.>",
                 compact=False,
+                group=self.group,
+                partition=number - 1 if self.group else None,
             )
             for number, name in named
         ]

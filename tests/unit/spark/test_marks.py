@@ -152,6 +152,14 @@ def test_a_careful_query_that_is_started_again_tells_a_deleted_stream_from_a_mis
     scenario()
 
 
+@on_loop
+async def test_the_name_of_a_keyed_group_is_answered_with_its_streams() -> None:
+    client = LogClient({1: 5, 2: 5}, names={1: "jobs-0", 2: "jobs-1"}, group="jobs")
+    follower = await follower_of(client, streams="jobs")
+    with pytest.raises(OptionError, match=r"'jobs' is a group .*: jobs-0 to jobs-1; .*jobs-\[0"):
+        await follower.initial()
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -22,8 +22,9 @@ from jetstream_client.clients.blocking_client import Client
 from jetstream_client.reading.scan import Scan
 from jetstream_client.values.positions import Position
 from jetstream_client.values.text import check_text
-from jetstream_client.values.types import ReadFrom
+from jetstream_client.values.types import ReadFrom, partitions_of
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StreamNotFoundError
+from jetstream_protocol.subjects import no_stream
 
 if TYPE_CHECKING:
     import duckdb
@@ -101,7 +102,7 @@ class _Query:
         self._range = start, stop
         self._read_from: ReadFrom = read_from
         self._tables: list[_Table] = []
-        self._unknown: set[str] = set()
+        self._unknown: dict[str, list[str]] = {}
 
     def run(self, as_json: bool) -> None:
         """Print the answer. Raises InvalidRequestError for a query that is wrong."""
@@ -119,9 +120,9 @@ class _Query:
                 for table in self._tables:
                     if table.error is not None:
                         raise table.error from error
-                for name in sorted(self._unknown):
+                for name, partitions in sorted(self._unknown.items()):
                     if f"Table with name {name} does not exist" in str(error):
-                        raise StreamNotFoundError(f"there is no stream {name!r}") from error
+                        raise StreamNotFoundError(no_stream(name, partitions)) from error
                 raise QueryError(
                     f"the query fails: {error}{self._advice(duckdb, error)}"
                 ) from error
@@ -142,7 +143,7 @@ class _Query:
         named = connection.get_table_names(self._query)
         streams = self._client.list_streams(internal=True) if named else []
         known = {name for stream in streams for name in (stream.name, stream.full_name)}
-        self._unknown = named - known
+        self._unknown = {name: partitions_of(name, streams) for name in named - known}
         for name in sorted(named & known):
             table = _Table(self._client.scan(name, *self._range, read_from=self._read_from))
             self._tables.append(table)

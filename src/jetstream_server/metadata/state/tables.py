@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jetstream_protocol.errors import AmbiguousStreamError, StreamNotFoundError
+from jetstream_protocol.subjects import PARTITIONS_MAX, no_stream
 from jetstream_protocol.types import NO_NODE, BootUs, NodeId, StreamId
 from jetstream_server.metadata.state.changes import (
     ActivityChanged,
@@ -117,7 +118,8 @@ class Tables:
             return stream
         candidates = self._by_name.get(name, {})
         if not candidates:
-            raise StreamNotFoundError(f"there is no stream {name!r}")
+            partitions = [stream.name for stream in self.partitions_of(name)]
+            raise StreamNotFoundError(no_stream(name, partitions))
         if len(candidates) > 1:
             names = tuple(f"{name}@{pattern}" for pattern in sorted(candidates))
             message = f"{name!r} could be any of {', '.join(names)}: name one of them in full"
@@ -140,6 +142,18 @@ class Tables:
             return [self.resolve(source)]
         except (StreamNotFoundError, AmbiguousStreamError):
             return []
+
+    def partitions_of(self, group: str) -> list[StreamMetadata]:
+        """The streams of a keyed group that clients have made, by number. They are found by the
+        names that clients give them, so a name that nothing has costs one look-up."""
+        found: list[StreamMetadata] = []
+        for number in range(PARTITIONS_MAX):
+            named = self.named(f"{group}-{number}")
+            here = [stream for stream in named if stream.group == group and stream.partitions]
+            if not here:
+                break
+            found += here[:1]
+        return found
 
     def streams_of(self, node_id: NodeId) -> list[StreamMetadata]:
         """The streams that have a copy on the node, as a replica or an observer, by id."""
