@@ -225,7 +225,7 @@ def test_a_stream_that_would_not_hear_what_is_published_by_key_is_not_passed_ove
     client: Client,
 ) -> None:
     client.create_stream("audit", "loud.*")
-    with pytest.raises(InvalidRequestError, match=r"audit@loud\.\* on the same subject"):
+    with pytest.raises(InvalidRequestError, match="audit listens on this subject already"):
         client.create_group("loud", "loud.>", streams=2)
     client.delete_stream("audit")
     client.create_group("loud", "loud.>", streams=2)

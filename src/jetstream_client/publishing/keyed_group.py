@@ -20,6 +20,9 @@ from jetstream_protocol.subjects import (
     overlaps,
 )
 
+_NAMED_MAX = 3
+"""Streams that an error names."""
+
 
 @dataclass(frozen=True, slots=True)
 class KeyedGroup:
@@ -95,7 +98,7 @@ def check_room(streams: Sequence[Stream], group: str, subject: str, count: int) 
         )
     heard = ingest_prefix(group, 0) + subject
     deaf = [
-        stream.full_name
+        stream.name
         for stream in streams
         if stream.group != group
         and overlaps(stream.subject, subject)
@@ -103,7 +106,15 @@ def check_room(streams: Sequence[Stream], group: str, subject: str, count: int) 
     ]
     if deaf:
         raise InvalidRequestError(
-            f"{', '.join(deaf)} on the same subject would not hear what is published by key: "
-            "publishers send that where the streams of the group listen; delete it, or choose "
-            "another subject"
+            f"{_listed(deaf)} on this subject already and would miss what is published by key: "
+            f"delete {'it' if len(deaf) == 1 else 'them'}, or choose another subject"
         )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first of them, and that they listen."""
+    if len(names) == 1:
+        return f"{names[0]} listens"
+    first, more = names[:_NAMED_MAX], len(names) - _NAMED_MAX
+    last = f"{more} more" if more > 0 else first[-1]
+    return f"{', '.join(first if more > 0 else first[:-1])} and {last} listen"

@@ -73,11 +73,19 @@ class StreamAccess:
         """Whether the caller may know that there is such a stream."""
         return self.control.allows(identity, Operation.DESCRIBE, stream)
 
-    def check_taken(self, identity: Identity, name: str) -> None:
-        """Raise StreamExistsError, without details, if a stream of that name exists that the caller
-        may not know of."""
-        if not all(self.knows(identity, stream) for stream in self._registry.named(name)):
+    def check_taken(self, identity: Identity, name: str, subject: str) -> None:
+        """Raise StreamExistsError if another subject has a stream of that name; without details if
+        the caller may not know of one. The metadata's own words for it are part of the replicated
+        state, and so must stay as they are."""
+        named = self._registry.named(name)
+        if not all(self.knows(identity, stream) for stream in named):
             raise StreamExistsError(f"the name {name!r} is taken: choose another one")
+        if named and all(stream.subject != subject for stream in named):
+            raise StreamExistsError(
+                f"the name {name!r} is taken (subject {named[0].subject}): choose another name. "
+                "With allow_same_name (--allow-same-name) both may exist; readers must then write "
+                "name@subject"
+            )
 
     def name_of(self, ref: common_pb2.StreamRef) -> str:
         """For the audit log: the stream's full name, or the name that the request gives."""

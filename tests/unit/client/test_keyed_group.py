@@ -72,6 +72,13 @@ def test_a_group_is_refused_room_that_it_cannot_have() -> None:
     check_room(partitions(0, 1, 2, of=3), "g", "a.>", 12)
     with pytest.raises(InvalidRequestError, match="cannot shrink"):
         check_room(partitions(0, 1, 2, of=3), "g", "a.>", 2)
-    with pytest.raises(InvalidRequestError, match="would not hear"):
-        check_room([stream("audit")], "g", "a.b.>", 2)
+    there = [stream(name) for name in ("mm", "orders", "audit", "x", "y")]
+    for count, said in (
+        (1, "mm listens on this subject already and would miss .* by key: delete it, or"),
+        (2, "mm and orders listen .* delete them, or choose another subject"),
+        (3, "mm, orders and audit listen "),
+        (5, "mm, orders, audit and 2 more listen "),
+    ):
+        with pytest.raises(InvalidRequestError, match=said):
+            check_room(there[:count], "g", "a.b.>", 2)
     check_room([stream("audit")], "g", "b.>", 2)

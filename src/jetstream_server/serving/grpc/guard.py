@@ -58,7 +58,7 @@ class Guarded:
             requirement = await self._admit(request, call, name)
             requests = self._begun(call.identity)
             try:
-                found = await self._done(method, request, call, name, requirement)
+                found = await self._done(method, request, call, name)
             finally:
                 requests.end()
             self._check_again(request, call, requirement)
@@ -66,16 +66,15 @@ class Guarded:
 
         return answer
 
-    async def _done(
-        self, method: Any, request: Any, call: Call, name: str, requirement: Requirement | None
-    ) -> Any:
+    async def _done(self, method: Any, request: Any, call: Call, name: str) -> Any:
         """Call the method. Note a change, or a used-up quota, in the audit log."""
         resource = self._changed(request, call, name)
         try:
             found = await method(request, call)
         except StreamExistsError:
-            if requirement is not None and requirement.scope is Scope.NEW_STREAM:
-                self._streams.check_taken(call.identity, request.name)
+            rule = RPCS.get(name)
+            if rule is not None and rule.scope is Scope.NEW_STREAM:
+                self._streams.check_taken(call.identity, request.name, request.subject)
             raise
         except QuotaExceededError as error:
             raise self._access.over_quota(call.identity, name, error) from None
