@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from jetstream_client import Client
+from jetstream_client import Client, UnavailableError
 from tests.support.cluster import TestCluster, running_cluster
 
 Run = Callable[..., str]
@@ -85,6 +86,19 @@ def test_a_read_that_needs_the_leader_says_which_is_missing_and_what_to_do(jetst
     said = jetstream("fetch", "orders", "--offset", "12", "--timeout", "2", code=4)
     assert said.startswith("error: node 1, leader of stream 'orders', cannot be reached: ")
     assert "--read-from any" in said
+
+
+def test_a_publish_says_that_the_stream_has_no_leader_and_where_to_look(
+    cluster: TestCluster, jetstream: Run
+) -> None:
+    why = "stream 'orders' has no leader now that takes messages: see 'jetstream cluster health'"
+    said = jetstream("publish", "orders.x", "v", "--timeout", "3", code=4)
+    assert said == f"error: nobody listens on 'orders.x' at the moment: {why}\n"
+    with (
+        Client(cluster.servers, timeout=3) as client,
+        pytest.raises(UnavailableError, match=re.escape(why)),
+    ):
+        client.publisher("orders.x").send(b"v").result()
 
 
 def test_what_a_server_says_is_told_and_not_that_the_others_are_dead(jetstream: Run) -> None:

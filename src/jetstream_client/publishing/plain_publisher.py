@@ -293,11 +293,12 @@ class PlainPublisher:
         and would not be recognised, if repeating does not help, or if the time is up."""
         place, curable = Place(failed.target, failed.route), error
         if isinstance(error, NobodyListensError):
-            curable = error = UnavailableError(error.message)  # In a class that is everybody's.
             route = await self.route(failed.subject, deadline)  # Raises NoStreamError.
             place = Place(failed.subject, route)
             if route.group is not None:
                 place = self._place(route, failed.subject, key, options)
+            # In a class that is everybody's.
+            curable = error = UnavailableError(f"{error.message}: {place.route.why_nobody}")
         elif repeats:
             if isinstance(error, UnknownOutcomeError):
                 curable = UnavailableError(error.message)

@@ -256,7 +256,7 @@ class Sender:
     def _on_answer(self, token: str, payload: bytes | None) -> None:
         now, chance = self._loop.time(), random.random()
         if payload is None:
-            nobody = UnavailableError("no stream listens at the moment")
+            nobody = UnavailableError(f"nobody listens at the moment: {self._route.why_nobody}")
             self._settle(self._in_flight.not_sent(token, nobody, now, chance))
             self._route_asked = min(self._route_asked, now - _ROUTE_SECONDS + _STALE_SECONDS)
         else:

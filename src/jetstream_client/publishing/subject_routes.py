@@ -92,6 +92,14 @@ class SubjectRoute:
         )
 
     @property
+    def why_nobody(self) -> str:
+        """Why NATS delivers to nobody although these streams exist. The registry does not say it:
+        without a majority it goes on naming a leader that is gone."""
+        one = len(self.names) == 1
+        whose = f"stream {min(self.names)!r} has" if one else "its streams have"
+        return f"{whose} no leader now that takes messages: see 'jetstream cluster health'"
+
+    @property
     def partitions(self) -> int:
         """Of a keyed group. Raises InvalidRequestError, NoStreamError if it cannot be used."""
         assert self.group is not None

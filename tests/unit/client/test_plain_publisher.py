@@ -14,6 +14,7 @@ from jetstream_client import (
     NotEnoughReplicasError,
     PublishResult,
     StreamReadonlyError,
+    UnavailableError,
     UnknownOutcomeError,
 )
 from jetstream_client.publishing import plain_publisher
@@ -152,6 +153,22 @@ async def test_an_acknowledgement_ends_the_doubt(monkeypatch: pytest.MonkeyPatch
 async def test_what_was_only_ever_refused_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome, attempts = await published(monkeypatch, NOBODY, nack(TOO_FEW))
     assert type(outcome) is NotEnoughReplicasError
+    assert attempts > 1
+
+
+@pytest.mark.parametrize(
+    ("streams", "whose"), [(1, "stream 'orders' has no"), (2, "its streams have no")]
+)
+@on_loop
+async def test_that_nobody_listens_is_told_with_why_and_where_to_look(
+    monkeypatch: pytest.MonkeyPatch, streams: int, whose: str
+) -> None:
+    outcome, attempts = await published(monkeypatch, NOBODY, streams=streams)
+    assert type(outcome) is UnavailableError
+    assert str(outcome) == (
+        f"nobody listens on 'orders.x' at the moment: {whose} leader now that takes messages: "
+        "see 'jetstream cluster health'"
+    )
     assert attempts > 1
 
 
