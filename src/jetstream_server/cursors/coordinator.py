@@ -162,7 +162,7 @@ class Coordinator:
             if group.members:
                 raise InvalidRequestError(
                     f"consumer group {group.name!r} reads {group.source!r}, not "
-                    f"{heartbeat.source!r}"
+                    f"{heartbeat.source!r}: choose another group name, or stop its members"
                 )
             group = Group(group.name, heartbeat.source, group.generation)
         if not group.members:
