@@ -17,7 +17,7 @@ def test_the_examples_of_the_page_run(
 ) -> None:
     own_server.start()
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     program = "\n".join(blocks).replace("localhost:9292", own_server.grpc)
     exec(compile(program, "consumers.md", "exec"), {})
     assert "3 b'order 3'" in capsys.readouterr().out
