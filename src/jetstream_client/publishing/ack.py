@@ -85,7 +85,7 @@ def _in_offsets(description: str, stream: str) -> str:
     _, said, last = description.partition("wrong last sequence: ")
     if not said:
         return description
-    return f"the next offset of stream {stream!r} is {last}, not the expected one: it refuses this"
+    return f"the next offset of stream {stream!r} is {last}, not the expected one"
 
 
 class Pending:
