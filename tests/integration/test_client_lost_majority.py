@@ -98,7 +98,7 @@ def test_a_publish_says_that_the_stream_has_no_leader_and_where_to_look(
         Client(cluster.servers, timeout=3) as client,
         pytest.raises(UnavailableError, match=re.escape(why)),
     ):
-        client.publisher("orders.x").send(b"v").result()
+        client.publisher("orders.x", delivery_timeout=3).send(b"v").result()
 
 
 def test_what_a_server_says_is_told_and_not_that_the_others_are_dead(jetstream: Run) -> None:

@@ -24,9 +24,9 @@ START_SECONDS_MAX = 15.0
 RSS_MIB_MAX = 400
 IDLE_CPU_MAX = 0.05
 """Cores, above what the same node takes without streams: a wake-up costs each machine its own."""
-SETTLE_SECONDS = 2.0
+SETTLE_SECONDS = 1.0
 WINDOWS = 3
-WINDOW_SECONDS = 2.0
+WINDOW_SECONDS = 1.0
 METRICS_CPU_SECONDS_MAX = 1.0
 CREATING_AT_A_TIME = 256
 
