@@ -206,16 +206,16 @@ class ProducersRecovery:
 
     def _continued(self, saved: Saved, segments: Sequence[Segment]) -> Producers:
         """What the file says, and the batches behind it."""
+        self._producers = saved.producers
         for segment in segments:
             if segment.next_offset <= saved.end_offset:
                 continue
             try:
                 for position, header in segment.headers(0, segment.size):
-                    if header.base_offset >= saved.end_offset and _matters(header):
-                        saved.producers.note(*_plain(segment, position, header, self._encryption))
+                    self.note(segment, position, header)
             except CorruptBatchError:
                 continue  # Damage in a sealed segment is reported by its readers.
-        return saved.producers
+        return self._producers
 
     def _replayed(self, segments: Sequence[Segment]) -> Producers:
         """Read the last day again. Reads bodies, which hold the ids, only where ids still count."""
