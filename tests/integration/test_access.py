@@ -67,15 +67,18 @@ def user(server: SecuredServer, admin: Client, principal: str) -> Iterator[Clien
         yield client
 
 
-def raw(server: SecuredServer, name: str, request: object, authorization: str) -> Exception | None:
-    """Call an RPC by its full name; its error."""
+def raw(
+    server: SecuredServer, name: str, request: object, authorization: str, **headers: str
+) -> Exception | None:
+    """Call an RPC by its full name; its error. headers: further ones, `_` for `-`."""
     with grpc.insecure_channel(server.grpc) as channel:
         call = channel.unary_stream(
             name,
             request_serializer=lambda each: each.SerializeToString(),
             response_deserializer=bytes,
         )
-        metadata = (("authorization", authorization),) if authorization else None
+        metadata = [(key.replace("_", "-"), value) for key, value in headers.items()]
+        metadata += [("authorization", authorization)] if authorization else []
         try:
             next(iter(call(request, timeout=5, metadata=metadata)), None)  # type: ignore[arg-type]
         except grpc.RpcError as error:
@@ -156,6 +159,28 @@ def test_a_nodes_proof_opens_what_is_between_nodes_and_nothing_else(
         assert (
             status(raw(server, name, request, proof(node_proof.BOOTSTRAP))) == "PERMISSION_DENIED"
         )
+
+
+def test_a_client_cannot_say_that_a_node_has_forwarded_its_request(
+    server: SecuredServer, admin: Client
+) -> None:
+    """A forwarded request is not checked again for what its first node has checked: here the keys
+    for the stream."""
+    request = pb.CreateStreamRequest(
+        name="unkeyed",
+        subject="unkeyed.>",
+        config=pb.StreamConfig(encryption=pb.ENCRYPTION_AES_256_GCM),
+    )
+    for headers in ({}, {"jetstream_forwarded": "1"}):
+        error = raw(
+            server,
+            "/jetstream.v1.Streams/CreateStream",
+            request,
+            f"Bearer {server.admin}",
+            **headers,
+        )
+        assert status(error) == "FAILED_PRECONDITION"
+    assert "unkeyed" not in [stream.name for stream in admin.list_streams()]
 
 
 def test_without_a_token_or_with_a_wrong_one_the_client_is_told_what_to_do(

@@ -89,7 +89,7 @@ def test_software_of_the_release_before_and_of_today_work_together(tmp_path: Pat
         cluster.cluster.server = old
         cluster.cluster.start_node(2)
         cluster.wait_for("it ends", lambda: cluster.cluster.processes.pid("node-2") is None)
-        assert "feature level 5, and this software understands 4" in cluster.log(2)
+        assert "feature level 6, and this software understands 4" in cluster.log(2)
         cluster.cluster.server = NEW
         cluster.restart(2)
         cluster.wait_for("the cluster is healthy", lambda: is_healthy(cluster))

@@ -27,7 +27,8 @@ class Scope(Enum):
     STREAM = auto()
     """The stream that the request names."""
     NEW_STREAM = auto()
-    """The stream that the request would create: its name and its subject."""
+    """The stream that the request would create: its name, that of its group, and its subject. Who
+    joins or shadows what has one of these names needs the right to that, too."""
     EACH = auto()
     """Each stream that the request names. A refused one gets an error of its own."""
     RPCS = auto()

@@ -1,5 +1,9 @@
 """Finds the stream that a request names, if the caller has the right that the request needs.
 
+Others resolve the names of streams and groups: `fetch("orders")`, `consume_group("orders")`. So a
+new stream needs the right to its name and to its group's, on its own subject and on those of all
+that have the name already.
+
 A caller does not learn of streams that it may not describe. A request by name is refused in the
 same words whether or not the stream exists. A request by id gets "not found". An ambiguous name is
 resolved among the streams that the caller may describe.
@@ -10,9 +14,11 @@ from __future__ import annotations
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
     JetstreamError,
+    PermissionDeniedError,
     StreamExistsError,
     StreamNotFoundError,
 )
+from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.subjects import no_stream
 from jetstream_server.metadata.state.model import StreamMetadata
@@ -72,6 +78,34 @@ class StreamAccess:
     def knows(self, identity: Identity, stream: StreamMetadata) -> bool:
         """Whether the caller may know that there is such a stream."""
         return self.control.allows(identity, Operation.DESCRIBE, stream)
+
+    def check_new(self, identity: Identity, request: pb.CreateStreamRequest) -> int:
+        """Raise PermissionDeniedError, or StreamExistsError without details, unless the caller may
+        create the stream. Returns the revision for which that was decided; 0: the caller needs no
+        right."""
+        access, name, subject = self.control, request.name, request.subject
+        if not access.applies_to(identity):
+            return 0
+        for each in dict.fromkeys(filter(None, (name, request.config.group))):
+            if not access.allows_named(identity, Operation.CREATE, each, subject):
+                raise access.denied(identity, Operation.CREATE, f"{each}@{subject}")
+            self._check_may_share(identity, each, f"{name}@{subject}")
+        return self._registry.revision
+
+    def _check_may_share(self, identity: Identity, name: str, resource: str) -> None:
+        """Raise the errors of `check_new` unless the caller may create all that has the name."""
+        access = self.control
+        by_subject = {stream.subject: stream for stream in self._registry.holders_of(name)}
+        for subject, holder in by_subject.items():
+            if access.allows_named(identity, Operation.CREATE, name, subject):
+                continue
+            access.audit.refused(identity, Operation.CREATE, resource, f"the name {name} is taken")
+            if not self.knows(identity, holder):
+                raise StreamExistsError(f"the name {name!r} is taken: choose another one")
+            raise PermissionDeniedError(
+                f"the name {name!r} is taken by {holder.full_name}: {identity.principal} may share "
+                f"it with the right `{Operation.CREATE}` on {name}@{subject}; choose another name"
+            )
 
     def check_taken(self, identity: Identity, name: str, subject: str) -> None:
         """Raise StreamExistsError if another subject has a stream of that name; without details if

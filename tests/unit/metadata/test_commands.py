@@ -77,6 +77,11 @@ WRITTEN: list[tuple[Command, str]] = [
         '{"op":"create_stream","name":"o","subject":"o.*","group":"g","config":{},'
         '"replicas":[2],"created_at_us":1,"allow_same_name":true}',
     ),
+    (
+        CreateStream(name="o", subject="o", replicas=(NODE,), created_at_us=WallUs(1), names_at=9),
+        '{"op":"create_stream","name":"o","subject":"o","group":"","config":{},'
+        '"replicas":[2],"created_at_us":1,"allow_same_name":true,"names_at":9}',
+    ),
     (DeleteStream(stream_id=STREAM), '{"op":"delete_stream","stream_id":7}'),
     (TrimActivity(through=9), '{"op":"trim_activity","through":9}'),
     (

@@ -15,7 +15,12 @@ from jetstream_protocol.errors import (
 from jetstream_server.clocks import WallClock
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.command_json import Command
-from jetstream_server.metadata.state.commands import AlterStream, CreateStream, ReassignStream
+from jetstream_server.metadata.state.commands import (
+    NAMES_LEVEL,
+    AlterStream,
+    CreateStream,
+    ReassignStream,
+)
 from jetstream_server.metadata.state.model import (
     INTERNAL_MINIMUM_LEVEL,
     RequestedSettings,
@@ -29,6 +34,7 @@ CREATOR_LEVEL = 2
 ATTEMPTS_MAX = 20
 """Attempts before the caller gets the error. Each failure means that the stream changed in between,
 probably its ISR or leader. Many failures in a row mean a cluster in trouble."""
+_DELETED_MEANWHILE = "the stream was deleted while it was being created"
 
 
 class Streams:
@@ -48,18 +54,20 @@ class Streams:
         config: dict[str, Any],
         allow_same_name: bool,
         *,
+        check_names: Callable[[], int] = lambda: 0,
         creator: str = "",
         streams_max: int = 0,
     ) -> tuple[StreamMetadata, bool]:
         """Create a stream. Returns it, and whether it is new.
 
         config: the settings that the user gave, None for the others. allow_same_name: create it
-        even if a stream of that name exists on another subject. creator: the calling principal,
-        whose quota counts; "": nobody's. It is recorded only once every node's software supports
-        it.
+        even if a stream of that name exists on another subject. check_names: returns `names_at`
+        (commands.py), or raises if the caller may not share the names; asked again when somebody
+        has taken one meanwhile. creator: the calling principal, whose quota counts; "": nobody's.
+        It is recorded only once every node's software supports it.
 
-        Idempotent. Raises StreamExistsError, InvalidRequestError, QuotaExceededError,
-        UnavailableError, UnknownOutcomeError.
+        Idempotent. Raises the errors of check_names, StreamExistsError, InvalidRequestError,
+        QuotaExceededError, UnavailableError, UnknownOutcomeError.
         """
         if self._metadata.registry.settings.feature_level < CREATOR_LEVEL:
             creator, streams_max = "", 0
@@ -73,29 +81,52 @@ class Streams:
             if self._metadata.registry.find(name, subject) is None:
                 raise
             # The stream exists already: it needs no nodes, and may have been created with fewer.
+        command = CreateStream(
+            name=name,
+            subject=subject,
+            group=group,
+            config=settings,
+            replicas=placement.replicas,
+            observers=placement.observers,
+            created_at_us=self._wall_clock(),
+            allow_same_name=allow_same_name,
+            creator=creator,
+            streams_max=streams_max,
+            partition=partition,
+            partitions=partitions,
+        )
         try:
-            result = await self._metadata.propose(
-                CreateStream(
-                    name=name,
-                    subject=subject,
-                    group=group,
-                    config=settings,
-                    replicas=placement.replicas,
-                    observers=placement.observers,
-                    created_at_us=self._wall_clock(),
-                    allow_same_name=allow_same_name,
-                    creator=creator,
-                    streams_max=streams_max,
-                    partition=partition,
-                    partitions=partitions,
-                )
-            )
+            result = await self._with_names(command, check_names)
         finally:
             self._placer.settle(placement)
         stream = self._metadata.registry.streams.get(result["stream_id"])
         if stream is None:
-            raise StreamNotFoundError("the stream was deleted while it was being created")
+            raise StreamNotFoundError(_DELETED_MEANWHILE)
         return stream, bool(result["created"])
+
+    async def existing(self, name: str, subject: str) -> StreamMetadata:
+        """The stream that another node has just created. Raises StreamNotFoundError,
+        UnavailableError."""
+        await self._metadata.barrier()
+        stream = self._metadata.registry.find(name, subject)
+        if stream is None:
+            raise StreamNotFoundError(_DELETED_MEANWHILE)
+        return stream
+
+    async def _with_names(
+        self, command: CreateStream, check_names: Callable[[], int]
+    ) -> dict[str, Any]:
+        """Propose it with its `names_at`."""
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            names_at = check_names()
+            if self._metadata.registry.settings.feature_level < NAMES_LEVEL:
+                names_at = 0
+            try:
+                return await self._metadata.propose(replace(command, names_at=names_at))
+            except PreconditionFailedError:
+                if not names_at or attempt == ATTEMPTS_MAX:
+                    raise
+        raise AssertionError("the last attempt raises")
 
     async def create_internal(self, name: str, config: RequestedSettings) -> None:
         """Create a stream of the server's own, with the usual number of replicas. Idempotent.

@@ -26,7 +26,7 @@ from jetstream_server.metadata.state.model import (
     RequestedSettings,
 )
 
-FEATURE_LEVEL_MAX = FeatureLevel(5)
+FEATURE_LEVEL_MAX = FeatureLevel(6)
 """The newest feature level this software understands (docs/replication.md, "Feature levels")."""
 VOTERS_LEVEL = FeatureLevel(4)
 """From this level on the group's log may name its voters (metadata/raft/voters.py)."""
@@ -39,6 +39,8 @@ REPLICA_EVENTS_LEVEL = FeatureLevel(5)
 """From this level on `replicas` of an event are nodes, and not their number (activity.py)."""
 ANY_REPLICA_LEVEL = FeatureLevel(5)
 """From this level on a replica outside `last_known` may be elected uncleanly (ElectLeader)."""
+NAMES_LEVEL = FeatureLevel(6)
+"""From this level on the metadata decides whether a name was taken meanwhile (CreateStream)."""
 COPY_BYTES_PER_SECOND_MIN = 64 * 1024
 """The lowest limit on copying: with one answer (1 MiB) in 16 s. Less is a typing mistake."""
 COPY_BYTES_PER_SECOND_MAX = 1 << 40
@@ -57,8 +59,10 @@ class CreateStream(Command):
     such as `__cursors`: it has no subject, and no user may create, alter, purge or delete it.
     partition, partitions: see StreamMetadata; a stream that exists keeps its `partitions`.
     creator: the calling principal, "" for none; streams_max: how many existing streams it may have
-    created, 0: any number. Result: stream_id, created. Errors: stream_exists; quota_exceeded;
-    unavailable while too few nodes are alive.
+    created, 0: any number. names_at: the revision at which the creator had the right to share its
+    name, and that of its group, with all that had them; 0: it needs no right. Result: stream_id,
+    created. Errors: stream_exists; quota_exceeded; precondition_failed if somebody else has taken
+    one of the names since names_at; unavailable while too few nodes are alive.
     """
 
     op: ClassVar[str] = "create_stream"
@@ -75,6 +79,7 @@ class CreateStream(Command):
     partition: int = field(default=0, metadata=since(2))
     partitions: int = field(default=0, metadata=since(2))
     observers: tuple[NodeId, ...] = field(default=(), metadata=since(3))
+    names_at: int = field(default=0, metadata=since(NAMES_LEVEL))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,6 +80,7 @@ def create_stream(tables: Tables, command: CreateStream) -> Decision:
         return Decision({"stream_id": existing.id, "created": False})
     if not command.allow_same_name:
         _check_name_is_free(tables, name, subject)
+    _check_names(tables, command)
     _check_quota(tables, command)
     if command.partitions and overlaps(subject, INGEST_SUBJECTS):
         raise InvalidRequestError(
@@ -109,6 +110,20 @@ def create_stream(tables: Tables, command: CreateStream) -> Decision:
         observers=command.observers,
     )
     return Decision({"stream_id": stream.id, "created": True}, (StreamCreated(stream),))
+
+
+def _check_names(tables: Tables, command: CreateStream) -> None:
+    """**safety** What has one of the names by now, the creator may share it with: it had the right
+    to at `names_at`, and what came since is its own."""
+    if not command.names_at:
+        return
+    for name in (command.name, command.group):
+        for stream in tables.holders_of(name):
+            if stream.id > command.names_at and stream.creator != command.creator:
+                raise PreconditionFailedError(
+                    f"the name {name!r} was taken while {command.name}@{command.subject} was being "
+                    "created"
+                )
 
 
 def _check_quota(tables: Tables, command: CreateStream) -> None:

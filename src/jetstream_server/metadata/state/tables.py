@@ -49,6 +49,7 @@ class Tables:
     """All metadata. Mappings are read-only; `commit` keeps them and the indexes consistent."""
 
     __slots__ = (
+        "_by_group",
         "_by_name",
         "_by_node",
         "_subjects",
@@ -84,6 +85,7 @@ class Tables:
         self.reassigned: dict[StreamId, None] = {}
         # Deleted streams, oldest first. A missing stream that is not listed here was not deleted.
         self.deleted: dict[StreamId, None] = {}
+        self._by_group: dict[str, dict[StreamId, None]] = {}
         self._by_name: dict[str, dict[str, StreamId]] = {}
         self._by_node: dict[NodeId, dict[StreamId, None]] = {}
         self._subjects = SubjectIndex()
@@ -133,15 +135,18 @@ class Tables:
     def read_as_one(self, source: str) -> list[StreamMetadata]:
         """The streams that a consumer group of `source` reads, by id: those of the group of that
         name, or else the stream. Empty: there are none, or the name is ambiguous."""
-        found = [
-            each for _, each in sorted(self.streams.items()) if source and each.group == source
-        ]
-        if found:
-            return found
+        if found := self._by_group.get(source):
+            return [self.streams[stream_id] for stream_id in sorted(found)]
         try:
             return [self.resolve(source)]
         except (StreamNotFoundError, AmbiguousStreamError):
             return []
+
+    def holders_of(self, name: str) -> list[StreamMetadata]:
+        """The streams that a stream or a group of that name would be mixed up with: those that have
+        the name, and those of the group that has it."""
+        ids = {*self._by_name.get(name, {}).values(), *self._by_group.get(name, ())}
+        return [self.streams[stream_id] for stream_id in sorted(ids)]
 
     def partitions_of(self, group: str) -> list[StreamMetadata]:
         """The streams of a keyed group that clients have made, by number. They are found by the
@@ -217,6 +222,8 @@ class Tables:
     def _add_stream(self, stream: StreamMetadata) -> None:
         self.streams[stream.id] = stream
         self._by_name.setdefault(stream.name, {})[stream.subject] = stream.id
+        if stream.group:
+            self._by_group.setdefault(stream.group, {})[stream.id] = None
         if not stream.is_internal:
             self._subjects.add(stream.subject, stream.id)
         for node_id in stream.copies:
@@ -231,6 +238,11 @@ class Tables:
         del subjects[stream.subject]
         if not subjects:
             del self._by_name[stream.name]
+        if stream.group:
+            members = self._by_group[stream.group]
+            del members[stream.id]
+            if not members:
+                del self._by_group[stream.group]
         if not stream.is_internal:
             self._subjects.remove(stream.subject, stream.id)
         for node_id in stream.copies:

@@ -154,10 +154,8 @@ class Guarded:
         elif requirement.scope is Scope.STREAM:
             stream = self._streams.resolve(identity, operation, request.stream)
             request.stream.CopyFrom(common_pb2.StreamRef(id=stream.id))
-        elif requirement.scope is Scope.NEW_STREAM and not access.allows_named(
-            identity, operation, request.name, request.subject
-        ):
-            raise access.denied(identity, operation, f"{request.name}@{request.subject}")
+        elif requirement.scope is Scope.NEW_STREAM:
+            self._streams.check_new(identity, request)
 
     def _changed(self, request: Any, call: Call, name: str) -> str | None:
         """What the request changes, for the audit log; None: nothing, or another node has sent it,

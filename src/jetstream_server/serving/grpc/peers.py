@@ -17,12 +17,14 @@ from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.security import node_proof
 from jetstream_server.security.access_control import AccessControl
+from jetstream_server.security.identity import ANONYMOUS
 from jetstream_server.serving.grpc.grpc_loop import Call, GrpcLoop
 from jetstream_server.serving.grpc.guard import AUTHORIZATION
 from jetstream_server.serving.grpc.node_channels import NodeChannels
 
 FORWARDED = "jetstream-forwarded"
-"""Metadata key of a request that a node has forwarded: it is not forwarded again."""
+"""Metadata key of a request that a node has forwarded: it is not forwarded again. Read it by
+`was_forwarded`."""
 PRINCIPAL = "jetstream-principal"
 """Metadata key: the caller of the forwarding node, percent-encoded. Trusted only from nodes."""
 CALL_SECONDS = 10.0
@@ -290,4 +292,7 @@ def quota_holder(access: AccessControl, call: Call) -> str:
 
 
 def was_forwarded(call: Call) -> bool:
-    return bool(call.header(FORWARDED))
+    """Whether a node has forwarded it. While security is on, a client cannot say so: it is not
+    anonymous then."""
+    is_believed = call.identity.is_node or call.identity.principal == ANONYMOUS.principal
+    return is_believed and bool(call.header(FORWARDED))

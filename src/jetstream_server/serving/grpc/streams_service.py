@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 import structlog
 
@@ -89,21 +90,14 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         subjects.check_own_name(request.name)
         subjects.check_pattern(request.subject)
         if request.config.group:
-            subjects.check_name(request.config.group)
+            subjects.check_own_name(request.config.group)
         config = request.config
         subjects.check_partition(config.group, config.partition, config.partitions)
         if self._replicas.full_reason:
             # Nothing could be appended to it, and the metadata needs the remaining space.
             raise StorageFullError(self._replicas.full_reason)
         self._check_encryption(request.config, call)
-        stream, created = await self._streams.create(
-            request.name,
-            request.subject,
-            config_from_proto(request.config),
-            request.allow_same_name,
-            creator=self._access.control.quota_holder(call.identity),
-            streams_max=self._access.control.quotas.streams,
-        )
+        stream, created = await self._created(request, call)
         if stream.leader == NO_NODE:
             raise UnavailableError(f"stream {stream.name!r} exists, but has no leader; try again")
         if stream.leader == self._node_id:
@@ -113,6 +107,23 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         else:
             await self._peers.create_stream(stream.leader, request)
         return pb.CreateStreamResponse(stream=stream_to_proto(stream), created=created)
+
+    async def _created(
+        self, request: pb.CreateStreamRequest, call: Call
+    ) -> tuple[StreamMetadata, bool]:
+        """The stream, and whether it is new. A node has created it already, by its caller's rights
+        and quota, and asks the leader: what is gone by now is not created again without them."""
+        if call.identity.is_node:
+            return await self._streams.existing(request.name, request.subject), False
+        return await self._streams.create(
+            request.name,
+            request.subject,
+            config_from_proto(request.config),
+            request.allow_same_name,
+            check_names=partial(self._access.check_new, call.identity, request),
+            creator=self._access.control.quota_holder(call.identity),
+            streams_max=self._access.control.quotas.streams,
+        )
 
     async def DescribeStream(
         self, request: pb.DescribeStreamRequest, call: Call
