@@ -26,7 +26,8 @@ from jetstream_client import (
     UnknownOutcomeError,
 )
 from tests.support.loops import on_loop
-from tests.support.server import ServerProcess
+from tests.support.nats_server import NatsServer
+from tests.support.server import ServerProcess, running_server
 
 
 @pytest.fixture
@@ -494,3 +495,32 @@ def test_batches_that_follow_each_other_cost_the_server_no_new_memory(
             publisher.flush()
     pages = 5 * len(records) * 1000 // os.sysconf("SC_PAGE_SIZE")
     assert page_faults(server.pid) - before < pages // 4
+
+
+def test_batches_are_split_where_the_next_nats_server_takes_less(tmp_path: Path) -> None:
+    sending = [b"%d " % number + b"x" * 1000 for number in range(2000)]
+    with (
+        NatsServer() as nats,
+        running_server(tmp_path / "data", "--nats", nats.url) as server,
+        Client(server.grpc) as client,
+    ):
+        client.create_stream("smaller", "smaller.>")
+        with client.publisher("smaller.x", linger=0.5) as publisher:
+            publisher.send(b"before").result()
+            assert publisher.batch_bytes > 900_000
+            nats.kill()
+            sent = publisher.publish_many(sending)  # Two full batches.
+            nats.config = "max_payload: 64KB"
+            nats.start()
+            offsets = sent.result(30.0).offsets
+            assert publisher.batch_bytes < 64 * 1024
+            with pytest.raises(MessageTooLargeError):
+                publisher.send(b"x" * 70_000)
+            nats.kill()
+            nats.config = ""
+            nats.start()
+            publisher.send(b"after").result()
+            publisher.send(b"x" * 70_000).result()
+        stored = client.fetch("smaller").values()
+    assert offsets == list(range(1, 2001))
+    assert stored[:-1] == [b"before", *sending, b"after"]

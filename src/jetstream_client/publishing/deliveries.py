@@ -23,11 +23,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """`count` records are stored in each stream of `acks`, from the offset of its ack on."""
+    """`count` records are stored in each stream of `acks`, from the offset of its ack on.
+
+    Where NATS took the batch only in parts, records of other publishers may lie between them; then
+    `offsets` knows where.
+    """
 
     subject: str
     count: int
     acks: tuple[Ack, ...]
+    _runs: tuple[range, ...] = ()
 
     @property
     def stream(self) -> str:
@@ -40,8 +45,10 @@ class BatchResult:
         return self.acks[0].offset
 
     @property
-    def offsets(self) -> range:
-        """The offset of each record, in order."""
+    def offsets(self) -> Sequence[int]:
+        """The offset of each record, in order; mostly a range."""
+        if len(self._runs) > 1:
+            return list(chain.from_iterable(self._runs))
         return range(self.offset, self.offset + self.count)
 
     @property
@@ -103,8 +110,8 @@ class _Delivery(ABC, Generic[_T]):
         self._start = start
 
     @abstractmethod
-    def _of(self, acks: tuple[Ack, ...]) -> _T:
-        """The result of its own records, from the acknowledgements of the whole batch."""
+    def _result(self) -> _T:
+        """The result of its own records, once the batch is stored."""
 
     def done(self) -> bool:
         """Whether the outcome is known. Does not wait."""
@@ -119,7 +126,8 @@ class _Delivery(ABC, Generic[_T]):
         """Wait for the outcome, at most `timeout` seconds, and return it. Raises TimeoutError if it
         does not come in time, or the error with which the batch failed."""
         self.exception(timeout)
-        return self._of(self._batch.future.result())
+        self._batch.future.result()
+        return self._result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait as `result` does. Returns the error with which the batch failed, or None if it is
@@ -145,7 +153,7 @@ class _Delivery(ABC, Generic[_T]):
 
         def done(future: Future[tuple[Ack, ...]]) -> None:
             error = future.exception()
-            call(None if error else self._of(future.result()), error)
+            call(None if error else self._result(), error)
 
         self._batch.future.add_done_callback(done)
 
@@ -160,7 +168,8 @@ class _Delivery(ABC, Generic[_T]):
             except (asyncio.CancelledError, GeneratorExit):
                 self._batch.give_up()
                 raise
-        return self._of(future.result())
+        future.result()
+        return self._result()
 
 
 class Delivery(_Delivery[PublishResult]):
@@ -168,10 +177,8 @@ class Delivery(_Delivery[PublishResult]):
 
     __slots__ = ()
 
-    def _of(self, acks: tuple[Ack, ...]) -> PublishResult:
-        at = self._start
-        mine = tuple(Ack(ack.stream, ack.offset + at, ack.duplicate) for ack in acks)
-        return PublishResult.of(self._subject, mine)
+    def _result(self) -> PublishResult:
+        return PublishResult.of(self._subject, self._batch.acks_from(self._start))
 
 
 class BatchDelivery(_Delivery[BatchResult]):
@@ -183,10 +190,10 @@ class BatchDelivery(_Delivery[BatchResult]):
         super().__init__(batch, subject, start)
         self._count = count
 
-    def _of(self, acks: tuple[Ack, ...]) -> BatchResult:
-        at = self._start
-        mine = tuple(Ack(ack.stream, ack.offset + at, ack.duplicate) for ack in acks)
-        return BatchResult(self._subject, self._count, mine)
+    def _result(self) -> BatchResult:
+        batch, start = self._batch, self._start
+        runs = tuple(batch.runs(start, self._count)) if batch.is_split else ()
+        return BatchResult(self._subject, self._count, batch.acks_from(start), runs)
 
 
 class ManyDelivery(Sequence[BatchDelivery]):

@@ -10,9 +10,13 @@ Terms:
 * *Attempt*: each sending has a token of its own. A refusal counts only for the last attempt of its
   batch; an acknowledgement counts for any attempt.
 * *Doubtful*: an attempt got no answer before the next one, so the batch may be stored already.
+* *Set back*: after a refusal, everything in flight waits a while until it is sent again.
 * *Producer*: an id with its sequences and the streams that answer. It is *retired* when a
   batch fails, because the next sequence would never be taken; when the server no longer knows it;
   and when other streams are to answer. The batches that are left go on under a new producer.
+
+Moments follow from the batches in flight and are not kept beside them: each batch knows when it is
+to be sent (`Batch.send_at`), so nothing waits for the turn of a batch that has left.
 
 **safety** A batch is sent under a new producer id only if it cannot be stored under the old one:
 otherwise it would be stored twice. A batch that may be stored fails as unknown instead.
@@ -31,6 +35,7 @@ from jetstream_protocol.errors import (
     CorruptBatchError,
     InvalidRequestError,
     JetstreamError,
+    MessageTooLargeError,
     NotEnoughReplicasError,
     NotFoundError,
     OutOfSequenceError,
@@ -118,14 +123,12 @@ class InFlightBatches:
         self._next_sequence = sequence
         self._new_id = new_id
         self._flight: list[Batch] = []
-        self._fresh: list[Batch] = []
         self._held: list[Batch] = []
         self._retiring = False
         self._tokens: dict[str, tuple[Batch, int]] = {}
         self._token = 0
         self._setbacks = 0
-        self._resend_at: float | None = None
-        self._answer_by = 0.0
+        self._sent_at = 0.0
         self._last_refusal: JetstreamError | None = None
 
     @property
@@ -160,41 +163,50 @@ class InFlightBatches:
     def _enter(self, batch: Batch) -> None:
         batch.sequence = self._next_sequence
         batch.missing, batch.acks, batch.doubtful = self._expected, (), False
+        batch.send_at = 0.0
         self._next_sequence += 1
         self._flight.append(batch)
-        self._fresh.append(batch)
+
+    @property
+    def _resend_at(self) -> float | None:
+        """When to send what was set back; None: nothing in flight was."""
+        return max((each.send_at for each in self._flight if each.send_at), default=None)
+
+    @property
+    def _answer_by(self) -> float:
+        """Until then answers may be on their way."""
+        longer: int = 2 ** max(0, min(self._setbacks, 10) - 1)
+        return self._sent_at + min(_ANSWER_SECONDS_MAX, ANSWER_SECONDS * longer)
+
+    @property
+    def deadline(self) -> float:
+        """When the first batch in flight fails, if it is not acknowledged by then. Only while there
+        is one."""
+        return self._flight[0].deadline
 
     def next_time(self) -> float | None:
         """When `due` or `expire` will have something to do even without an answer."""
         if not self._flight:
             return None
-        if self.failure is not None:
-            return min(self._answer_by, self._flight[0].deadline)
-        if self._fresh and self._resend_at is None:
-            return 0.0
-        again = self._answer_by if self._resend_at is None else self._resend_at
-        return min(again, self._flight[0].deadline)
+        is_quiet = self.failure is not None or all(each.send_at is None for each in self._flight)
+        moment = self._answer_by if is_quiet else self._resend_at or 0.0
+        return min(moment, self._flight[0].deadline)
 
     def due(self, now: float) -> list[Sending]:
         """What to send now, in this order."""
-        if self.failure is not None:
+        if self.failure is not None or now < (self._resend_at or 0.0):
             return []
-        silent = self._resend_at is None and bool(self._flight) and now >= self._answer_by
-        outgoing = self._fresh
-        if self._resend_at is not None and now < self._resend_at:
-            return []
-        if self._resend_at is not None or (silent and len(self._fresh) < len(self._flight)):
-            self._setbacks += self._resend_at is None
+        outgoing = [batch for batch in self._flight if batch.send_at is not None]
+        is_silent = len(outgoing) < len(self._flight) and now >= self._answer_by
+        if is_silent:
+            self._setbacks += 1
             outgoing = list(self._flight)
-        self._resend_at = None
-        self._fresh = []
         if outgoing:
-            self._answer_by = now + min(
-                _ANSWER_SECONDS_MAX, ANSWER_SECONDS * 2 ** max(0, min(self._setbacks, 10) - 1)
-            )
+            self._sent_at = now
         return [self._attempted(batch) for batch in outgoing]
 
     def _attempted(self, batch: Batch) -> Sending:
+        batch.send_at = None
         if batch.attempt and batch.unanswered:
             batch.doubtful = True
         batch.attempt += 1
@@ -292,18 +304,32 @@ class InFlightBatches:
             return []
         self._last_refusal = error
         batch.unanswered = ()
+        certain = not batch.doubtful and not batch.acks
+        if isinstance(error, MessageTooLargeError) and certain and self._may_split(batch):
+            return self._split(batch)
         if isinstance(error, _FINAL):
-            certain = not batch.doubtful and not batch.acks
             return self._give_up(batch, _doubted(batch, error), certain=certain)
         self._set_back(now, chance)
         return []
+
+    def _may_split(self, batch: Batch) -> bool:
+        """A program that chose the producer id repeats calls, and relies on the same batches."""
+        return len(batch) > 1 and self._new_id is not None
+
+    def _split(self, batch: Batch) -> list[Done]:
+        """NATS takes less in one message than when the batch was made. It is surely not stored, so
+        its records go on in two batches, under the next producer."""
+        self._hold(self._flight.index(batch))
+        self._held[:1] = batch.split()
+        return self._renew()
 
     def _set_back(self, now: float, chance: float) -> None:
         """Everything in flight will be sent again, after a while."""
         if self._resend_at is None:
             self._setbacks += 1
             wait = min(_BACKOFF_MAX, _BACKOFF_FIRST * 2.0 ** min(self._setbacks - 1, 10))
-            self._resend_at = now + wait * (0.5 + chance / 2)
+            for batch in self._flight:
+                batch.send_at = now + wait * (0.5 + chance / 2)
 
     # Endings.
 
@@ -376,7 +402,7 @@ class InFlightBatches:
         UnknownOutcomeError."""
         self.failure = error
         done = [_failed(batch, error) for batch in self.batches]
-        self._flight, self._fresh, self._held = [], [], []
+        self._flight, self._held = [], []
         self._tokens.clear()
         return done
 
@@ -421,8 +447,7 @@ class InFlightBatches:
 
     def _leave(self, batch: Batch) -> None:
         self._flight.remove(batch)
-        if batch in self._fresh:
-            self._fresh.remove(batch)
+        batch.send_at = None
         for token in batch.tokens:
             self._tokens.pop(token, None)
         batch.tokens.clear()
@@ -431,7 +456,6 @@ class InFlightBatches:
         """Begin with the next producer, once nothing of this one is in flight."""
         if self._flight or not self._retiring:
             return []
-        self._resend_at = None
         if self._new_id is not None:
             self._producer_id, self._next_sequence = self._new_id(), 0
         elif self._next_sequence > SEQUENCE_MAX:

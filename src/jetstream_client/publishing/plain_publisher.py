@@ -154,6 +154,8 @@ class PlainPublisher:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._listeners: dict[str, Listener] = {}
         self._listened = 0
+        self.limits: set[Callable[[int], None]] = set()
+        """Called with the `max_payload` of each new connection."""
         self._closed = False
 
     @property
@@ -411,20 +413,25 @@ class PlainPublisher:
         await asyncio.shield(self._loading)
 
     async def connected(self, deadline: float | None = None) -> NatsInbox:
-        """One connection, however many publishers ask for it at the same time."""
-        if self._inbox is not None and not self._inbox.is_closed:
+        """One connection, however many publishers ask for it at the same time. While it is lost
+        they wait for the next one: what nats-py would keep meanwhile may be too large for it."""
+        if self._inbox is not None and self._inbox.is_connected:
             return self._inbox
         if self._closed:
             raise UnavailableError("the client is closed; nothing was published")
         try:
             async with asyncio.timeout_at(deadline):
+                if self._inbox is not None:
+                    await self._inbox.wait_until_connected()
+                    if self._inbox is not None and not self._inbox.is_closed:
+                        return self._inbox
                 return await self._one_connection()
         except TimeoutError:
             connecting = self._connecting_inbox
             reason = (
                 connecting.why_not_connected if connecting else "cannot connect to NATS in time"
             )
-            why = self._trouble() or reason
+            why = self._trouble() or self.why_lost or reason
             raise UnavailableError(f"{why}; nothing was published") from None
 
     async def _one_connection(self) -> NatsInbox:
@@ -443,12 +450,20 @@ class PlainPublisher:
         if not urls:
             raise UnavailableError("the cluster names no NATS server: give one as `nats`")
         inbox = self._connecting_inbox = NatsInbox(self._on_answer, self._on_refusal, self.events)
+        inbox.on_reconnected = self._reconnected
         given = bool(self._config.nats) and not self._config.retry_on_failed_connect
         await inbox.connect(
             urls, self._config.nats_options, self._config.timeout, patient=not given
         )
         self._inbox = inbox
+        self._reconnected()
         return inbox
+
+    def _reconnected(self) -> None:
+        """What the connection before this one took in one message does not count any more."""
+        if self._inbox is not None:
+            for limit in list(self.limits):
+                limit(self._inbox.max_payload)
 
     async def close(self) -> None:
         """Everything published is sent; callers that still wait for an answer get an error."""

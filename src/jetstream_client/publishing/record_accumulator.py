@@ -6,6 +6,10 @@ an open batch goes on filling, so batches grow by themselves under load. The sum
 are buffered, sealed and in flight is limited; beyond the limit `RecordAccumulator.put` has no room,
 and the caller waits. With linger 0 a batch is sealed at the end of every call, so each call is a
 batch of its own. Callers that repeat calls and rely on the same batches need that.
+
+Ctrl-C, or a signal handler that raises, may end a call of `put` at any line. So each change counts
+by one last assignment: a record by the batch's `count`, a sealed batch by `is_sealed`. What was
+half added is cut back before the next change, and what is buffered follows from the batches.
 """
 
 from __future__ import annotations
@@ -15,36 +19,38 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from itertools import accumulate
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from jetstream_client.publishing.ack import Ack
 from jetstream_client.publishing.subject_routes import Expectation
+from jetstream_protocol import batch as record_batch
 from jetstream_protocol.batch import EncodedBatch, encode
 from jetstream_protocol.errors import (
     JetstreamError,
     MessageTooLargeError,
+    UnknownOutcomeError,
 )
+from jetstream_protocol.types import WallUs
 
 RECORD_BYTES = 16
 """Counted for each record beside its bytes: its places in up to three offset columns, its validity.
 More than they take, so that a batch never outgrows what it was sealed for."""
 
-_ASKING = threading.Lock()
-"""Held for one addition. A lock for each batch would gain nothing."""
-
 
 class Batch:
     """Records that travel together. `future` gets the acks, each with the offset of the first
-    record.
+    record; of a batch that was split, those of the first part (`acks_from` knows all).
 
-    hurry: called when somebody waits for the outcome. asked: how many wait for it or have seen it,
-    as `ask` and `give_up` tell. sequence, attempt and the later fields belong
-    to `InFlightBatches`.
+    hurry: called when somebody waits for the outcome. start: bytes of all batches before it.
+    whole: the batch that it was split from; None: it was not. send_at, sequence and the later
+    fields belong to `InFlightBatches`.
     """
 
     __slots__ = (
+        "_askers",
+        "_parts",
         "acks",
-        "asked",
         "attempt",
         "count",
         "deadline",
@@ -54,21 +60,37 @@ class Batch:
         "future",
         "header_blocks",
         "hurry",
+        "is_announced",
+        "is_sealed",
         "keys",
         "missing",
+        "place",
+        "send_at",
         "sequence",
         "size",
+        "start",
         "tokens",
         "unanswered",
         "values",
+        "whole",
     )
 
     def __init__(
-        self, due: float, deadline: float, hurry: Callable[[Batch], object] = lambda _: None
+        self,
+        due: float,
+        deadline: float,
+        hurry: Callable[[Batch], object] = lambda _: None,
+        start: int = 0,
     ) -> None:
         self.due = due
         self.deadline = deadline
         self.hurry = hurry
+        self.start = start
+        self.is_announced = False
+        self.is_sealed = False
+        self.whole: Batch | None = None
+        self.place = 0
+        self._parts: list[_Part] = []
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None
         self.header_blocks: list[bytes] | None = None
@@ -76,8 +98,9 @@ class Batch:
         self.size = 0
         self.future: Future[tuple[Ack, ...]] = Future()
         self.future.set_running_or_notify_cancel()  # It cannot be cancelled.
-        self.asked = 0
+        self._askers: list[None] = []  # A list, because it grows and shrinks without a lock.
         self.encoded: EncodedBatch | None = None
+        self.send_at: float | None = None
         self.sequence = -1
         self.attempt = 0
         self.tokens: list[str] = []
@@ -89,27 +112,37 @@ class Batch:
     def __len__(self) -> int:
         return self.count
 
+    @property
+    def end(self) -> int:
+        """Bytes of all batches up to and including this one."""
+        return self.start + self.size
+
+    @property
+    def asked(self) -> int:
+        """How many wait for the outcome or have seen it."""
+        return len(self._askers)
+
     def ask(self) -> None:
-        """Somebody sees the outcome, unless it gives up. From any thread."""
-        with _ASKING:
-            self.asked += 1
+        """Somebody sees the outcome, unless it gives up. From any thread, signal handlers too."""
+        self._askers.append(None)
 
     def give_up(self) -> None:
-        """Who asked did not wait for the outcome. From any thread."""
-        with _ASKING:
-            self.asked -= 1
+        """Who asked did not wait for the outcome. From any thread, signal handlers too."""
+        self._askers.pop()
 
     def add(self, value: bytes | None, key: bytes | None, block: bytes) -> None:
         values = self.values
+        if len(values) != self.count:
+            self._cut_back()
+        values.append(value)  # First: by this column `_cut_back` is called.
         if key is not None and self.keys is None:
-            self.keys = [None] * len(values)
+            self.keys = [None] * self.count
         if self.keys is not None:
             self.keys.append(key)
         if block and self.header_blocks is None:
-            self.header_blocks = [b""] * len(values)
+            self.header_blocks = [b""] * self.count
         if self.header_blocks is not None:
             self.header_blocks.append(block)
-        values.append(value)
         self.count += 1
 
     def extend(
@@ -119,21 +152,34 @@ class Batch:
         block: bytes = b"",
     ) -> None:
         """block: of the first of them; b"": it has none, as the others."""
+        if len(self.values) != self.count:
+            self._cut_back()
+        self.values.extend(values)
         if keys is not None and self.keys is None:
-            self.keys = [None] * len(self.values)
+            self.keys = [None] * self.count
         if self.keys is not None:
             self.keys.extend([None] * len(values) if keys is None else keys)
         if block and self.header_blocks is None:
-            self.header_blocks = [b""] * len(self.values)
+            self.header_blocks = [b""] * self.count
         if self.header_blocks is not None:
             self.header_blocks.append(block)
             self.header_blocks.extend([b""] * (len(values) - 1))
-        self.values.extend(values)
         self.count += len(values)
+
+    def _cut_back(self) -> None:
+        """Remove what an interrupted call has half added."""
+        count = self.count
+        if self.keys is not None:
+            del self.keys[count:]
+        if self.header_blocks is not None:
+            del self.header_blocks[count:]
+        del self.values[count:]
 
     def encode(self, subject: bytes, compression: int) -> EncodedBatch:
         """Call it once: the batch then drops its records."""
         if self.encoded is None:
+            if len(self.values) != self.count:
+                self._cut_back()
             self.encoded = encode(
                 self.values,
                 subject,
@@ -144,20 +190,93 @@ class Batch:
             self.values, self.keys, self.header_blocks = [], None, None
         return self.encoded
 
-    def finish(self, error: JetstreamError | None) -> None:
-        """Tell the outcome: the acks, unless there is an error."""
+    def split(self) -> tuple[Batch, Batch]:
+        """Its records in two batches, where NATS takes it no longer as one. Only of several
+        records, and once it is encoded."""
+        assert self.encoded is not None
+        assert self.count > 1
+        self.encoded.stamp(0, 0, WallUs(0))
+        decoded = record_batch.Batch.decode(self.encoded.to_bytes())
+        values, keys, blocks = decoded.values(), decoded.keys(), decoded.header_blocks()
+        middle = self.count // 2
+        first, second = Batch(self.due, self.deadline), Batch(self.due, self.deadline)
+        for part, place, stop in ((first, 0, middle), (second, middle, self.count)):
+            part.whole = self.whole or self
+            part.future = self.future
+            part.place = self.place + place
+            part.count = stop - place
+            part.values = values[place:stop]
+            part.keys = keys[place:stop] if any(key is not None for key in keys) else None
+            part.header_blocks = blocks[place:stop] if any(blocks) else None
+        first.size = self.size * middle // self.count
+        second.size = self.size - first.size
+        self.encoded = None
+        return first, second
+
+    def finish(self, error: JetstreamError | None) -> Batch | None:
+        """Report the outcome: the acks, unless there is an error. Returns the batch whose outcome
+        is known now: itself; or the one that it is a part of, if this was the last part."""
         self.values, self.keys, self.header_blocks, self.encoded = [], None, None, None
+        if self.whole is not None:
+            return self.whole._part_finished(_Part(self.place, self.count, self.acks, error))
         if error is None:
             self.future.set_result(self.acks)
         else:
             self.future.set_exception(error)
+        return self
+
+    def _part_finished(self, part: _Part) -> Batch | None:
+        self._parts = sorted([*self._parts, part], key=lambda each: each.place)
+        if sum(each.count for each in self._parts) < self.count:
+            return None
+        errors = [each.error for each in self._parts if each.error is not None]
+        self.acks = self._parts[0].acks
+        if len(errors) < len(self._parts) and errors:
+            stored = sum(each.count for each in self._parts if each.error is None)
+            why = f"{stored} of its {self.count} records are stored: it was split; the others"
+            return self.finish(UnknownOutcomeError(f"{why}: {errors[0].message}"))
+        return self.finish(errors[0] if errors else None)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether its records were stored in several batches."""
+        return bool(self._parts)
+
+    def acks_from(self, place: int) -> tuple[Ack, ...]:
+        """Once it is stored: the acks, each with the offset of the record at that place."""
+        first, acks = 0, self.acks
+        for part in self._parts:
+            if part.place <= place:
+                first, acks = part.place, part.acks
+        return tuple(Ack(ack.stream, ack.offset + place - first, ack.duplicate) for ack in acks)
+
+    def runs(self, place: int, count: int) -> list[range]:
+        """Once it is stored: the offsets of so many records from that place on, in the first stream
+        that acknowledged. One range, unless the batch was split."""
+        ends = [part.place for part in self._parts[1:] if place < part.place < place + count]
+        found = []
+        for first, stop in pairwise([place, *ends, place + count]):
+            offset = self.acks_from(first)[0].offset
+            found.append(range(offset, offset + stop - first))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The outcome of the records of a split batch from `place` on."""
+
+    place: int
+    count: int
+    acks: tuple[Ack, ...]
+    error: JetstreamError | None
 
 
 class RecordAccumulator:
     """The open batch, the sealed ones, and the free room. Any thread may call any method.
 
-    releases: counts the batches that are done. wake: called when the sender has something new to
-    look at. linger, delivery_timeout: seconds.
+    batch_bytes: the largest batch; its owner sets it anew when the connection changes. releases:
+    counts the batches that are done. wake: called when the sender has something new to look at.
+    linger, delivery_timeout: seconds.
     """
 
     def __init__(
@@ -178,11 +297,18 @@ class RecordAccumulator:
         self._wake = wake
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._open: Batch | None = None
-        self._sealed: deque[Batch] = deque()
-        self._buffered = 0
+        self._queue: deque[Batch] = deque()
+        """Those not taken yet. The last one is open unless it is sealed."""
+        self._taken = Batch(0.0, 0.0)
+        """The last one that was taken."""
+        self._released = 0
         self.releases = 0
         self._end: JetstreamError | None = None
+
+    @property
+    def _open(self) -> Batch | None:
+        queue = self._queue
+        return queue[-1] if queue and not queue[-1].is_sealed else None
 
     # Callers.
 
@@ -198,23 +324,25 @@ class RecordAccumulator:
         if key is not None:
             size += len(key)
         with self._lock:
-            batch = self._open
-            if batch is None or batch.size + size > self.batch_bytes or not self._has_room(size):
-                batch = self._opened(size)
-                if batch is None:
-                    return None
+            batch = self._place_for(size)
+            if batch is None:
+                return None
+            batch.size += (
+                size  # First: an interrupted call may leave it too large, never too small.
+            )
             batch.add(value, key, block)
-            batch.size += size
-            self._buffered += size
             place = batch.count - 1
+            if not batch.is_announced:
+                self._announce(batch)
             if not self._linger:
                 self._seal()
         return batch, place
 
     def fits(self, size: int) -> bool:
         """Whether the open batch takes so many bytes more. Another thread may be quicker."""
-        batch = self._open
-        return batch is not None and batch.size + size <= self.batch_bytes
+        with self._lock:
+            batch = self._open
+            return batch is not None and batch.size + size <= self.batch_bytes
 
     def check(self, ends: Sequence[int]) -> None:
         """Raise MessageTooLargeError unless each of the records fits into a batch."""
@@ -238,19 +366,16 @@ class RecordAccumulator:
         """
         before = ends[start - 1] if start else 0
         with self._lock:
-            first = ends[start] - before
-            batch = self._open
-            if batch is None or batch.size + first > self.batch_bytes or not self._has_room(first):
-                batch = self._opened(first)
-                if batch is None:
-                    return None
-            free = min(self.batch_bytes - batch.size, self._buffer_bytes - self._buffered)
+            batch = self._place_for(ends[start] - before)
+            if batch is None:
+                return None
+            free = min(self.batch_bytes - batch.size, self._buffer_bytes - self._buffered())
             stop = max(start + 1, bisect_right(ends, before + free, start))
-            size = ends[stop - 1] - before
             place = batch.count
+            batch.size += ends[stop - 1] - before
             batch.extend(values[start:stop], None if keys is None else keys[start:stop], block)
-            batch.size += size
-            self._buffered += size
+            if not batch.is_announced:
+                self._announce(batch)
             if batch.size >= self.batch_bytes or not self._linger:
                 self._seal()
         return batch, place, stop
@@ -272,8 +397,28 @@ class RecordAccumulator:
                 lambda: self.releases != seen or self._end is not None, timeout
             )
 
+    def _place_for(self, size: int) -> Batch | None:
+        """The open batch, if it takes so many bytes more, or a new one. None: there is no room.
+        Raises MessageTooLargeError."""
+        queue = self._queue
+        if queue:
+            batch = queue[-1]
+            if (
+                not batch.is_sealed
+                and batch.count
+                and batch.size + size <= self.batch_bytes
+                and self._has_room(size)
+            ):
+                return batch
+        return self._opened(size)
+
+    def _buffered(self) -> int:
+        newest = self._queue[-1] if self._queue else self._taken
+        return newest.start + newest.size - self._released
+
     def _has_room(self, size: int) -> bool:
-        return self._buffered + size <= self._buffer_bytes or not self._buffered
+        buffered = self._buffered()
+        return buffered + size <= self._buffer_bytes or not buffered
 
     def _opened(self, size: int) -> Batch | None:
         """A new open batch, the one before sealed. Raises MessageTooLargeError."""
@@ -281,18 +426,33 @@ class RecordAccumulator:
             raise self._end
         if size > self.batch_bytes:
             raise too_large(size, self.batch_bytes)
+        self._drop_empty()
         if not self._has_room(size):
             return None
         self._seal()
         now = self._clock()
-        self._open = Batch(now + self._linger, now + self._timeout, self.hurry)
+        newest = self._queue[-1] if self._queue else self._taken
+        batch = Batch(now + self._linger, now + self._timeout, self.hurry, newest.end)
+        self._queue.append(batch)
+        return batch
+
+    def _drop_empty(self) -> None:
+        """An interrupted call has opened a batch and added nothing."""
+        batch = self._open
+        if batch is not None and not batch.count:
+            self._queue.pop()
+
+    def _announce(self, batch: Batch) -> None:
+        """Tell the sender of an open batch. In this order, so that an interrupted call leaves it to
+        the next one."""
         self._wake()
-        return self._open
+        batch.is_announced = True
 
     def _seal(self) -> None:
-        if self._open is not None:
-            self._sealed.append(self._open)
-            self._open = None
+        self._drop_empty()
+        batch = self._open
+        if batch is not None:
+            batch.is_sealed = True
             self._wake()
 
     # The sender.
@@ -305,46 +465,52 @@ class RecordAccumulator:
     def take(self, now: float) -> Batch | None:
         """The next batch to send; an open one only when its linger is over."""
         with self._lock:
-            if self._sealed:
-                return self._sealed.popleft()
-            batch = self._open
-            if batch is None or now < batch.due:
+            batch = self._queue[0] if self._queue else None
+            if batch is None or not batch.count or (not batch.is_sealed and now < batch.due):
                 return None
-            self._open = None
-            return batch
+            return self._take()
+
+    def _take(self) -> Batch:
+        batch = self._queue[0]
+        batch.is_sealed = True
+        self._taken = batch
+        self._queue.popleft()
+        return batch
 
     def expired(self, now: float) -> list[Batch]:
         """Remove and return the batches that have waited for their turn too long."""
         with self._lock:
             found = []
-            while self._sealed and self._sealed[0].deadline <= now:
-                found.append(self._sealed.popleft())
-            if not self._sealed and self._open is not None and self._open.deadline <= now:
-                found.append(self._open)
-                self._open = None
+            while self._queue and self._queue[0].count and self._queue[0].deadline <= now:
+                found.append(self._take())
             return found
 
-    def next_time(self) -> float | None:
-        """When `take` or `expired` will have something to return; None: nothing waits."""
+    def next_time(self, *, has_room: bool = True) -> float | None:
+        """When `take` or `expired` will have something to return; None: nothing waits. has_room:
+        whether the sender may take a batch."""
         with self._lock:
-            if self._sealed:
-                return self._sealed[0].deadline
-            return None if self._open is None else self._open.due
+            batch = self._queue[0] if self._queue else None
+            if batch is None or not batch.count:
+                return None
+            if batch.is_sealed or not has_room:
+                return batch.deadline
+            return min(batch.due, batch.deadline)
 
     @property
     def buffered(self) -> int:
         """What is open, sealed and in flight, bytes."""
-        return self._buffered
+        with self._lock:
+            return self._buffered()
 
     def sealed(self) -> list[Batch]:
         """Those that wait for their turn."""
         with self._lock:
-            return list(self._sealed)
+            return [batch for batch in self._queue if batch.is_sealed]
 
     def release(self, batch: Batch) -> None:
         """The batch is done: there is room again."""
         with self._lock:
-            self._buffered -= batch.size
+            self._released += batch.size
             self.releases += 1
             self._changed.notify_all()
 
@@ -353,7 +519,9 @@ class RecordAccumulator:
         with self._lock:
             self._end = error
             self._seal()
-            rest, self._sealed = list(self._sealed), deque()
+            rest = []
+            while self._queue:
+                rest.append(self._take())
             self._changed.notify_all()
             return rest
 

@@ -92,8 +92,10 @@ class PublisherOptions:
             raise InvalidRequestError(
                 f"invalid compression {self.compression!r}: say 'zstd' or 'lz4'"
             )
-        if self.linger < 0 or self.delivery_timeout <= 0:
-            raise InvalidRequestError("linger must be at least 0, delivery_timeout greater than 0")
+        if not 0 <= self.linger < self.delivery_timeout:
+            raise InvalidRequestError(
+                "linger must be at least 0, and delivery_timeout greater than linger"
+            )
         if not 0 < self.max_bytes <= BATCH_BYTES_MAX or self.buffer_bytes <= 0:
             raise InvalidRequestError(
                 f"max_bytes must be 1 to {BATCH_BYTES_MAX}, buffer_bytes greater than 0"
@@ -131,9 +133,8 @@ class Sender:
         self._failed: list[Batch] = []
         self._trouble = ""
         self._room: list[asyncio.Future[None]] = []
-        fits = max_payload - HEADER_BYTES - _MARGIN_BYTES - len(subject)
         self.buffer = RecordAccumulator(
-            batch_bytes=min(options.max_bytes, options.buffer_bytes, fits),
+            batch_bytes=self._batch_bytes(max_payload),
             buffer_bytes=options.buffer_bytes,
             linger=options.linger,
             delivery_timeout=options.delivery_timeout,
@@ -147,6 +148,11 @@ class Sender:
         self._key = plain.listen(self._on_answer, self._on_refusal)
         self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(self._stopped)
+
+    def _batch_bytes(self, max_payload: int) -> int:
+        """The largest batch for a connection that takes so much in one message."""
+        fits = max_payload - HEADER_BYTES - _MARGIN_BYTES - len(self._subject)
+        return min(self._options.max_bytes, self._options.buffer_bytes, fits)
 
     def _new_in_flight(self) -> InFlightBatches:
         fixed = self._options.producer_id
@@ -169,6 +175,10 @@ class Sender:
     def batches(self) -> list[Batch]:
         """Those sealed or sent that have no outcome yet, in order."""
         return [*self._in_flight.batches, *self.buffer.sealed()]
+
+    def limit(self, max_payload: int) -> None:
+        """The connection is another one, and takes so many bytes in one message."""
+        self.buffer.batch_bytes = self._batch_bytes(max_payload)
 
     def raise_failure(self) -> None:
         """Raise the first failure since the last call that no caller has seen."""
@@ -223,9 +233,11 @@ class Sender:
     async def _wait(self) -> None:
         """Wait until there is something to do: an answer, a record, or a deadline."""
         looking = self._looking is not None and not self._looking.done()
-        moments = [self._in_flight.next_time(), None if looking else self._next_look()]
-        if self._in_flight.has_room:
-            moments.append(self.buffer.next_time())
+        moments = [
+            self._in_flight.next_time(),
+            None if looking else self._next_look(),
+            self.buffer.next_time(has_room=self._in_flight.has_room),
+        ]
         soonest = min((moment for moment in moments if moment is not None), default=None)
         if soonest is None:
             await self._wanted.wait()
@@ -242,12 +254,15 @@ class Sender:
         try:
             encoded = batch.encode(self._subject.encode(), self._compression)
             encoded.set_producer(sending.producer_id, sending.sequence)
-            inbox = await self._plain.connected(batch.deadline)
+            # Batches before this one have earlier deadlines.
+            deadline = self._in_flight.deadline
+            self._say_trouble()
+            inbox = await self._plain.connected(deadline)
             token = f"{self._key}{sending.token}"
             ack_inbox = (inbox.prefix + token).encode()
             payload = envelope.encode_batch(encoded, ack_inbox=ack_inbox)
             token = "" if self._route.services else token
-            await inbox.publish(self._target, payload, token, [], batch.deadline)
+            await inbox.publish(self._target, payload, token, [], deadline)
         except JetstreamError as error:
             self._settle(
                 self._in_flight.not_sent(sending.token, error, self._loop.time(), random.random())
@@ -267,6 +282,8 @@ class Sender:
     def _say_trouble(self) -> None:
         """Log when the trouble begins, changes and ends."""
         trouble, before = self._in_flight.trouble, self._trouble
+        if not trouble and self._in_flight.batches:
+            trouble = self._plain.why_lost
         if trouble == before:
             return
         self._trouble = trouble
@@ -334,9 +351,9 @@ class Sender:
             # Take nothing more before callers hear of the failure.
             finished = [*finished, *(Done(batch, failure) for batch in self.buffer.end(failure))]
         for batch, error in finished:
-            batch.finish(error)
-            if error is not None:
-                self._note_failed(batch)
+            whole = batch.finish(error)
+            if whole is not None and whole.future.exception() is not None:
+                self._note_failed(whole)
             self.buffer.release(batch)
         if finished:
             self._tell()

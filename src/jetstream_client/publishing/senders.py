@@ -43,6 +43,7 @@ class Senders:
         self._max_payload = max_payload
         self._sticky = 0
         self._stopped: JetstreamError | None = None
+        plain.limits.add(self._limit)
         if self.is_keyed:
             self._grow(route)
         else:
@@ -94,6 +95,11 @@ class Senders:
 
         return find
 
+    def _limit(self, max_payload: int) -> None:
+        self._max_payload = max_payload
+        for sender in self.all:
+            sender.limit(max_payload)
+
     def of(self, record: tuple[bytes | None, bytes | None, bytes]) -> Sender:
         """Where a record (value, key, header block) is to be added."""
         if not self.is_keyed:
@@ -123,4 +129,5 @@ class Senders:
     async def stop(self, error: JetstreamError) -> None:
         """See Sender.stop."""
         self._stopped = error
+        self._made[0].limits.discard(self._limit)
         await asyncio.gather(*(sender.stop(error) for sender in self.all))

@@ -114,6 +114,8 @@ class NatsInbox:
         self._answers: Subscription | None = None
         self._turn = asyncio.Lock()  # To add to the full buffer.
         self._waiting = 0  # For their turn.
+        self.on_reconnected: Callable[[], None] = lambda: None
+        self._changed = asyncio.Event()  # It has a connection again, or will have none.
         self._adding: asyncio.Future[None] | None = None
         self.prefix = ""
         self._servers: list[str] = []
@@ -127,8 +129,19 @@ class NatsInbox:
         return self._client is None or self._client.is_closed
 
     @property
+    def is_connected(self) -> bool:
+        return self._client is not None and self._client.is_connected
+
+    async def wait_until_connected(self) -> None:
+        """Or closed: then it will not be connected any more."""
+        while not self.is_connected and not self.is_closed:
+            self._changed.clear()
+            await self._changed.wait()
+
+    @property
     def max_payload(self) -> int:
-        """What NATS takes in one message, bytes. Only while connected."""
+        """What the server of this connection takes in one message, bytes. Another server may take
+        more or less: ask again after a reconnect."""
         assert self._client is not None
         return self._client.max_payload
 
@@ -334,6 +347,8 @@ class NatsInbox:
             self._events.lost("nats", ", ".join(self._servers), self._last_error)
 
     async def _on_reconnected(self) -> None:
+        self.on_reconnected()
+        self._changed.set()
         self._events.connected("nats", ", ".join(self._servers))
 
     def _fail(self, error: JetstreamError) -> None:
@@ -341,11 +356,13 @@ class NatsInbox:
             self._failure.set_result(error)
 
     async def _on_closed(self) -> None:
+        self._changed.set()
         self._on_refusal("", UnavailableError("the NATS connection is closed"))
 
     async def close(self) -> None:
         """Sends what was handed over before."""
         client, self._client = self._client, None
+        self._changed.set()
         if client is not None and self._socket is not None:
             await self._end(client, self._socket)
 

@@ -1,0 +1,349 @@
+"""The sender of a batched publisher, in virtual time, against streams and connections that fail in
+any order: every record has an outcome by its delivery timeout, the outcome is true, and what can be
+sent is sent at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jetstream_client import JetstreamError, UnavailableError, UnknownOutcomeError
+from jetstream_client.publishing.deliveries import BatchDelivery, Delivery
+from jetstream_client.publishing.plain_publisher import PlainPublisher
+from jetstream_client.publishing.record_accumulator import ends_of
+from jetstream_client.publishing.sender import PublisherOptions, Sender
+from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
+from jetstream_protocol.batch import Batch as Decoded
+from jetstream_protocol.envelope import BatchEnvelope, parse
+from jetstream_protocol.errors import CODES, MessageTooLargeError, OutOfSequenceError
+from jetstream_protocol.producer_batch import open_batch
+from tests.support.virtual_time import run_in_virtual_time
+
+DELIVERY_SECONDS = 10.0
+REMEMBERED = 5
+LATE = 0.1
+"""Who has not done within so long what it could do has not seen that it could."""
+ROUTE = SubjectRoute((frozenset(["s"]),), frozenset(["s"]), frozenset(["s@s"]), (frozenset(["s"]),))
+
+
+class Stored(NamedTuple):
+    producer: int
+    sequence: int
+    first: int
+    values: list[bytes | None]
+
+
+class Stream:
+    """The server's rules for producers' batches (docs/protocol.md, "Duplicates")."""
+
+    def __init__(self) -> None:
+        self.log: list[Stored] = []
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return [value for stored in self.log for value in stored.values]
+
+    def take(self, data: Decoded) -> bytes:
+        producer, sequence = data.header.producer_id, data.header.producer_sequence
+        mine = [stored for stored in self.log if stored.producer == producer]
+        for stored in mine[-REMEMBERED:]:
+            if stored.sequence == sequence:
+                assert stored.values == data.values(), "other records under the same number"
+                return self.ack(stored, duplicate=True)
+        begins = not mine and (sequence == 0 or sequence >= REMEMBERED)
+        if not begins and sequence != (mine[-1].sequence if mine else -1) + 1:
+            return nack(OutOfSequenceError("not the next"))
+        self.log.append(Stored(producer, sequence, len(self.values), data.values()))
+        return self.ack(self.log[-1])
+
+    def ack(self, stored: Stored, duplicate: bool = False) -> bytes:
+        count = len(stored.values)
+        more = {"duplicate": True} if duplicate else {}
+        return json.dumps(
+            {"stream": "s", "seq": stored.first + count, "count": count, **more}
+        ).encode()
+
+
+def nack(error: JetstreamError) -> bytes:
+    code = CODES[type(error)].nats_err_code
+    said = {"code": 0, "err_code": code, "description": error.message}
+    return json.dumps({"error": said, "stream": "s", "seq": 0}).encode()
+
+
+class Nats:
+    """The client's connection, its inbox, and what is behind them. `draw` decides."""
+
+    prefix = "_INBOX.x."
+    why_lost = ""
+
+    def __init__(self, draw: Random, fates: list[str]) -> None:
+        self.draw = draw
+        self.fates = fates
+        self.stream = Stream()
+        self.max_payload = 1 << 20
+        self.connected_again = asyncio.Event()
+        self.connected_again.set()
+        self.waiting = False
+        self.on_limit: Callable[[int], None] = lambda _: None
+
+    # As PlainPublisher.
+
+    class events:
+        @staticmethod
+        def failed(error: JetstreamError) -> None: ...
+
+    def listen(self, on_answer: Callable[[str, bytes | None], None], on_refusal: object) -> str:
+        self.answer = on_answer
+        return "k"
+
+    def forget(self, key: str) -> None: ...
+
+    async def connected(self, deadline: float) -> Nats:
+        self.waiting = not self.connected_again.is_set()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self.connected_again.wait()
+        except TimeoutError:
+            raise UnavailableError("no connection; nothing was published") from None
+        finally:
+            self.waiting = False
+        return self
+
+    # As NatsInbox.
+
+    async def publish(
+        self, subject: str, payload: bytes, token: str, headers: object, deadline: float
+    ) -> None:
+        if len(payload) > self.max_payload:
+            raise MessageTooLargeError(f"{len(payload)} bytes are more than {self.max_payload}")
+        if not self.connected_again.is_set():
+            raise UnavailableError("cannot publish to NATS")
+        fate = self.draw.choice(self.fates)
+        token = token.removeprefix("k")
+        delay = self.draw.choice([0.0, 0.01, 0.3, 1.5, 4.0])
+        if fate == "nobody":
+            self.later(delay, token, None)
+        elif fate == "refused":
+            self.later(delay, token, nack(UnavailableError("not now")))
+        elif fate != "lost":
+            found = parse(payload)
+            assert isinstance(found, BatchEnvelope)
+            _, data = open_batch(found.header, found.body, b"s")
+            answer = self.stream.take(data)
+            if fate == "doubted":
+                answer = nack(UnknownOutcomeError("perhaps"))
+            if fate != "ack lost":
+                self.later(delay if fate == "late" else 0.0, token, answer)
+
+    def later(self, delay: float, token: str, payload: bytes | None) -> None:
+        """Where the connection is lost meanwhile, the answer is, too."""
+        connection = self.connected_again
+
+        def arrive() -> None:
+            if self.connected_again is connection and connection.is_set():
+                self.answer(token, payload)
+
+        asyncio.get_running_loop().call_later(delay, arrive)
+
+    async def come_and_go(self, smaller: bool) -> None:
+        """Lose the connection now and then; the next server may take less in one message."""
+        while True:
+            await asyncio.sleep(self.draw.uniform(0.1, 6.0))
+            self.connected_again = asyncio.Event()
+            await asyncio.sleep(self.draw.uniform(0.1, 6.0))
+            if smaller:
+                self.reconnect(self.draw.choice([3_000, 6_000, 1 << 20]))
+            self.connected_again.set()
+
+    def reconnect(self, max_payload: int) -> None:
+        self.max_payload = max_payload
+        self.on_limit(max_payload)
+
+
+class Routes:
+    def known(self, subject: str) -> None:
+        return None
+
+    async def ask(self, subject: str) -> SubjectRoute:
+        return ROUTE
+
+
+class Program:
+    """Puts records in, and notes when each has its outcome."""
+
+    def __init__(self, nats: Nats, linger: float) -> None:
+        self.nats = nats
+        self.loop = asyncio.get_running_loop()
+        options = PublisherOptions(
+            linger=linger, max_bytes=8_000, delivery_timeout=DELIVERY_SECONDS
+        )
+        self.sender = Sender(
+            cast(PlainPublisher, nats),
+            cast(SubjectRoutes, Routes()),
+            "s",
+            options,
+            Place("s", ROUTE),
+            nats.max_payload,
+        )
+        nats.on_limit = self.sender.limit
+        self.deliveries: list[Delivery | BatchDelivery] = []
+        self.values: list[list[bytes]] = []
+        self.put_at: list[float] = []
+        self.done_at: list[float | None] = []
+
+    def put(self, count: int) -> None:
+        number = len(self.deliveries)
+        values = [
+            b"%d.%d." % (number, at) + b"x" * self.nats.draw.choice([0, 900]) for at in range(count)
+        ]
+        buffer = self.sender.buffer
+        if count == 1:
+            found = buffer.put(values[0], None, b"")
+            if found is not None:
+                self.note(values, Delivery(*found[:1], "s", found[1]))
+            return
+        many = buffer.put_many(values, None, ends_of(values, None), 0)
+        if many is not None:
+            batch, place, stop = many
+            self.note(values[:stop], BatchDelivery(batch, "s", place, stop))
+
+    def note(self, values: list[bytes], delivery: Delivery | BatchDelivery) -> None:
+        number = len(self.deliveries)
+        self.deliveries.append(delivery)
+        self.values.append(values)
+        self.put_at.append(self.loop.time())
+        self.done_at.append(None)
+
+        def done(_: Any) -> None:
+            self.done_at[number] = self.loop.time()
+
+        delivery.add_done_callback(done)
+
+    async def watch(self) -> None:
+        """What is due is done, unless the connection is away."""
+        due_since = None
+        while True:
+            sender, now = self.sender, self.loop.time()
+            moments = (
+                sender._in_flight.next_time(),
+                sender.buffer.next_time(has_room=sender._in_flight.has_room),
+            )
+            is_due = any(moment is not None and moment <= now for moment in moments)
+            if not is_due or self.nats.waiting:
+                due_since = None
+            elif due_since is None:
+                due_since = now
+            assert due_since is None or now - due_since < LATE, "it stands still"
+            await asyncio.sleep(LATE / 4)
+
+    def check(self) -> None:
+        stored = self.nats.stream.values
+        assert len(set(stored)) == len(stored), "stored twice"
+        for delivery, values, put_at, done_at in zip(
+            self.deliveries, self.values, self.put_at, self.done_at, strict=True
+        ):
+            assert done_at is not None, "no outcome"
+            assert done_at <= put_at + DELIVERY_SECONDS + LATE, "an outcome too late"
+            error = delivery.exception()
+            if error is None:
+                result = delivery.result()
+                offsets = [result.offset] if isinstance(delivery, Delivery) else result.offsets
+                assert [stored[offset] for offset in offsets] == values
+            elif not isinstance(error, UnknownOutcomeError):
+                assert not set(values) & set(stored), error
+
+
+async def run(draw: Random, fates: list[str], flaky: bool, smaller: bool, linger: float) -> Program:
+    nats = Nats(draw, fates)
+    program = Program(nats, linger)
+    helpers = [asyncio.ensure_future(program.watch())]
+    if flaky:
+        helpers.append(asyncio.ensure_future(nats.come_and_go(smaller)))
+    for _ in range(draw.randrange(1, 30)):
+        program.put(draw.choice([1, 1, 3, 12]))
+        await asyncio.sleep(draw.choice([0.0, 0.001, 0.2, 3.0]))
+    await asyncio.sleep(DELIVERY_SECONDS + 1)
+    for helper in helpers:
+        if helper.done():
+            helper.result()
+        helper.cancel()
+    await program.sender.stop(UnavailableError("over"))
+    return program
+
+
+FATES = ("stored", "stored", "late", "lost", "ack lost", "refused", "doubted", "nobody")
+
+
+@settings(max_examples=200)
+@given(
+    st.randoms(use_true_random=False),
+    st.lists(st.sampled_from(FATES), min_size=1, max_size=6),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([0.0, 0.005, 1.0]),
+)
+def test_every_record_has_a_true_outcome_in_time_and_nothing_stands_still(
+    draw: Random, fates: list[str], flaky: bool, smaller: bool, linger: float
+) -> None:
+    run_in_virtual_time(run(draw, fates, flaky, smaller, linger)).check()
+
+
+def test_an_ack_that_ends_the_last_wait_lets_the_next_batch_go() -> None:
+    """Its first attempt is acknowledged while it waits, refused, for the next one."""
+
+    async def main() -> None:
+        nats = Nats(Random(1), ["lost"])
+        program = Program(nats, linger=0.005)
+        answers: list[tuple[str, bytes | None]] = []
+        nats.later = lambda delay, token, payload: answers.append((token, payload))  # type: ignore[method-assign]
+        nats.fates = ["late"]
+        program.put(1)
+        await asyncio.sleep(0.5)
+        nats.fates = ["nobody"]
+        while len(answers) < 8:  # The waits grow to half a second and more.
+            if answers[-1][1] is None:
+                nats.answer(*answers[-1])
+            await asyncio.sleep(0.01)
+        nats.answer(*answers[-1])
+        program.put(1)
+        nats.fates = ["stored"]
+        nats.answer(*answers[0])
+        await asyncio.sleep(0.1)
+        assert program.done_at[0] is not None
+        nats.answer(*answers[-1])
+        await asyncio.sleep(0.1)
+        assert program.deliveries[1].done()
+        await program.sender.stop(UnavailableError("over"))
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("count", [12, 50])
+def test_batches_that_a_smaller_server_does_not_take_are_split(count: int) -> None:
+    async def main() -> None:
+        nats = Nats(Random(1), ["stored"])
+        program = Program(nats, linger=0.005)
+        nats.draw.choice = lambda options: options[-1]  # type: ignore[method-assign,assignment]
+        nats.fates = ["stored"]
+        nats.connected_again.clear()
+        while sum(map(len, program.values)) < count:
+            program.put(5)
+        await asyncio.sleep(1)
+        nats.reconnect(3_000)
+        nats.connected_again.set()
+        await asyncio.sleep(1)
+        program.check()
+        assert all(delivery.exception() is None for delivery in program.deliveries)
+        assert nats.stream.values == [value for values in program.values for value in values]
+        assert program.sender.buffer.batch_bytes < 3_000
+        assert program.sender.buffer.buffered == 0
+        await program.sender.stop(UnavailableError("over"))
+
+    run_in_virtual_time(main())
