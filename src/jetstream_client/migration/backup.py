@@ -29,7 +29,9 @@ from typing import BinaryIO
 
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.manifest import BackupFile, Manifest, settings_of
+from jetstream_client.migration.one_view import OneView
 from jetstream_client.migration.records import RecordDigest, Records
+from jetstream_client.migration.restore_writer import check_restorable
 from jetstream_client.values.types import StreamDescription, StreamLike
 from jetstream_protocol.batch import Batch, BatchHeader, crc32c, decode_header, extend_crc32c
 from jetstream_protocol.columns import Flags
@@ -54,12 +56,21 @@ Bar = Callable[[int | None, str], AbstractContextManager[Advance]]
 """Begins a step: how many offsets it has (None: unknown), and what is done, in a word."""
 
 
-def back_up(client: Client, stream: StreamLike, folder: Path, advance: Advance) -> Manifest:
-    """Copy the records that are committed when this begins. Returns the manifest of what the folder
-    holds then.
+Note = Callable[[str], None]
+"""Told in a sentence what the caller may want to know."""
+
+
+def back_up(
+    client: Client, stream: StreamLike, folder: Path, advance: Advance,
+    note: Note = lambda text: None,
+) -> Manifest:  # fmt: skip
+    """Copy the records that are committed when this begins, and of a compacted stream as many later
+    ones as it takes to have what a reader would see. Returns the manifest of what the folder holds
+    then.
 
     Raises InvalidRequestError for a folder that holds something else, PreconditionFailedError if
-    the stream does not continue what the folder holds, or while another run writes to the folder.
+    the stream does not continue what the folder holds, or while another run writes to the folder,
+    MessageTooLargeError for a record that cannot be restored.
     """
     described = describe_with_end(client, stream)
     cluster_id = client.describe_cluster().cluster_id
@@ -67,7 +78,7 @@ def back_up(client: Client, stream: StreamLike, folder: Path, advance: Advance) 
     folder.mkdir(parents=True, exist_ok=True)
     with _only_run(folder):
         files = _Files(folder, _begun(cluster_id, described, folder))
-        return _copy(client, described, files, advance)
+        return _copy(client, described, files, advance, note)
 
 
 def describe_with_end(client: Client, stream: StreamLike) -> StreamDescription:
@@ -81,11 +92,11 @@ def describe_with_end(client: Client, stream: StreamLike) -> StreamDescription:
 
 
 def _copy(
-    client: Client, described: StreamDescription, files: _Files, advance: Advance
+    client: Client, described: StreamDescription, files: _Files, advance: Advance, note: Note
 ) -> Manifest:
-    log_start_offset, high_watermark = described.log_start_offset, described.high_watermark
+    log_start_offset, end_offset = described.log_start_offset, described.high_watermark
     assert log_start_offset is not None
-    assert high_watermark is not None
+    assert end_offset is not None
     files.find()
     if files.next_offset < log_start_offset:
         raise PreconditionFailedError(
@@ -93,9 +104,29 @@ def _copy(
             f"{log_start_offset} now: what is between is gone; begin another backup in another "
             f"folder. {files.folder} stays as it is"
         )
-    files.go_on()
+    view = OneView(client, described, files.next_offset, files.gone_below)
+    files.go_on(view.gone_below)
     advance(files.next_offset - files.manifest.start_offset)
-    while files.next_offset < high_watermark:
+    while True:
+        _copy_to(client, described, end_offset, files, advance)
+        end_offset = view.end(files.next_offset)
+        if end_offset == files.next_offset:
+            return files.finish()
+        note(overtaken(files.next_offset, end_offset))
+
+
+def overtaken(copied_to: int, end_offset: int) -> str:
+    """Why a copy of a compacted stream goes on to a later end."""
+    return (
+        f"compaction was faster, and went beyond offset {copied_to}: the records up to offset "
+        f"{end_offset - 1} are copied, too, so that no key is missing"
+    )
+
+
+def _copy_to(
+    client: Client, described: StreamDescription, end_offset: int, files: _Files, advance: Advance
+) -> None:
+    while files.next_offset < end_offset:
         fetched = client.fetch_batches(
             described,
             files.next_offset,
@@ -108,7 +139,6 @@ def _copy(
         before = files.next_offset
         files.append(fetched.data)
         advance(files.next_offset - before)
-    return files.finish()
 
 
 @contextmanager
@@ -184,14 +214,18 @@ class _Files:
         self._left: list[tuple[Path, int]] = []
         self.next_offset = manifest.start_offset
         self.last_epoch = -1
+        self.gone_below: int | None = None
+        """Below that offset no tombstone is missing behind what there is; None: there is nothing,
+        or it is not known. See `OneView`."""
 
     def find(self) -> None:
         """Read the files of the last complete state, and what an interrupted run has left behind
         them, up to its last whole batch. Changes nothing. Raises CorruptBatchError if the state
-        is damaged."""
+        is damaged, MessageTooLargeError if it cannot be restored."""
         check_files(self.folder, self.manifest)
         for each in self.manifest.files:
             for _, header, batch in _batches(self.folder / each.name, each.length):
+                check_restorable(batch, 0)
                 self._note(header, batch)
             self._done.append(each)
         for path in _unlisted(self.folder, self.manifest):
@@ -203,14 +237,20 @@ class _Files:
                 is_next = begins <= self.next_offset or Tail(self.next_offset).is_gap(header)
                 if not position and not is_next:
                     raise _does_not_continue(path)
+                check_restorable(batch, 0)
                 self._note(header, batch)
                 end = position + len(batch)
             self._left.append((path, end))
             if end:
                 self._add(path, end)
+        if self._done:
+            # Not of what an interrupted run has left: what was removed meanwhile is not known.
+            known = self.manifest
+            self.gone_below = max(known.end_offset, known.tombstones_gone_below)
 
-    def go_on(self) -> None:
-        """Cut off what an interrupted run has not written to its end; begin a new folder."""
+    def go_on(self, gone_below: int) -> None:
+        """Cut off what an interrupted run has not written to its end; begin a new folder, and note
+        below which offset tombstones were gone before anything was copied."""
         for path, end in self._left:
             if not end:
                 path.unlink()  # It was interrupted before its first batch was whole.
@@ -220,13 +260,15 @@ class _Files:
                 os.fsync(file.fileno())
         if not (self.folder / MANIFEST).exists():
             sync_folder(self.folder.parent)
-            _write(self.folder, self.manifest)
+        if not self._done and not self.manifest.is_restorable:
+            _write(self.folder, replace(self.manifest, tombstones_gone_below=gone_below))
 
     def append(self, data: bytes) -> None:
         """Whole batches, whose CRCs were checked."""
         position = 0
         while position < len(data):
             header = decode_header(data, position)
+            check_restorable(data, position)
             if self._file is None or self._file.tell() + header.length > FILE_BYTES:
                 self._close_file()
                 self._file = (self.folder / f"{header.base_offset:020}.log").open("xb")
@@ -268,6 +310,7 @@ class _Files:
             digest="" if self._has_encrypted else self._digest.hexdigest(),
             files=tuple(self._done),
             is_complete=True,
+            tombstones_gone_below=0,
         )
         _write(self.folder, manifest)
         return manifest

@@ -42,7 +42,8 @@ class Manifest:
     a backup with encrypted batches there is no digest, and `records` counts those of all batches.
 
     last_epoch: the leader epoch of the last record; with the cluster and the stream's id it tells
-    whether a later backup continues this one.
+    whether a later backup continues this one. tombstones_gone_below: until the first run has ended,
+    compaction had removed tombstones below that offset when it began; it is written only then.
     """
 
     cluster_id: str
@@ -58,6 +59,7 @@ class Manifest:
     digest: str = ""
     files: tuple[BackupFile, ...] = ()
     is_complete: bool = False
+    tombstones_gone_below: int = 0
 
     @property
     def is_restorable(self) -> bool:
@@ -76,6 +78,8 @@ class Manifest:
 
     def to_json(self) -> str:
         values = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
+        if not self.tombstones_gone_below:
+            del values["tombstones_gone_below"]  # Earlier releases do not know it.
         return json.dumps(values, indent=2) + "\n"
 
     @classmethod

@@ -15,15 +15,17 @@ from datetime import date, time
 from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.backup import (
     Advance,
     Bar,
+    Note,
     check_stream,
     describe_with_end,
+    overtaken,
     sync_folder,
 )
 from jetstream_client.migration.file_records import (
@@ -33,6 +35,7 @@ from jetstream_client.migration.file_records import (
     timestamp_of,
 )
 from jetstream_client.migration.manifest import Manifest, settings_of
+from jetstream_client.migration.one_view import OneView
 from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_client.migration.restore import (
     begin_restoring,
@@ -41,7 +44,8 @@ from jetstream_client.migration.restore import (
     listen,
     told_what_is_left,
 )
-from jetstream_client.migration.restore_writer import RestoreWriter
+from jetstream_client.migration.restore_writer import RestoreWriter, check_records
+from jetstream_client.reading.scan import Scan
 from jetstream_client.values.types import Stream, StreamDescription, StreamLike
 from jetstream_protocol.batch import decode_header
 from jetstream_protocol.errors import (
@@ -61,11 +65,15 @@ _HAVE_TEXT = (str, date, time, Decimal, UUID)
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 
 
-def back_up(client: Client, stream: StreamLike, path: Path, advance: Advance) -> Manifest:
+def back_up(
+    client: Client, stream: StreamLike, path: Path, advance: Advance,
+    note: Note = lambda text: None,
+) -> Manifest:  # fmt: skip
     """As `backup.back_up`, to one file, which is written anew each time.
 
     Raises InvalidRequestError if the file exists and is no backup of this stream,
-    PreconditionFailedError if it has records that the stream has no more.
+    PreconditionFailedError if it has records that the stream has no more, MessageTooLargeError for
+    a record that cannot be restored.
     """
     parquet, arrow = _pyarrow()
     described = describe_with_end(client, stream)
@@ -74,22 +82,24 @@ def back_up(client: Client, stream: StreamLike, path: Path, advance: Advance) ->
     cluster_id = client.describe_cluster().cluster_id
     if path.exists():
         _check_replaced(client, path, cluster_id, described)
-    # Of before the scan: if the records are replaced meanwhile, the next backup is rather refused.
-    last_epoch = _last_epoch(client, described)
     digest = RecordDigest()
     # A name of its own: another run to the same file must not write into this one's.
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
-    scan = client.scan(described, described.log_start_offset, described.high_watermark)
+    pieces = list[_Piece]()
     try:
-        with parquet.ParquetWriter(partial, scan.schema, compression="zstd") as writer:
+        with parquet.ParquetWriter(partial, _schema(), compression="zstd") as writer:
             group: list[Any] = []
-            for batch in scan:
-                digest.add(_records(batch))
-                group.append(batch)
-                if sum(each.nbytes for each in group) >= ROW_GROUP_BYTES:
-                    writer.write_table(arrow.Table.from_batches(group))
-                    group.clear()
-                advance(len(batch))
+            for piece in _pieces(client, described, note):
+                pieces.append(piece)
+                for batch in piece.scan:
+                    records = _records(batch)
+                    check_records(records)
+                    digest.add(records)
+                    group.append(batch)
+                    if sum(each.nbytes for each in group) >= ROW_GROUP_BYTES:
+                        writer.write_table(arrow.Table.from_batches(group))
+                        group.clear()
+                    advance(len(batch))
             if group:
                 writer.write_table(arrow.Table.from_batches(group))
             manifest = Manifest(
@@ -99,9 +109,9 @@ def back_up(client: Client, stream: StreamLike, path: Path, advance: Advance) ->
                 subject=described.subject,
                 replicas=described.replication_factor,
                 settings=settings_of(described),
-                start_offset=described.log_start_offset,
-                end_offset=described.high_watermark,
-                last_epoch=last_epoch,
+                start_offset=pieces[0].scan.start,
+                end_offset=pieces[-1].scan.stop,
+                last_epoch=pieces[-1].last_epoch,
                 records=digest.count,
                 digest=digest.hexdigest(),
                 is_complete=True,
@@ -117,14 +127,39 @@ def back_up(client: Client, stream: StreamLike, path: Path, advance: Advance) ->
     return manifest
 
 
-def _last_epoch(client: Client, stream: StreamDescription) -> int:
-    """The leader epoch of the last committed record; -1: there is none."""
-    assert stream.high_watermark is not None
-    if stream.log_start_offset == stream.high_watermark:
+class _Piece(NamedTuple):
+    """last_epoch: the leader epoch of the last record."""
+
+    scan: Scan
+    last_epoch: int
+
+
+def _pieces(client: Client, stream: StreamDescription, note: Note) -> Iterator[_Piece]:
+    """What is to be copied: the next one is what has to be copied, too, after the one before."""
+    start_offset, end_offset = stream.log_start_offset, stream.high_watermark
+    assert start_offset is not None
+    assert end_offset is not None
+    view = OneView(client, stream, start_offset, None)
+    before = -1
+    while True:
+        # Of before the scan: if the records are replaced meanwhile, the next backup is rather
+        # refused.
+        last_epoch = _last_epoch(client, stream, start_offset, end_offset)
+        yield _Piece(client.scan(stream, start_offset, end_offset, last_epoch=before), last_epoch)
+        start_offset, before = end_offset, last_epoch
+        end_offset = view.end(end_offset)
+        if end_offset == start_offset:
+            return
+        note(overtaken(start_offset, end_offset))
+
+
+def _last_epoch(client: Client, stream: StreamDescription, start: int, end: int) -> int:
+    """The leader epoch of the last record of [start, end); -1: there is none."""
+    if start == end:
         return -1
-    last = client.fetch_batches(stream, stream.high_watermark - 1, max_bytes=1, encrypted=True)
+    last = client.fetch_batches(stream, end - 1, max_bytes=1, encrypted=True)
     if not last.data:
-        raise UnavailableError(f"no records at offset {stream.high_watermark - 1} came: try again")
+        raise UnavailableError(f"no records at offset {end - 1} came: try again")
     return decode_header(last.data).leader_epoch
 
 
@@ -373,6 +408,12 @@ def _records(batch: pyarrow.RecordBatch) -> Records:
         column("value", arrow.binary()),
         [block or b"" for block in column("headers", arrow.binary())],
     )
+
+
+def _schema() -> Any:
+    from jetstream_client.reading.arrow import SCHEMA  # It needs pyarrow.
+
+    return SCHEMA
 
 
 def _pyarrow() -> tuple[ModuleType, ModuleType]:

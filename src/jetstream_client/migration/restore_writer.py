@@ -23,6 +23,7 @@ from jetstream_protocol.batch import (
     RECORDS_MAX,
     Batch,
     BatchHeader,
+    EncodedBatch,
     decode_header,
     encode,
     with_flags,
@@ -43,7 +44,38 @@ BATCH_BYTES = 1024 * 1024
 BATCH_RECORDS = 16_384
 _GAP_MAX = RECORDS_MAX // 2
 """A longer gap is covered by batches of its own: a batch covers RECORDS_MAX offsets at most."""
+_SPARE_BYTES = 1024
+"""For the columns of a batch of one record, beside its bytes."""
 _SETTLE_SECONDS = 0.2
+
+
+def check_restorable(data: bytes, position: int) -> None:
+    """Raises MessageTooLargeError for the stored batch there if `put_batches` could not restore
+    it."""
+    header = decode_header(data, position)
+    if header.length <= RESTORE_BYTES_MAX:
+        return
+    check_records(_divided(header, data, position))
+
+
+def check_records(records: Records) -> None:
+    """Raises MessageTooLargeError for a record that `put` could not restore."""
+    for row, size in enumerate(records.sizes()):
+        if size > RESTORE_BYTES_MAX - _SPARE_BYTES:
+            # With a gap before it and another time than its batch: so it takes most.
+            base, timestamp = records.offsets[row] - 1, records.timestamps[row] + 1
+            _encoded(records.rows(row, row + 1), base, timestamp)
+
+
+def _divided(header: BatchHeader, data: bytes, position: int) -> Records:
+    """The records of a stored batch. Raises MessageTooLargeError if they are encrypted."""
+    if header.flags & Flags.ENCRYPTED:
+        raise MessageTooLargeError(
+            f"the batch at offset {header.base_offset} is encrypted, so that it cannot be divided, "
+            f"and of {header.length} bytes: a restore takes {RESTORE_BYTES_MAX} at a time; back "
+            "the stream up to Parquet instead"
+        )
+    return Records.of_batch(Batch.decode(data, position))
 
 
 class _Sent(NamedTuple):
@@ -89,13 +121,7 @@ class RestoreWriter:
             end = position + header.length
             if header.next_offset > self.next_offset:
                 if header.base_offset < self.next_offset or header.length > RESTORE_BYTES_MAX:
-                    if header.flags & Flags.ENCRYPTED:
-                        raise MessageTooLargeError(
-                            f"the batch at offset {header.base_offset} is encrypted, so that it "
-                            f"cannot be divided, and of {header.length} bytes: a restore takes "
-                            f"{RESTORE_BYTES_MAX} at a time; back the stream up to Parquet instead"
-                        )
-                    self.put(Records.of_batch(Batch.decode(data, position)))
+                    self.put(_divided(header, data, position))
                     self._cover(header.next_offset, header.append_timestamp)
                 else:
                     self._cover(header.base_offset, header.append_timestamp)
@@ -115,23 +141,7 @@ class RestoreWriter:
             self._cover(first, min(records.timestamps[0], newest))
         base = self.next_offset
         self._timestamp = max(self._timestamp, newest, 0)
-        deltas = [offset - base for offset in records.offsets]
-        is_dense = last - base + 1 == len(records)
-        has_times = any(each != self._timestamp for each in records.timestamps)
-        encoded = encode(
-            records.values,
-            records.subjects,
-            keys=records.keys if any(key is not None for key in records.keys) else None,
-            header_blocks=records.header_blocks if any(records.header_blocks) else None,
-            timestamps=records.timestamps if has_times else None,
-            offset_deltas=None if is_dense else deltas,
-            last_offset_delta=last - base,
-        )
-        if encoded.length > RESTORE_BYTES_MAX:
-            raise MessageTooLargeError(
-                f"the record at offset {first} is too large: a restore takes records of up to "
-                f"{RESTORE_BYTES_MAX - HEADER_BYTES - 1024} bytes"
-            )
+        encoded = _encoded(records, base, self._timestamp)
         encoded.stamp(base, 0, WallUs(self._timestamp))
         self._enqueue(_Sent(base, last + 1, encoded.to_bytes()))
 
@@ -189,6 +199,28 @@ class RestoreWriter:
                 f"begins at {self._queue[0].base_offset}: does somebody else write to it?"
             )
         return done > 0
+
+
+def _encoded(records: Records, base: int, timestamp: int) -> EncodedBatch:
+    """A batch from offset `base` on, appended at `timestamp`. Raises MessageTooLargeError."""
+    first, last = records.offsets[0], records.offsets[-1]
+    is_dense = last - base + 1 == len(records)
+    has_times = any(each != timestamp for each in records.timestamps)
+    encoded = encode(
+        records.values,
+        records.subjects,
+        keys=records.keys if any(key is not None for key in records.keys) else None,
+        header_blocks=records.header_blocks if any(records.header_blocks) else None,
+        timestamps=records.timestamps if has_times else None,
+        offset_deltas=None if is_dense else [offset - base for offset in records.offsets],
+        last_offset_delta=last - base,
+    )
+    if encoded.length > RESTORE_BYTES_MAX:
+        raise MessageTooLargeError(
+            f"the record at offset {first} is too large: a restore takes records of up to "
+            f"{RESTORE_BYTES_MAX - HEADER_BYTES - _SPARE_BYTES} bytes"
+        )
+    return encoded
 
 
 def _batch_end(records: Records, sizes: list[int], start: int) -> int:

@@ -16,6 +16,11 @@ class FetchedBatches:
     The first may begin before the offset asked for. next_offset: where to fetch from next.
     last_epoch: the leader epoch of the last record, to be passed with the next fetch.
     [log_start_offset, high_watermark) could be read when the server answered.
+
+    What compaction had done by then to the log of this leader, whose epoch is leader_epoch: the
+    records that it removed have later ones of their keys below compacted_below (None: it was never
+    compacted, or its server is of an earlier release), and no tombstone at or after
+    tombstones_gone_below was removed.
     """
 
     data: bytes
@@ -23,6 +28,9 @@ class FetchedBatches:
     last_epoch: int
     log_start_offset: int
     high_watermark: int
+    leader_epoch: int = -1
+    compacted_below: int | None = None
+    tombstones_gone_below: int = 0
 
 
 def checked(
@@ -35,4 +43,13 @@ def checked(
         check_body(data, position, header, position)
         position += header.length
         offset, last_epoch = header.next_offset, header.leader_epoch
-    return FetchedBatches(data, offset, last_epoch, head.log_start_offset, head.high_watermark)
+    return FetchedBatches(
+        data,
+        offset,
+        last_epoch,
+        head.log_start_offset,
+        head.high_watermark,
+        head.leader_epoch,
+        head.compacted_below if head.HasField("compacted_below") else None,
+        head.tombstones_gone_below,
+    )

@@ -142,7 +142,7 @@ class DataFetchRequest(_message.Message):
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., bytes_max: _Optional[int] = ..., bytes_min: _Optional[int] = ..., wait_ms_max: _Optional[int] = ..., refused: _Optional[bool] = ..., filter_subject: _Optional[str] = ..., filter_key: _Optional[bytes] = ..., as_stored: _Optional[bool] = ...) -> None: ...
 
 class DataFetchResponse(_message.Message):
-    __slots__ = ("error", "stream_id", "log_start_offset", "high_watermark", "leader_epoch", "out_of_sync", "tombstones_gone_below", "next_offset", "last_epoch")
+    __slots__ = ("error", "stream_id", "log_start_offset", "high_watermark", "leader_epoch", "out_of_sync", "tombstones_gone_below", "next_offset", "last_epoch", "compacted_below")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -152,6 +152,7 @@ class DataFetchResponse(_message.Message):
     TOMBSTONES_GONE_BELOW_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMPACTED_BELOW_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     stream_id: int
     log_start_offset: int
@@ -161,4 +162,5 @@ class DataFetchResponse(_message.Message):
     tombstones_gone_below: int
     next_offset: int
     last_epoch: int
-    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., out_of_sync: _Optional[bool] = ..., tombstones_gone_below: _Optional[int] = ..., next_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ...) -> None: ...
+    compacted_below: int
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., out_of_sync: _Optional[bool] = ..., tombstones_gone_below: _Optional[int] = ..., next_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., compacted_below: _Optional[int] = ...) -> None: ...

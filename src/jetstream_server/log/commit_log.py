@@ -183,6 +183,14 @@ class CommitLog:
         return self.compaction.committed_below
 
     @property
+    def compacted_below(self) -> int:
+        """The offset below which compaction may have removed records of this log, and below which
+        the later records are that it removed them for; of what was removed elsewhere before the log
+        was copied, only the removed ones. Raises StorageError."""
+        state = self.compaction.state
+        return max(state.cleaned_to, state.committed_below)
+
+    @property
     def lost_range(self) -> tuple[int, int] | None:
         """The first range of offsets, [start, end), that the disk has lost; None: none is lost."""
         return self.damage.first

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client.cli import interrupts, options
+from jetstream_client.cli.output import printable
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration import parquet
@@ -38,12 +39,14 @@ def backup(
     """Copy a stream to a folder or a Parquet file.
 
     The stream runs on meanwhile. The backup has the records that were committed when it began, with
-    their offsets, times, subjects, keys and headers, and the stream's settings. `stream restore`
-    makes the same stream of it, here or in another cluster. Into a folder with an earlier backup of
-    the stream, only newer records are copied. A Parquet file is written anew, in place of an
-    earlier backup of the same stream, unless that one has records that the stream has no more. If a
-    backup is interrupted, run it again: into a folder it goes on where it stopped. Batches that the
-    servers encrypt at rest stay encrypted in a folder, and not in Parquet. Parquet needs:
+    their offsets, times, subjects, keys and headers, and the stream's settings. Of a compacted
+    stream it has later ones, too, if compaction was faster, so that it has what a reader would see.
+    `stream restore` makes the same stream of it, here or in another cluster. Into a folder with an
+    earlier backup of the stream, only newer records are copied. A Parquet file is written anew, in
+    place of an earlier backup of the same stream, unless that one has records that the stream has
+    no more. If a backup is interrupted, run it again: into a folder it goes on where it stopped.
+    Batches that the servers encrypt at rest stay encrypted in a folder, and not in Parquet. Parquet
+    needs:
     pip install 'jetstream-log[arrow]'
 
     Examples:
@@ -60,7 +63,7 @@ def backup(
         total = (described.high_watermark or 0) - (described.log_start_offset or 0)
         with progress_bar(total) as advance:
             take = parquet.back_up if to.suffix == PARQUET else back_up
-            manifest = take(client, described, to, advance)
+            manifest = take(client, described, to, advance, _note)
     row = {"stream": manifest.name, "to": str(to), **_summary(manifest)}
     options.answer(context, json, row, f"backed up {_text(manifest)} to {to}")
 
@@ -120,13 +123,16 @@ def restore(
     options.answer(context, json, row, text)
 
 
+def _note(text: str) -> None:
+    print(f"note: {printable(text)}", file=sys.stderr)
+
+
 def _note_interrupted(folder: Path) -> None:
     manifest = read_manifest(folder)
     if manifest.is_restorable and was_interrupted(folder, manifest):
-        print(
-            f"note: a later backup into {folder} has not ended: this restores the one before"
-            f"{_offsets(manifest)}",
-            file=sys.stderr,
+        _note(
+            f"a later backup into {folder} has not ended: this restores the one before"
+            f"{_offsets(manifest)}"
         )
 
 

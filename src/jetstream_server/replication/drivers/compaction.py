@@ -77,8 +77,13 @@ def _status(state: CompactionState, sources: tuple[Source, ...]) -> CompactionSt
 
 def removable_below(replica: Replica, wall_us: WallUs) -> int:
     """The offset below which a pass may remove tombstones: they have had their grace time, and no
-    follower is about to copy them. Raises StorageError."""
+    follower is about to copy them. Raises StorageError.
+
+    If there are none that a pass has left, none are removed: who must know whether tombstones are
+    gone would take them for removed."""
     state = replica.log.compaction.state
+    if not state.tombstones:
+        return state.swept_below
     below = state.tombstones_below(wall_us, replica.stream.config.tombstone_grace_us)
     leadership = replica.leadership
     if leadership is None or leadership.copied_below >= below:

@@ -301,6 +301,7 @@ class DataPlaneServer:
             leader_epoch=replica.stream.leader_epoch,
             out_of_sync=self._fetches.is_out_of_sync(replica),
             tombstones_gone_below=_tombstones_gone_below(replica),
+            compacted_below=_compacted_below(replica),
         )
 
     async def _found(
@@ -392,3 +393,8 @@ def _is_node(identity: PeerIdentity | None) -> bool:
 def _tombstones_gone_below(replica: Replica) -> int:
     """What a differently compacted log must know before it takes records from this one."""
     return replica.log.tombstones_gone_below if replica.stream.was_compacted else 0
+
+
+def _compacted_below(replica: Replica) -> int | None:
+    """What a reader must read up to, to miss no key: a pass notes its end before it removes."""
+    return replica.log.compacted_below if replica.stream.was_compacted else None

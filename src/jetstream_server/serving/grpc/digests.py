@@ -94,7 +94,6 @@ def _cleaned_to(replica: Replica) -> int:
         return 0
     try:
         # There may be gaps below this, from the log it was copied from or from a pass under way.
-        state = replica.log.compaction.state
-        return max(state.cleaned_to, state.committed_below)
+        return replica.log.compacted_below
     except JetstreamError:
         return replica.high_watermark  # Unknown: nothing can be compared.
