@@ -23,8 +23,10 @@ def client() -> None:
 
 
 def server() -> None:
-    """`jetstream-server`."""
+    """`jetstream-server`. SIGHUP, which ends a process that does not expect it, waits until the
+    server can take it."""
     end_at_interrupt()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     from jetstream_server.node.entry import main
 
     main()

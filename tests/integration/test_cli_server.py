@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -254,6 +255,48 @@ def test_signals_during_the_whole_stop_change_nothing(own_server: ServerProcess)
     assert own_server.stop() == 0
     assert "Traceback" not in own_server.log_text
     assert "Error" not in own_server.log_text
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_other_signals_end_no_server_although_it_has_nothing_to_read_again(
+    own_server: ServerProcess, number: int
+) -> None:
+    own_server.start()
+    with Client(own_server.grpc) as client:
+        client.create_stream("orders", "orders")
+        for _ in range(20):
+            os.kill(own_server.pid, number)
+            client.publish("orders", b"x")
+        assert client.offset_at("orders", "latest") == 20
+    assert own_server.stop() == 0
+
+
+def test_a_hang_up_ends_no_server_that_starts_or_stops(own_server: ServerProcess) -> None:
+    """`systemctl reload` right after a start; the real command, since a fork has imported all."""
+    with subprocess.Popen(
+        own_server.command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = Path(f"/proc/{process.pid}/status")
+        hang_up = 1 << (signal.SIGHUP - 1)
+        while not int(re.findall(r"SigBlk:\s*(\w+)", line.read_text())[0], 16) & hang_up:
+            assert process.poll() is None
+            time.sleep(0.001)  # Python itself starts.
+        told = threading.Event()
+        hanging_up = threading.Thread(target=_hang_up_until, args=(process, told))
+        hanging_up.start()
+        assert process.stdout.readline().startswith("jetstream-server ready")
+        process.terminate()
+        _, log = process.communicate(timeout=60)
+        told.set()
+        hanging_up.join()
+    assert process.returncode == 0, log
+    assert "Traceback" not in log
+
+
+def _hang_up_until(process: subprocess.Popen[str], told: threading.Event) -> None:
+    while not told.wait(0.005):
+        process.send_signal(signal.SIGHUP)
 
 
 def test_nobody_who_waits_keeps_the_server_from_stopping(own_server: ServerProcess) -> None:

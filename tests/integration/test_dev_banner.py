@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from tests.support.server import ServerProcess, free_port_base
 PATIENCE_SECONDS = 60.0
 
 
-def shown_until_ready(*arguments: str) -> str:
+def shown_until_ready(*arguments: str, stop: int = signal.SIGTERM) -> str:
     """What a terminal shows of the server until it is ready, and then until it has stopped."""
     primary, secondary = pty.openpty()
     command = [sys.executable, "-m", "jetstream_server", *arguments]
@@ -29,7 +30,7 @@ def shown_until_ready(*arguments: str) -> str:
             except OSError:  # Linux says EIO when the last process has closed the terminal.
                 break
             if b"ready" in shown and process.poll() is None:
-                process.terminate()
+                process.send_signal(stop)
         assert process.wait() == 0, shown
     os.close(primary)
     return shown.decode().replace("\r\n", "\n")
@@ -54,3 +55,9 @@ def test_on_a_terminal_a_banner_says_where_it_is_and_what_to_try(tmp_path: Path)
 
 def test_without_a_terminal_it_is_one_line_for_scripts(server: ServerProcess) -> None:
     assert server.ready_line.startswith(f"jetstream-server ready: node=0 grpc={server.grpc}")
+
+
+def test_the_end_of_its_terminal_ends_it(tmp_path: Path) -> None:
+    base = free_port_base()
+    given = ("--dev", "--data", str(tmp_path / "data"), "--port-base", str(base))
+    assert "Jetstream is ready" in shown_until_ready(*given, stop=signal.SIGHUP)

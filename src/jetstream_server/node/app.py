@@ -31,12 +31,13 @@ async def serve(
 ) -> None:
     """Run the node until SIGTERM or SIGINT. Raises StartError when it cannot start.
 
-    for_people: report readiness for people, not in one line for scripts.
+    for_people: report readiness for people, not in one line for scripts. The server then ends with
+    its terminal (SIGHUP), and otherwise reads certificates and keys again.
     """
     keep_freed_memory()
     stopped = asyncio.Event()
-    with stop_signals(stopped):
-        start = Start(config, node, accept_voters)
+    start = Start(config, node, accept_voters)
+    with stop_signals(stopped, None if for_people else start.reload.set):
         await _run(start, stopped, for_people)
     _raise_why_over(start.state)
 

@@ -9,7 +9,6 @@ opens the ports once everything behind them is ready.
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -68,13 +67,15 @@ logger = structlog.get_logger("jetstream.server")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start under way. stack: stops the started parts. accept_voters: see MemberConfig.
-    step_down: called before the stack stops anything, once the node has begun to join."""
+    """A start under way. stack: stops the started parts. accept_voters: see MemberConfig. reload:
+    is set when certificates and keys are to be read again, perhaps before there are any. step_down:
+    called before the stack stops anything, once the node has begun to join."""
 
     config: Config
     configured: NodeConfig
     accept_voters: bool
     state: RunState = field(default_factory=RunState)
+    reload: asyncio.Event = field(default_factory=asyncio.Event)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     step_down: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     histograms: Histograms = field(default_factory=Histograms)
@@ -154,10 +155,7 @@ def _watch_files(
     if keys is not None:
         sources.append(KeyReload(start.config.encryption, keys, noting))
     if sources:
-        reloading = Reloading(sources)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.at_once)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # --nodes-here blocks it.
-        watch = run_in_background(reloading.run(), "file checks")
+        watch = run_in_background(Reloading(sources, start.reload).run(), "file checks")
         start.stack.callback(watch.cancel)
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from jetstream_server.node.stop_signals import take_hang_ups
+
 if TYPE_CHECKING:
     from jetstream_server.node.config import Config, NodeConfig
 
@@ -137,6 +139,7 @@ def serve(
     A machine with many cores:  jetstream-server --config config/cluster.yaml --nodes-here 4
     """
     if context.invoked_subcommand is not None:
+        take_hang_ups()
         return
     # gRPC's core writes clients' bytes to standard error. Set this before it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -157,8 +157,7 @@ async def supervise(here: NodesHere, options: Sequence[str]) -> bool:
     folder = here.config.data
     file = folder / FILE_NAME
     _write(file, here.values)
-    with stop_signals(stopped):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, processes.hang_up)
+    with stop_signals(stopped, processes.hang_up):
         async with asyncio.TaskGroup() as group:
             running = []
             for node in here.nodes:
@@ -178,8 +177,8 @@ class Processes:
         self._starting = asyncio.Lock()
 
     async def start(self, node_id: int, arguments: Sequence[str]) -> asyncio.subprocess.Process:
-        """Start a node. SIGHUP is blocked in it until it can take the signal (build.py): one that
-        comes earlier neither kills it nor is lost, and one that has nothing to reload lives on."""
+        """Start a node. SIGHUP is blocked in it until it can take the signal (stop_signals.py): one
+        that comes earlier neither kills it nor is lost."""
         async with self._starting:  # A second start would take the blocked signal for the usual.
             usual = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
             try:

@@ -26,15 +26,12 @@ class Source(Protocol):
 
 class Reloading:
     """Reloads each source once its files have changed and then stayed the same for CHECK_SECONDS: a
-    certificate and its key are replaced one after the other."""
+    certificate and its key are replaced one after the other. asked: is set when everything is to be
+    reloaded now."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[Source], asked: asyncio.Event) -> None:
         self._sources = sources
-        self._asked = asyncio.Event()
-
-    def at_once(self) -> None:
-        """Reload everything now. For SIGHUP."""
-        self._asked.set()
+        self._asked = asked
 
     async def run(self) -> None:
         before = [each.signature() for each in self._sources]

@@ -1,23 +1,41 @@
-"""What stops a server process: SIGTERM and SIGINT."""
+"""What signals do to a server process.
+
+SIGTERM and SIGINT stop it. SIGHUP has it read certificates and keys again; where a person tries a
+server in a terminal, it says that the terminal was closed, and stops the server, too. SIGUSR1 and
+SIGUSR2, which end a process that does not expect them, do nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-NUMBERS = (signal.SIGTERM, signal.SIGINT)
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+MEANINGLESS = (signal.SIGUSR1, signal.SIGUSR2)
+NUMBERS = (*STOPPING, signal.SIGHUP, *MEANINGLESS)
+
+
+def take_hang_ups() -> None:
+    """Let SIGHUP through, which waits from the beginning of the process."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
 
 @contextmanager
-def stop_signals(stopped: asyncio.Event) -> Iterator[None]:
-    """Meanwhile the first signal sets the event. From then on, and afterwards, signals are ignored:
-    the process is ending, and an impatient second one must not change its exit status.
+def stop_signals(
+    stopped: asyncio.Event, hung_up: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Meanwhile the first signal that stops sets the event. From then on, and afterwards, signals
+    are ignored: the process is ending, and an impatient second one must not change its exit status.
+
+    hung_up: called in the loop on SIGHUP. None: SIGHUP stops.
 
     These are not handlers of the loop: when one of those is removed, which closing the loop does as
-    well, the signal would end the process for a moment, or for the rest of its life.
+    well, the signal would end the process for a moment, or for the rest of its life. Nor are
+    signals without a meaning left to the kernel to ignore: programs that this one starts would
+    begin so.
     """
     loop = asyncio.get_running_loop()
 
@@ -25,8 +43,16 @@ def stop_signals(stopped: asyncio.Event) -> Iterator[None]:
         _ignored_by_kernel()
         loop.call_soon_threadsafe(stopped.set)
 
-    for number in NUMBERS:
+    def hang_up(*_: object) -> None:
+        assert hung_up is not None
+        loop.call_soon_threadsafe(hung_up)
+
+    for number in STOPPING:
         signal.signal(number, stop)
+    for number in MEANINGLESS:
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGHUP, stop if hung_up is None else hang_up)
+    take_hang_ups()
     try:
         yield
     finally:

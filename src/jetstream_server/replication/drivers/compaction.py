@@ -350,6 +350,7 @@ def _spawn() -> subprocess.Popen[bytes]:
         [sys.executable, "-P", "-m", "jetstream_server.log.compaction.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        start_new_session=True,  # What ends or hangs up a terminal is for the server alone.
     )
 
 
