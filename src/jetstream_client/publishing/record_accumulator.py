@@ -400,17 +400,16 @@ class RecordAccumulator:
     def _place_for(self, size: int) -> Batch | None:
         """The open batch, if it takes so many bytes more, or a new one. None: there is no room.
         Raises MessageTooLargeError."""
-        queue = self._queue
-        if queue:
-            batch = queue[-1]
-            if (
-                not batch.is_sealed
-                and batch.count
-                and batch.size + size <= self.batch_bytes
-                and self._has_room(size)
-            ):
-                return batch
-        return self._opened(size)
+        batch = self._queue[-1] if self._queue else self._taken
+        grown = batch.size + size
+        if (
+            not batch.count
+            or batch.is_sealed
+            or grown > self.batch_bytes
+            or batch.start + grown - self._released > self._buffer_bytes
+        ):
+            return self._opened(size)
+        return batch
 
     def _buffered(self) -> int:
         newest = self._queue[-1] if self._queue else self._taken
