@@ -1,8 +1,8 @@
 """TLS over a non-blocking socket, with the socket methods that frames need.
 
 `recv`, `recv_into`, `send` and `sendfile` behave like the plain socket's: they do what is possible
-without waiting, or raise BlockingIOError. A failure of TLS is a ConnectionError. `sendfile` does
-not use the kernel's: bytes are read and encrypted in this process, PIECE_BYTES at a time.
+without waiting, or raise BlockingIOError. A failure of TLS is a TlsError. `sendfile` does not use
+the kernel's: bytes are read and encrypted in this process, PIECE_BYTES at a time.
 
 OpenSSL may hold decrypted bytes that have not been read yet. No event announces them: check
 `pending` before you wait for the socket.
@@ -22,6 +22,14 @@ PIECE_BYTES = 128 * 1024
 """Bytes read from a file at a time. A piece that a full socket did not take is read again."""
 RECEIVE_BYTES = 256 * 1024
 """Upper bound on one call. OpenSSL itself returns at most 16 KiB."""
+
+
+class TlsError(ConnectionError):
+    """reason: without the word TLS."""
+
+    def __init__(self, error: ssl.SSLError) -> None:
+        self.reason = reason(error)
+        super().__init__(f"TLS: {self.reason}")
 
 
 class TlsSocket:
@@ -68,7 +76,7 @@ class TlsSocket:
                     raise BlockingIOError from error
                 break
             except ssl.SSLError as error:
-                raise ConnectionError(f"TLS: {reason(error)}") from error
+                raise TlsError(error) from error
             if not count:
                 break  # The next call raises it again.
             received += count
@@ -82,7 +90,7 @@ class TlsSocket:
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
             raise BlockingIOError from error
         except ssl.SSLError as error:
-            raise ConnectionError(f"TLS: {reason(error)}") from error
+            raise TlsError(error) from error
 
     def sendfile(self, fd: int, position: int, length: int) -> int:
         """Like os.sendfile: returns 0 at the end of the file."""
@@ -114,12 +122,13 @@ async def handshake(
     turn: a lock shared by handshakes that unknown callers may begin in large numbers. One of them
     makes one step per iteration of the loop: a step takes some milliseconds.
 
-    Raises OSError, with the socket closed: TimeoutError, or ConnectionError for a failure of the
-    other end or an unsuitable certificate.
+    Raises OSError, with the socket closed: TimeoutError, or TlsError for a failure of the other end
+    or an unsuitable certificate.
     """
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.getpeername()  # `wrap_socket` would not close the socket of a peer that has left.
         wrapped = context.wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)
     except BaseException:
         sock.close()
@@ -130,7 +139,7 @@ async def handshake(
         return TlsSocket(wrapped)
     except ssl.SSLError as error:
         wrapped.close()
-        raise ConnectionError(f"TLS: {reason(error)}") from error
+        raise TlsError(error) from error
     except BaseException:
         wrapped.close()
         raise

@@ -150,3 +150,15 @@ async def test_who_the_group_was_recovered_without_is_told_whoever_is_to_dial(
     finally:
         for each in links:
             await each.close()
+
+
+@on_loop
+@pytest.mark.parametrize("ending", [0, 1])
+async def test_whichever_end_hangs_up_the_link_is_made_anew(ending: int) -> None:
+    one, other = Member(), Member()
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    async with pair(one, other) as links:
+        links[ending].drop(NodeId(1 - ending), "a trial")
+        await eventually(lambda: len(one.ups) == len(other.ups) == 2)
+    assert failures == []

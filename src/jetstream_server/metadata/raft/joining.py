@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 from collections.abc import Sequence
 
 import structlog
@@ -30,7 +29,6 @@ from jetstream_server.metadata.raft.handshake import Identity, Purpose, Status
 from jetstream_server.metadata.raft.transport import HANDSHAKE_SECONDS_MAX, dial
 from jetstream_server.metadata.raft.voters import Voters
 from jetstream_server.net.certificates import Certificates
-from jetstream_server.net.tls import of_certificate
 
 logger = structlog.get_logger(__name__)
 
@@ -102,7 +100,7 @@ async def ask_one(address: str, identity: Identity, certificates: Certificates |
         raise UnavailableError(error.message) from error
     except ConnectionRefusedError as error:
         raise UnavailableError(NOBODY_LISTENS) from error
-    except (OSError, asyncio.IncompleteReadError, ssl.SSLError) as error:
+    except (OSError, EOFError) as error:
         raise UnavailableError(str(error) or type(error).__name__) from error
 
 
@@ -118,7 +116,7 @@ async def _ask(address: str, identity: Identity, certificates: Certificates | No
     try:
         answer = connection.answer
         if certificates is not None:
-            shown = of_certificate(connection.writer.get_extra_info("peercert"))
+            shown = connection.stream.peer_identity
             if shown is None or shown.node_id != answer.sender:
                 raise UnauthenticatedError(f"shows no certificate of node {answer.sender}")
         if answer.status == Status.ID_IN_USE:
@@ -127,9 +125,9 @@ async def _ask(address: str, identity: Identity, certificates: Certificates | No
             )
         if answer.status != Status.WELCOME:
             raise PreconditionFailedError(handshake.REFUSALS[answer.status])
-        head = await connection.reader.readexactly(handshake.FRAME_HEAD_BYTES)
-        payload = await connection.reader.readexactly(handshake.frame_length(head))
+        head = await connection.stream.read_exactly(handshake.FRAME_HEAD_BYTES)
+        payload = await connection.stream.read_exactly(handshake.frame_length(head))
         connection.codecs[1].check(head[-handshake.TAG_BYTES :], payload)
         return decode_group(payload, identity.node_id)
     finally:
-        connection.writer.transport.abort()
+        connection.stream.close()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft import handshake
 from jetstream_server.metadata.raft.handshake import Capability, Sealer
+from jetstream_server.net.byte_stream import ByteStream
 
-READ_BUFFER_BYTES = 64 * 1024
 SILENCE_MAX = 4
 """Keep-alives that may be missing in a row before a link is dropped. They are counted when due, not
 timed: a process that was paused heard nothing, and must not drop links because of that."""
@@ -38,38 +37,36 @@ class Link:
         peer: NodeId,
         instance: bytes,
         capabilities: Capability,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        stream: ByteStream,
         codecs: tuple[Sealer, Sealer],
     ) -> None:
         self.peer = peer
         self.instance = instance
         self.capabilities = capabilities
         self.silence = 0
-        self._reader = reader
-        self._writer = writer
+        self._stream = stream
         self._sealer, self._opener = codecs
 
     def send(self, payload: bytes) -> bool:
-        if self._writer.transport.get_write_buffer_size() > WRITE_BUFFER_BYTES_MAX:
+        if self._stream.unsent_bytes > WRITE_BUFFER_BYTES_MAX:
             self.close()
-        if self._writer.is_closing():
+        if self._stream.is_closed:
             return False
-        self._writer.write(self._sealer.seal(payload))
+        self._stream.write(self._sealer.seal(payload))
         return True
 
     async def receive(self) -> bytes:
         """The next frame that is not a keep-alive."""
         while True:
-            head = await self._reader.readexactly(handshake.FRAME_HEAD_BYTES)
-            payload = await self._reader.readexactly(handshake.frame_length(head))
+            head = await self._stream.read_exactly(handshake.FRAME_HEAD_BYTES)
+            payload = await self._stream.read_exactly(handshake.frame_length(head))
             self._opener.check(head[-handshake.TAG_BYTES :], payload)
             self.silence = 0
             if payload:
                 return payload
 
     def close(self) -> None:
-        self._writer.transport.abort()
+        self._stream.close()
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -3,8 +3,11 @@
 Of two voters, the one with the higher id dials. A node that does not vote dials every voter. While
 the voters change, two nodes may see this differently, so whoever has waited in vain dials too; a
 link that is there stays. Each link carries frames both ways (handshake.py), sends keep-alives, and
-is dropped when it falls silent. A peer that has not authenticated is limited to a few hundred
-bytes, a few seconds and a few connections.
+is dropped when it falls silent.
+
+Whoever has not authenticated is limited to a few hundred bytes, a few seconds and a few
+connections. Whatever it does ends its own connection and nothing else. Only an error of an
+authenticated link may end this node's part in the group.
 
 A second process with a node id in use is refused while the first one is heard. A new run of the
 same node is accepted once the old connection is closed or silent.
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import ssl
+import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -26,7 +29,6 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     UnauthenticatedError,
 )
-from jetstream_protocol.host_names import impossible_host
 from jetstream_protocol.types import NodeId
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.metadata.raft import handshake
@@ -40,21 +42,28 @@ from jetstream_server.metadata.raft.handshake import (
     Status,
 )
 from jetstream_server.metadata.raft.link import (
-    READ_BUFFER_BYTES,
     SILENCE_MAX,
     Link,
     LinkTimings,
     split_address,
 )
+from jetstream_server.net.acceptor import accept_each, listen_on
+from jetstream_server.net.byte_stream import ByteStream
 from jetstream_server.net.certificates import Certificates
-from jetstream_server.net.certificates import reason as tls_reason
-from jetstream_server.net.tls import of_certificate
+from jetstream_server.net.dial import dial as dial_host
+from jetstream_server.net.frame_socket import peer_of
+from jetstream_server.net.origin import Strangers, origin_of
+from jetstream_server.net.tls_socket import StreamSocket, TlsError
+from jetstream_server.net.tls_socket import handshake as tls_handshake
 
 logger = structlog.get_logger(__name__)
 
 HANDSHAKE_SECONDS_MAX = 3.0
 HANDSHAKES_MAX = 64
 """Upper bound on connections that have not authenticated: ten times the size of a group."""
+
+ACCEPTED_AT_ONCE = 16
+"""In one iteration of the loop. A peer needs a few of them, and must not be pushed out before."""
 
 WAIT_SECONDS = 2.0
 """How long a voter waits for the link of one with a higher id. It may not know that this node
@@ -78,8 +87,7 @@ class LinkEvents(Protocol):
 class Connection(NamedTuple):
     """A connection that was dialled, and the codecs for sending and receiving on it."""
 
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    stream: ByteStream
     answer: Answer
     codecs: tuple[Sealer, Sealer]
 
@@ -95,21 +103,23 @@ async def dial(
     certificate_of: NodeId | None = None,
 ) -> Connection:
     """Dial a Raft port and shake hands. certificate_of: the node whose certificate the other end
-    must show; None: the caller checks that. Raises OSError, asyncio.IncompleteReadError,
-    InvalidRequestError and UnauthenticatedError."""
-    host, port = split_address(address)
-    context = None if certificates is None else certificates.dial
+    must show; None: the caller checks that. Raises OSError, EOFError, InvalidRequestError and
+    UnauthenticatedError."""
+    sock: StreamSocket = await dial_host(*split_address(address), HANDSHAKE_SECONDS_MAX)
     try:
-        reader, writer = await asyncio.open_connection(
-            host, port, limit=READ_BUFFER_BYTES, ssl=context
-        )
-    except UnicodeError as error:
-        raise impossible_host(host) from error
+        if isinstance(sock, socket.socket) and certificates is not None:
+            sock = await tls_handshake(
+                sock, certificates.dial, HANDSHAKE_SECONDS_MAX, server_side=False
+            )
+        stream = ByteStream(sock)
+    except BaseException:
+        sock.close()
+        raise
     try:
-        if context is not None and certificate_of is not None:
-            _check_certificate(writer, certificate_of)
+        if certificates is not None and certificate_of is not None:
+            _check_certificate(stream, certificate_of)
         secret = identity.secret
-        challenge = handshake.decode_challenge(await reader.readexactly(handshake.CHALLENGE_BYTES))
+        challenge = handshake.decode_challenge(await stream.read_exactly(handshake.CHALLENGE_BYTES))
         nonce = secrets.token_bytes(handshake.NONCE_BYTES)
         hello = Hello(
             purpose=purpose,
@@ -119,14 +129,14 @@ async def dial(
             cluster=cluster,
             nonce=nonce,
         )
-        writer.write(handshake.encode_hello(hello, secret, challenge))
-        data = await reader.readexactly(handshake.ANSWER_BYTES)
+        stream.write(handshake.encode_hello(hello, secret, challenge))
+        data = await stream.read_exactly(handshake.ANSWER_BYTES)
         answer = handshake.decode_answer(data, secret, nonce, challenge)
     except BaseException:
-        writer.transport.abort()
+        stream.close()
         raise
     codecs = handshake.sealers(secret, challenge, nonce, dialled=True)
-    return Connection(reader, writer, answer, codecs)
+    return Connection(stream, answer, codecs)
 
 
 class PeerLinks:
@@ -162,25 +172,22 @@ class PeerLinks:
         self._superseded = superseded
         self._timings = timings or LinkTimings()
         self._links: dict[NodeId, Link] = {}
-        # Connections that have not authenticated, in the order of their arrival.
-        self._strangers: dict[int, asyncio.StreamWriter] = {}
-        self._stranger = 0
+        self._strangers: Strangers[asyncio.Task[None]] = Strangers()
+        self._handshakes = asyncio.Lock()
         self._throttle = LogThrottle()
-        self._server: asyncio.Server | None = None
-        self._is_closing = False
+        self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self, address: str) -> None:
         """Accept peers on host:port. Raises PreconditionFailedError when it cannot be bound."""
-        host, port = split_address(address)
         try:
-            self._server = await asyncio.start_server(
-                self._accept, host, port, limit=READ_BUFFER_BYTES
-            )
+            self._listeners = await listen_on(*split_address(address))
         except OSError as error:
             raise PreconditionFailedError(
                 f"cannot listen for the metadata group on {address}: {error.strerror or error}"
             ) from error
+        for listener in self._listeners:
+            self._spawn(accept_each(listener, self._accept, logger, ACCEPTED_AT_ONCE))
 
     def start(self) -> None:
         """Dial the peers of this node, and watch the links."""
@@ -199,17 +206,14 @@ class PeerLinks:
                 self._spawn(self._keep_dialling(peer))
 
     async def close(self) -> None:
-        self._is_closing = True
-        if self._server is not None:
-            self._server.close()
         for link in tuple(self._links.values()):
             link.close()
-        for writer in self._strangers.values():
-            writer.transport.abort()
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for listener in self._listeners:
+            listener.close()
 
     def send(self, peer: NodeId, payload: bytes) -> bool:
         """Send a frame, in order after earlier ones; False when there is no link."""
@@ -253,11 +257,11 @@ class PeerLinks:
         for address in self._addresses[peer]:
             try:
                 async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
-                    _, writer, answer, _ = await self._dial(peer, address, Purpose.PROBE)
-            except (OSError, asyncio.IncompleteReadError, JetstreamError):
+                    connection = await self._dial(peer, address, Purpose.PROBE)
+            except (OSError, EOFError, JetstreamError):
                 continue  # Unreachable or not trusted: the later dial reports it.
-            writer.transport.abort()
-            return answer.status
+            connection.stream.close()
+            return connection.answer.status
         return None
 
     # Dialling
@@ -272,26 +276,36 @@ class PeerLinks:
             if peer in self._links or peer not in self._addresses:
                 await asyncio.sleep(self._timings.redial_max)
                 continue
-            try:
-                address = self._address(peer, attempt)
-                attempt += 1
-                async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
-                    reader, writer, answer, codecs = await self._dial(peer, address, Purpose.LINK)
-                self._check_answer(answer, peer, writer)
+            if (link := await self._dialled(peer, attempt)) is not None:
                 pause = self._timings.redial_min
-                attempt -= 1
-                link = Link(peer, answer.instance, answer.capabilities, reader, writer, codecs)
-                await self._serve(link)
-            except ssl.SSLError as error:
-                self._note(peer, f"cannot be reached over TLS: {tls_reason(error)}")
-            except (OSError, asyncio.IncompleteReadError) as error:
-                self._note(peer, f"cannot be reached: {str(error) or type(error).__name__}")
-            except JetstreamError as error:
-                self._note(peer, error.message)
+                ended = await self._serve(link)
+                if peer not in self.problems:  # Else this node has ended it, and noted why.
+                    self._note(peer, _problem(ended))
+            else:
+                attempt += 1
             # Jitter, so that the members of a restarted group do not dial at the same time.
             await asyncio.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))
             pause = min(pause * 2, self._timings.redial_max)
         self._sought.discard(peer)
+
+    async def _dialled(self, peer: NodeId, attempt: int) -> Link | None:
+        """A link; None: there is none now, and `problems` says why."""
+        try:
+            address = self._address(peer, attempt)
+            async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
+                connection = await self._dial(peer, address, Purpose.LINK)
+            self._check_answer(connection, peer)
+        except (OSError, EOFError, JetstreamError) as error:
+            self._note(peer, _problem(error))
+        except Exception as error:  # noqa: BLE001  a peer that is not authenticated yet
+            self._failed(f"node {peer}", error)
+            self._note(peer, _problem(error))
+        else:
+            answer = connection.answer
+            return Link(
+                peer, answer.instance, answer.capabilities, connection.stream, connection.codecs
+            )
+        return None
 
     def _dials_first(self, peer: NodeId) -> bool:
         own = self._identity.node_id
@@ -315,12 +329,12 @@ class PeerLinks:
             certificate_of=peer,
         )
 
-    def _check_answer(self, answer: Answer, peer: NodeId, writer: asyncio.StreamWriter) -> None:
-        status = answer.status
-        if status == Status.WELCOME and answer.sender != peer:
+    def _check_answer(self, connection: Connection, peer: NodeId) -> None:
+        status = connection.answer.status
+        if status == Status.WELCOME and connection.answer.sender != peer:
             status = Status.WRONG_NODE
         if status != Status.WELCOME:
-            writer.transport.abort()
+            connection.stream.close()
             if status == Status.SUPERSEDED:
                 self._events.superseded(_superseded_by(peer))
             raise PreconditionFailedError(handshake.REFUSALS[status])
@@ -332,84 +346,95 @@ class PeerLinks:
 
     # Accepting
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._is_closing:  # It was accepted before the listener was closed.
-            writer.transport.abort()
-            return
-        if self._certificates is not None:
-            # Bytes that arrive from now on belong to TLS, which begins in `_shake_hands`.
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
-        if len(self._strangers) >= HANDSHAKES_MAX:
-            # The oldest has had the most time to authenticate; a real peer needs one round trip.
-            self._strangers.pop(next(iter(self._strangers))).transport.abort()
-        self._stranger += 1
-        self._strangers[self._stranger] = writer
-        self._spawn(self._welcome(self._stranger, reader, writer))
+    def _accept(self, sock: socket.socket) -> None:
+        if len(self._strangers) >= HANDSHAKES_MAX and (first := self._strangers.pop()) is not None:
+            first.cancel()
+        task = self._spawn(self._welcome(sock))
+        self._strangers.add(task, origin_of(peer_of(sock)))
+        task.add_done_callback(self._strangers.discard)
+        task.add_done_callback(lambda _: sock.close())  # It may have been cancelled before it ran.
 
-    async def _welcome(
-        self, stranger: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _welcome(self, sock: socket.socket) -> None:
         """Serve a connection until it ends. A connection that fails the handshake is closed."""
+        source = peer_of(sock)
         try:
-            link = await self._shake_hands(reader, writer)
-            self._strangers.pop(stranger, None)
-            if link is not None:
-                await self._serve(link)
-        except (OSError, asyncio.IncompleteReadError, JetstreamError) as error:
-            source = writer.get_extra_info("peername") or ("",)
-            reason = tls_reason(error) if isinstance(error, ssl.SSLError) else str(error)
-            if self._throttle.is_due(source[0], reason):
-                logger.warning("metadata_connection_ended", source=source, reason=reason)
-        finally:
-            self._strangers.pop(stranger, None)
-            writer.transport.abort()
+            link = await self._shake_hands(sock)
+        except (OSError, EOFError, JetstreamError) as error:
+            self._hung_up(source, error)
+            return
+        except Exception as error:  # noqa: BLE001  a stranger: its connection ends, nothing else
+            self._failed(source, error)
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._strangers.discard(task)
+        if link is not None:
+            self._hung_up(source, await self._serve(link))
 
-    async def _shake_hands(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> Link | None:
+    def _failed(self, source: str, error: Exception) -> None:
+        if self._throttle.is_due(source, type(error).__name__):
+            logger.error("metadata_connection_failed", source=source, exc_info=error)
+
+    def _hung_up(self, source: str, error: Exception) -> None:
+        reason = str(error) or type(error).__name__
+        if self._throttle.is_due(source, reason):
+            logger.warning("metadata_connection_ended", source=source, reason=reason)
+
+    async def _shake_hands(self, sock: StreamSocket) -> Link | None:
         """The link of an accepted peer; None for a probe. Raises if the peer is not accepted."""
         async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
-            if self._certificates is not None:
-                await writer.start_tls(self._certificates.raft)
-            challenge = secrets.token_bytes(handshake.NONCE_BYTES)
-            writer.write(handshake.encode_challenge(challenge))
-            data = await reader.readexactly(handshake.HELLO_BYTES)
-            hello = await self._checked_hello(data, challenge, writer)
-            if self._certificates is not None:
-                _check_certificate(writer, hello.sender)
-            status = self._status_for(hello)
-            await self._answer(status, hello.nonce, challenge, writer)
+            if isinstance(sock, socket.socket) and self._certificates is not None:
+                sock = await tls_handshake(
+                    sock,
+                    self._certificates.raft,
+                    HANDSHAKE_SECONDS_MAX,
+                    server_side=True,
+                    turn=self._handshakes,
+                )
+            stream = ByteStream(sock)
+            link = None
+            try:
+                link = await self._admitted(stream)
+            finally:
+                if link is None:
+                    stream.close()
+            return link
+
+    async def _admitted(self, stream: ByteStream) -> Link | None:
+        challenge = secrets.token_bytes(handshake.NONCE_BYTES)
+        stream.write(handshake.encode_challenge(challenge))
+        data = await stream.read_exactly(handshake.HELLO_BYTES)
+        hello = await self._checked_hello(data, challenge, stream)
+        if self._certificates is not None:
+            _check_certificate(stream, hello.sender)
+        status = self._status_for(hello)
+        await self._answer(status, hello.nonce, challenge, stream)
         if status != Status.WELCOME:
             raise PreconditionFailedError(f"node {hello.sender} was refused: {status.name}")
         if hello.purpose == Purpose.PROBE:
             return None
         codecs = handshake.sealers(self._identity.secret, challenge, hello.nonce, dialled=False)
         if hello.purpose == Purpose.ASK:
-            writer.write(codecs[0].seal(self._group()))
-            async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
-                await reader.read(1)  # The other end hangs up once it has read it.
+            stream.write(codecs[0].seal(self._group()))
+            await stream.read_to_end()  # The other end hangs up once it has read it.
             return None
-        return Link(hello.sender, hello.instance, hello.capabilities, reader, writer, codecs)
+        return Link(hello.sender, hello.instance, hello.capabilities, stream, codecs)
 
-    async def _checked_hello(
-        self, data: bytes, challenge: bytes, writer: asyncio.StreamWriter
-    ) -> Hello:
+    async def _checked_hello(self, data: bytes, challenge: bytes, stream: ByteStream) -> Hello:
         try:
             return handshake.decode_hello(data, self._identity.secret, challenge)
         except UnauthenticatedError:
-            await self._answer(Status.BAD_CREDENTIAL, b"", challenge, writer)
+            await self._answer(Status.BAD_CREDENTIAL, b"", challenge, stream)
             raise
 
     async def _answer(
-        self, status: Status, nonce: bytes, challenge: bytes, writer: asyncio.StreamWriter
+        self, status: Status, nonce: bytes, challenge: bytes, stream: ByteStream
     ) -> None:
         answer = Answer(status, self._identity.node_id, self._identity.instance)
-        writer.write(handshake.encode_answer(answer, self._identity.secret, nonce, challenge))
-        await writer.drain()
+        stream.write(handshake.encode_answer(answer, self._identity.secret, nonce, challenge))
+        await stream.sent()
         if status != Status.WELCOME:
-            if writer.can_write_eof():  # TLS cannot, and has sent it.
-                writer.write_eof()  # Send it before `abort` closes the connection.
-            await asyncio.sleep(0)
+            stream.close_sending()
 
     def _status_for(self, hello: Hello) -> Status:
         own = self._cluster()
@@ -427,18 +452,21 @@ class PeerLinks:
 
     # Links
 
-    async def _serve(self, link: Link) -> None:
-        """Run the link until the connection ends."""
+    async def _serve(self, link: Link) -> Exception:
+        """Run the link until the connection ends. Returns why it has ended. Whatever else is raised
+        is a bug of this node."""
         old = self._links.pop(link.peer, None)
         if old is not None:
             old.close()
             self._events.link_down(link.peer)
         self._links[link.peer] = link
         self.problems.pop(link.peer, None)
-        self._events.link_up(link.peer, link.capabilities)
         try:
+            self._events.link_up(link.peer, link.capabilities)
             while True:
                 self._events.frame_received(link.peer, await link.receive())
+        except (OSError, EOFError, JetstreamError) as error:
+            return error
         finally:
             link.close()
             if self._links.get(link.peer) is link:
@@ -458,10 +486,11 @@ class PeerLinks:
                 else:
                     link.send(b"")
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -471,12 +500,21 @@ class PeerLinks:
             task.get_loop().call_exception_handler(context)
 
 
-def _check_certificate(writer: asyncio.StreamWriter, peer: NodeId) -> None:
+def _check_certificate(stream: ByteStream, peer: NodeId) -> None:
     """Raise UnauthenticatedError unless the other end has shown that node's certificate."""
-    identity = of_certificate(writer.get_extra_info("peercert"))
+    identity = stream.peer_identity
     if identity is None or identity.node_id != peer:
         name = "" if identity is None else f": it is that of {identity.name}"
         raise UnauthenticatedError(f"the certificate is not that of node {peer}{name}")
+
+
+def _problem(error: Exception) -> str:
+    """Why there is no link to the peer that was dialled."""
+    if isinstance(error, JetstreamError):
+        return error.message
+    if isinstance(error, TlsError):
+        return f"cannot be reached over TLS: {error.reason}"
+    return f"cannot be reached: {str(error) or type(error).__name__}"
 
 
 def _superseded_by(peer: NodeId) -> str:

@@ -1,0 +1,62 @@
+"""From where connections come, and which of those that are not authenticated goes first."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import lru_cache
+from ipaddress import AddressValueError, IPv6Address
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+_HOST_BITS = 64
+
+
+@lru_cache(4096)
+def origin_of(host: str) -> str:
+    """The network that a host counts as: an IPv6 host its /64, because whoever has one of its
+    addresses has all of them; every other host itself."""
+    try:
+        address = IPv6Address(host.partition("%")[0])
+    except AddressValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return f"{IPv6Address(int(address) >> _HOST_BITS << _HOST_BITS)}/64"
+
+
+class Strangers(Generic[K]):
+    """Connections that are not authenticated, by origin."""
+
+    def __init__(self) -> None:
+        self._origins: dict[K, str] = {}
+        self._by_origin: dict[str, dict[K, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._origins)
+
+    def add(self, connection: K, origin: str) -> None:
+        self._origins[connection] = origin
+        self._by_origin.setdefault(origin, {})[connection] = None
+
+    def discard(self, connection: K) -> None:
+        """Note that it was authenticated, or has ended."""
+        origin = self._origins.pop(connection, None)
+        if origin is None:
+            return
+        of_origin = self._by_origin[origin]
+        del of_origin[connection]
+        if not of_origin:
+            del self._by_origin[origin]
+
+    def pop(self, origin: str | None = None) -> K | None:
+        """Take out the one that must make room: of that origin, or of the one with most, the
+        oldest. It has had the most time to authenticate. None: there is none."""
+        if origin is None:
+            found = max(self._by_origin.values(), key=len, default={})
+        else:
+            found = self._by_origin.get(origin, {})
+        oldest = next(iter(found), None)
+        if oldest is not None:
+            self.discard(oldest)
+        return oldest
