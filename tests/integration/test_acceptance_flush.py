@@ -308,11 +308,11 @@ def test_beyond_the_bound_of_uncommitted_bytes_askers_are_nacked(
 ) -> None:
     api.create("heavy", "heavy", flush=pb.FLUSH_GROUP)
     narrow.hold()
-    publisher.publish("heavy", bytes(70_000))
+    publisher.publish("heavy", bytes(70_000), "_INBOX.mine")
     eventually(api, "heavy", log_end_offset=1)
     publisher.publish("heavy", b"x", "_INBOX.mine")
     assert "bytes" in json.dumps(answer(publisher))
     narrow.release()
-    eventually(api, "heavy", high_watermark=1)
+    assert answer(publisher)["seq"] == 1
     publisher.publish("heavy", b"y", "_INBOX.mine")
     assert answer(publisher)["seq"] == 2

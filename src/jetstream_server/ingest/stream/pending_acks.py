@@ -7,7 +7,8 @@ Invariants.
 * **safety** A waiting batch is answered only once the high watermark has reached its end, and never
   if the leadership ends first.
 * Nothing is written to a reply that the policy does not allow. Such replies are counted.
-* Waiting batches are counted in `Bounds`, over all streams of the node.
+* Only batches with an answer to give wait. They are counted in `Bounds`, over all streams of the
+  node, and each stream has a share that no other can use up.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from jetstream_protocol.errors import (
     CorruptBatchError,
@@ -35,22 +36,54 @@ from jetstream_server.replication.core.replica import Replica
 Write = Callable[[bytes], bool]
 
 
+RESERVED: Final = 16
+"""One part in this many of each bound is kept for streams that have little waiting, in equal shares.
+So a stream that cannot commit, or a hundred, leaves the others theirs."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """What waits for its commit: acknowledgements, and bytes of the batches they are for."""
+
+    pending_acks: int = 0
+    uncommitted_bytes: int = 0
+
+    def add(self, acks: int, length: int) -> None:
+        self.pending_acks += acks
+        self.uncommitted_bytes += length
+
+
 @dataclass(slots=True)
 class Bounds:
-    """Upper bounds on what waits for its commit, over all streams of this node."""
+    """Upper bounds on what waits for its commit, over all streams of this node. streams: how many
+    it leads."""
 
     pending_acks_max: int
     uncommitted_bytes_max: int
     pending_acks: int = 0
     uncommitted_bytes: int = 0
+    streams: int = 0
 
-    def reason(self, acks: int) -> str:
-        """Why `acks` more acknowledgements must not wait; "" when they may."""
-        if self.pending_acks + acks > self.pending_acks_max:
+    def reason(self, acks: int, length: int, own: Waiting) -> str:
+        """Why `acks` more acknowledgements, for messages of `length` bytes, must not wait; "" when
+        they may. own: what waits already for their stream."""
+        acks_after = self.pending_acks + acks
+        acks_kept = self.pending_acks_max // RESERVED
+        bytes_kept = self.uncommitted_bytes_max // RESERVED
+        if acks_after <= self.pending_acks_max and (
+            own.pending_acks + acks <= acks_kept // self.streams
+            and own.uncommitted_bytes + length <= bytes_kept // self.streams
+        ):
+            return ""
+        if acks_after > self.pending_acks_max - acks_kept:
             return f"{self.pending_acks} acknowledgements are pending already"
-        if self.uncommitted_bytes > self.uncommitted_bytes_max:
+        if self.uncommitted_bytes > self.uncommitted_bytes_max - bytes_kept:
             return f"{self.uncommitted_bytes} bytes are not committed yet"
         return ""
+
+    def add(self, acks: int, length: int) -> None:
+        self.pending_acks += acks
+        self.uncommitted_bytes += length
 
 
 class PendingAck(NamedTuple):
@@ -73,20 +106,37 @@ class PendingAck(NamedTuple):
 class PendingAcks:
     """The pending acks of one leadership of one stream."""
 
-    __slots__ = ("_bounds", "_counters", "_format", "_pending", "_policy", "_replica", "_write")
+    __slots__ = (
+        "_bounds",
+        "_counters",
+        "_format",
+        "_own",
+        "_pending",
+        "_policy",
+        "_replica",
+        "_write",
+    )
 
     def __init__(self, replica: Replica, policy: AckPolicy, bounds: Bounds, write: Write) -> None:
         self._format = AckFormat(replica.stream.name)
         self._replica = replica
         self._policy = policy
         self._bounds = bounds
+        self._own = Waiting()
+        bounds.streams += 1
         self._counters = replica.counters
         self._write = write
         self._pending: deque[PendingAck] = deque()
 
     def __len__(self) -> int:
-        """The number of batches that wait for their commit."""
+        """The number of batches whose acknowledgements wait for their commit."""
         return len(self._pending)
+
+    def overload_error(self, acks: int, length: int) -> UnavailableError | None:
+        """Why `acks` more acknowledgements, for messages of `length` bytes, must not wait; None
+        when they may."""
+        reason = self._bounds.reason(acks, length, self._own)
+        return UnavailableError(f"overloaded, try again: {reason}") if reason else None
 
     # At once.
 
@@ -157,10 +207,16 @@ class PendingAcks:
     # After the commit.
 
     def wait(self, pending: PendingAck) -> None:
-        """Add a batch behind those that wait already. `end_offset` never falls."""
-        self._pending.append(pending)
-        self._bounds.pending_acks += pending.ack_count
-        self._bounds.uncommitted_bytes += pending.length
+        """Add a batch behind those that wait already, if somebody waits for it. `end_offset` never
+        falls.
+
+        What nobody waits for does not count: it may be uncommitted for days, while too few replicas
+        are in sync, and it would use up the bounds of all streams."""
+        acks = pending.ack_count
+        if acks:
+            self._pending.append(pending)
+            self._bounds.add(acks, pending.length)
+            self._own.add(acks, pending.length)
 
     def committed(self, high_watermark: int) -> None:
         """Answer every batch below the high watermark."""
@@ -185,13 +241,15 @@ class PendingAcks:
 
     def drop(self) -> None:
         """Answer nothing, because the leadership ended: the new leader may have acknowledged
-        already."""
+        already. Call it once."""
+        self._bounds.streams -= 1
         while self._pending:
             self._forget(self._pending.popleft())
 
     def _forget(self, pending: PendingAck) -> None:
-        self._bounds.pending_acks -= pending.ack_count
-        self._bounds.uncommitted_bytes -= pending.length
+        acks = pending.ack_count
+        self._bounds.add(-acks, -pending.length)
+        self._own.add(-acks, -pending.length)
 
 
 def _is_theirs(error: StorageError) -> bool:

@@ -57,7 +57,7 @@ may spend on one read. Further batches are refused, and their publishers send th
 class StreamIngest:
     """The ingest of one leadership of one stream."""
 
-    __slots__ = ("_answers", "_bounds", "_replicas", "_spans", "refusal", "replica", "sid")
+    __slots__ = ("_answers", "_replicas", "_spans", "refusal", "replica", "sid")
 
     def __init__(
         self,
@@ -78,7 +78,6 @@ class StreamIngest:
         self.refusal: PermissionDeniedError | None = None
         """Why NATS refuses the subscription; None: it does not."""
         self._replicas = replicas
-        self._bounds = bounds
         self._answers = PendingAcks(replica, policy, bounds, write)
 
     def deliver(self, delivery: Delivery) -> None:
@@ -109,7 +108,7 @@ class StreamIngest:
         if not admitted.values:
             return
         asked = len(admitted.replies) - admitted.replies.count(b"")
-        error_or_none = self._why_not_ack(asked)
+        error_or_none = self._why_not_ack(asked, delivery.value_bytes)
         if error_or_none is not None:
             admitted = self._without_askers(admitted, error_or_none)
         if not admitted.values:
@@ -125,7 +124,7 @@ class StreamIngest:
         Returns False, with nothing done, when each message must be looked at after all.
         """
         replies = self._answers.select(delivery)
-        if self._why_not_ack(len(replies) + replies.refused) is not None:
+        if self._why_not_ack(len(replies) + replies.refused, delivery.value_bytes) is not None:
             return False
         encoded = delivery.encode()
         if not encoded.fits:
@@ -141,13 +140,14 @@ class StreamIngest:
             self._wait(PendingAck(end_offset, base_offset, replies, encoded.length, []))
         return True
 
-    def _why_not_ack(self, asked: int) -> JetstreamError | None:
-        """Why this number of messages with acks cannot be accepted; None when they can."""
+    def _why_not_ack(self, asked: int, length: int) -> JetstreamError | None:
+        """Why this number of messages with acks, with values of `length` bytes, cannot be accepted;
+        None when they can."""
         if not asked:
             return None
-        reason = self._bounds.reason(asked)
-        if reason:
-            return UnavailableError(f"overloaded, try again: {reason}")
+        overload_error = self._answers.overload_error(asked, length)
+        if overload_error is not None:
+            return overload_error
         leadership = self.replica.leadership
         if leadership is not None:
             try:
@@ -272,7 +272,8 @@ class StreamIngest:
 
     def _deliver_batch(self, arrived: ArrivedBatch, *, has_room: bool) -> None:
         envelope, reply = arrived.envelope, arrived.reply
-        error = self._why_not_ack(1 if reply and not envelope.ack_leader else 0)
+        asked = 1 if reply and not envelope.ack_leader else 0
+        error = self._why_not_ack(asked, arrived.unpacked_bytes)
         if not has_room:
             error = UnavailableError("too many bytes to unpack at once; try again")
         try:
@@ -321,9 +322,8 @@ class StreamIngest:
         if answer.end_offset <= self.replica.high_watermark:
             self._answers.answer(answer)
             return
-        reason = self._bounds.reason(1)
-        if reason:
-            error = UnavailableError(f"overloaded, try again: {reason}")
+        error = self._answers.overload_error(1, 0)
+        if error is not None:
             self._answers.nack([answer.reply], error, answer.correlation)
             return
         end_offset = self.replica.log.log_end_offset
@@ -342,7 +342,7 @@ class StreamIngest:
 
     @property
     def pending_count(self) -> int:
-        """How many batches wait for their commit."""
+        """How many batches have acknowledgements that wait for their commit."""
         return len(self._answers)
 
     def fail(self, error: UnknownOutcomeError) -> None:
