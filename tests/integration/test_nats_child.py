@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -195,3 +197,47 @@ def test_without_a_binary_the_error_says_what_to_install(
     own.write_text("#!/bin/sh\n")
     own.chmod(0o755)
     assert find_binary() == str(own)
+
+
+@pytest.mark.parametrize("what", ["a process", "its end", "its port"])
+@on_loop
+async def test_it_is_started_again_though_the_system_refused_something_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A node that is out of descriptors, processes or memory just then."""
+    child = NatsServerProcess(tmp_path / "nats")
+    await child.start()
+    refused: list[str] = []
+
+    def refusing_once(function: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            if not refused:
+                refused.append(what)
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return function(*arguments)
+
+        return call
+
+    try:
+        pid = child.pid
+        assert pid is not None
+        if what == "a process":
+            monkeypatch.setattr(child, "_spawn", refusing_once(child._spawn))
+        elif what == "its port":
+            monkeypatch.setattr(child, "_read_port", refusing_once(child._read_port))
+        else:
+            monkeypatch.setattr(os, "pidfd_open", refusing_once(os.pidfd_open))
+            os.kill(pid, signal.SIGKILL)  # The end of the next one is watched without a descriptor.
+            await eventually(lambda: bool(refused) or child.restarts == 1)
+            await eventually(lambda: child.pid not in (None, pid) and bool(refused))
+            pid = child.pid
+            assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await eventually(lambda: bool(refused) and child.pid not in (None, pid))
+        async with connected(child.url) as connection:
+            await connection.flush()
+        assert child._supervisor is not None
+        assert not child._supervisor.done()
+    finally:
+        await child.stop()
+    assert child.pid is None

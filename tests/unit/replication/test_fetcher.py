@@ -8,14 +8,16 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from jetstream_protocol import frames
 from jetstream_protocol.errors import StorageError, StorageFullError
 from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import StreamId
 from jetstream_server.clocks import monotonic_clock
@@ -294,7 +296,45 @@ async def test_a_log_fails_if_it_cannot_be_read_unless_only_a_descriptor_was_mis
     assert bool(failed) == (error == errno.EIO)
 
 
-def follower_of(isr: tuple[int, ...], stream_id: int = 1, **fields: tuple[int, ...]) -> Replica:
+@on_loop
+@pytest.mark.parametrize("isr", [(0, 2), (0, 1, 2)])
+async def test_a_refused_stream_is_asked_for_ever_less_often(isr: tuple[int, ...]) -> None:
+    """Also one that is out of sync, whose position is repeated: each repetition is refused too."""
+    refusals: dict[int, list[float]] = {1: [], 2: []}
+
+    async def refuse(connection: FrameSocket) -> None:
+        while True:
+            _, positions = await connection.read_frame(Kind.POSITIONS, pb.Positions)
+            for position in positions.positions:
+                refusals[position.stream_id].append(asyncio.get_running_loop().time())
+            parts = [
+                pb.Records.Part(
+                    stream_id=position.stream_id,
+                    leader_epoch=position.leader_epoch,
+                    fetch_offset=position.fetch_offset,
+                    error=common_pb2.Error(code="unavailable", message="cannot read"),
+                )
+                for position in positions.positions
+            ]
+            await connection.send(Kind.RECORDS, 0, pb.Records(parts=parts))
+
+    async with followed(Leader(refuse)) as following:
+        following.follow(follower_of(isr))
+        following.follow(follower_of(isr, stream_id=2))
+        await asyncio.sleep(4)
+        for asked in refusals.values():
+            pauses = [after - before for before, after in pairwise(asked)]
+            assert len(pauses) >= 4, "it is asked for again"
+            assert pauses[0] < 5 * RETRY_SECONDS, "soon at first"
+            assert max(pauses) > 10 * RETRY_SECONDS
+            assert len(asked) <= 7
+        following.follow(follower_of(isr, leader_epoch=4))
+        count = len(refusals[1])
+        await eventually(lambda: len(refusals[1]) >= count + 3)
+        assert refusals[1][count + 2] - refusals[1][count] < 10 * RETRY_SECONDS, "begun anew"
+
+
+def follower_of(isr: tuple[int, ...], stream_id: int = 1, **fields: Any) -> Replica:
     """Node 1's replica of a stream that node 0 leads."""
     metadata = replace(stream(isr), id=StreamId(stream_id), **fields)
     return cast(

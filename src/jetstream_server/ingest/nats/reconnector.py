@@ -15,6 +15,7 @@ from typing import Any, Final
 import structlog
 
 from jetstream_protocol.errors import JetstreamError, UnauthenticatedError
+from jetstream_server.background import run_in_background
 from jetstream_server.ingest.nats.handshake import LinkOptions
 from jetstream_server.ingest.nats.link import LinkEvents, NatsLink
 from jetstream_server.ingest.nats.parser import NatsProtocolError
@@ -69,8 +70,7 @@ class Reconnector:
     def start(self) -> None:
         """Begin to connect. Idempotent."""
         if self._task is None:
-            self._task = asyncio.create_task(self._keep(), name="nats connection")
-            self._task.add_done_callback(_report)
+            self._task = run_in_background(self._keep(), "NATS connection")
 
     async def close(self) -> None:
         """Open no more links, and close the current one once everything written is sent."""
@@ -166,11 +166,3 @@ async def _end(link: NatsLink, reason: str) -> None:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    """Report the end of the task unless it was cancelled: anything else is a bug."""
-    if not task.cancelled():
-        task.get_loop().call_exception_handler(
-            {"message": "the NATS connection stopped", "exception": task.exception(), "task": task}
-        )

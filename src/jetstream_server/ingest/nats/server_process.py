@@ -24,6 +24,7 @@ from typing import Final
 import structlog
 
 from jetstream_protocol.errors import UnavailableError
+from jetstream_server.background import run_in_background
 from jetstream_server.ingest.nats import die_with_parent
 
 logger = structlog.get_logger("jetstream.ingest")
@@ -35,6 +36,9 @@ _PORT_ATTEMPTS: Final = 20
 _PORT_PAUSE_S: Final = 0.05
 _RESTART_PAUSE_S_FIRST: Final = 0.1
 _RESTART_PAUSE_S_MAX: Final = 5.0
+_STEADY_S: Final = 10.0
+"""A process that lives as long begins anew with the first pause."""
+_END_POLL_S: Final = 0.1
 _LOG_BYTES_MAX: Final = 10 * 1024 * 1024
 _LOG_TAIL_LINES: Final = 5
 
@@ -87,11 +91,11 @@ class NatsServerProcess:
 
     async def start(self) -> None:
         """Start it and wait until it accepts connections. Raises UnavailableError, for example when
-        the port is in use."""
+        the port is in use, and OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         await self._wait_for_port()
         await self._launch()
-        self._supervisor = asyncio.create_task(self._supervise(), name="nats-server")
+        self._supervisor = run_in_background(self._supervise(), "supervisor of nats-server")
 
     async def stop(self) -> None:
         """End the process; it has ended when this returns. Idempotent."""
@@ -139,6 +143,9 @@ class NatsServerProcess:
         except TimeoutError as error:
             await self._end_process()
             raise UnavailableError(f"nats-server is not ready: {self._log_tail()}") from error
+        except OSError:
+            await self._end_process()  # It would keep the port.
+            raise
         logger.info("nats_server_started", url=self.url, pid=self.pid)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
@@ -172,28 +179,36 @@ class NatsServerProcess:
         return False
 
     def _log_tail(self) -> str:
-        if not self.log_file.exists():
+        try:
+            lines = self.log_file.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
             return "it wrote no log"
-        lines = self.log_file.read_text(errors="replace").splitlines()
+        except OSError as error:
+            return f"its log cannot be read: {error.strerror}"
         return " | ".join(lines[-_LOG_TAIL_LINES:])
 
     async def _supervise(self) -> None:
+        """Start it again whenever it ends. Whatever the system refuses meanwhile (a process, a
+        descriptor, memory), this goes on."""
         pause_s = _RESTART_PAUSE_S_FIRST
         while True:
             assert self._process is not None
+            started_at = asyncio.get_running_loop().time()
             status = await _end_of(self._process)
+            if asyncio.get_running_loop().time() - started_at >= _STEADY_S:
+                pause_s = _RESTART_PAUSE_S_FIRST
             self.restarts += 1
             logger.error("nats_server_died", status=status, restarts=self.restarts)
             started = False
             while not started:
                 await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _RESTART_PAUSE_S_MAX)
                 try:
                     await self._launch()
                     started = True
-                    pause_s = _RESTART_PAUSE_S_FIRST
-                except UnavailableError as error:
-                    pause_s = min(2 * pause_s, _RESTART_PAUSE_S_MAX)
-                    logger.error("nats_server_not_restarted", reason=error.message, pause_s=pause_s)
+                except (UnavailableError, OSError) as error:
+                    reason = error.strerror if isinstance(error, OSError) else error.message
+                    logger.error("nats_server_not_restarted", reason=reason, pause_s=pause_s)
 
     async def _end_process(self) -> None:
         process, self._process = self._process, None
@@ -210,10 +225,14 @@ class NatsServerProcess:
 
 async def _end_of(process: subprocess.Popen[bytes]) -> int:
     """Wait until the process has ended, and return its exit status."""
-    if process.poll() is None:
+    while process.poll() is None:
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
-        descriptor = os.pidfd_open(process.pid)
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except OSError:  # No descriptor is left.
+            await asyncio.sleep(_END_POLL_S)
+            continue
         loop.add_reader(descriptor, ended.set)
         try:
             await ended.wait()

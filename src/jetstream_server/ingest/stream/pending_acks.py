@@ -37,8 +37,8 @@ Write = Callable[[bytes], bool]
 
 
 RESERVED: Final = 16
-"""One part in this many of each bound is kept for streams that have little waiting, in equal shares.
-So a stream that cannot commit, or a hundred, leaves the others theirs."""
+"""One part in this many of each bound is kept for streams that have little waiting, in equal
+shares. So a stream that cannot commit, or a hundred, leaves the others theirs."""
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ import structlog
 from jetstream_protocol.errors import JetstreamError, StorageError
 from jetstream_protocol.logfiles.metadata_records import Entry, Snapshot
 from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.background import run_in_background
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.member.controller_context import ControllerContext
@@ -311,7 +312,7 @@ class MemberLoop:
             self._told = {}
         elif self._may_ask(now) and self._ask_group is not None:
             self._asked_at = now
-            self._asking = asyncio.get_running_loop().create_task(self._ask(self._ask_group))
+            self._asking = run_in_background(self._ask(self._ask_group), "search for voters")
         seen = (self._core.voters, self.machine.registry.revision, is_lost, self._told)
         if seen != self._seen_voters:
             self._seen_voters = seen

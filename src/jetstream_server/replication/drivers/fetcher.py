@@ -4,6 +4,8 @@ Positions are sent when they change (records appended, flushed, truncated), only
 streams. Answers are applied to the logs as they arrive. A lost or silent connection is opened again
 after short pauses, while there is a stream to follow: after a partition, TCP may need minutes to
 send lost packets again. A connection that holds is kept without one: its node may lead again.
+A stream that the leader refuses, or whose answer cannot be used, is asked for again after pauses
+that grow.
 """
 
 from __future__ import annotations
@@ -38,17 +40,21 @@ from jetstream_server.replication.core.wire import (
     answer_from_proto,
     position_to_proto,
 )
+from jetstream_server.retries import Retries
 
 RETRY_SECONDS = 0.1
-"""Pause after a refusal or a lost connection: metadata arrives, or a process starts, in about that
-time."""
+"""Pause after a first refusal or a lost connection: metadata arrives, or a process starts, in about
+that time."""
 FULL_RETRY_SECONDS = 1.0
+RETRY_SECONDS_MAX = 2.0
+"""Longest pause of a stream that is refused again and again."""
 SILENCE_MAX_US = 1_500_000
 """A leader silent for this long is reported: as long as a session may be silent."""
 WATCHES_PER_SILENCE = 3
 """How often within SILENCE_MAX_US the leader is checked and gets a keep-alive: several times before
 it counts this node as silent (liveness.py). The positions of replicas that are not in sync are
-repeated as often, because the leader may not have been able to count them."""
+repeated as often, because the leader may not have been able to count them; not those that it has
+refused."""
 
 logger = structlog.get_logger("jetstream.replication")
 
@@ -87,6 +93,8 @@ class Fetcher:
         self._frames_sent = 0
         self._dropped: list[int] = []
         self._refused: dict[int, str] = {}  # the last refusal for a stream, and its cause
+        self._retries: Retries[int] = Retries(RETRY_SECONDS_MAX)
+        self._retry_timer: asyncio.TimerHandle | None = None
         self._complaints = LogThrottle(lambda: monotonic_clock() / 1e6)
         self._loop = asyncio.get_running_loop()
         self._send_due = False
@@ -103,6 +111,7 @@ class Fetcher:
     def follow(self, replica: Replica) -> None:
         """Follow a stream. Call it again when the stream's metadata has changed."""
         stream = replica.stream
+        self._retries.forget(stream.id)  # The refusal may have been for the earlier metadata.
         if not self._following and self._connection is None:
             self._heard_at_us = self._monotonic_clock()  # Nothing was expected of it before.
         self._following[stream.id] = replica
@@ -119,6 +128,7 @@ class Fetcher:
             self._out_of_sync.pop(stream_id, None)
             self._dirty.pop(stream_id, None)
             self._refused.pop(stream_id, None)
+            self._retries.forget(stream_id)
             self._dropped.append(stream_id)
             if not self._following:
                 self._has_streams.clear()
@@ -137,6 +147,8 @@ class Fetcher:
             self.touch(stream_id)
 
     async def close(self) -> None:
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -168,6 +180,7 @@ class Fetcher:
             self._last_failure = ""
             self._heard_at_us = self._monotonic_clock()
             self._dropped.clear()
+            self._retries.clear()
             self._dirty = dict.fromkeys(self._following)
             self._connection = connection
             self._send_positions()
@@ -278,6 +291,7 @@ class Fetcher:
         self._refused.pop(part.stream_id, None)
         if isinstance(step, Ignore):
             return
+        self._retries.forget(part.stream_id)
         is_online_again = was_offline and not replica.log.offline_reason
         if isinstance(step, Append) and not (
             step.has_records or replica.must_confirm_flush or is_online_again
@@ -308,7 +322,24 @@ class Fetcher:
         self._retry_later(replica.stream.id, FULL_RETRY_SECONDS)
 
     def _retry_later(self, stream_id: int, seconds: float) -> None:
-        self._loop.call_later(seconds, self.request_again, stream_id)
+        self._retries.refused(stream_id, self._loop.time(), seconds)
+        self._set_retry_timer()
+
+    def _set_retry_timer(self) -> None:
+        due = self._retries.next_due
+        if due is None:
+            return
+        if self._retry_timer is not None:
+            if self._retry_timer.when() <= due:
+                return
+            self._retry_timer.cancel()
+        self._retry_timer = self._loop.call_at(due, self._retry)
+
+    def _retry(self) -> None:
+        self._retry_timer = None
+        for stream_id in self._retries.due(self._loop.time()):
+            self.request_again(stream_id)
+        self._set_retry_timer()
 
     async def _watch(self) -> None:
         """Report a silent leader, with or without a connection, and close the connection. Send
@@ -317,7 +348,9 @@ class Fetcher:
         while True:
             sent = self._frames_sent
             await asyncio.sleep(SILENCE_MAX_US / 1e6 / WATCHES_PER_SILENCE)
-            self._dirty.update(self._out_of_sync)
+            for stream_id in self._out_of_sync:
+                if not self._retries.waits(stream_id):
+                    self._dirty[stream_id] = None
             self._send_positions(keep_alive=self._frames_sent == sent)
             now_us = self._monotonic_clock()
             connection = self._connection

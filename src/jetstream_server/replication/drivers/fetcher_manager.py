@@ -9,6 +9,7 @@ import structlog
 
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import BootUs, NodeId
+from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.commands import ConfirmFlush, ReportLeader
@@ -115,7 +116,7 @@ class FetcherManager(RoleListener):
                 )
 
     def _propose(self, command: ConfirmFlush | ReportLeader) -> None:
-        task = asyncio.get_running_loop().create_task(self._try(command))
+        task = run_in_background(self._try(command), "proposal of a follower")
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 

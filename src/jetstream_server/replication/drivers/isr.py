@@ -122,7 +122,7 @@ class IsrDriver(RoleListener):
         change = replica.propose(now_us)
         if change is None:
             return
-        task = asyncio.get_running_loop().create_task(self._propose(replica, change))
+        task = run_in_background(self._propose(replica, change), "proposal of an ISR")
         self._proposals[stream_id] = task
         task.add_done_callback(lambda _: self._proposals.pop(stream_id, None))
 

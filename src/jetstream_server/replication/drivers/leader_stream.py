@@ -134,6 +134,7 @@ class LeaderStream(Copier):
     async def run(self) -> None:
         self._replicas.add_progress_listener(self)
         keeping_alive = self._loop.create_task(self._keep_alive())
+        keeping_alive.add_done_callback(self._keep_alives_ended)
         try:
             await self._socket.read_each(Kind.POSITIONS, pb.Positions, self._take)
         finally:
@@ -294,6 +295,14 @@ class LeaderStream(Copier):
             self._silent_ticks += 1
             if self._silent_ticks >= KEEP_ALIVE_TICKS:
                 self._send_answers(keep_alive=True)
+
+    def _keep_alives_ended(self, task: asyncio.Task[None]) -> None:
+        """If they failed, end the connection too: the follower would take this node for silent."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            context = {"message": "keep-alives to a follower failed", "exception": error}
+            self._loop.call_exception_handler(context)
+            self._socket.shut_down()
 
     def _frame(self) -> tuple[pb.Records, list[LogSlice]]:
         """Answers for some of the streams that are ready."""

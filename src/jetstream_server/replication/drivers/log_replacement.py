@@ -98,7 +98,7 @@ class LogReplacement(RoleListener):
     def _distrust(self, replica: Replica) -> None:
         """Propose until the metadata shows it: the command may be refused or lost."""
         if replica not in self._distrusting:
-            task = asyncio.get_running_loop().create_task(self._propose(replica))
+            task = run_in_background(self._propose(replica), "distrust of a replica")
             self._distrusting[replica] = task
             task.add_done_callback(lambda _: self._distrusting.pop(replica, None))
 

@@ -60,7 +60,11 @@ _GAUGES = (
     _Number("log_bytes", "Bytes in all logs", lambda s: s.streams.log_bytes),
     _Number("log_segments", "Segments of all logs", lambda s: s.streams.segments),
     _Number("pending_acks", "Acknowledgements that wait for a commit", lambda s: s.pending_acks),
-    _Number("uncommitted_bytes", "Bytes of batches whose acks wait for a commit", lambda s: s.uncommitted_bytes),
+    _Number(
+        "uncommitted_bytes",
+        "Of batches whose acks wait for a commit",
+        lambda s: s.uncommitted_bytes,
+    ),
     _Number("cursors", "Cursors kept, from the node that leads them", lambda s: s.cursors),
     _Number("waiting_fetches", "Long polls, over both ports", lambda s: s.waiting_fetches),
     _Number("data_plane_connections", "Open connections", lambda s: s.data_plane_connections),
