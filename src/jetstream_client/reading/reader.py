@@ -136,14 +136,19 @@ class Reader:
         few = max_messages is not None and max_messages <= _FEW_MESSAGES
         answer_bytes = _FEW_BYTES if few else _ANSWER_BYTES
         ref = wire.to_ref(stream)
-        try:
-            await self._fill(collector, ref, max_wait, max_bytes, answer_bytes, read_from=read_from)
-        except OffsetOutOfRangeError as error:
-            if isinstance(position, int) or last_epoch >= 0 or collector.next_offset > offset:
-                raise
-            # Retention was quicker than this fetch: the first record is a later one now.
-            collector.next_offset = max(error.log_start_offset, offset)
-            await self._fill(collector, ref, max_wait, max_bytes, answer_bytes, read_from=read_from)
+        may_be_later = not isinstance(position, int) and last_epoch < 0
+        while True:
+            try:
+                await self._fill(
+                    collector, ref, max_wait, max_bytes, answer_bytes, read_from=read_from
+                )
+                break
+            except OffsetOutOfRangeError as error:
+                if not may_be_later or error.log_start_offset <= collector.next_offset:
+                    raise
+                # Retention was quicker than this fetch, and may be once more: the first record is
+                # a later one now.
+                collector.next_offset = error.log_start_offset
         return collector.messages()
 
     async def _fill(
@@ -175,7 +180,7 @@ class Reader:
                 count = await self._fetch_once(
                     ref, collector, sizer.next_bytes(), wait, read_from, within
                 )
-            except (CorruptBatchError, RecordsDamagedError):
+            except (CorruptBatchError, OffsetOutOfRangeError, RecordsDamagedError):
                 if not collector.length_bytes:
                     raise
                 break  # The records before are good; the next read raises.

@@ -17,8 +17,10 @@ from jetstream_client.reading.messages import MessageCollector
 from jetstream_client.reading.reader import FetchSizer, Reader
 from jetstream_client.transport.data_connection import Fetched
 from jetstream_client.values.positions import At, Last
+from jetstream_protocol.batch import encode
 from jetstream_protocol.generated import api_pb2, common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_protocol.types import WallUs
 from tests.support.loops import on_loop
 
 LEADERS = {"a": "node-1:1", "b": "node-2:2", "c": "node-3:3"}
@@ -208,3 +210,51 @@ def test_not_much_more_is_asked_for_than_the_range_has_left() -> None:
     done = portions(end=11_000)
     arrives(done, MIB, 0.01, to=11_000)
     assert done.next_bytes() > 0
+
+
+class Retained:
+    """A data plane whose log begins at later and later offsets; one record fits into an answer."""
+
+    def __init__(self, starts: list[int]) -> None:
+        self._starts = starts
+
+    async def fetch(self, request: Any, read_from: str, timeout: float) -> Fetched:
+        start = self._starts.pop(0) if len(self._starts) > 1 else self._starts[0]
+        if request.offset < start:
+            raise OffsetOutOfRangeError("gone", start, 100)
+        encoded = encode([b"x" * 100], b"a")
+        encoded.stamp(request.offset, 1, WallUs(1))
+        head = pb.DataFetchResponse(stream_id=1, log_start_offset=start, high_watermark=100)
+        return Fetched(head, encoded.to_bytes())
+
+
+class Named:
+    async def name_of(self, stream: str) -> str:
+        return stream
+
+
+def retained(starts: list[int]) -> Reader:
+    streams: Any = Named()
+    data: Any = Retained(starts)
+    control: Any = LeaderlessCluster()
+    return Reader(streams, data, control, 0.3)
+
+
+@on_loop
+async def test_a_fetch_from_the_earliest_record_follows_retention_however_often_it_is_faster() -> (
+    None
+):
+    for starts in [5], [5, 8, 13, 21], [4, 6, 50, 99]:
+        first = starts[-1]
+        reader = retained(starts)
+        messages = await reader.fetch("a", "earliest", max_messages=1)
+        assert messages.offsets() == [first]
+    with pytest.raises(OffsetOutOfRangeError):
+        await retained([5]).fetch("a", 3)
+
+
+@on_loop
+async def test_what_a_fetch_has_is_returned_when_retention_removes_the_next_record() -> None:
+    for position in (3, "earliest"):
+        messages = await retained([3, 3, 40]).fetch("a", position, max_messages=10)
+        assert messages.offsets() == [3, 4]
