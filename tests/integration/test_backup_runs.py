@@ -56,6 +56,23 @@ def advance(offsets):
 with Client(server) as client:
     back_up(client, stream, Path(folder), advance)
 """
+_LISTENED = """
+import os, signal, sys
+from contextlib import nullcontext
+from pathlib import Path
+from jetstream_client import Client
+from jetstream_client.migration.restore import restore
+
+server, folder, name = sys.argv[1:]
+
+class Killed(Client):
+    def alter_stream(self, *arguments, **options):
+        super().alter_stream(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with Killed(server) as client:
+    restore(client, Path(folder), name, lambda _, what: nullcontext(print), subject=name)
+"""
 _SOME = [b"%d" % number for number in range(20)]
 _LARGE = [b"%d" % number * 300_000 for number in range(10, 20)]
 """6 MB: what two requests fetch."""
@@ -395,3 +412,26 @@ def test_records_that_cannot_be_restored_are_refused_when_they_are_backed_up(
         said = jetstream(server, "stream", "restore", str(folder), "old", "--subject", "old")
         assert "restores the one before, offsets 0 to 1" not in said, "nothing is left of it"
         assert (contents(folder), file.read_bytes()) == before
+
+
+def test_a_restore_that_was_killed_after_its_last_step_is_repeated_without_an_error(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    folder, file = tmp_path / "step", tmp_path / "step.parquet"
+    filled(client, "step", _SOME)
+    client.alter_stream("step", max_age=3_600)
+    for to in folder, file:
+        jetstream(server, "stream", "backup", "step", str(to))
+    run = [sys.executable, "-c", _LISTENED, server.grpc, str(folder), "stepped"]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL, done
+    again = ("stepped", "--subject", "stepped")
+    for each in folder, file:
+        assert "restored stepped: 20 rec" in jetstream(
+            server, "stream", "restore", str(each), *again
+        )
+    client.publish("stepped", b"since then")
+    assert "restored stepped: 20 rec" in jetstream(server, "stream", "restore", str(folder), *again)
+    client.purge_stream("stepped", 5)
+    said = jetstream(server, "stream", "restore", str(folder), *again, code=1)
+    assert "exists already" in said, "it does not hold the backup"

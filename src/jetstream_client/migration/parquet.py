@@ -42,6 +42,7 @@ from jetstream_client.migration.restore import (
     differs,
     finish,
     listen,
+    restored_before,
     told_what_is_left,
 )
 from jetstream_client.migration.restore_writer import RestoreWriter, check_records
@@ -53,6 +54,7 @@ from jetstream_protocol.errors import (
     DivergedError,
     InvalidRequestError,
     PreconditionFailedError,
+    StreamExistsError,
     UnavailableError,
 )
 
@@ -206,7 +208,13 @@ def restore(
         )
     settings = {"replicas": manifest.replicas, **manifest.settings, **changed}
     subject = settings.pop("subject", None) or manifest.subject
-    stream, limits = begin_restoring(client, name or manifest.name, subject, settings)
+    try:
+        stream, limits = begin_restoring(client, name or manifest.name, subject, settings)
+    except StreamExistsError:
+        done = restored_before(client, manifest, name or manifest.name, subject, bar)
+        if done is None:
+            raise
+        return done
     writer = RestoreWriter(client, stream)
     with bar(manifest.records, "copying") as advance, told_what_is_left(stream):
         for records in read(path, Defaults(manifest.subject, 0)):

@@ -43,8 +43,9 @@ def restore(
     the last backup into the folder that has ended.
 
     changed: settings that differ from those of the backup. If a restore was interrupted, the same
-    call goes on where it stopped. Raises CorruptBatchError for a damaged backup, of which no
-    stream is made, and StreamExistsError for another stream of that name.
+    call goes on where it stopped, or only compares if it had done all. Raises CorruptBatchError for
+    a damaged backup, of which no stream is made, and StreamExistsError for another stream of that
+    name.
     """
     manifest = read_manifest(folder)
     if not manifest.is_restorable:
@@ -55,7 +56,13 @@ def restore(
         check_files(folder, manifest, advance)
     settings = {"replicas": manifest.replicas, **manifest.settings, **changed}
     subject = settings.pop("subject", None) or manifest.subject
-    stream, limits = begin_restoring(client, name or manifest.name, subject, settings)
+    try:
+        stream, limits = begin_restoring(client, name or manifest.name, subject, settings)
+    except StreamExistsError:
+        done = restored_before(client, manifest, name or manifest.name, subject, bar)
+        if done is None:
+            raise
+        return done
     writer = RestoreWriter(client, stream)
     whole = _WholeBatches(manifest)
     with bar(manifest.length, "copying") as advance, told_what_is_left(stream):
@@ -75,6 +82,35 @@ def restore(
     ):
         raise differs(stream.name, manifest.records, digest.count)
     return listen(client, stream, limits), digest
+
+
+def restored_before(
+    client: Client, manifest: Manifest, name: str, subject: str, bar: Bar
+) -> tuple[Stream, RecordDigest] | None:
+    """The stream of that name and subject, if it was made of this backup: a restore was interrupted
+    after its last step, or is repeated. None: it may be another one."""
+    found = [
+        each
+        for each in client.list_streams()
+        if (each.name, each.subject, each.restoring) == (name, subject, False)
+    ]
+    if not found or not manifest.digest:
+        return None
+    is_source = found[0].id == manifest.stream_id
+    if is_source and client.describe_cluster().cluster_id == manifest.cluster_id:
+        return None
+    start_offset, end_offset = manifest.bounds
+    if client.offset_at(found[0], "earliest") != start_offset:
+        return None
+    digest, held = RecordDigest(), records_of(client, found[0], start_offset)
+    with bar(manifest.length, "comparing") as advance:
+        for records in followed(held, manifest.bounds, advance):
+            if records and records.offsets[0] >= end_offset:
+                break  # It listens to its subject since then.
+            digest.add(records.where(lambda offset: start_offset <= offset < end_offset))
+    if (digest.count, digest.hexdigest()) != (manifest.records, manifest.digest):
+        return None
+    return found[0], digest
 
 
 class _WholeBatches:
