@@ -432,6 +432,6 @@ def test_a_restore_that_was_killed_after_its_last_step_is_repeated_without_an_er
         )
     client.publish("stepped", b"since then")
     assert "restored stepped: 20 rec" in jetstream(server, "stream", "restore", str(folder), *again)
-    client.purge_stream("stepped", 5)
+    client.purge_stream("stepped")
     said = jetstream(server, "stream", "restore", str(folder), *again, code=1)
     assert "exists already" in said, "it does not hold the backup"

@@ -15,6 +15,7 @@ from jetstream_client import (
     StreamExistsError,
     StreamNotFoundError,
 )
+from jetstream_client.transport.streams import Streams
 from tests.support.loops import on_loop
 from tests.support.server import ServerProcess
 
@@ -147,3 +148,21 @@ def test_both_clients_have_the_same_methods() -> None:
     ours, theirs = public(Client), public(AsyncClient)
     ours["aclose"] = ours.pop("close")
     assert ours == theirs
+
+
+def test_what_changes_one_stream_does_not_list_all(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_stream("one-of-many", "one.of.many")
+
+    def no_list(*_: object, **__: object) -> None:
+        raise AssertionError("all streams are listed")
+
+    monkeypatch.setattr(Streams, "find", no_list)
+    client.pause_stream("one-of-many")
+    client.resume_stream("one-of-many@one.of.many")
+    client.set_stream_readonly("one-of-many", True)
+    client.set_stream_readonly("one-of-many", False)
+    client.alter_stream("one-of-many", max_age=60)
+    client.purge_stream("one-of-many")
+    client.delete_stream("one-of-many")

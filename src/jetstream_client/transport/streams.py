@@ -277,8 +277,14 @@ class Streams:
         return int(answer.next_offset)
 
     async def _registered(self, stream: StreamLike) -> Stream:
-        """As the registry has it. Unlike `describe` this needs no leader that is alive."""
+        """As the registry has it. Unlike `describe` this needs no leader that is alive. All streams
+        are looked at only to say what is wrong with a name."""
         ref = wire.to_ref(stream)
+        try:
+            return await self.registered(ref, self._control.timeout)
+        except JetstreamError as error:
+            if error.retriable:
+                raise
         streams = await self.find(internal=True)
         found = [
             each
