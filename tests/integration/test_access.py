@@ -199,6 +199,7 @@ RIGHTS: dict[str, Callable[[Client], object]] = {
     "describe": lambda client: client.describe_stream("mine"),
     "alter": lambda client: client.alter_stream("mine", max_messages=10),
     "read": lambda client: client.fetch("mine"),
+    "commit": lambda client: client.commit_cursor("mine", "mine", 0),
     "purge": lambda client: client.purge_stream("mine"),
     "delete": lambda client: client.delete_stream("mine"),
     "cluster_alter": lambda client: client.drain_node(0, undo=True),
@@ -209,6 +210,8 @@ RIGHTS: dict[str, Callable[[Client], object]] = {
 def test_every_right_lets_do_just_what_it_says(admin: Client, user: Client, principal: str) -> None:
     assert {*RIGHTS, "cluster_describe"} == {*STREAM_OPERATIONS, *CLUSTER_OPERATIONS}
     for operation, act in RIGHTS.items():
+        if operation == "commit":  # Whoever does not read has no position, either.
+            admin.add_acl(principal, "read", stream="mine", subject="mine.>")
         with pytest.raises(PermissionDeniedError, match=f"`{operation}`.*acl add {principal}"):
             act(user)
         where = {} if "_" in operation else {"stream": "mine", "subject": "mine.>"}
@@ -481,7 +484,7 @@ def test_the_api_of_the_console_lets_do_what_grpc_does_and_no_more(
     assert asked("cluster", bearer) == 200
     assert asked("streams/orders/messages", bearer) in (403, 404)
     assert asked("nodes/0/drain", bearer, b'{"draining": true}') == 403
-    admin.add_acl(principal, ["read", "describe"], stream="orders", subject="orders.>")
+    admin.add_acl(principal, ["read", "commit"], stream="orders", subject="orders.>")
     assert asked("streams/orders/messages", bearer) == 200
     assert asked("streams/secret/messages", bearer) in (403, 404)
     assert asked("streams/orders/alter", bearer, b'{"config": {"max_bytes": "9"}}') == 403
@@ -552,7 +555,7 @@ def test_a_consumer_group_is_for_those_who_may_read_all_of_its_streams(
 ) -> None:
     for number in range(2):
         admin.create_stream(f"jobs-{number}", "jobs.>", group="jobs")
-    admin.add_acl(principal, "read", stream="jobs-0", subject="jobs.>")
+    admin.add_acl(principal, ["read", "commit"], stream="jobs-0", subject="jobs.>")
     told = []
     for source in ("jobs", "missing"):
         with pytest.raises(PermissionDeniedError) as found:
@@ -561,7 +564,7 @@ def test_a_consumer_group_is_for_those_who_may_read_all_of_its_streams(
     assert told[0] == told[1]
     with admin.consume_group("jobs", "workers", session_timeout=1.0):
         assert user.list_groups() == []
-        admin.add_acl(principal, "read", stream="jobs-1", subject="jobs.>")
+        admin.add_acl(principal, ["read", "commit"], stream="jobs-1", subject="jobs.>")
         with user.consume_group("jobs", "workers", session_timeout=1.0):
             assert [group.name for group in user.list_groups()] == ["workers"]
     for number in range(2):

@@ -108,7 +108,7 @@ def test_a_principal_creates_so_many_cursors_and_others_may_move_them(
     with server.client() as admin:
         keeper = admin.create_token("user:keeper").text
         mover = admin.create_token("user:mover").text
-        admin.add_acl("*", "read", stream="orders", subject=">")
+        admin.add_acl("*", ["read", "commit"], stream="orders", subject=">")
         before = counted(server, "jetstream_quota_refusals_total")
     with server.client(keeper) as client, server.client(mover) as other:
         for name in ("one", "two"):
@@ -140,7 +140,7 @@ def test_a_principal_creates_so_many_cursors_and_others_may_move_them(
 def test_a_principal_begins_so_many_consumer_groups(server: SecuredServer) -> None:
     with server.client() as admin:
         token = admin.create_token("user:grouped").text
-        admin.add_acl("user:grouped", "read", stream="orders", subject="orders")
+        admin.add_acl("user:grouped", ["read", "commit"], stream="orders", subject="orders")
     with server.client(token) as client:
         with client.consume_group("orders", "first") as first:
             next(iter(first))

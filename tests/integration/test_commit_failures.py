@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
             admin.create_stream("orders", "orders", group="all")
             with admin.publisher("orders") as publisher:
                 publisher.publish_many([b"%d" % number for number in range(10)])
-            admin.add_acl("*", "read", stream="orders", subject=">")
+            admin.add_acl("*", ["read", "commit"], stream="orders", subject=">")
         yield running
 
 

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from examples.cluster.local import LocalCluster
-from jetstream_client import Client, PreconditionFailedError
+from jetstream_client import Client, PermissionDeniedError, PreconditionFailedError
 from jetstream_client.cli.exits import Exit
 from tests.support import command
 from tests.support.cluster import TestCluster
 from tests.support.load import Load
 from tests.vectors.releases import unpacked
+
+from .test_access_cluster import administrator, switch_on
 
 RELEASE = "0.2.0-level-4"
 NEW = LocalCluster.server
@@ -93,6 +95,56 @@ def test_software_of_the_release_before_and_of_today_work_together(tmp_path: Pat
         cluster.cluster.server = NEW
         cluster.restart(2)
         cluster.wait_for("the cluster is healthy", lambda: is_healthy(cluster))
+
+
+def test_whoever_moved_cursors_by_the_right_to_read_goes_on_after_the_update(
+    tmp_path: Path,
+) -> None:
+    with old_cluster(tmp_path) as (cluster, _):
+        switch_on(cluster)
+        for node in cluster.nodes:
+            cluster.stop(node)
+            cluster.restart(node)
+        with Client(cluster.servers, token=administrator(cluster), timeout=20) as admin:
+            admin.create_stream("orders", "orders", replicas=3)
+            admin.publish("orders", b"0")
+            rule = admin.add_acl("user:app", "read", stream="orders", subject="orders")
+            app = admin.create_token("user:app").text
+            for node in cluster.nodes:
+                change_of(cluster, admin, node)
+                for address in cluster.cluster.grpc_addresses:
+                    with Client(address, token=app, timeout=20) as client:
+                        client.commit_cursor("app", "orders", node)
+                        client.consume_group("orders", "group", session_timeout=1.0).close()
+            cluster.wait_for(
+                "the level is raised",
+                lambda: rules_of(admin)[rule.id] == ("read", "commit"),
+            )
+            with Client(cluster.servers, token=app, timeout=20) as client:
+                client.commit_cursor("app", "orders", 7)
+            admin.add_acl("user:late", "read", stream="orders", subject="orders")
+            late = admin.create_token("user:late").text
+            with (
+                Client(cluster.servers, token=late, timeout=20) as client,
+                pytest.raises(PermissionDeniedError, match="`commit`"),
+            ):
+                client.commit_cursor("app", "orders", 0)
+
+
+def change_of(cluster: TestCluster, admin: Client, node: int) -> None:
+    """`change` to the new software, of a cluster with security on."""
+    cluster.wait_for("all are in sync", lambda: in_sync(admin) == cluster.nodes)
+    cluster.stop(node)
+    cluster.cluster.server = NEW
+    cluster.restart(node)
+
+
+def in_sync(admin: Client) -> list[int]:
+    return sorted(admin.describe_stream("orders").isr)
+
+
+def rules_of(admin: Client) -> dict[int, tuple[str, ...]]:
+    return {rule.id: rule.operations for rule in admin.list_acls()}
 
 
 def limited(client: Client) -> int:

@@ -60,7 +60,7 @@ def reader(admin: Client) -> Reader:
 
 def reader_of(admin: Client, lifetime: float | None = None) -> Reader:
     principal = f"user:w{next(NAMES)}"
-    rule = admin.add_acl(principal, "read", stream="quiet", subject="quiet.>")
+    rule = admin.add_acl(principal, ["read", "commit"], stream="quiet", subject="quiet.>")
     made = admin.create_token(principal, lifetime=lifetime)
     return Reader(principal, made, rule.id, [("authorization", f"Bearer {made.text}")])
 

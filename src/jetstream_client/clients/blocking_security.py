@@ -40,18 +40,22 @@ class SecurityMethods:
         allow: bool = True,
         stream: str | None = None,
         subject: str | None = None,
+        cursor: str | None = None,
     ) -> AclRule:
         """Allow (or with `allow=False` deny) a principal some operations. A deny rule wins over an
         allow rule.
 
         principal: `user:NAME`, or `*` for all. stream: a pattern of stream names, in which `*`
         stands for any characters. subject: a NATS pattern that must cover the stream's subject, `>`
-        for all; a rule that allows `read` or `create` needs one. Without stream and subject the
-        rule is for the cluster. Returns the rule; an equal rule that exists already is returned as
+        for all; a rule that allows `read` or `create` needs one. cursor: a pattern of names of
+        cursors and consumer groups, to which `commit` is limited. Without all three the rule is for
+        the cluster. Returns the rule; an equal rule that exists already is returned as
         it is.
         """
         return self._thread.run(
-            self._client.add_acl(principal, operations, allow=allow, stream=stream, subject=subject)
+            self._client.add_acl(
+                principal, operations, allow=allow, stream=stream, subject=subject, cursor=cursor
+            )
         )
 
     def list_acls(self, principal: str | None = None) -> list[AclRule]:
@@ -69,12 +73,16 @@ class SecurityMethods:
         stream: str | None = None,
         subject: str | None = None,
         principal: str | None = None,
+        cursor: str | None = None,
     ) -> AclDecision:
         """Say whether a principal may do an operation, and which rule decides. Does nothing else.
 
         stream: without it the operation is on the cluster. subject: without it, the subject of the
-        stream of this name. principal: by default the caller.
+        stream of this name. principal: by default the caller. cursor: the cursor or consumer group
+        that `commit` is about.
         """
         return self._thread.run(
-            self._client.test_acl(operation, stream=stream, subject=subject, principal=principal)
+            self._client.test_acl(
+                operation, stream=stream, subject=subject, principal=principal, cursor=cursor
+            )
         )

@@ -213,6 +213,7 @@ def cursor_of(cursor: pb.Cursor) -> Cursor:
         metadata=cursor.metadata,
         revision=cursor.revision,
         stream_id_now=cursor.stream_id_now or None,
+        creator=cursor.creator,
     )
 
 

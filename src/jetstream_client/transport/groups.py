@@ -79,4 +79,5 @@ def _group(group: pb.ConsumerGroup) -> ConsumerGroup:
         members=members,
         streams=tuple(share.stream_id for share in group.shares),
         is_settled=all(share.owner == share.target for share in group.shares),
+        creator=group.creator,
     )

@@ -63,10 +63,11 @@ class Security:
         allow: bool,
         stream: str | None,
         subject: str | None,
+        cursor: str | None,
     ) -> AclRule:
         check_text("the principal", principal)
         names = [operations] if isinstance(operations, str) else list(operations)
-        if subject is not None and stream is None:
+        if stream is None and (subject is not None or cursor is not None):
             stream = "*"
         rule = pb.AclRule(
             principal=principal,
@@ -74,6 +75,7 @@ class Security:
             allow=allow,
             stream=stream or "",
             subject=subject or "",
+            cursor=cursor or "",
         )
         answer = await self._control.call(
             lambda stubs: stubs.security.AddAcl,
@@ -103,12 +105,16 @@ class Security:
         )
 
     async def test_acl(
-        self, operation: str, *, stream: str, subject: str, principal: str
+        self, operation: str, *, stream: str, subject: str, principal: str, cursor: str
     ) -> AclDecision:
         answer = await self._control.call(
             lambda stubs: stubs.security.TestAcl,
             pb.TestAclRequest(
-                principal=principal, operation=operation, stream=stream, subject=subject
+                principal=principal,
+                operation=operation,
+                stream=stream,
+                subject=subject,
+                cursor=cursor,
             ),
             pb.TestAclResponse,
             what="testing the ACL rules",
@@ -128,5 +134,11 @@ def _token_of(token: pb.Token) -> Token:
 
 def _rule_of(rule: pb.AclRule) -> AclRule:
     return AclRule(
-        rule.id, rule.principal, tuple(rule.operations), rule.allow, rule.stream, rule.subject
+        rule.id,
+        rule.principal,
+        tuple(rule.operations),
+        rule.allow,
+        rule.stream,
+        rule.subject,
+        rule.cursor,
     )

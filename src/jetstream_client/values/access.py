@@ -14,6 +14,7 @@ Operation: TypeAlias = Literal[
     "delete",
     "purge",
     "read",
+    "commit",
     "cluster_describe",
     "cluster_alter",
     "security_alter",
@@ -42,7 +43,8 @@ class NewToken:
 @dataclass(frozen=True, slots=True)
 class AclRule:
     """An ACL rule. principal: `user:NAME`, or `*` for all. stream: a pattern of names, in which `*`
-    stands for any characters; subject: a NATS pattern. A rule for the cluster has neither."""
+    stands for any characters; subject: a NATS pattern. A rule for the cluster has neither. cursor:
+    a pattern of names of cursors and consumer groups, for `commit`; "" is all of them."""
 
     id: int
     principal: str
@@ -50,6 +52,7 @@ class AclRule:
     allow: bool
     stream: str = ""
     subject: str = ""
+    cursor: str = ""
 
 
 @dataclass(frozen=True, slots=True)

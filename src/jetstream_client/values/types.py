@@ -302,7 +302,8 @@ class Cursor:
     next record to read. last_epoch: leader epoch of the record before it, -1 if it is not known.
     owner: the client that committed it, by the name that it gives itself. metadata: text stored
     with it. revision: grows with every commit. stream_id_now: the id of the stream that has that
-    name and subject now, None: there is none.
+    name and subject now, None: there is none. creator: the principal that made the cursor, "" if
+    security was off.
     """
 
     name: str
@@ -315,6 +316,7 @@ class Cursor:
     metadata: str
     revision: int
     stream_id_now: int | None
+    creator: str = ""
 
     @property
     def is_current(self) -> bool:
@@ -353,7 +355,8 @@ class GroupMember:
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
     """A consumer group. source: the group of streams, or the stream, that it reads; streams: their
-    ids. is_settled: no stream is moving from one member to another."""
+    ids. is_settled: no stream is moving from one member to another. creator: the principal of its
+    first member, "" if security was off."""
 
     name: str
     source: str
@@ -361,6 +364,7 @@ class ConsumerGroup:
     members: tuple[GroupMember, ...]
     streams: tuple[int, ...]
     is_settled: bool
+    creator: str = ""
 
 
 @dataclass(frozen=True, slots=True)

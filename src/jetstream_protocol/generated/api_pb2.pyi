@@ -866,20 +866,22 @@ class RevokeTokenResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class AclRule(_message.Message):
-    __slots__ = ("id", "principal", "operations", "allow", "stream", "subject")
+    __slots__ = ("id", "principal", "operations", "allow", "stream", "subject", "cursor")
     ID_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     ALLOW_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     id: int
     principal: str
     operations: _containers.RepeatedScalarFieldContainer[str]
     allow: bool
     stream: str
     subject: str
-    def __init__(self, id: _Optional[int] = ..., principal: _Optional[str] = ..., operations: _Optional[_Iterable[str]] = ..., allow: _Optional[bool] = ..., stream: _Optional[str] = ..., subject: _Optional[str] = ...) -> None: ...
+    cursor: str
+    def __init__(self, id: _Optional[int] = ..., principal: _Optional[str] = ..., operations: _Optional[_Iterable[str]] = ..., allow: _Optional[bool] = ..., stream: _Optional[str] = ..., subject: _Optional[str] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class AddAclRequest(_message.Message):
     __slots__ = ("rule",)
@@ -918,16 +920,18 @@ class RemoveAclResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class TestAclRequest(_message.Message):
-    __slots__ = ("principal", "operation", "stream", "subject")
+    __slots__ = ("principal", "operation", "stream", "subject", "cursor")
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     principal: str
     operation: str
     stream: str
     subject: str
-    def __init__(self, principal: _Optional[str] = ..., operation: _Optional[str] = ..., stream: _Optional[str] = ..., subject: _Optional[str] = ...) -> None: ...
+    cursor: str
+    def __init__(self, principal: _Optional[str] = ..., operation: _Optional[str] = ..., stream: _Optional[str] = ..., subject: _Optional[str] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class TestAclResponse(_message.Message):
     __slots__ = ("allowed", "rule", "security_off")

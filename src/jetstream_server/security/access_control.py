@@ -94,7 +94,7 @@ class AccessControl:
         self._incarnation = incarnation
         self._used_proofs = node_proof.UsedProofs()
         self._decided_for = state()
-        self._decisions: dict[tuple[str, Operation, int], bool] = {}
+        self._decisions: dict[tuple[str, Operation, int, str], bool] = {}
         self._permitted: set[tuple[str, Operation, int]] = set()
         self._next_expiry: int | None = None
         self.generation = 0
@@ -259,21 +259,26 @@ class AccessControl:
         return self.enabled and not identity.is_node
 
     def allows(
-        self, identity: Identity, operation: Operation, stream: NamedStream | None = None
+        self,
+        identity: Identity,
+        operation: Operation,
+        stream: NamedStream | None = None,
+        cursor: str = "",
     ) -> bool:
-        """Whether the principal may do it to the stream, or to the cluster if `stream` is None."""
+        """Whether the principal may do it to the stream, or to the cluster if `stream` is None.
+        cursor: the one, or the consumer group, that `commit` is about."""
         if not self.enabled:
             return True
         state = self._state()
         if state is not self._decided_for or len(self._decisions) > DECISIONS_MAX:
             self._decisions.clear()
             self._decided_for = state
-        key = identity.principal, operation, -1 if stream is None else stream.id
+        key = identity.principal, operation, -1 if stream is None else stream.id, cursor
         decision = self._decisions.get(key)
         if decision is None:
-            rules = state.rules_of(identity.principal)
+            rules, decided = state.rules_of(identity.principal), state.effective(operation)
             name, subject = ("", "") if stream is None else (stream.name, stream.subject)
-            decision = self._decisions[key] = decide(rules, operation, name, subject)
+            decision = self._decisions[key] = decide(rules, decided, name, subject, cursor)
         return decision
 
     def permits(self, identity: Identity, operation: Operation, stream: NamedStream) -> bool:
@@ -344,12 +349,14 @@ class AccessControl:
                 self.changed()
 
     def allows_named(
-        self, identity: Identity, operation: Operation, name: str, subject: str
+        self, identity: Identity, operation: Operation, name: str, subject: str, cursor: str = ""
     ) -> bool:
-        """Whether the principal may do it to a stream of that name on that subject. The stream need
-        not exist."""
-        rules = self._state().rules_of(identity.principal)
-        return not self.enabled or decide(rules, operation, name, subject)
+        """`allows` for a stream of that name on that subject. The stream need not exist."""
+        if not self.enabled:
+            return True
+        state = self._state()
+        rules, decided = state.rules_of(identity.principal), state.effective(operation)
+        return decide(rules, decided, name, subject, cursor)
 
     def may_exist(self, identity: Identity, operation: Operation, name: str) -> bool:
         """Whether a stream of that name could exist to which the principal may do it."""
@@ -385,17 +392,20 @@ class AccessControl:
         operation: Operation,
         resource: str,
         refusals: Refusals | None = None,
+        cursor: str = "",
     ) -> PermissionDeniedError:
         """Note a refusal in the audit log, and return the error to raise. resource: as the caller
-        knows it. refusals: those of its request; None: the request names nothing else."""
+        knows it. refusals: those of its request; None: the request names nothing else. cursor: as
+        in `allows`."""
+        what = f"{cursor} in {resource}" if cursor else resource
         if refusals is None:
-            self.audit.refused(identity, operation, resource, "no right")
+            self.audit.refused(identity, operation, what, "no right")
         else:
-            refusals.add(resource)
+            refusals.add(what)
         return PermissionDeniedError(
-            f"{identity.principal} may not {_words(operation)} {resource}: it lacks the right "
+            f"{identity.principal} may not {_words(operation)} {what}: it lacks the right "
             f"`{operation}`, which a principal with `{Operation.SECURITY_ALTER}` can grant "
-            f"({_grant(identity, operation, resource)})"
+            f"({_grant(identity, operation, resource, cursor)})"
         )
 
     def denied_to_clients(self, identity: Identity, what: str) -> PermissionDeniedError:
@@ -412,12 +422,15 @@ class AccessControl:
 def _words(operation: Operation) -> str:
     if operation is Operation.SECURITY_ALTER:
         return "see or change the tokens and rules of"
+    if operation is Operation.COMMIT:
+        return "use the cursor or consumer group"
     return operation.partition("_")[2] if operation in CLUSTER_OPERATIONS else operation
 
 
-def _grant(identity: Identity, operation: Operation, resource: str) -> str:
+def _grant(identity: Identity, operation: Operation, resource: str, cursor: str) -> str:
     command = f"jetstream acl add {identity.principal} --allow {operation}"
     if operation in CLUSTER_OPERATIONS:
         return f"{command} --cluster"
     name, _, subject = resource.partition("@")
-    return f"{command} --stream {name} --subject '{subject or 'SUBJECT'}'"
+    limit = f" --cursor {cursor}" if cursor else ""
+    return f"{command} --stream {name} --subject '{subject or 'SUBJECT'}'{limit}"

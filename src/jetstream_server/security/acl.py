@@ -5,6 +5,9 @@ A stream rule has a pattern for names and one for subjects. An allow rule holds 
 name matches and whose subjects all match. A deny rule holds where the name matches and any of its
 subjects does.
 
+`commit` is about the cursors and consumer groups of a stream. A rule for it may have a pattern for
+their names as well.
+
 Deny wins. Without a rule that allows it, an operation is denied. A principal that may do anything
 with a stream may describe it, unless that is denied. Pure: depends only on the rules passed in.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -38,6 +41,7 @@ class Operation(StrEnum):
     DELETE = "delete"
     PURGE = "purge"
     READ = "read"
+    COMMIT = "commit"
     CLUSTER_DESCRIBE = "cluster_describe"
     CLUSTER_ALTER = "cluster_alter"
     SECURITY_ALTER = "security_alter"
@@ -51,6 +55,7 @@ CLUSTER_OPERATIONS = (
     Operation.SECURITY_ALTER,
 )
 STREAM_OPERATIONS = tuple(each for each in Operation if each not in CLUSTER_OPERATIONS)
+_EARLIER_OPERATIONS = tuple(each for each in STREAM_OPERATIONS if each != Operation.COMMIT)
 _NEEDS_SUBJECT = (ALL, Operation.CREATE, Operation.READ)
 
 
@@ -58,7 +63,8 @@ _NEEDS_SUBJECT = (ALL, Operation.CREATE, Operation.READ)
 class AclRule:
     """operations: of one kind of resource, or ("all",). stream: a pattern of names, in which `*`
     stands for any characters; "" in a rule for the cluster. subject: a NATS pattern; ""
-    likewise."""
+    likewise. cursor: a pattern of the names of cursors and consumer groups, for `commit` alone; ""
+    is all of them."""
 
     id: int
     principal: str
@@ -66,6 +72,7 @@ class AclRule:
     allow: bool
     stream: str = ""
     subject: str = ""
+    cursor: str = ""
 
     @property
     def is_for_cluster(self) -> bool:
@@ -73,14 +80,15 @@ class AclRule:
 
     def says(self) -> tuple[Any, ...]:
         """Everything but the id: rules with equal content count as one rule."""
-        return self.principal, self.operations, self.allow, self.stream, self.subject
+        return self.principal, self.operations, self.allow, self.stream, self.subject, self.cursor
 
-    def names(self, operation: Operation) -> bool:
-        """Whether the rule covers that operation."""
+    def names(self, operation: Operation, cursor: str = "") -> bool:
+        """Whether the rule covers that operation. cursor: the one that `commit` is about."""
         if self.is_for_cluster is not (operation in CLUSTER_OPERATIONS):
             return False
         if ALL in self.operations or operation in self.operations:
-            return True
+            is_limited = self.cursor and operation is Operation.COMMIT
+            return not is_limited or name_matches(self.cursor, cursor)
         return operation is Operation.DESCRIBE and self.allow
 
     def holds(self, name: str, subject: str) -> bool:
@@ -94,29 +102,46 @@ class AclRule:
         return subjects.overlaps(self.subject, subject)
 
     def to_row(self) -> list[Any]:
-        return [getattr(self, each.name) for each in fields(self)]
+        """The fields in their order. **safety** A cursor is left out while there is none: older
+        software reads the row."""
+        row = [getattr(self, each.name) for each in fields(self)]
+        return row if self.cursor else row[:-1]
 
     @classmethod
     def from_row(cls, row: list[Any]) -> AclRule:
-        rule_id, principal, operations, allow, stream, subject = row
-        return cls(rule_id, principal, tuple(operations), allow, stream, subject)
+        rule_id, principal, operations, *others = row
+        return cls(rule_id, principal, tuple(operations), *others)
+
+    def with_commit(self) -> AclRule:
+        """The rule as it must be for `commit` to be allowed where `read` was enough for it."""
+        if not self.allow or Operation.READ not in self.operations or ALL in self.operations:
+            return self
+        return replace(self, operations=(*self.operations, Operation.COMMIT.value))
 
 
 def decide(
-    rules: Iterable[AclRule], operation: Operation, name: str = "", subject: str = ""
+    rules: Iterable[AclRule],
+    operation: Operation,
+    name: str = "",
+    subject: str = "",
+    cursor: str = "",
 ) -> bool:
     """Whether the rules, all of the calling principal, allow it. name, subject: of the stream;
-    "" for an operation on the cluster."""
-    return deciding_rule(rules, operation, name, subject) is not None
+    "" for an operation on the cluster. cursor: the one that `commit` is about."""
+    return deciding_rule(rules, operation, name, subject, cursor) is not None
 
 
 def deciding_rule(
-    rules: Iterable[AclRule], operation: Operation, name: str = "", subject: str = ""
+    rules: Iterable[AclRule],
+    operation: Operation,
+    name: str = "",
+    subject: str = "",
+    cursor: str = "",
 ) -> AclRule | None:
     """The rule that allows it; None: a rule denies it, or none allows it."""
     allowing = None
     for rule in rules:
-        if rule.names(operation) and rule.holds(name, subject):
+        if rule.names(operation, cursor) and rule.holds(name, subject):
             if not rule.allow:
                 return None
             allowing = allowing or rule
@@ -124,11 +149,15 @@ def deciding_rule(
 
 
 def denying_rule(
-    rules: Iterable[AclRule], operation: Operation, name: str = "", subject: str = ""
+    rules: Iterable[AclRule],
+    operation: Operation,
+    name: str = "",
+    subject: str = "",
+    cursor: str = "",
 ) -> AclRule | None:
     """The rule that denies it; None: there is none."""
     for rule in rules:
-        if not rule.allow and rule.names(operation) and rule.holds(name, subject):
+        if not rule.allow and rule.names(operation, cursor) and rule.holds(name, subject):
             return rule
     return None
 
@@ -140,11 +169,13 @@ def may_exist(rules: Iterable[AclRule], operation: Operation, name: str) -> bool
     )
 
 
-def check_rule(rule: AclRule) -> None:
-    """Raise InvalidRequestError for a rule that makes no sense."""
+def check_rule(rule: AclRule, *, has_commit: bool = True) -> None:
+    """Raise InvalidRequestError for a rule that makes no sense. has_commit: as in SecurityState;
+    without, the words are those of older software."""
     if rule.principal != EVERYBODY:
         check_principal(rule.principal)
-    known = CLUSTER_OPERATIONS if rule.is_for_cluster else STREAM_OPERATIONS
+    of_streams = STREAM_OPERATIONS if has_commit else _EARLIER_OPERATIONS
+    known = CLUSTER_OPERATIONS if rule.is_for_cluster else of_streams
     if not rule.operations:
         raise InvalidRequestError(f"say which operations: {ALL}, or of {', '.join(known)}")
     for operation in rule.operations:
@@ -153,16 +184,24 @@ def check_rule(rule: AclRule) -> None:
             raise InvalidRequestError(
                 f"{operation!r} is not an operation on {where}: they are {ALL}, {', '.join(known)}"
             )
+    if rule.cursor and Operation.COMMIT not in rule.operations:
+        raise InvalidRequestError(f"a rule with cursors must name the operation {Operation.COMMIT}")
     if rule.is_for_cluster:
         if rule.subject:
             raise InvalidRequestError("a rule with a subject needs a stream pattern, such as '*'")
         return
-    if not _NAME_PATTERN.fullmatch(rule.stream):
+    _check_name_pattern("stream names", rule.stream)
+    if rule.cursor:
+        _check_name_pattern("names of cursors", rule.cursor)
+    subjects.check_pattern(rule.subject)
+
+
+def _check_name_pattern(what: str, pattern: str) -> None:
+    if not _NAME_PATTERN.fullmatch(pattern):
         raise InvalidRequestError(
-            f"invalid pattern of stream names {rule.stream!r}: use letters, digits, '_', '-', '.', "
+            f"invalid pattern of {what} {pattern!r}: use letters, digits, '_', '-', '.', "
             "and '*' for any characters"
         )
-    subjects.check_pattern(rule.subject)
 
 
 def check_subject_given(operations: Iterable[str], allow: bool, subject: str) -> None:

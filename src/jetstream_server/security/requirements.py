@@ -102,13 +102,14 @@ RPCS: dict[str, Requirement] = {
     "/jetstream.v1.Cluster/PrepareHandOver": BETWEEN_NODES,
     "/jetstream.v1.Cluster/StandBy": BETWEEN_NODES,
     "/jetstream.v1.Cluster/CancelStandBy": BETWEEN_NODES,
-    "/jetstream.v1.Cursors/CommitCursors": Requirement(Scope.EACH, Operation.READ, nodes=True),
+    # Cursors and consumer groups: `commit` for their name, and `read` on each of their streams.
+    "/jetstream.v1.Cursors/CommitCursors": Requirement(Scope.EACH, Operation.COMMIT, nodes=True),
     "/jetstream.v1.Cursors/ListCursors": Requirement(Scope.AUTHENTICATED, nodes=True),
     "/jetstream.v1.Cursors/DeleteCursor": Requirement(
-        Scope.EACH, Operation.READ, nodes=True, changes=True
+        Scope.EACH, Operation.COMMIT, nodes=True, changes=True
     ),
-    "/jetstream.v1.Groups/GroupHeartbeat": Requirement(Scope.EACH, Operation.READ, nodes=True),
-    "/jetstream.v1.Groups/LeaveGroup": Requirement(Scope.EACH, Operation.READ, nodes=True),
+    "/jetstream.v1.Groups/GroupHeartbeat": Requirement(Scope.EACH, Operation.COMMIT, nodes=True),
+    "/jetstream.v1.Groups/LeaveGroup": Requirement(Scope.EACH, Operation.COMMIT, nodes=True),
     "/jetstream.v1.Groups/ListGroups": Requirement(Scope.AUTHENTICATED, nodes=True),
     "/jetstream.v1.Security/CreateToken": _cluster(Operation.SECURITY_ALTER, changes=True),
     "/jetstream.v1.Security/ListTokens": _cluster(Operation.SECURITY_ALTER),

@@ -33,10 +33,12 @@ class Token:
 
 @dataclass(frozen=True)
 class SecurityState:
-    """Tokens and rules by id. Never changed in place."""
+    """Tokens and rules by id. Never changed in place. has_commit: whether `commit` is a right of
+    its own; before, it is a part of `read`."""
 
     tokens: Mapping[str, Token] = field(default_factory=dict)
     rules: Mapping[int, AclRule] = field(default_factory=dict)
+    has_commit: bool = False
     _by_principal: Mapping[str, tuple[AclRule, ...]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
@@ -52,6 +54,12 @@ class SecurityState:
         """The rules that apply to a principal: its own and those for every principal."""
         own = self._by_principal.get(principal, ())
         return own + self._by_principal.get(EVERYBODY, ())
+
+    def effective(self, operation: Operation) -> Operation:
+        """The operation by whose rules that one is decided."""
+        if operation is Operation.COMMIT and not self.has_commit:
+            return Operation.READ
+        return operation
 
     @property
     def administrators(self) -> list[str]:
@@ -77,10 +85,17 @@ class SecurityState:
         kept = {each: rule for each, rule in self.rules.items() if each != rule_id}
         return replace(self, rules=kept)
 
+    def with_commit(self) -> SecurityState:
+        """`commit` as a right of its own, which everybody has who had it as a part of `read`."""
+        rules = {rule_id: rule.with_commit() for rule_id, rule in self.rules.items()}
+        return replace(self, rules=rules, has_commit=True)
+
     def to_dict(self) -> dict[str, Any]:
+        """**safety** Before `commit` is a right of its own, older software writes the same."""
         return {
             "tokens": [token.to_dict() for token in self.tokens.values()],
             "rules": [rule.to_row() for rule in self.rules.values()],
+            **({"has_commit": True} if self.has_commit else {}),
         }
 
     @classmethod
@@ -89,4 +104,8 @@ class SecurityState:
         not such a state."""
         tokens = [Token(**each) for each in values["tokens"]]
         rules = [AclRule.from_row(row) for row in values["rules"]]
-        return cls({token.id: token for token in tokens}, {rule.id: rule for rule in rules})
+        return cls(
+            {token.id: token for token in tokens},
+            {rule.id: rule for rule in rules},
+            values.get("has_commit", False),
+        )

@@ -79,6 +79,21 @@ class StreamAccess:
         """Whether the caller may know that there is such a stream."""
         return self.control.allows(identity, Operation.DESCRIBE, stream)
 
+    def check_commit(
+        self,
+        identity: Identity,
+        stream: StreamMetadata,
+        cursor: str,
+        refusals: Refusals | None = None,
+    ) -> None:
+        """Raise PermissionDeniedError unless the caller, which may read the stream, may use the
+        cursor or consumer group of that name there. refusals: as in AccessControl.denied."""
+        access = self.control
+        if access.applies_to(identity) and not access.allows(
+            identity, Operation.COMMIT, stream, cursor
+        ):
+            raise access.denied(identity, Operation.COMMIT, stream.full_name, refusals, cursor)
+
     def check_new(self, identity: Identity, request: pb.CreateStreamRequest) -> int:
         """Raise PermissionDeniedError, or StreamExistsError without details, unless the caller may
         create the stream. Returns the revision for which that was decided; 0: the caller needs no

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,8 @@ from jetstream_protocol.types import WallUs
 from jetstream_server.metadata.state import security_commands
 from jetstream_server.metadata.state.changes import SecurityChanged
 from jetstream_server.metadata.state.commands import (
+    COMMIT_LEVEL,
+    FEATURE_LEVEL_MAX,
     AddAcl,
     BootstrapSecurity,
     CreateToken,
@@ -98,6 +101,67 @@ def test_a_rule_that_says_the_same_is_the_same() -> None:
     assert list(cluster.registry.security.rules) == [first["id"]]
     with pytest.raises(NotFoundError):
         cluster.do(RemoveAcl(rule_id=other["id"]))
+
+
+EARLIER = FeatureLevel(COMMIT_LEVEL - 1)
+COMMIT = replace(READ, operations=("commit",), cursor="billing-*")
+
+
+def at_level(level: FeatureLevel) -> Cluster:
+    """As long as nobody raises it: every node understands all."""
+    cluster = Cluster()
+    cluster.register(0, feature_level_max=FEATURE_LEVEL_MAX)
+    cluster.do(SetCluster(feature_level=level))
+    return cluster
+
+
+def test_older_software_s_words_for_what_it_does_not_know() -> None:
+    """Results are part of the state."""
+    cluster = at_level(EARLIER)
+    with pytest.raises(InvalidRequestError) as refused:
+        cluster.do(replace(COMMIT, cursor=""))
+    assert refused.value.message == (
+        "'commit' is not an operation on streams: they are all, create, describe, alter, delete, "
+        "purge, read"
+    )
+    with pytest.raises(InvalidRequestError, match="unknown fields 'cursor': written by newer"):
+        cluster.do(COMMIT)
+    cluster.do(READ)
+    assert b"commit" not in zlib.decompress(cluster.registry.snapshot())
+
+
+def test_commit_is_a_part_of_read_until_every_node_knows_it() -> None:
+    cluster = at_level(EARLIER)
+    rules = [cluster.do(READ)["id"], cluster.do(replace(READ, allow=False, stream="o2"))["id"]]
+    rules.append(cluster.do(replace(READ, operations=("all",), principal="user:y"))["id"])
+    state = cluster.registry.security
+    assert not state.has_commit
+    assert state.effective(Operation.COMMIT) is Operation.READ
+    cluster.do(SetCluster(feature_level=COMMIT_LEVEL))
+    assert SecurityChanged in map(type, cluster.changes)
+    state = cluster.registry.security
+    assert state.effective(Operation.COMMIT) is Operation.COMMIT
+    operations = [state.rules[rule_id].operations for rule_id in rules]
+    assert operations == [("read", "commit"), ("read",), ("all",)]
+    assert decide(state.rules_of("user:x"), Operation.COMMIT, "orders", "orders.a", "any")
+    # What somebody may read from now on has nothing to do with it.
+    cluster.do(replace(READ, principal="user:late"))
+    state = cluster.registry.security
+    assert not decide(state.rules_of("user:late"), Operation.COMMIT, "orders", "orders.a", "any")
+
+
+def test_a_rule_for_some_cursors_is_kept_and_is_not_the_one_for_all() -> None:
+    cluster = at_level(COMMIT_LEVEL)
+    first = cluster.do(COMMIT)
+    assert cluster.do(COMMIT)["id"] == first["id"]
+    assert cluster.do(replace(COMMIT, cursor=""))["id"] != first["id"]
+    assert cluster.registry.security.rules[first["id"]].cursor == "billing-*"
+    restored = Registry()
+    restored.restore(cluster.registry.snapshot())
+    assert restored.security == cluster.registry.security
+    for wrong in (replace(COMMIT, operations=("all",)), replace(COMMIT, cursor="a b")):
+        with pytest.raises(InvalidRequestError, match="cursors"):
+            cluster.do(wrong)
 
 
 def test_the_first_administrator_may_do_everything_and_there_is_one_first() -> None:

@@ -16,8 +16,8 @@ from jetstream_client.values.access import AclRule
 app = options.group("Rules that say who may do what.")
 
 _OPERATIONS = (
-    "all, create, describe, alter, delete, purge, read; of the cluster: all, cluster_describe, "
-    "cluster_alter, security_alter"
+    "all, create, describe, alter, delete, purge, read, commit; of the cluster: all, "
+    "cluster_describe, cluster_alter, security_alter"
 )
 Principal = Annotated[
     str, typer.Argument(metavar="PRINCIPAL", help="user:NAME, or '*' for every principal.")
@@ -29,6 +29,13 @@ Stream = Annotated[
 Subject = Annotated[
     str | None,
     typer.Option(metavar="PATTERN", help="NATS pattern that covers the stream's subject."),
+]
+Cursor = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Names of cursors and consumer groups, to which `commit` is limited.",
+    ),
 ]
 Cluster = Annotated[
     bool, typer.Option("--cluster", help="The rule is for the cluster, not for streams.")
@@ -47,6 +54,7 @@ def add(
     ] = None,
     stream: Stream = None,
     subject: Subject = None,
+    cursor: Cursor = None,
     cluster: Cluster = False,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
@@ -58,18 +66,25 @@ def add(
 
       jetstream acl add user:reports --allow read --stream 'orders*' --subject 'orders.>'
 
+      jetstream acl add user:billing --allow commit --stream 'orders*' --cursor 'billing-*'
+
       jetstream acl add user:ops --allow all --cluster
 
       jetstream acl add '*' --deny delete,purge --stream '*'
     """
     if (allow is None) is (deny is None):
         raise UsageError("use either --allow or --deny")
-    if cluster is not (stream is None and subject is None):
+    if cluster is not (stream is None and subject is None and cursor is None):
         raise UsageError("name the streams by --stream or --subject or both; or use --cluster")
     operations: Any = [each.strip() for each in (allow or deny or "").split(",")]
     with Client.from_config(options.config(context, server, timeout)) as client:
         rule = client.add_acl(
-            principal, operations, allow=allow is not None, stream=stream, subject=subject
+            principal,
+            operations,
+            allow=allow is not None,
+            stream=stream,
+            subject=subject,
+            cursor=cursor,
         )
     options.answer(context, json, dataclasses.asdict(rule), f"rule {rule.id}: {_text(rule)}")
 
@@ -95,7 +110,7 @@ def list_rules(
         for rule in rules:
             emit_json(dataclasses.asdict(rule))
     else:
-        columns = ("ID", "PRINCIPAL", "RULE", "OPERATIONS", "STREAM", "SUBJECT")
+        columns = ("ID", "PRINCIPAL", "RULE", "OPERATIONS", "STREAM", "SUBJECT", "CURSOR")
         print_table(columns, map(_cells, rules))
 
 
@@ -133,6 +148,10 @@ def say_decision(
             metavar="PATTERN", help="The stream's subject, if the stream does not exist yet."
         ),
     ] = None,
+    cursor: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The cursor or consumer group that `commit` is about."),
+    ] = None,
     principal: Annotated[
         str | None, typer.Option(metavar="PRINCIPAL", help="The principal. Default: the caller.")
     ] = None,
@@ -148,7 +167,9 @@ def say_decision(
     """
     asked: Any = operation
     with Client.from_config(options.config(context, server, timeout)) as client:
-        found = client.test_acl(asked, stream=stream, subject=subject, principal=principal)
+        found = client.test_acl(
+            asked, stream=stream, subject=subject, principal=principal, cursor=cursor
+        )
     if options.wants_json(context, json):
         emit_json(dataclasses.asdict(found))
     else:
@@ -180,6 +201,7 @@ def _text(rule: AclRule | None) -> str:
     if rule is None:
         return ""
     where = f"streams {rule.stream} on {rule.subject}" if rule.stream else "the cluster"
+    where += f", cursors {rule.cursor}" if rule.cursor else ""
     return f"{rule.principal}, {_effect(rule)} {', '.join(rule.operations)} on {where}"
 
 
@@ -190,4 +212,6 @@ def _effect(rule: AclRule) -> str:
 def _cells(rule: AclRule) -> tuple[object, ...]:
     operations = ",".join(rule.operations)
     stream, subject = (rule.stream, rule.subject) if rule.stream else ("(cluster)", "-")
-    return rule.id, rule.principal, _effect(rule), operations, stream, subject
+    has_cursors = rule.stream and not {"all", "commit"}.isdisjoint(rule.operations)
+    cursor = (rule.cursor or "*") if has_cursors else "-"
+    return rule.id, rule.principal, _effect(rule), operations, stream, subject, cursor

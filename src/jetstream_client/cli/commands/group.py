@@ -116,6 +116,7 @@ def _draw(found: _Found) -> None:
             "source": group.source,
             "generation": group.generation,
             "state": _state(group),
+            "creator": group.creator or "-",
         }
     )
     print()

@@ -41,6 +41,8 @@ ANY_REPLICA_LEVEL = FeatureLevel(5)
 """From this level on a replica outside `last_known` may be elected uncleanly (ElectLeader)."""
 NAMES_LEVEL = FeatureLevel(6)
 """From this level on the metadata decides whether a name was taken meanwhile (CreateStream)."""
+COMMIT_LEVEL = FeatureLevel(6)
+"""From this level on `commit` is a right of its own (SetCluster, AddAcl)."""
 COPY_BYTES_PER_SECOND_MIN = 64 * 1024
 """The lowest limit on copying: with one answer (1 MiB) in 16 s. Less is a typing mistake."""
 COPY_BYTES_PER_SECOND_MAX = 1 << 40
@@ -351,6 +353,7 @@ class SetCluster(Command):
     """Change settings of the whole cluster; None leaves a setting unchanged.
 
     copy_bytes_per_second: 0: no limit; else between COPY_BYTES_PER_SECOND_MIN and _MAX.
+    feature_level: reaching COMMIT_LEVEL gives `commit` to every rule that allows `read`.
 
     Errors: precondition_failed for another cluster_id, for a lower feature_level or one that some
     node does not understand, and for recoveries that do not continue the known ones.
@@ -403,8 +406,8 @@ class RevokeToken(Command):
 class AddAcl(Command):
     """Add a rule. If there is an equal rule, returns that one.
 
-    stream, subject: patterns; both "" in a rule for the cluster. Result: id, which is the revision;
-    created. Errors: precondition_failed above RULES_MAX.
+    stream, subject: patterns; both "" in a rule for the cluster. cursor: see AclRule. Result: id,
+    which is the revision; created. Errors: precondition_failed above RULES_MAX.
     """
 
     op: ClassVar[str] = "add_acl"
@@ -414,6 +417,7 @@ class AddAcl(Command):
     allow: bool
     stream: str = ""
     subject: str = ""
+    cursor: str = field(default="", metadata=since(COMMIT_LEVEL))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

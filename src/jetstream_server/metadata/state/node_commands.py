@@ -26,10 +26,12 @@ from jetstream_server.metadata.state.changes import (
     ControllerChanged,
     LeaderReported,
     NodeChanged,
+    SecurityChanged,
     SettingsChanged,
     StreamChanged,
 )
 from jetstream_server.metadata.state.commands import (
+    COMMIT_LEVEL,
     COPY_BYTES_PER_SECOND_MAX,
     COPY_BYTES_PER_SECOND_MIN,
     RECOVERY_LEVEL,
@@ -162,15 +164,24 @@ def set_cluster(tables: Tables, command: SetCluster) -> Decision:
     if command.feature_level is not None:
         _check_feature_level(tables, command.feature_level)
         after = replace(after, feature_level=command.feature_level)
+        others = _commit_rights(tables, command.feature_level)
     if command.recoveries is not None:
         after = replace(after, recoveries=_checked_recoveries(before, command.recoveries))
         if after.recoveries != before.recoveries:
-            others = _recovered(tables)
+            others += _recovered(tables)
     if command.copy_bytes_per_second is not None:
         after = replace(after, copy_bytes_per_second=_checked_limit(command.copy_bytes_per_second))
     if after == before:
         return Decision()
     return Decision({}, (SettingsChanged(before, after), *others))
+
+
+def _commit_rights(tables: Tables, level: FeatureLevel) -> tuple[Change, ...]:
+    """What makes `commit` a right of its own, and takes it from nobody."""
+    before = tables.security
+    if before.has_commit or level < COMMIT_LEVEL:
+        return ()
+    return (SecurityChanged(before, before.with_commit()),)
 
 
 def _checked_limit(bytes_per_second: int) -> int:

@@ -58,9 +58,15 @@ def add_acl(tables: Tables, command: AddAcl) -> Decision:
         raise InvalidRequestError("there are not so many operations")
     subject = command.subject or (ANY_SUBJECT if command.stream else "")
     rule = AclRule(
-        tables.revision, command.principal, operations, command.allow, command.stream, subject
+        tables.revision,
+        command.principal,
+        operations,
+        command.allow,
+        command.stream,
+        subject,
+        command.cursor,
     )
-    check_rule(rule)
+    check_rule(rule, has_commit=state.has_commit)
     for known in state.rules.values():
         if known.says() == rule.says():
             return Decision({"id": known.id, "created": False})

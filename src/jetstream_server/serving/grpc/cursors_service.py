@@ -89,14 +89,19 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         def sort(at: int) -> None:
             commit = request.commits[at]
             try:
-                stream = self._access.resolve(identity, Operation.READ, commit.stream, refusals)
+                stream = self._access.resolve(identity, Operation.READ, commit.stream, unread)
+                self._access.check_commit(identity, stream, commit.name, refused_names)
             except JetstreamError as error:
                 refused[at] = self._result(Outcome(None, error))
                 return
             commit.stream.CopyFrom(common_pb2.StreamRef(id=stream.id))
             allowed.commits.append(commit)
 
-        with self._access.control.refusals(identity, Operation.READ) as refusals:
+        control = self._access.control
+        with (
+            control.refusals(identity, Operation.READ) as unread,
+            control.refusals(identity, Operation.COMMIT) as refused_names,
+        ):
             await self._turns.map(sort, range(len(request.commits)))
         return allowed, refused
 
@@ -183,6 +188,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         self, request: pb.DeleteCursorRequest, call: Call
     ) -> pb.DeleteCursorResponse:
         self._name_in_full(request, call.identity)
+        self._check_may_delete(request, call.identity)
         principal = quota_holder(self._access.control, call)
         if self._leader.exists:
             told = await self._leader.forward(
@@ -218,6 +224,14 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
             identity, Operation.READ, ref.name, ref.subject
         ):
             raise access.denied(identity, Operation.READ, _full_name(ref))
+
+    def _check_may_delete(self, request: pb.DeleteCursorRequest, identity: Identity) -> None:
+        """request: names its stream in full. Raises PermissionDeniedError."""
+        access, ref = self._access.control, request.stream
+        if access.applies_to(identity) and not access.allows_named(
+            identity, Operation.COMMIT, ref.name, ref.subject, request.name
+        ):
+            raise access.denied(identity, Operation.COMMIT, _full_name(ref), cursor=request.name)
 
     def _checked(
         self, now_us: int, principal: str, commit: pb.CommitCursorsRequest.Commit
@@ -279,7 +293,6 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
 
     def _cursor(self, entry: Entry) -> pb.Cursor:
         cursor = pb.Cursor.FromString(entry.value)
-        cursor.ClearField("creator")
         cursor.revision = entry.revision
         now = self._registry.find(cursor.stream_name, cursor.stream_subject)
         cursor.stream_id_now = 0 if now is None else now.id

@@ -46,9 +46,9 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
             principal=principal,
             groups_max=self._access.control.quotas.groups,
         )
-        self._check_readable(request.source, call.identity)
+        check = partial(self._check_member, request.source, request.group, call.identity)
+        check()
         await self._leader.create()
-        check = partial(self._check_readable, request.source, call.identity)
         with self._access.control.while_allowed(call.identity, check):
             told = await self._leader.forward(
                 call, "GroupHeartbeat", request, pb.GroupHeartbeatResponse, principal
@@ -61,7 +61,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
 
     async def LeaveGroup(self, request: pb.LeaveGroupRequest, call: Call) -> pb.LeaveGroupResponse:
         check_cursor_name(request.group)
-        self._check_readable(request.source, call.identity)
+        self._check_member(request.source, request.group, call.identity)
         await self._leader.create()
         told = await self._leader.forward(call, "LeaveGroup", request, pb.LeaveGroupResponse)
         if told is not None:
@@ -87,8 +87,9 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
             ]
         )
 
-    def _check_readable(self, source: str, identity: Identity) -> None:
-        """Raise StreamNotFoundError; or PermissionDeniedError unless all of it may be read."""
+    def _check_member(self, source: str, group: str, identity: Identity) -> None:
+        """Raise StreamNotFoundError; or PermissionDeniedError unless the caller may read all of the
+        source, and use the consumer group there."""
         streams: list[StreamMetadata] = self._registry.read_as_one(source)
         if not streams:
             name, _, subject = source.partition("@")
@@ -102,6 +103,8 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         for stream in streams:
             if not access.allows(identity, Operation.READ, stream):
                 raise access.denied(identity, Operation.READ, source)
+            if not access.allows(identity, Operation.COMMIT, stream, group):
+                raise access.denied(identity, Operation.COMMIT, source, cursor=group)
             access.check(identity, Operation.READ, stream)
 
     def _may_see(self, source: str, identity: Identity) -> bool:

@@ -13,12 +13,14 @@ from jetstream_protocol.types import WallUs
 from jetstream_server.clocks import WallClock
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.commands import (
+    COMMIT_LEVEL,
     AddAcl,
     BootstrapSecurity,
     RemoveAcl,
     RevokeToken,
 )
 from jetstream_server.metadata.state.commands import CreateToken as CreateTokenCommand
+from jetstream_server.metadata.state.operations import check_feature
 from jetstream_server.security import tokens
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.acl import (
@@ -100,6 +102,8 @@ class SecurityService(api_pb2_grpc.SecurityServicer):
 
     async def AddAcl(self, request: pb.AddAclRequest, call: Call) -> pb.AddAclResponse:
         rule = request.rule
+        if rule.cursor or Operation.COMMIT in rule.operations:
+            check_feature(self._metadata.registry, COMMIT_LEVEL, f"the right {Operation.COMMIT}")
         result = await self._metadata.propose(
             AddAcl(
                 principal=rule.principal,
@@ -107,6 +111,7 @@ class SecurityService(api_pb2_grpc.SecurityServicer):
                 allow=rule.allow,
                 stream=rule.stream,
                 subject=rule.subject,
+                cursor=rule.cursor,
             )
         )
         added = pb.AclRule()
@@ -139,9 +144,12 @@ class SecurityService(api_pb2_grpc.SecurityServicer):
         if (operation in CLUSTER_OPERATIONS) is bool(request.stream):
             where = "the cluster: name no stream" if request.stream else "streams: name one"
             raise InvalidRequestError(f"{operation} is an operation on {where}")
-        rules = self._metadata.registry.security.rules_of(principal)
+        if request.cursor and operation is not Operation.COMMIT:
+            raise InvalidRequestError(f"cursors are for the operation {Operation.COMMIT}")
+        state = self._metadata.registry.security
+        rules = state.rules_of(principal)
         subject = request.subject or self._subject_of(request.stream, call)
-        decided = operation, request.stream, subject
+        decided = state.effective(operation), request.stream, subject, request.cursor
         allowing = deciding_rule(rules, *decided)
         rule = allowing or denying_rule(rules, *decided)
         return pb.TestAclResponse(
@@ -182,4 +190,5 @@ def _rule(rule: AclRule) -> pb.AclRule:
         allow=rule.allow,
         stream=rule.stream,
         subject=rule.subject,
+        cursor=rule.cursor,
     )

@@ -1,0 +1,171 @@
+"""`commit`, the right to cursors and consumer groups: a token that only reads leaves those of
+others alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from jetstream_client import (
+    Client,
+    InvalidRequestError,
+    NotFoundError,
+    PermissionDeniedError,
+)
+from tests.support import command
+from tests.support.secured import SecuredServer, secured_server
+
+NAMES = count(1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
+    with secured_server(tmp_path_factory.mktemp("cursors") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(server: SecuredServer) -> Iterator[Client]:
+    with server.client() as client:
+        client.create_stream("orders", "orders.>")
+        for number in range(10):
+            client.publish("orders.eu", b"%d" % number)
+        yield client
+
+
+def signed_in(server: SecuredServer, admin: Client, principal: str) -> Client:
+    return server.client(admin.create_token(principal).text)
+
+
+@pytest.fixture
+def reports(server: SecuredServer, admin: Client) -> Iterator[Client]:
+    """May read, and nothing else."""
+    principal = f"user:reports{next(NAMES)}"
+    admin.add_acl(principal, "read", stream="orders", subject="orders.>")
+    with signed_in(server, admin, principal) as client:
+        yield client
+
+
+@pytest.fixture
+def billing(server: SecuredServer, admin: Client) -> Iterator[Client]:
+    """May read, and use cursors and consumer groups whose name begins with `billing`."""
+    principal = f"user:billing{next(NAMES)}"
+    admin.add_acl(principal, "read", stream="orders", subject="orders.>")
+    admin.add_acl(principal, "commit", stream="orders*", cursor="billing*")
+    with signed_in(server, admin, principal) as client:
+        yield client
+
+
+def test_whoever_only_reads_moves_and_deletes_no_cursor(
+    admin: Client, reports: Client, billing: Client
+) -> None:
+    billing.commit_cursor("billing", "orders", 4)
+    refused = r"cursor or consumer group billing in orders@orders\.>.*`commit`.*--cursor billing"
+    for act in (
+        lambda: reports.commit_cursor("billing", "orders", 9),
+        lambda: reports.seek_cursor("billing", "orders", "latest"),
+        lambda: reports.delete_cursor("billing", "orders"),
+    ):
+        with pytest.raises(PermissionDeniedError, match=refused):
+            act()
+    found = reports.describe_cursor("billing", "orders")
+    assert found.offset == 4
+    assert found.creator.startswith("user:billing")
+    assert reports.fetch("orders")[0].value == b"0"
+
+
+def test_whoever_only_reads_steals_no_streams_from_a_consumer_group(
+    reports: Client, billing: Client
+) -> None:
+    with billing.consume_group("orders", "billing-workers", session_timeout=1.0) as member:
+        assert next(member).value == b"0"
+        with pytest.raises(PermissionDeniedError, match=r"billing-workers.*`commit`"):
+            reports.consume_group("orders", "billing-workers", session_timeout=1.0)
+        assert len(reports.describe_group("billing-workers").members) == 1
+        assert reports.describe_group("billing-workers").creator.startswith("user:billing")
+
+
+def test_a_name_that_the_rule_does_not_cover_is_another_s(admin: Client, billing: Client) -> None:
+    admin.commit_cursor("audit", "orders", 4)
+    for name in ("audit", "bill", "my-billing"):
+        with pytest.raises(PermissionDeniedError):
+            billing.commit_cursor(name, "orders", 1)
+        with pytest.raises(PermissionDeniedError):
+            billing.consume_group("orders", name, session_timeout=1.0)
+    with pytest.raises(PermissionDeniedError):
+        billing.delete_cursor("audit", "orders")
+    for name in ("billing", "billing-2"):
+        billing.commit_cursor(name, "orders", 1)
+        billing.delete_cursor(name, "orders")
+    with pytest.raises(NotFoundError):
+        admin.describe_cursor("billing-2", "orders")
+
+
+def test_a_denial_wins_and_commit_needs_read(server: SecuredServer, admin: Client) -> None:
+    principal = f"user:denied{next(NAMES)}"
+    admin.add_acl(principal, "all", stream="orders", subject="orders.>")
+    admin.add_acl(principal, "commit", allow=False, cursor="audit*")
+    with signed_in(server, admin, principal) as client:
+        client.commit_cursor("mine", "orders", 1)
+        with pytest.raises(PermissionDeniedError, match="`commit`"):
+            client.commit_cursor("audit-2", "orders", 1)
+        assert not client.test_acl("commit", stream="orders", cursor="audit-2").allowed
+        assert client.test_acl("commit", stream="orders", cursor="mine").allowed
+        denial = admin.add_acl(principal, "read", allow=False, stream="orders")
+        with pytest.raises(PermissionDeniedError, match="`read`"):
+            client.commit_cursor("mine", "orders", 1)
+        admin.remove_acl(denial.id)
+
+
+def test_a_cursor_of_a_stream_that_is_gone_is_deleted_by_who_may_use_it(
+    admin: Client, server: SecuredServer
+) -> None:
+    principal = f"user:gone{next(NAMES)}"
+    admin.create_stream("gone", "gone.>")
+    admin.add_acl(principal, "read", stream="gone", subject="gone.>")
+    with signed_in(server, admin, principal) as client:
+        admin.commit_cursor("left", "gone", 0)
+        admin.delete_stream("gone")
+        with pytest.raises(PermissionDeniedError, match="`commit`"):
+            client.delete_cursor("left", "gone@gone.>")
+        admin.add_acl(principal, "commit", stream="gone", subject="gone.>", cursor="left")
+        client.delete_cursor("left", "gone@gone.>")
+
+
+def test_a_rule_limits_nothing_but_commit_to_cursors(admin: Client) -> None:
+    for operations in ("read", "all"):
+        with pytest.raises(InvalidRequestError, match="must name the operation commit"):
+            admin.add_acl("user:x", operations, subject=">", cursor="a*")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="invalid pattern of names of cursors"):
+        admin.add_acl("user:x", "commit", cursor="a b")
+    with pytest.raises(InvalidRequestError, match="for the operation commit"):
+        admin.test_acl("read", stream="orders", cursor="a")
+    limited = admin.add_acl("user:x", "commit", cursor="a*")
+    unlimited = admin.add_acl("user:x", "commit", subject=">")
+    assert (limited.stream, limited.subject, limited.cursor) == ("*", ">", "a*")
+    assert unlimited.id != limited.id
+    for rule in (limited, unlimited):
+        admin.remove_acl(rule.id)
+
+
+def test_the_commands_show_and_test_the_limit(
+    server: SecuredServer, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JETSTREAM_SERVERS", server.grpc)
+    monkeypatch.setenv("JETSTREAM_TOKEN", server.admin)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        done = command.jetstream(*arguments)
+        return done.returncode, done.stdout
+
+    code, said = run("acl", "add", "user:cli", "--allow", "commit", "--cursor", "cli-*")
+    assert code == 0
+    assert "user:cli, allow commit on streams * on >, cursors cli-*" in said
+    code, said = run("acl", "list", "--principal", "user:cli", "--json")
+    assert json.loads(said)["cursor"] == "cli-*"
+    test = ("acl", "test", "commit", "--stream", "orders", "--principal", "user:cli", "--cursor")
+    assert run(*test, "cli-1")[0] == 0
+    assert run(*test, "other")[0] == 1
