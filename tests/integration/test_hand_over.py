@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import urllib.request
+
+import pytest
 
 from jetstream_client import AsyncClient, UnknownOutcomeError
 from jetstream_protocol.generated import api_pb2 as pb
@@ -59,6 +62,43 @@ def test_every_message_that_was_taken_is_acknowledged_across_hand_overs(
     assert cluster.describe("orders").high_watermark == len(books.acked), (
         "a message was stored whose publisher was left in doubt"
     )
+
+
+@pytest.mark.parametrize("how", ["stopped", "drained", "demanded"])
+def test_who_stood_still_a_moment_ago_takes_over_what_has_to_go(
+    cluster: TestCluster, how: str
+) -> None:
+    name = f"shortly-{how}"
+    cluster.api(0).create(name, name, replicas=2)
+    stream = cluster.describe(name).stream
+    leader = stream.leader
+    (successor,) = set(stream.replicas) - {leader}
+    load = Load(cluster.nats, name).start()
+    load.wait_for_acks(100)
+    seen = len(cluster.log(successor))
+    cluster.freeze(successor)
+    time.sleep(2.5)
+    cluster.thaw(successor)
+    cluster.wait_for("it can", lambda: "node_can_serve_again" in cluster.log(successor)[seen:])
+    cluster.wait_for_isr(name, [leader, successor])
+    load.wait_for_acks(100)
+    if how == "stopped":
+        cluster.stop(leader)
+    elif how == "drained":
+        call(cluster.api(2).cluster.DrainNode, pb.DrainNodeRequest(node_id=leader, draining=True))
+    else:
+        transfer(cluster, name, successor)
+    wait_for_another_leader(cluster, name, leader)
+    load.wait_for_acks(100)
+    books = load.stop()
+    done = hand_overs_of(cluster, leader)
+    if how == "stopped":
+        cluster.restart(leader)
+    elif how == "drained":
+        cluster.jetstream("node", "drain", str(leader), "--undo")
+    (handed,) = (each for each in done if each["stream"] == f"{name}@{name}")
+    assert handed["unacknowledged"] == 0
+    books.check(cluster.api(successor).values(name))
 
 
 def test_the_gap_is_measured_and_shown(cluster: TestCluster) -> None:

@@ -68,10 +68,12 @@ class SimulatedPeers:
         """That node stands by no longer, as far as its leader knows."""
         self._asked_to_stand_by.pop((stream_id, node_id), None)
 
-    async def transfer_leader(self, leader: NodeId, stream_id: StreamId, target: NodeId) -> None:
+    async def transfer_leader(
+        self, leader: NodeId, stream_id: StreamId, target: NodeId, *, urgent: bool
+    ) -> None:
         async def ask(there: Process) -> None:
             stream = there.node.replicas.led(stream_id).stream
-            await there.node.transfers.transfer(stream, target, forward=False)
+            await there.node.transfers.transfer(stream, target, forward=False, urgent=urgent)
 
         await self._ask(leader, ask, seconds=10.0)
 

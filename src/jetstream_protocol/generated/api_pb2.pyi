@@ -517,12 +517,14 @@ class DescribeClusterResponse(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., controller: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[DescribeClusterResponse.Node, _Mapping]]] = ..., nats: _Optional[_Iterable[str]] = ..., server_version: _Optional[str] = ..., answering_node: _Optional[int] = ..., copy_bytes_per_second: _Optional[int] = ...) -> None: ...
 
 class TransferLeaderRequest(_message.Message):
-    __slots__ = ("stream", "node_id")
+    __slots__ = ("stream", "node_id", "urgent")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    URGENT_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     node_id: int
-    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., node_id: _Optional[int] = ...) -> None: ...
+    urgent: bool
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., node_id: _Optional[int] = ..., urgent: _Optional[bool] = ...) -> None: ...
 
 class TransferLeaderResponse(_message.Message):
     __slots__ = ("stream",)

@@ -426,6 +426,57 @@ async def test_a_draining_node_is_relieved_without_the_help_of_who_leads() -> No
 
 
 @on_loop
+async def test_who_drains_gives_its_leaderships_to_whoever_takes_them() -> None:
+    cluster = Cluster(nodes=3)
+    for number in range(6):
+        cluster.create(f"s{number}", f"s{number}.>")
+    metadata = Metadata(cluster)
+    given: list[NodeId] = []
+
+    async def hand_over(stream: StreamMetadata, target: NodeId) -> None:
+        if target == NodeId(0):
+            raise UnavailableError("it does not hear NATS")
+        given.append(target)
+        await metadata.propose(
+            TransferLeader(stream_id=stream.id, leader=target), as_controller=True
+        )
+
+    def relieved() -> bool:
+        if not cluster.registry.nodes[NodeId(1)].draining:
+            metadata.do(DrainNode(node_id=1))
+        return leaders(cluster)[1] == 0
+
+    await run(metadata, relieved, hand_over=hand_over)
+    assert given == [NodeId(2)] * 2
+
+
+@on_loop
+async def test_who_is_refused_by_all_asks_once_more_before_the_controller_insists() -> None:
+    cluster = Cluster(nodes=3)
+    cluster.create("s", "s.>", (0, 1))
+    metadata = Metadata(cluster)
+    (stream,) = cluster.registry.streams.values()
+    asked = 0
+
+    async def hand_over(stream: StreamMetadata, target: NodeId) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise UnavailableError("it has just stood still")
+        await metadata.propose(
+            TransferLeader(stream_id=stream.id, leader=target), as_controller=True
+        )
+
+    def relieved() -> bool:
+        if not cluster.registry.nodes[stream.leader].draining:
+            metadata.do(DrainNode(node_id=stream.leader))
+        return cluster.registry.streams[stream.id].leader != stream.leader
+
+    await run(metadata, relieved, hand_over=hand_over)
+    assert asked == 2
+
+
+@on_loop
 async def test_evening_out_leaves_a_leadership_where_its_leader_cannot_hand_it_over() -> None:
     cluster = lopsided()
     metadata = Metadata(cluster)

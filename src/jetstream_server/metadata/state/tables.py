@@ -177,6 +177,24 @@ class Tables:
         node = self.nodes.get(node_id)
         return node is not None and not node.yields_leadership
 
+    def successors(self, stream: StreamMetadata) -> list[NodeId]:
+        """The members of the ISR that may lead the stream in its leader's place, by plan."""
+        stay = stream.target_replicas if self._is_leaving(stream) else stream.isr
+        return [
+            member
+            for member in stream.isr
+            if member in stay and member != stream.leader and self.may_be_given_leaderships(member)
+        ]
+
+    def must_change_leader(self, stream: StreamMetadata) -> bool:
+        """Whether the leadership has to go to another node, rather than it being better there."""
+        leader = self.nodes.get(stream.leader)
+        return self._is_leaving(stream) or (leader is not None and leader.yields_leadership)
+
+    def _is_leaving(self, stream: StreamMetadata) -> bool:
+        """Whether the replica that leads is about to be removed."""
+        return stream.id in self.reassigned and stream.leader not in stream.target_replicas
+
     def commit(self, changes: Iterable[Change]) -> None:
         """Apply decided changes."""
         for change in changes:

@@ -58,6 +58,10 @@ MOVES_MAX = 64
 DRAINED_AT_A_TIME = 16
 """Hand-overs at a time. A stopping node has ten seconds; each takes about ten milliseconds, mostly
 waiting."""
+QUICK_US = 1_000_000
+AGAIN_SECONDS = 0.5
+"""Who must give leaderships up, and was refused by all within QUICK_US, asks once more after this
+pause: a node that has just stood still hears NATS again within that."""
 RETRY_US = 10_000_000
 """µs without another failure until balancing tries the streams again that could not be handed
 over."""
@@ -204,7 +208,7 @@ class Controller:
         for stream_id, target in moves:
             if target in refusing:
                 continue
-            if not await self._move(stream_id, target, insist=False):
+            if not await self._move(stream_id, target):
                 refusing.add(target)
                 self._stuck.add(stream_id)
                 self._retry_at_us = MonotonicUs(self._monotonic_clock() + RETRY_US)
@@ -228,22 +232,50 @@ class Controller:
         )
 
     async def _hand_over_each(self, moves: list[tuple[StreamId, NodeId]]) -> None:
-        """Hand over several streams at a time. Continue at once while there are more."""
-        slots = asyncio.Semaphore(DRAINED_AT_A_TIME)
-
-        async def move(stream_id: StreamId, target: NodeId) -> None:
-            async with slots:
-                await self._move(stream_id, target, insist=True)
-
-        async with asyncio.TaskGroup() as tasks:
-            for stream_id, target in moves:
-                tasks.create_task(move(stream_id, target))
+        """Hand over several streams at a time: to the target, or to another node if that refuses;
+        in the end without the leader's help. Continue at once while there are more."""
+        if again := await self._relieve_each(moves, insist=False):
+            await asyncio.sleep(AGAIN_SECONDS)
+            await self._relieve_each(again, insist=True)
         if len(moves) == MOVES_MAX:
             self._wake.set()
 
-    async def _move(self, stream_id: StreamId, target: NodeId, *, insist: bool) -> bool:
-        """Hand one stream over, if it is unchanged since the decision. insist: even without its
-        leader's help. Returns False if it could not be handed over."""
+    async def _relieve_each(
+        self, moves: list[tuple[StreamId, NodeId]], *, insist: bool
+    ) -> list[tuple[StreamId, NodeId]]:
+        """Returns those to be tried again, none if the caller insists."""
+        slots = asyncio.Semaphore(DRAINED_AT_A_TIME)
+        again: list[tuple[StreamId, NodeId]] = []
+
+        async def relieve(stream_id: StreamId, target: NodeId) -> None:
+            async with slots:
+                begun_us = self._monotonic_clock()
+                if not await self._move_to_any(stream_id, target):
+                    if insist or self._monotonic_clock() - begun_us > QUICK_US:
+                        await self._insist(stream_id, target)
+                    else:
+                        again.append((stream_id, target))
+
+        async with asyncio.TaskGroup() as tasks:
+            for stream_id, target in moves:
+                tasks.create_task(relieve(stream_id, target))
+        return again
+
+    async def _move_to_any(self, stream_id: StreamId, target: NodeId) -> bool:
+        """Try the target first, then the other nodes that may lead the stream by plan."""
+        tables, tried = self._metadata.registry, [target]
+        while not await self._move(stream_id, tried[-1]):
+            stream = tables.streams.get(stream_id)
+            others = () if stream is None else tables.successors(stream)
+            left = next((each for each in others if each not in tried), None)
+            if left is None:
+                return False
+            tried.append(left)
+        return True
+
+    async def _move(self, stream_id: StreamId, target: NodeId) -> bool:
+        """Hand one stream over, if it is unchanged since the decision. Returns False if it could
+        not be handed over."""
         stream = self._metadata.registry.streams.get(stream_id)
         if stream is None or stream.leader == target or target not in stream.isr:
             return True
@@ -253,13 +285,15 @@ class Controller:
             return True  # The stream has changed; the next round decides again.
         except JetstreamError as error:
             logger.info("leadership_not_handed_over", stream=stream.full_name, reason=error.message)
-            if insist:
-                await self._insist(stream, target)
             return False
         return True
 
-    async def _insist(self, stream: StreamMetadata, target: NodeId) -> None:
+    async def _insist(self, stream_id: StreamId, target: NodeId) -> None:
         """Transfer without the leader's help. Void if the leader has handed over after all."""
+        tables = self._metadata.registry
+        stream = tables.streams.get(stream_id)
+        if stream is None or target not in stream.isr or not tables.must_change_leader(stream):
+            return
         try:
             await self._transfer(stream, target)
         except (PreconditionFailedError, StreamNotFoundError):

@@ -133,8 +133,9 @@ class HandOver:
     # For the old leader.
 
     async def hand_over(self, stream_id: StreamId, target: NodeId, *, urgent: bool = False) -> None:
-        """Hand the leadership to that ISR member. urgent: this node cannot serve its publishers, so
-        any node that can is accepted.
+        """Hand the leadership to that ISR member. urgent: it has to go, because this node cannot
+        serve its publishers, stops or drains, or because somebody demands it; any node that can
+        serve now is accepted.
 
         Raises NotLeaderError and UnavailableError (nothing has changed), UnknownOutcomeError, and
         PreconditionFailedError when the metadata does not allow it.
@@ -147,10 +148,15 @@ class HandOver:
         if stream_id in self._under_way:
             raise UnavailableError(f"{replica.stream.full_name} is being handed over already")
         self._under_way.add(stream_id)
+        urgent = urgent or self.is_urgent(replica.stream)
         try:
             await self._hand_over(replica, leadership, target, urgent=urgent)
         finally:
             self._under_way.discard(stream_id)
+
+    def is_urgent(self, stream: StreamMetadata) -> bool:
+        """Whether the metadata say that the leadership has to go."""
+        return self._metadata.registry.must_change_leader(stream)
 
     async def _hand_over(
         self, replica: Replica, leadership: LeaderState, target: NodeId, *, urgent: bool
@@ -269,7 +275,7 @@ class HandOver:
 
     def prepare(self, stream_id: StreamId, *, urgent: bool = True) -> None:
         """Raise UnavailableError unless this node can lead the stream and listen at once. If not
-        urgent, it must have been able to serve for a while."""
+        urgent, which is for balance only, it must have been able to serve for a while."""
         replica = self._replicas.get(stream_id)
         if replica is None or replica.following is None:
             raise UnavailableError("this node does not follow the stream, as far as it knows")

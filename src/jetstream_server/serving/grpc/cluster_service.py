@@ -144,7 +144,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         stream = self._replicas.stream_of(request.stream)
         target = NodeId(request.node_id)
         if was_forwarded(call):
-            await self._transfers.transfer(stream, target, forward=False)
+            await self._transfers.transfer(stream, target, forward=False, urgent=request.urgent)
         else:
             await self._transfer(stream, target)
         after = self._metadata.registry.streams.get(stream.id, stream)
@@ -154,7 +154,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         """Transfer by hand-over; if that fails, without the leader: an operator demands it."""
         if target in stream.isr and stream.leader not in (NO_NODE, target):
             try:
-                await self._transfers.transfer(stream, target)
+                await self._transfers.transfer(stream, target, urgent=True)
             except UnavailableError as error:
                 logger.warning("not_handed_over", stream=stream.full_name, reason=error.message)
             else:

@@ -84,10 +84,12 @@ class Peers:
         )
         await self._call(node_id, "Streams", "DescribeStream", request, DESCRIBE_SECONDS)
 
-    async def transfer_leader(self, leader: NodeId, stream_id: StreamId, target: NodeId) -> None:
+    async def transfer_leader(
+        self, leader: NodeId, stream_id: StreamId, target: NodeId, *, urgent: bool
+    ) -> None:
         """Ask a stream's leader to hand over. Raises the leader's JetstreamError."""
         request = pb.TransferLeaderRequest(
-            stream=common_pb2.StreamRef(id=stream_id), node_id=target
+            stream=common_pb2.StreamRef(id=stream_id), node_id=target, urgent=urgent
         )
         await self._call(
             leader,

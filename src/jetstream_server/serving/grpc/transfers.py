@@ -23,19 +23,29 @@ class Transfers:
         self._node_id = NodeId(node_id)
 
     async def transfer(
-        self, stream: StreamMetadata, target: NodeId, *, forward: bool = True
+        self,
+        stream: StreamMetadata,
+        target: NodeId,
+        *,
+        forward: bool = True,
+        urgent: bool = False,
     ) -> None:
         """Make the stream's leader hand over to that ISR member.
 
-        forward: also if another node leads. Raises NotLeaderError, PreconditionFailedError,
-        UnknownOutcomeError, and UnavailableError, also when the leader does not answer in time.
+        forward: also if another node leads. urgent: see HandOver; it is found out here, too,
+        because the leader may not have heard yet that it is to drain. Raises NotLeaderError,
+        PreconditionFailedError, UnknownOutcomeError, and UnavailableError, also when the leader
+        does not answer in time.
         """
+        urgent = urgent or self._hand_overs.is_urgent(stream)
         try:
             async with asyncio.timeout(HAND_OVER_SECONDS):
                 if stream.leader == self._node_id:
-                    await self._hand_overs.hand_over(stream.id, target)
+                    await self._hand_overs.hand_over(stream.id, target, urgent=urgent)
                 elif forward and stream.leader != NO_NODE:
-                    await self._peers.transfer_leader(stream.leader, stream.id, target)
+                    await self._peers.transfer_leader(
+                        stream.leader, stream.id, target, urgent=urgent
+                    )
                 else:
                     raise NotLeaderError(f"node {self._node_id} does not lead {stream.full_name}")
         except TimeoutError:
