@@ -10,7 +10,10 @@ This works if the rows of a partition come again in the same order, and as long 
 remembers the producer: a day, and the last 10,000 producers of a stream. Rows in another order make
 other producers: such rows may be stored twice, but no row is ever taken for another one.
 
-The limits of batches depend only on the rows, and so does the producer of each batch.
+The limits of batches depend only on the rows, and so does the producer of each batch. **safety**
+Spark cuts a partition into record batches as it likes, so rows are taken by windows, and it cuts
+off the rows of a task that it kills, so batches that are not full are sent only where enough
+others wait, or at the end of the whole partition (`ending.whole`).
 
 A stream has the rows that a task publishes on one subject in their order: five batches are sent
 when the subject's five before them are acknowledged. Other subjects are not waited for. **safety**
@@ -32,13 +35,13 @@ import pyarrow as pa
 
 from jetstream_client import Client, InvalidRequestError, JetstreamError
 from jetstream_client.publishing.record_accumulator import RECORD_BYTES, too_large
-from jetstream_client.values.records import record_of
 from pyspark_jetstream.clients import client_for
 from pyspark_jetstream.options import WriteOptions
-from pyspark_jetstream.rows import HeadersByName, Rows, by_subject
+from pyspark_jetstream.rows import Rows, by_subject
+from pyspark_jetstream.windows import windows
 
 if TYPE_CHECKING:
-    from jetstream_client import Delivery, ManyDelivery, Publisher
+    from jetstream_client import ManyDelivery, Publisher
 
 BATCH_BYTES = 512 * 1024
 """Bytes of a batch, unless one row is longer: half of what a NATS server accepts by default."""
@@ -49,15 +52,19 @@ LONGEST_BYTES = 8 * 1024 * 1024
 BATCHES_KNOWN = 5
 """How many of its last batches the server remembers of a producer."""
 
-OPEN_MAX = 8
-"""Subjects whose batches are in flight, and as many whose five batches are not full yet. Before
-another one begins, the oldest is awaited, or sent."""
+WAITING_BYTES = 32 * 1024 * 1024
+"""Of rows that wait until they fill five batches. Beyond that the subject with the most is sent."""
+
+SUBJECT_BYTES = 1024
+"""Counted in addition for a subject of which rows wait."""
+
+OPEN_MAX = 64
+IN_FLIGHT_BYTES = 20 * 1024 * 1024
+"""Subjects whose batches are in flight, and bytes of these. Before more is sent, the oldest is
+awaited."""
 
 MARSHAL_VERSION = 2
 """The last version that writes equal lists as equal bytes, even if their items are shared."""
-
-NEVER = 3600.0
-"""A linger that ends when the last row is there: no clock decides where a batch ends."""
 
 
 @dataclass(frozen=True)
@@ -76,78 +83,101 @@ class Identity:
         return int.from_bytes(hashlib.sha256(text).digest()[:8]) >> 1
 
 
-class _Five:
-    """Up to five batches of one producer that were not sent yet."""
+class _Batch:
+    """Rows that travel together. size: with a generous estimate."""
 
-    def __init__(self, subject: str, number: int, has_headers: bool) -> None:
-        self.subject = subject
-        self.number = number
-        self.has_headers = has_headers
-        self.batches: list[Rows] = []
-        self.batch_bytes = BATCH_BYTES
-        """Of its longest batch, as the SDK counts. **safety** What NATS accepts does not decide
-        where batches end: it may accept more when the rows come again, and other batches of one
-        producer would count as those that are stored."""
-        self._content = hashlib.sha256()
+    def __init__(self) -> None:
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.blocks: list[bytes] = []
+        self.size = 0
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def add(self, rows: Rows, start: int, stop: int) -> None:
+        """Add the rows [start, stop). All rows of a write have the same columns."""
+        self.values += rows.values[start:stop]
+        self.keys += (rows.keys or ())[start:stop]
+        self.blocks += (rows.blocks or ())[start:stop]
+        self.size += rows.ends[stop - 1] - (rows.ends[start - 1] if start else 0)
 
     @property
-    def is_full(self) -> bool:
-        return len(self.batches) == BATCHES_KNOWN
+    def exact_size(self) -> int:
+        """As the SDK counts."""
+        columns = (self.values, self.keys, self.blocks)
+        return RECORD_BYTES * len(self) + sum(
+            len(each) for column in columns for each in column if each is not None
+        )
 
     @property
     def content(self) -> bytes:
-        return self._content.digest()
+        return marshal.dumps((self.values, self.keys, self.blocks), MARSHAL_VERSION)
 
-    def add(self, rows: Rows) -> None:
-        assert not self.is_full
-        self.batches.append(rows)
-        if len(rows) == 1:
-            self.batch_bytes = max(self.batch_bytes, bytes_of(rows))
-        self._content.update(marshal.dumps((rows.values, rows.keys), MARSHAL_VERSION))
-        self._content.update(repr(rows.headers).encode())
+
+class _Five:
+    """Up to five batches of one producer that were not sent yet."""
+
+    def __init__(self, subject: str, number: int) -> None:
+        self.subject = subject
+        self.number = number
+        self.batches = [_Batch()]
+
+    @property
+    def size(self) -> int:
+        return SUBJECT_BYTES + sum(batch.size for batch in self.batches)
+
+    @property
+    def batch_bytes(self) -> int:
+        """Of its longest batch, as the SDK counts. **safety** What NATS accepts does not decide
+        where batches end: it may accept more when the rows come again, and other batches of one
+        producer would count as those that are stored."""
+        return max([BATCH_BYTES, *(batch.exact_size for batch in self.batches if len(batch) == 1)])
+
+    @property
+    def content(self) -> bytes:
+        content = hashlib.sha256()
+        for batch in self.batches:
+            content.update(batch.content)
+        return content.digest()
+
+    def add(self, rows: Rows, start: int) -> int:
+        """Add the rows from `start` on, as many as there is room for. Returns how far it came."""
+        while start < len(rows):
+            batch = self.batches[-1]
+            before = rows.ends[start - 1] if start else 0
+            stop = bisect_right(rows.ends, before + BATCH_BYTES - batch.size, start)
+            if stop == start and len(batch):
+                if len(self.batches) == BATCHES_KNOWN:
+                    return start
+                self.batches.append(_Batch())
+                continue
+            stop = max(start + 1, stop)  # A row may be longer than a batch.
+            batch.add(rows, start, stop)
+            start = stop
+        return start
 
 
 class _Sent:
     """Batches of one producer that are in flight."""
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: Publisher, size: int) -> None:
+        self.size = size
         self._publisher = publisher
         self._many: list[ManyDelivery] = []
-        self._single: list[Delivery] = []
-        self._is_whole = False
 
-    def send(self, batches: Sequence[Rows]) -> None:
-        for rows in batches:
-            if rows.headers is None:
-                self._many.append(self._publisher.publish_many(rows.values, rows.keys))
-            else:
-                for delivery in self._one_by_one(rows, rows.headers):
-                    self._single.append(delivery)
-        if self._single:
-            self._single[-1].hurry()  # Nothing follows, and the time for its delivery runs.
-        self._is_whole = True
-
-    def _one_by_one(
-        self, rows: Rows, headers: Sequence[HeadersByName | None]
-    ) -> Iterator[Delivery]:
-        for number, value in enumerate(rows.values):
-            key = None if rows.keys is None else rows.keys[number]
-            yield self._publisher.send(value, key, headers[number])
+    def send(self, batches: Sequence[_Batch]) -> None:
+        for batch in batches:
+            blocks = batch.blocks if any(batch.blocks) else None
+            self._many.append(
+                self._publisher.publish_many(batch.values, batch.keys or None, header_blocks=blocks)
+            )
 
     def finish(self) -> int:
         """Wait for the acknowledgements. Returns how many of the rows were stored before."""
         self._publisher.close()
         parts = [part.result() for many in self._many for part in many]
-        return sum(part.count for part in parts if part.duplicate) + sum(
-            row.result().duplicate for row in self._single
-        )
-
-    def abandon(self) -> None:
-        """Wait until batches in flight end, well or not. Of rows that are sent one by one, the last
-        wait for the rest of their batch if not all were sent: they are left to expire."""
-        if self._is_whole or not self._single:
-            with suppress(JetstreamError):
-                self.finish()
+        return sum(part.count for part in parts if part.duplicate)
 
 
 class _Outgoing:
@@ -160,42 +190,54 @@ class _Outgoing:
         self._timeout = timeout
         self._identity = identity
         self._sent: dict[str, _Sent] = {}
-        self._filling: dict[str, _Five] = {}
+        self._waiting: dict[str, _Five] = {}
         self._numbers: dict[str, int] = {}
 
-    def publish(self, rows: Rows) -> None:
-        for start, stop in pieces(rows):
-            five = self._five(rows.subject, rows.headers is not None)
-            five.add(rows.part(start, stop))
-            if five.is_full:
-                self._send(five)
-        self.rows += len(rows)
+    def publish(self, window: Sequence[Rows]) -> None:
+        """Publish the rows of a window, or keep them until there are more."""
+        for rows in window:
+            place = 0
+            while place < len(rows):
+                five = self._five(rows.subject)
+                place = five.add(rows, place)
+                if place < len(rows):
+                    self._send(five)
+            self.rows += len(rows)
+        if sum(five.size for five in self._waiting.values()) > WAITING_BYTES:
+            self._make_room()
 
-    def _five(self, subject: str, has_headers: bool) -> _Five:
-        """The five to which the next batch belongs. Records with headers are passed one by one, so
-        they are not among others."""
-        five = self._filling.get(subject)
-        if five is not None and five.has_headers != has_headers:
-            self._send(five)
-            five = None
+    def _five(self, subject: str) -> _Five:
+        """The five to which the next row belongs."""
+        five = self._waiting.get(subject)
         if five is None:
-            if len(self._filling) >= OPEN_MAX:
-                self._send(next(iter(self._filling.values())))
             number = self._numbers.get(subject, 0)
             self._numbers[subject] = number + 1
-            five = self._filling[subject] = _Five(subject, number, has_headers)
+            five = self._waiting[subject] = _Five(subject, number)
         return five
+
+    def _make_room(self) -> None:
+        """Send the subjects with the most rows, until half of what may wait is left."""
+        left = sum(five.size for five in self._waiting.values())
+        for five in sorted(self._waiting.values(), key=lambda five: -five.size):
+            if left <= WAITING_BYTES // 2:
+                return
+            left -= five.size
+            self._send(five)
 
     def _send(self, five: _Five) -> None:
         if five.subject in self._sent:
             self._finish(five.subject)
-        while len(self._sent) >= OPEN_MAX:
+        while self._sent and (
+            len(self._sent) >= OPEN_MAX
+            or five.size + sum(sent.size for sent in self._sent.values()) > IN_FLIGHT_BYTES
+        ):
             self._finish(next(iter(self._sent)))
-        del self._filling[five.subject]
+        del self._waiting[five.subject]
+        longest = five.batch_bytes
         publisher = self._client.publisher(
             five.subject,
-            linger=NEVER if five.has_headers else 0,
-            max_bytes=min(five.batch_bytes, LONGEST_BYTES),
+            linger=0,
+            max_bytes=min(longest, LONGEST_BYTES),
             buffer_bytes=BATCHES_KNOWN * LONGEST_BYTES,  # With less, a batch might be cut.
             delivery_timeout=self._timeout,
             producer_id=self._identity.producer_id(five.subject, five.number, five.content),
@@ -207,10 +249,10 @@ class _Outgoing:
                 f"the NATS server takes batches of at most {publisher.batch_bytes} bytes, and a "
                 f"write needs {BATCH_BYTES}: raise its max_payload to 1 MiB, which is the default"
             )
-        if publisher.batch_bytes < five.batch_bytes:
+        if publisher.batch_bytes < longest:
             publisher.close()
-            raise too_large(five.batch_bytes, publisher.batch_bytes)
-        sent = self._sent[five.subject] = _Sent(publisher)
+            raise too_large(longest, publisher.batch_bytes)
+        sent = self._sent[five.subject] = _Sent(publisher, five.size)
         sent.send(five.batches)
 
     def _finish(self, subject: str) -> None:
@@ -218,7 +260,7 @@ class _Outgoing:
         del self._sent[subject]
 
     def finish(self) -> None:
-        for five in list(self._filling.values()):
+        for five in list(self._waiting.values()):
             self._send(five)
         for subject in list(self._sent):
             self._finish(subject)
@@ -228,7 +270,8 @@ class _Outgoing:
         sent, because a second attempt puts them into batches with the rows that are missing
         here."""
         for sent in self._sent.values():
-            sent.abandon()
+            with suppress(JetstreamError):
+                sent.finish()
 
 
 def publish(
@@ -237,28 +280,10 @@ def publish(
     """Publish. Returns how many rows were published, and how many of them were stored before."""
     outgoing = _Outgoing(client_for(options.config), options.config.timeout, identity)
     try:
-        for batch in batches:
-            for rows in by_subject(batch, options.subject):
-                outgoing.publish(rows)
+        for window in windows(batches):
+            outgoing.publish(by_subject(window, options.subject))
         outgoing.finish()
     except BaseException:
         outgoing.abandon()
         raise
     return outgoing.rows, outgoing.duplicates
-
-
-def bytes_of(row: Rows) -> int:
-    """Of a batch of one row, as the SDK counts."""
-    headers = row.headers[0] if row.headers else None
-    value, key, block = record_of(row.values[0], row.keys[0] if row.keys else None, headers)
-    return RECORD_BYTES + len(value or b"") + len(key or b"") + len(block)
-
-
-def pieces(rows: Rows) -> Iterator[tuple[int, int]]:
-    """Row numbers [start, stop) of each batch: as many as fit `BATCH_BYTES`, at least one."""
-    start = 0
-    while start < len(rows):
-        before = rows.ends[start - 1] if start else 0
-        stop = max(start + 1, bisect_right(rows.ends, before + BATCH_BYTES))
-        yield start, stop
-        start = stop

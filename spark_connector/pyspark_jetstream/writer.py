@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 
 from jetstream_client import AsyncClient
 from jetstream_protocol.subjects import example_pattern, matches
+from pyspark_jetstream.ending import whole
 from pyspark_jetstream.errors import OptionError, explained, log
 from pyspark_jetstream.options import WriteOptions
 from pyspark_jetstream.publish import Identity, publish
@@ -80,7 +81,7 @@ class _Writer:
         assert context is not None
         identity = Identity(run, context.partitionId())
         with explained(self.options.servers):
-            rows, duplicates = publish(self.options, batches, identity)
+            rows, duplicates = publish(self.options, whole(batches), identity)
         return Published(rows, duplicates)
 
 

@@ -99,6 +99,17 @@ def test_records_keep_key_headers_and_tombstones(
     assert [bool(m.header_block) for m in read] == [False, True, False, False]
 
 
+def test_many_records_keep_their_header_blocks(client: Client, stream: str) -> None:
+    blocks = [b"NATS/1.0\r\na: %d\r\n\r\n" % number if number % 2 else b"" for number in range(4)]
+    values = [b"%d" % number for number in range(4)]
+    with client.publisher(f"{stream}.x", max_bytes=40) as publisher:
+        first = publisher.publish_many(values, header_blocks=blocks).result(30).offset
+        with pytest.raises(InvalidRequestError, match="4 values and 1 header"):
+            publisher.publish_many(values, header_blocks=[b""])
+    read = list(client.fetch(stream, first))
+    assert [(m.value, m.header_block) for m in read] == list(zip(values, blocks, strict=True))
+
+
 def test_many_records_at_once_are_one_future_a_batch(client: Client, stream: str) -> None:
     many = [b"%08d" % number for number in range(50_000)]
     keys: list[bytes | None] = [b"%d" % (number % 10) for number in range(50_000)]

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from jetstream_client import Client, InvalidRequestError, MessageTooLargeError
+from pyspark_jetstream import windows
 from pyspark_jetstream.options import write_options
 from pyspark_jetstream.publish import BATCH_BYTES, Identity, publish
-from tests.spark.support import Log, until
+from tests.spark.support import Log
 from tests.support.nats_server import NatsServer
 from tests.support.server import running_server
 
@@ -22,6 +23,9 @@ ROWS = 200
 
 FIVE = 5 * BATCH_BYTES // ROW_BYTES
 """Rows that may wait until there are enough for a producer."""
+
+WINDOW = windows.BYTES // ROW_BYTES + 1
+"""Rows that may wait until there are enough for a window."""
 
 
 class Died(Exception):
@@ -61,26 +65,11 @@ def test_what_an_attempt_that_died_has_published_is_not_published_again(
         publish(options, batches(log, before), identity)
     first = stored(log)
     assert first == list(range(len(first)))
-    assert before - FIVE < len(first) <= before
+    assert before - FIVE - WINDOW < len(first) <= before
     assert publish(options, batches(log), identity) == (ROWS, len(first))
     assert stored(log) == list(range(ROWS))
     assert publish(options, batches(log), identity) == (ROWS, ROWS)
     assert stored(log) == list(range(ROWS))
-
-
-def test_a_producers_last_rows_with_headers_do_not_wait_for_the_rows_of_another(log: Log) -> None:
-    """Their time would run out where the task's next rows are slow to come."""
-    options = write_options({"servers": log.grpc, "subject": f"{log.name}.x"})
-    full = FIVE // 5 * 5
-
-    def slow() -> Iterator[pa.RecordBatch]:
-        yield with_headers(0, full + 1)
-        until(lambda: stored(log) == list(range(full)), "the first five batches are stored")
-        yield with_headers(full + 1, full + 2)
-
-    assert publish(options, slow(), Identity("query/7", 3)) == (full + 2, 0)
-    assert publish(options, iter([with_headers(0, full + 1)]), Identity("query/7", 3))[1] == full
-    assert stored(log)[: full + 2] == list(range(full + 2))
 
 
 def test_rows_are_stored_in_their_order_if_only_some_record_batches_have_headers(log: Log) -> None:

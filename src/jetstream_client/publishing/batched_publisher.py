@@ -123,16 +123,22 @@ class AsyncPublisher(AsyncClosing):
         self,
         values: Sequence[Any],
         keys: Sequence[Payload | None] | None = None,
+        *,
+        header_blocks: Sequence[bytes] | None = None,
     ) -> ManyDelivery:
         """Add many records at once, in order. Returns one delivery for all of them.
+
+        header_blocks: the headers of each record in the form of `Message.header_block`, b"" for
+        none. They travel as they are, without a check, and without the header of a trace.
 
         There is no work per record in Python, except that in a keyed group each key is hashed.
         """
         tracing = TRACING.active
         if tracing is None:
-            return await self._publish_many(values, keys)
+            return await self._publish_many(values, keys, header_blocks)
         with tracing.batched(self.subject, len(values)) as span:
-            many = await self._publish_many(values, keys, block_of(span.headers(None)))
+            trace = block_of(span.headers(None))
+            many = await self._publish_many(values, keys, header_blocks, trace)
             span.ends_with(many)
         return many
 
@@ -140,14 +146,19 @@ class AsyncPublisher(AsyncClosing):
         self,
         values: Sequence[Any],
         keys: Sequence[Payload | None] | None,
-        block: bytes = b"",
+        header_blocks: Sequence[bytes] | None = None,
+        trace: bytes = b"",
     ) -> ManyDelivery:
         if self._senders is None:
             await self.begin()
         if self.options.value_serializer is not None:
             values = list(map(self.options.serialized, values))
         values, keys = columns_of(values, keys)
-        many = ManyRecords(self.senders, self.subject, values, keys, block)
+        if header_blocks is not None and len(header_blocks) != len(values):
+            raise InvalidRequestError(
+                f"{len(values)} values and {len(header_blocks)} header blocks"
+            )
+        many = ManyRecords(self.senders, self.subject, values, keys, header_blocks, trace)
         for share in many.shares:
             while share.left:
                 sender = share.next_sender()

@@ -16,8 +16,8 @@ _Column = Sequence[bytes | None]
 class Share:
     """The records of one call that go to one sender, or, without a key, to whichever is next.
 
-    rows: their places in the call; None: they are all there are. block: the headers of the first of
-    them. start: the first that is not in a batch yet.
+    rows: their places in the call; None: they are all there are. blocks: the headers of each; None:
+    there are none. start: the first that is not in a batch yet.
     """
 
     def __init__(
@@ -27,17 +27,15 @@ class Share:
         values: _Column,
         keys: _Column | None,
         rows: Sequence[int] | None,
-        block: bytes,
+        blocks: Sequence[bytes] | None,
     ) -> None:
         self._senders = senders
         self._sender = sender
         self.values = values
         self.keys = keys
         self.rows = rows
-        self.block = block
-        self.ends = ends_of(values, keys)
-        if block:
-            self.ends = [end + len(block) for end in self.ends]
+        self.blocks = blocks
+        self.ends = ends_of(values, keys, blocks)
         self.start = 0
 
     @property
@@ -55,18 +53,28 @@ class ManyRecords:
     """Shared out when it is made. Raises MessageTooLargeError before anything is added."""
 
     def __init__(
-        self, senders: Senders, subject: str, values: _Column, keys: _Column | None, block: bytes
+        self,
+        senders: Senders,
+        subject: str,
+        values: _Column,
+        keys: _Column | None,
+        blocks: Sequence[bytes] | None,
+        trace: bytes,
     ) -> None:
-        """block: the headers of the first record in each stream; b"": none."""
+        """blocks: the headers of each record; None: there are none. trace: those of the first
+        record in each stream, if it has no others; b"": none."""
         self._subject = subject
         self._is_keyed = senders.is_keyed
         self._parts: list[BatchDelivery] = []
         self._rows: list[Sequence[int]] = []
         every = senders.all
         if not senders.is_keyed:
-            self.shares = [Share(senders, every[0], values, keys, None, block)]
+            found = _blocks(blocks, trace, range(len(values)))
+            self.shares = [Share(senders, every[0], values, keys, None, found)]
         elif keys is None:
-            self.shares = [Share(senders, None, values, None, range(len(values)), block)]
+            everything = range(len(values))
+            found = _blocks(blocks, trace, everything)
+            self.shares = [Share(senders, None, values, None, everything, found)]
         else:
             self.shares = [
                 Share(
@@ -75,7 +83,7 @@ class ManyRecords:
                     [values[row] for row in rows],
                     None if number < 0 else [keys[row] for row in rows],
                     rows,
-                    block,
+                    _blocks(blocks, trace, rows),
                 )
                 for number, rows in rows_by_partition(keys, len(every)).items()
             ]
@@ -85,8 +93,7 @@ class ManyRecords:
     def put(self, share: Share, sender: Sender) -> bool:
         """Add as many of the share as fit into a batch of the sender; False: it has no room."""
         start = share.start
-        block = b"" if start else share.block
-        found = sender.buffer.put_many(share.values, share.keys, share.ends, start, block)
+        found = sender.buffer.put_many(share.values, share.keys, share.ends, start, share.blocks)
         if found is None:
             return False
         batch, place, stop = found
@@ -98,3 +105,11 @@ class ManyRecords:
 
     def delivery(self) -> ManyDelivery:
         return ManyDelivery(self._parts, self._rows if self._is_keyed else None)
+
+
+def _blocks(
+    blocks: Sequence[bytes] | None, trace: bytes, rows: Sequence[int]
+) -> Sequence[bytes] | None:
+    if blocks is not None:
+        return [blocks[row] for row in rows]
+    return [trace] + [b""] * (len(rows) - 1) if trace and rows else None

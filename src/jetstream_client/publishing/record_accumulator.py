@@ -149,9 +149,8 @@ class Batch:
         self,
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None] | None,
-        block: bytes = b"",
+        blocks: Sequence[bytes] | None = None,
     ) -> None:
-        """block: of the first of them; b"": it has none, as the others."""
         if len(self.values) != self.count:
             self._cut_back()
         self.values.extend(values)
@@ -159,11 +158,10 @@ class Batch:
             self.keys = [None] * self.count
         if self.keys is not None:
             self.keys.extend([None] * len(values) if keys is None else keys)
-        if block and self.header_blocks is None:
+        if blocks is not None and self.header_blocks is None:
             self.header_blocks = [b""] * self.count
         if self.header_blocks is not None:
-            self.header_blocks.append(block)
-            self.header_blocks.extend([b""] * (len(values) - 1))
+            self.header_blocks.extend([b""] * len(values) if blocks is None else blocks)
         self.count += len(values)
 
     def _cut_back(self) -> None:
@@ -356,12 +354,12 @@ class RecordAccumulator:
         keys: Sequence[bytes | None] | None,
         ends: Sequence[int],
         start: int,
-        block: bytes = b"",
+        blocks: Sequence[bytes] | None = None,
     ) -> tuple[Batch, int, int] | None:
         """Add as many records from `start` on as fit into a batch, at least one.
 
-        ends: for each record, the bytes of all records up to and including it. block: the headers
-        of the first one that is added, counted in `ends`. Returns the batch, the place of the first
+        ends: for each record, the bytes of all records up to and including it. blocks: the headers
+        of each, counted in `ends`; None: there are none. Returns the batch, the place of the first
         record in it, and the position to go on from; None: there is no room.
         """
         before = ends[start - 1] if start else 0
@@ -373,7 +371,11 @@ class RecordAccumulator:
             stop = max(start + 1, bisect_right(ends, before + free, start))
             place = batch.count
             batch.size += ends[stop - 1] - before
-            batch.extend(values[start:stop], None if keys is None else keys[start:stop], block)
+            batch.extend(
+                values[start:stop],
+                None if keys is None else keys[start:stop],
+                None if blocks is None else blocks[start:stop],
+            )
             if not batch.is_announced:
                 self._announce(batch)
             if batch.size >= self.batch_bytes or not self._linger:
@@ -529,11 +531,16 @@ def too_large(size: int, most: int) -> MessageTooLargeError:
     return MessageTooLargeError(f"a record of {size} bytes is more than a batch may hold: {most}")
 
 
-def ends_of(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> list[int]:
+def ends_of(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None,
+    blocks: Sequence[bytes] | None = None,
+) -> list[int]:
     """Running sums of what the records take."""
     lengths = _lengths(values)
-    if keys is not None:
-        lengths = [a + b for a, b in zip(lengths, _lengths(keys), strict=True)]
+    for column in (keys, blocks):
+        if column is not None:
+            lengths = [a + b for a, b in zip(lengths, _lengths(column), strict=True)]
     return list(accumulate(length + RECORD_BYTES for length in lengths))
 
 

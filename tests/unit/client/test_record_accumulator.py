@@ -101,7 +101,7 @@ def test_without_linger_every_call_is_a_batch() -> None:
 
 def test_headers_of_many_come_first_in_an_empty_batch_too() -> None:
     buffer = buffer_of(Clock(), linger=0.0)
-    buffer.put_many([b"1", b"2"], None, ends_of([b"1", b"2"], None), 0, b"block")
+    buffer.put_many([b"1", b"2"], None, ends_of([b"1", b"2"], None), 0, [b"block", b""])
     batch = buffer.take(0.0)
     assert batch is not None
     assert decoded(batch).header_blocks() == [b"block", b""]
@@ -114,7 +114,7 @@ def test_keys_and_headers_that_come_late_leave_the_earlier_without() -> None:
     buffer.put_many([None, b"4"], None, ends_of([None, b"4"], None), 0)
     buffer.put(b"5", None, b"block")
     buffer.put_many([b"6"], [b"l"], ends_of([b"6"], [b"l"]), 0)
-    buffer.put_many([b"7", b"8"], None, ends_of([b"7", b"8"], None), 0, b"more")
+    buffer.put_many([b"7", b"8"], None, ends_of([b"7", b"8"], None), 0, [b"more", b""])
     buffer.seal()
     batch = buffer.take(0.0)
     assert batch is not None

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_client import Headers
+from jetstream_client import Headers, InvalidRequestError
+from jetstream_client.values.records import block_of
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.filters import SubjectMatches
 from pyspark_jetstream.headers import HEADERS, parsed_headers
-from pyspark_jetstream.publish import BATCH_BYTES, Identity, pieces
+from pyspark_jetstream.publish import Identity
 from pyspark_jetstream.rows import by_subject
 
 names = st.text(
@@ -73,18 +74,6 @@ def test_subject_patterns_match_as_nats_matches() -> None:
     assert matching("a") == ["a"]
 
 
-@given(st.lists(st.integers(0, 3 * BATCH_BYTES // 2), max_size=12))
-def test_batches_are_cut_by_the_rows_alone(lengths: list[int]) -> None:
-    batch = pa.record_batch({"value": pa.array([b"x" * length for length in lengths], pa.binary())})
-    (rows,) = by_subject(batch, "s") if lengths else [None]
-    if rows is None:
-        return
-    found = list(pieces(rows))
-    assert [number for part in found for number in range(*part)] == list(range(len(lengths)))
-    for start, stop in found:
-        assert stop == start + 1 or sum(lengths[start:stop]) <= BATCH_BYTES
-
-
 def test_rows_are_parted_by_subject_in_their_order() -> None:
     batch = pa.record_batch({"value": ["1", "2", "3"], "subject": ["b", "a", "b"]})
     assert [(rows.subject, rows.values) for rows in by_subject(batch, "")] == [
@@ -111,6 +100,37 @@ def test_a_row_without_value_and_key_is_refused() -> None:
     columns = {"value": pa.array([None], pa.binary()), "key": pa.array([None], pa.binary())}
     with pytest.raises(OptionError, match="is a tombstone and needs a key"):
         list(by_subject(pa.record_batch(columns), "s"))
+
+
+PAIRS = st.lists(st.tuples(st.none() | names, st.none() | texts | st.just(" x")), max_size=4)
+
+
+@given(st.lists(st.none() | PAIRS, min_size=1, max_size=5), st.integers(0, 2))
+def test_headers_of_rows_are_those_that_the_sdk_writes_or_refuses(
+    rows: list[list[tuple[str | None, str | None]] | None], start: int
+) -> None:
+    """Row by row, whatever the column beside them is like."""
+    cells = [
+        None if row is None else [{"key": name, "value": text} for name, text in row]
+        for row in rows
+    ]
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+    batch = pa.record_batch(
+        {"value": pa.array([b"v"] * len(rows)), "headers": pa.array(cells, kind)}
+    )
+    batch = batch.slice(min(start, len(rows) - 1))
+    try:
+        wanted: list[bytes] = []
+        for row in rows[-len(batch) :]:
+            by_name: dict[str, list[str]] = {}
+            for name, text in row or ():
+                by_name.setdefault(name or "", []).append(text or "")
+            wanted.append(block_of(by_name))
+    except InvalidRequestError:
+        with pytest.raises(OptionError, match="cannot be published"):
+            by_subject(batch, "s")
+    else:
+        assert by_subject(batch, "s")[0].blocks == wanted
 
 
 def test_a_null_among_the_headers_of_a_row_is_refused_with_advice() -> None:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import pyspark_jetstream.publish as publish_module
+import pyspark_jetstream.windows as windows_module
 from jetstream_client import MessageTooLargeError, UnavailableError
 from jetstream_client.publishing.record_accumulator import RecordAccumulator, ends_of
+from pyspark_jetstream.ending import CutOffError
 from pyspark_jetstream.publish import (
     BATCH_BYTES,
     BATCHES_KNOWN,
+    IN_FLIGHT_BYTES,
     LONGEST_BYTES,
-    OPEN_MAX,
+    WAITING_BYTES,
     Identity,
     _Outgoing,
 )
-from pyspark_jetstream.rows import ROW_BYTES, by_subject
+from pyspark_jetstream.rows import by_subject
+from pyspark_jetstream.windows import ROW_BYTES, windows
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 NATS_BYTES = 2 * BATCH_BYTES
@@ -38,16 +45,13 @@ class Publisher:
         self._subject = subject
         self._sent: list[bytes] = []
 
-    def send(self, value: bytes, *_: object) -> Any:
-        if value.startswith(b"bad"):
+    def publish_many(self, values: list[bytes], *_: object, **__: object) -> list[Any]:
+        if values[0].startswith(b"bad"):
             raise UnavailableError("the sender has ended")
-        self._sent.append(value)
-        self._log.append(("sent", self._subject, value[:3]))
-        return SimpleNamespace(result=lambda: SimpleNamespace(duplicate=False), hurry=lambda: None)
-
-    def publish_many(self, values: list[bytes], _: object) -> list[Any]:
-        parts = [self.send(value) for value in values]
-        return [SimpleNamespace(result=lambda: SimpleNamespace(duplicate=False, count=len(parts)))]
+        for value in values:
+            self._sent.append(value)
+            self._log.append(("sent", self._subject, value[:3]))
+        return [SimpleNamespace(result=lambda: SimpleNamespace(duplicate=False, count=len(values)))]
 
     def close(self) -> None:
         if self._sent:
@@ -60,9 +64,11 @@ class Task:
     def __init__(self) -> None:
         self.log: list[tuple[str, str, bytes]] = []
         self.options: dict[str, Any] = {}
+        self.producers: list[int] = []
 
         def publisher(subject: str, **options: Any) -> Publisher:
             self.options = options
+            self.producers.append(options["producer_id"])
             return Publisher(self.log, subject, options["max_bytes"])
 
         client: Any = SimpleNamespace(publisher=publisher)
@@ -71,8 +77,7 @@ class Task:
     def publish(self, value: bytes, subject: str = "a", *, has_headers: bool = False) -> None:
         headers = [[{"key": "Trace", "value": b"1"}] if has_headers else None]
         columns = {"value": pa.array([value]), "headers": pa.array(headers, HEADERS)}
-        for rows in by_subject(pa.record_batch(columns), subject):
-            self.outgoing.publish(rows)
+        self.outgoing.publish(by_subject(pa.record_batch(columns), subject))
 
     def sent(self) -> list[bytes]:
         return [first for what, _, first in self.log if what == "sent"]
@@ -100,15 +105,69 @@ def test_rows_are_sent_once_the_rows_before_them_are_acknowledged() -> None:
 
 def test_other_subjects_are_not_waited_for() -> None:
     task = Task()
-    for number in range(BATCHES_KNOWN):
-        for subject in range(OPEN_MAX):
-            task.publish(b"%03d" % number + LONG, f"s{subject}")
-    assert [what for what, *_ in task.log] == ["sent"] * OPEN_MAX * BATCHES_KNOWN
+    subjects = [f"s{number}" for number in range(4)]
+    for number in range(BATCHES_KNOWN + 1):
+        for subject in subjects:
+            task.publish(b"%03d" % number + LONG, subject)
+    assert [what for what, *_ in task.log] == ["sent"] * len(subjects) * BATCHES_KNOWN
     for _ in range(BATCHES_KNOWN):
-        task.publish(b"new" + LONG, "s5")
-    assert [subject for what, subject, _ in task.log if what == "awaited"] == ["s5"]
+        task.publish(b"new" + LONG, "s2")
+    assert [subject for what, subject, _ in task.log if what == "awaited"] == ["s2"]
     task.outgoing.finish()
     assert len(task.outgoing._sent) == 0
+
+
+def test_what_waits_and_what_is_in_flight_is_bounded() -> None:
+    task = Task()
+    most = 0
+    for number in range(3 * (WAITING_BYTES + IN_FLIGHT_BYTES) // BATCH_BYTES):
+        task.publish(b"%03d" % number + LONG, f"s{number}")
+        in_flight = sum(sent.size for sent in task.outgoing._sent.values())
+        waiting = sum(five.size for five in task.outgoing._waiting.values())
+        assert in_flight <= IN_FLIGHT_BYTES
+        assert waiting <= WAITING_BYTES
+        most = max(most, in_flight + waiting)
+    assert most > (WAITING_BYTES + IN_FLIGHT_BYTES) * 0.9
+    task.outgoing.finish()
+    assert len(task.sent()) == number + 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_and_their_producers_do_not_depend_on_how_spark_cuts_the_rows(seed: int) -> None:
+    """Nor on where it cuts the rows off: the batches before are those of the whole partition."""
+    random = Random(seed)
+    rows = [
+        (bytes(random.choice((1, 10, 200, 800))), f"s{random.choice((1, 1, 1, 2, 3))}")
+        for _ in range(random.choice((50, 300, 900)))
+    ]
+    whole = pa.record_batch(dict(zip(("value", "subject"), zip(*rows, strict=True), strict=True)))
+
+    def cut(stop: int) -> Iterator[pa.RecordBatch]:
+        start = 0
+        while start < stop:
+            piece = whole.slice(start, min(stop - start, random.choice((1, 30, 100, 400))))
+            yield piece
+            start += len(piece)
+        if stop < len(whole):
+            raise CutOffError("as ending.whole does")
+
+    def producers(stop: int) -> list[int]:
+        task = Task()
+        with suppress(CutOffError):
+            for window in windows(cut(stop)):
+                task.outgoing.publish(by_subject(window, ""))
+            task.outgoing.finish()
+        return task.producers
+
+    with pytest.MonkeyPatch.context() as patch:  # All in a hundredth of its size.
+        patch.setattr(windows_module, "ROWS", 100)
+        patch.setattr(windows_module, "BYTES", 16_000)
+        patch.setattr(publish_module, "BATCH_BYTES", 5_000)
+        patch.setattr(publish_module, "WAITING_BYTES", 50_000)
+        wanted = producers(len(rows))
+        assert producers(len(rows)) == wanted
+        cut_off = producers(random.randrange(len(rows)))
+    assert cut_off == wanted[: len(cut_off)]
 
 
 def publish_all(task: Task, *values: bytes, has_headers: bool = False) -> None:
@@ -150,8 +209,7 @@ def test_batches_before_a_failure_are_awaited_and_none_is_sent_that_lacks_rows(
     with pytest.raises(UnavailableError):
         publish_all(task, b"000" + LONG, b"bad" + LONG, has_headers=has_headers)
     task.outgoing.abandon()
-    awaited = [] if has_headers else [("awaited", "a", b"000")]
-    assert task.log == [("sent", "a", b"000"), *awaited]
+    assert task.log == [("sent", "a", b"000"), ("awaited", "a", b"000")]
 
 
 def buffer_of(options: dict[str, Any]) -> RecordAccumulator:
