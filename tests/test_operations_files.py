@@ -55,6 +55,10 @@ def test_the_manifests_mean_each_other() -> None:
     labels = template["metadata"]["labels"].items()
     services = {each["metadata"]["name"]: each["spec"] for each in of_kind("Service")}
     policies = [each["spec"]["selector"]["matchLabels"] for each in of_kind("PodDisruptionBudget")]
+    reach = manifest("NetworkPolicy")["spec"]
+    policies.append(reach["podSelector"]["matchLabels"])
+    (nodes,) = reach["ingress"][0]["from"]
+    policies.append(nodes["podSelector"]["matchLabels"])
     apart = template["spec"]["affinity"]["podAntiAffinity"]
     (rule,) = apart["requiredDuringSchedulingIgnoredDuringExecution"]
     selectors = [
@@ -68,6 +72,12 @@ def test_the_manifests_mean_each_other() -> None:
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     for service in services.values():
         assert all(ports[each["name"]] == each["port"] for each in service["ports"])
+    reached = [{each["port"] for each in rule["ports"]} for rule in reach["ingress"]]
+    assert reached == [{*ports}, {*ports} - {"raft"}, {"http"}], "clients stay away from Raft"
+    (clients,) = reach["ingress"][1]["from"]
+    ((label, value),) = clients["podSelector"]["matchLabels"].items()
+    text = (TREE / "ops" / "kubernetes" / "jetstream.yaml").read_text()
+    assert f"--labels={label}={value} " in text, "the file's first lines say how"
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert ports[container[probe]["httpGet"]["port"]] == 9295
     assert template["metadata"]["annotations"]["prometheus.io/port"] == str(ports["http"])
@@ -78,7 +88,6 @@ def test_the_manifests_mean_each_other() -> None:
     (volume,) = template["spec"]["volumes"]
     assert volume["configMap"]["name"] == config_map["metadata"]["name"]
     (secret,) = [each["valueFrom"]["secretKeyRef"] for each in container["env"]]
-    text = (TREE / "ops" / "kubernetes" / "jetstream.yaml").read_text()
     made = f"kubectl create secret generic {secret['name']} --from-literal={secret['key']}="
     assert made in text, "the file's first lines say how"
 

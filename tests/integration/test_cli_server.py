@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+import yaml
 
 from jetstream_client import Client
 from jetstream_client.cli.main import run
@@ -28,9 +29,11 @@ from jetstream_protocol.generated import common_pb2, dataplane_pb2
 from tests.fuzz import http2
 from tests.support.api import Api, DataPlane, raw_nats
 from tests.support.fork_server import fork_server
+from tests.support.kubelet import service_links
 from tests.support.nats_server import NatsServer
 from tests.support.server import ServerProcess, free_port_base
 
+TREE = Path(__file__).resolve().parents[2]
 READY_LINE = re.compile(
     r"jetstream-server ready: node=(?P<node>\d+) grpc=(?P<grpc>\S+) data=(?P<data>\S+) "
     r"http=(?P<http>http://\S+) tls=off nats=(?P<nats>\S+) folder=(?P<folder>.+)\n"
@@ -138,6 +141,29 @@ def test_a_configuration_that_is_checked_and_cannot_be_used_is_exit_code_2(
     assert found.stderr.startswith("error: ")
     assert found.stderr.count("\n") == 1
     assert says in found.stderr
+
+
+def test_what_a_kubelet_sets_for_the_services_of_the_manifest_stops_no_server(
+    own_server: ServerProcess,
+) -> None:
+    """The manifest asks for no such variables; pods of other people's manifests have them."""
+    own_server.kill()
+    manifests = yaml.safe_load_all((TREE / "ops" / "kubernetes" / "jetstream.yaml").read_text())
+    services = [each for each in manifests if each["kind"] == "Service"]
+    links: dict[str, str] = {}
+    for service in services:
+        if service["spec"].get("clusterIP") != "None":
+            ports = {each["name"]: each["port"] for each in service["spec"]["ports"]}
+            links |= service_links(service["metadata"]["name"], "10.96.0.7", ports)
+    assert links["JETSTREAM_PORT_9292_TCP"] == "tcp://10.96.0.7:9292"
+    own_server.environment |= links
+    own_server.start()
+    with Client(own_server.grpc, timeout=20) as client:
+        client.create_stream("orders", "orders.>")
+    own_server.kill()
+    own_server.environment["JETSTREAM_PORT"] = "9292"
+    with pytest.raises(AssertionError, match="JETSTREAM_PORT: unknown variable"):
+        own_server.start()
 
 
 def test_without_nats_the_server_serves_reads_and_says_so_everywhere(

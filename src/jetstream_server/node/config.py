@@ -39,6 +39,7 @@ from jetstream_server.node.config_errors import (
     one_line,
     variable_of,
 )
+from jetstream_server.node.service_links import is_service_link
 
 NODE_ID_VARIABLE = "JETSTREAM_NODE_ID"
 # The SDK, the start-up code and scripts/cluster read these. They are not configuration keys.
@@ -498,8 +499,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _check_variables(environment: Mapping[str, str]) -> None:
-    for name in environment:
+    for name, value in environment.items():
         if not name.startswith(ENVIRONMENT_PREFIX) or name in OTHER_VARIABLES:
+            continue
+        if is_service_link(name, value):
             continue
         key = name.removeprefix(ENVIRONMENT_PREFIX).partition("__")[0].lower()
         if key not in Config.model_fields:
