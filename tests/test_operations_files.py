@@ -158,6 +158,19 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert "Typo" in refused.stderr
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
+def test_the_unit_may_do_little_else_than_what_a_node_does() -> None:
+    """Exposure at most 2.0 of 10."""
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", UNIT],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    settings = UNIT.read_text().splitlines()
+    for setting in ("UMask=0077", "LimitCORE=0", "StateDirectoryMode=0700"):
+        assert setting in settings
+
+
 PYPROJECT = tomllib.loads((TREE / "pyproject.toml").read_text())
 PIN = re.compile(
     r"^([a-z0-9-]+)==(\S+)(?: ; [^\n\\]+)?((?: \\\n {4}--hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE
