@@ -10,7 +10,8 @@
     ├── AmbiguousStreamError           a bare name fits several streams; say name@subject
     ├── StreamExistsError              it exists with another configuration
     ├── PreconditionFailedError        an expectation (expected stream, last sequence) does not hold
-    │   └── OutOfSequenceError         a producer's batch, neither its next nor one of its last
+    │   ├── OutOfSequenceError         a producer's batch, neither its next nor one of its last
+    │   └── FencedInstanceError        another process has joined the consumer group by that name
     ├── StreamReadonlyError            the stream takes no records until it is made writable again
     ├── StreamPausedError              the stream does not listen until it is resumed
     ├── PermissionDeniedError
@@ -113,6 +114,11 @@ class StreamExistsError(JetstreamError):
 
 class PreconditionFailedError(JetstreamError):
     """What the caller expected does not hold; nothing was done."""
+
+
+class FencedInstanceError(PreconditionFailedError):
+    """Another process has joined the consumer group under the same `instance`: the earlier one
+    ends."""
 
 
 class OutOfSequenceError(PreconditionFailedError):
@@ -294,6 +300,7 @@ CODES: dict[type[JetstreamError], Spelling] = {
     StreamExistsError: Spelling("stream_exists", "ALREADY_EXISTS", 400, 10058),
     PreconditionFailedError: Spelling("precondition_failed", "FAILED_PRECONDITION", 400, 10071),
     OutOfSequenceError: Spelling("out_of_sequence", "FAILED_PRECONDITION", 400, 20017),
+    FencedInstanceError: Spelling("fenced_instance", "FAILED_PRECONDITION", 400, 20023),
     StreamReadonlyError: Spelling("stream_readonly", "FAILED_PRECONDITION", 400, 20019),
     StreamPausedError: Spelling("stream_paused", "FAILED_PRECONDITION", 400, 20020),
     PermissionDeniedError: Spelling("permission_denied", "PERMISSION_DENIED", 403, 20004),

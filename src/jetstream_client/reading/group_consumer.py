@@ -254,6 +254,7 @@ class AsyncGroupConsumer(AsyncClosing):
     async def _adjust(self) -> None:
         """Bring what is read in line with what this member was told."""
         membership = self._membership
+        membership.check_lease()
         self._check_parts()
         if membership.is_lost:
             await self._let_go(list(self._parts.values()), commit=False)
@@ -262,22 +263,33 @@ class AsyncGroupConsumer(AsyncClosing):
             return
         told = membership.told
         await self._let_go([p for n, p in self._parts.items() if n not in told], commit=True)
-        for number in sorted(told - self._parts.keys()):
-            part = Part(number, self._make(number, membership))
-            try:
-                await part.consumer.begin()
-            except BaseException:
-                await part.close(commit=False)
-                raise
-            if self._closed:  # Meanwhile.
-                await part.close(commit=False)
-                return
-            part.consumer.failures_told_to(self._part_has_failed)
-            self._parts[number] = part
-            self._untold.append(part)
+        while not self._closed and not membership.is_lost:
+            missing = membership.told - self._parts.keys()
+            if not missing:
+                break
+            await self._begin_part(min(missing))
         membership.adjusted()
         if self._untold:
             await self._tell_assigned()
+
+    async def _begin_part(self, number: int) -> None:
+        """Begin to read a stream. **safety** What it was told meanwhile counts: a stream that was
+        taken away belongs to another member, and its position moves on."""
+        membership = self._membership
+        part, generation = Part(number, self._make(number, membership)), membership.generation
+        try:
+            await part.consumer.begin()
+        except BaseException:
+            await part.close(commit=False)
+            raise
+        membership.check_lease()
+        still_told = number in membership.told and membership.generation == generation
+        if self._closed or not still_told:
+            await part.close(commit=False)
+            return
+        part.consumer.failures_told_to(self._part_has_failed)
+        self._parts[number] = part
+        self._untold.append(part)
 
     def _part_has_failed(self) -> None:
         self._has_failed = True

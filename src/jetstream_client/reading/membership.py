@@ -1,9 +1,12 @@
 """A member of a consumer group: its heartbeats, and the streams that they tell it to read.
 
-`told` is what the coordinator has said, `held` is what the consumer reads. Between two records the
-consumer changes what it reads accordingly, and says so (`adjusted`); the next heartbeat tells the
-coordinator. **safety** A member that got no answer for its whole session timeout holds nothing any
-more: its streams may belong to other members.
+`told` is what the coordinator has said, `held` is what the consumer reads or is beginning to read.
+Between two records the consumer changes what it reads accordingly, and says so (`adjusted`); the
+next heartbeat tells the coordinator.
+
+**safety** One session after the last heartbeat that was answered, by the member's own clock, it
+holds nothing any more: its streams may belong to other members. It joins again under another id,
+after a pause that grows. A member whose instance another process has taken ends.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from jetstream_client._log import logger
 from jetstream_client.transport.groups import Groups
 from jetstream_protocol.cursor_names import check_cursor_name
 from jetstream_protocol.errors import (
+    FencedInstanceError,
     InvalidRequestError,
     JetstreamError,
     PreconditionFailedError,
@@ -26,12 +30,13 @@ from jetstream_protocol.generated import groups_pb2 as pb
 
 SESSION_SECONDS = (1.0, 300.0)
 _RETRY_SECONDS = 0.2
+_REJOIN_SECONDS_MAX = 10.0
 
 
 class Membership:
     """Joins with `begin`, and stays a member until `end`. id, generation: its commits carry both.
-    is_lost: it holds nothing any more, and must drop its streams without a commit. must_adjust:
-    that, or it reads other streams than it was told to. failure: it cannot go on."""
+    is_lost: it holds nothing any more, and must drop its streams without a commit. failure: it
+    cannot go on."""
 
     def __init__(
         self, groups: Groups, group: str, source: str, instance: str, session_seconds: float
@@ -46,7 +51,7 @@ class Membership:
         self.generation = 0
         self.told: Set[int] = frozenset()
         self.is_lost = False
-        self.must_adjust = False
+        self._differs = False  # It reads other streams than it was told to.
         self.failure: JetstreamError | None = None
         self.news = asyncio.Event()
         self._groups = groups
@@ -56,14 +61,41 @@ class Membership:
         self._held: Callable[[], Set[int]] = frozenset
         self._adjusted = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
+        self._lapsing: asyncio.Task[None] | None = None
+        self._now: Callable[[], float] = lambda: 0.0  # The loop's clock, once it has begun.
         self._heard = 0.0
+        self._joined = 0.0
+        self._losses = 0
 
     async def begin(self, held: Callable[[], Set[int]]) -> None:
-        """Join. held: says what the consumer reads. Raises JetstreamError."""
+        """Join. held: says what the consumer reads, or begins to read. Raises JetstreamError."""
         self._held = held
-        self._heard = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        self._now = loop.time
+        self._heard = self._joined = self._now()
         await self._beat(0.0)
-        self._beating = asyncio.get_running_loop().create_task(self._beat_on_and_on())
+        self._beating = loop.create_task(self._beat_on_and_on())
+        self._lapsing = loop.create_task(self._lapse_in_time())
+
+    @property
+    def must_adjust(self) -> bool:
+        """Whether what it reads must change before the next record."""
+        return self.is_lost or self._differs or self._has_lapsed
+
+    @property
+    def _has_lapsed(self) -> bool:
+        """Asked for each record: a process that was frozen must not go on."""
+        return bool(self.told) and self._now() >= self._heard + self._session
+
+    def check_lease(self) -> None:
+        """Lose what it holds if its session is over."""
+        if self._has_lapsed and not self.is_lost:
+            logger.warning(
+                "consumer group %r: no coordinator has answered for a whole session; its streams "
+                "may be others' now",
+                self.group,
+            )
+            self.lost()
 
     def adjusted(self) -> None:
         """What it reads has changed: the coordinator is told at once."""
@@ -71,17 +103,19 @@ class Membership:
         self._adjusted.set()
 
     def _compare(self) -> None:
-        self.must_adjust = self.is_lost or self.told != self._held()
+        self._differs = self.told != self._held()
 
     def lost(self) -> None:
         """It is no member any more: it joins under another id."""
-        self.is_lost = self.must_adjust = True
+        if self._now() - self._joined > _REJOIN_SECONDS_MAX + self._session:
+            self._losses = 0  # It was one for long.
+        self._losses += 1
+        self.is_lost = True
         self.told = frozenset()
         self.id, self.generation = secrets.token_hex(8), 0
         self.news.set()
 
     async def _beat_on_and_on(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             self._adjusted.clear()
             if self.must_adjust:
@@ -93,8 +127,14 @@ class Membership:
                     pass
             if self.is_lost:
                 continue
+            if not self.generation:
+                await asyncio.sleep(self._pause())
             try:
                 await self._beat(self._session / 3)
+            except FencedInstanceError as error:
+                self.lost()
+                self.failure = error
+                return
             except PreconditionFailedError as error:
                 logger.warning("consumer group %r: %s", self.group, error.message)
                 self.lost()
@@ -103,18 +143,25 @@ class Membership:
                     self.failure = error
                     self.news.set()
                     return
-                if loop.time() - self._heard > self._session and self._held():
-                    logger.warning(
-                        "consumer group %r: no coordinator has answered for a whole session (%s); "
-                        "its streams may be others' now",
-                        self.group,
-                        error.message,
-                    )
-                    self.lost()
                 await asyncio.sleep(_RETRY_SECONDS * (1 + random.random()))
 
+    def _pause(self) -> float:
+        """Before it joins again: none after the first loss, then ever more."""
+        if self._losses < 2:
+            return 0.0
+        longest = min(_REJOIN_SECONDS_MAX, _RETRY_SECONDS * 2.0 ** min(self._losses - 1, 10))
+        return longest * (1 + random.random()) / 2
+
+    async def _lapse_in_time(self) -> None:
+        """Give up what it holds one session after the last answered heartbeat, whatever the
+        heartbeats wait for."""
+        while True:
+            self.check_lease()
+            left = self._heard + self._session - self._now()
+            await asyncio.sleep(left if left > 0 else _RETRY_SECONDS)
+
     async def _beat(self, wait: float) -> None:
-        asked, member_id = asyncio.get_running_loop().time(), self.id
+        asked, member_id = self._now(), self.id
         request = pb.GroupHeartbeatRequest(
             group=self.group,
             source=self._source,
@@ -136,6 +183,8 @@ class Membership:
         if self.id != member_id:
             return  # It was lost meanwhile: this was said to a member that it is no more.
         self._heard = asked
+        if not self.generation:
+            self._joined = asked
         self.generation = answer.generation
         self.told = frozenset(answer.assigned)
         self._compare()
@@ -144,7 +193,7 @@ class Membership:
 
     def check_heard(self, timeout: float) -> None:
         """Raise UnavailableError if a coordinator should have answered `timeout` seconds ago."""
-        silent = asyncio.get_running_loop().time() - self._heard
+        silent = self._now() - self._heard
         if silent > self._session + timeout:
             raise UnavailableError(
                 f"no coordinator of consumer group {self.group!r} has answered for {silent:.0f} s"
@@ -152,9 +201,10 @@ class Membership:
 
     async def end(self) -> None:
         """A member with a name of its own keeps its place until its session ends."""
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
+        tasks = [task for task in (self._beating, self._lapsing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._instance or not self.generation:
             return
         try:

@@ -2,20 +2,28 @@
 
     heartbeat ─> next state (groups.py) ─> written ─> the affected members get an answer
 
-A member stays in its group as long as its heartbeats come. Each is a long poll, shorter than the
-session. A new leader gives every member a whole session. **safety** While a change is being
-written, a commit is accepted only if both the state before and the state after allow it.
+A member stays in its group as long as its heartbeats come (leases.py). Each is a long poll, shorter
+than the session.
+
+**safety** While a change is being written, a commit is accepted only if both the state before and
+the state after allow it. A write that failed may still become valid: it is repeated, and nothing
+else is decided before it.
+
+**safety** A heartbeat releases streams only if its member knows the present generation. Heartbeats
+may be late, lost and repeated on their way.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import structlog
 
 from jetstream_protocol.errors import (
+    FencedInstanceError,
     InvalidRequestError,
     JetstreamError,
     NotFoundError,
@@ -33,16 +41,17 @@ from jetstream_server.cursors.groups import (
     release,
     with_streams,
 )
+from jetstream_server.cursors.leases import Leases
 
-RELEASE_SECONDS = 60.0
-"""Seconds after which a member that does not release a stream is removed from its group."""
 LOOK_SECONDS = 0.25
 STREAMS_EVERY = 8
 """Checks between two listings of a group's streams: a listing walks over all streams."""
 SESSION_MS = (1_000, 300_000)
+NO_AGES: Mapping[str, float] = MappingProxyType({})
 LEADER_CHANGES = "the leader of the cursors changes; try again"
 
 Save = Callable[[Group], Awaitable[None]]
+"""Writes the state of a group; of a deleted one it removes the record."""
 StreamsOf = Callable[[str], Iterable[int]]
 """Returns the ids of the streams of a source."""
 
@@ -66,15 +75,21 @@ class Heartbeat:
 
 
 class _Live:
-    """A group in this leadership. coming: the state that is being written."""
+    """A group in this leadership. coming: the state that is being written, or may have been. calls:
+    how many are at work on it."""
 
     def __init__(self, state: Group) -> None:
         self.state = state
         self.coming: Group | None = None
+        self.calls = 0
         self.turn = asyncio.Lock()
         self.changed = asyncio.Event()  # replaced after each change
-        self.lives_until: dict[str, float] = {}
-        self.must_release_until: dict[str, float] = {}
+        self.leases = Leases()
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing of it was written, and nobody is about to."""
+        return not (self.state.generation or self.calls or self.coming)
 
 
 class Coordinator:
@@ -93,12 +108,12 @@ class Coordinator:
         for live in self._groups.values():
             live.changed.set()
 
-    def load(self, groups: Iterable[Group]) -> None:
+    def load(self, groups: Iterable[Group], idle_seconds: Mapping[str, float] = NO_AGES) -> None:
+        """idle_seconds: how long ago each group was written, by name."""
         now = self._now()
         for group in groups:
             live = self._groups[group.name] = _Live(group)
-            for member in group.members:
-                live.lives_until[member.id] = now + member.session_ms / 1000
+            live.leases.observe(group, now, idle_seconds=idle_seconds.get(group.name, 0.0))
 
     def groups(self) -> list[Group]:
         return [self._groups[name].state for name in sorted(self._groups)]
@@ -131,31 +146,38 @@ class Coordinator:
         """Take a heartbeat. Returns the group once it has news for the member, or after
         `wait_seconds`.
 
-        Raises PreconditionFailedError for a member that was removed, InvalidRequestError,
-        QuotaExceededError, UnavailableError once another node leads.
+        Raises PreconditionFailedError for a member that was removed, FencedInstanceError for one
+        whose instance another process has taken, InvalidRequestError, QuotaExceededError,
+        UnavailableError once another node leads.
         """
         live = self._groups.get(heartbeat.group)
         if live is None:
             live = self._groups[heartbeat.group] = _Live(Group(heartbeat.group, heartbeat.source))
-        member_id = heartbeat.member.id
+        live.calls += 1
         try:
+            live.leases.arrived(heartbeat.member.id, self._now())
             await self._change(live, lambda group: self._next(group, heartbeat))
+            await self._news(live, heartbeat)
         finally:
-            if not live.state.generation and not live.turn.locked():
-                self._groups.pop(heartbeat.group, None)  # It was never written.
-        live.lives_until[member_id] = self._now() + heartbeat.member.session_ms / 1000
-        await self._news(live, heartbeat)
+            live.calls -= 1
+            self._forget_unused(live)
         if self._ended:
             raise UnavailableError(LEADER_CHANGES)
-        if not live.state.has(member_id):
-            raise _given_up(heartbeat)
+        if not live.state.has(heartbeat.member.id):
+            raise _no_member_error(live.state, heartbeat)
         return live.state
+
+    def _forget_unused(self, live: _Live) -> None:
+        if live.is_unused:
+            self._groups.pop(live.state.name, None)
 
     def _next(self, group: Group, heartbeat: Heartbeat) -> Group:
         member = heartbeat.member
+        if heartbeat.generation == group.generation:
+            group = release(group, member.id, heartbeat.held)
         if not group.has(member.id):
             if heartbeat.generation:
-                raise _given_up(heartbeat)
+                raise _no_member_error(group, heartbeat)
             if len(group.members) >= MEMBERS_MAX:
                 raise InvalidRequestError(f"a consumer group has at most {MEMBERS_MAX} members")
         if group.source != heartbeat.source:
@@ -169,8 +191,7 @@ class Coordinator:
             self._check_quota(heartbeat)
             group = replace(group, creator=heartbeat.principal)
         group = with_streams(group, self._streams_of(group.source))
-        group = join(group, member)
-        return release(group, member.id, heartbeat.held)
+        return join(group, member)
 
     def _check_quota(self, heartbeat: Heartbeat) -> None:
         """Raise QuotaExceededError if the principal may not begin another group."""
@@ -207,32 +228,45 @@ class Coordinator:
             raise NotFoundError(f"there is no consumer group {name!r}")
         await self._change(live, lambda group: leave(group, {member_id}))
 
+    async def delete(self, name: str) -> None:
+        """Forget a group. Raises NotFoundError, PreconditionFailedError while it has members."""
+        live = self._groups.get(name)
+        if live is None or not live.state.generation:
+            raise NotFoundError(f"there is no consumer group {name!r}")
+
+        def decide(group: Group) -> Group:
+            if group.members:
+                raise PreconditionFailedError(
+                    f"consumer group {name!r} has {len(group.members)} members: stop them first"
+                )
+            return replace(group, is_deleted=True) if group.generation else group
+
+        await self._change(live, decide)
+
     async def _change(self, live: _Live, decide: Callable[[Group], Group]) -> None:
         """Write the next state. It becomes valid once it is committed."""
         async with live.turn:
+            if live.coming is not None:
+                await self._write(live, live.coming)
             after = decide(live.state)
-            if after == live.state:
-                return
-            live.coming = after
-            try:
-                await self._save(after)
-            finally:
-                live.coming = None
-            self._applied(live, after)
+            if after != live.state:
+                await self._write(live, after)
+
+    async def _write(self, live: _Live, after: Group) -> None:
+        """If it fails, the state may be valid all the same, and stays `coming`."""
+        live.coming = after
+        try:
+            await self._save(after)
+        except QuotaExceededError:
+            live.coming = None  # It was refused.
+            raise
+        live.coming = None
+        self._applied(live, after)
 
     def _applied(self, live: _Live, after: Group) -> None:
-        before, live.state = live.state, after
-        now = self._now()
-        ids = {member.id for member in after.members}
-        for known in (live.lives_until, live.must_release_until):
-            for gone in known.keys() - ids:
-                del known[gone]
-        for member_id in ids:
-            live.lives_until.setdefault(member_id, now + SESSION_MS[0] / 1000)
-            if after.owned(member_id) == after.assigned(member_id):
-                live.must_release_until.pop(member_id, None)
-            else:
-                live.must_release_until.setdefault(member_id, now + RELEASE_SECONDS)
+        before = live.state
+        live.state = Group(after.name, after.source) if after.is_deleted else after
+        live.leases.observe(live.state, self._now())
         changed, live.changed = live.changed, asyncio.Event()
         changed.set()
         if after.generation != before.generation:
@@ -240,7 +274,7 @@ class Coordinator:
                 "group_generation",
                 group=after.name,
                 generation=after.generation,
-                members=len(ids),
+                members=len(after.members),
                 streams=len(after.shares),
             )
 
@@ -252,22 +286,26 @@ class Coordinator:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             looks += 1
+            with_its_streams = looks % STREAMS_EVERY == 0
             for live in list(self._groups.values()):
-                if live.state.members:
-                    await self._look_at(live, with_its_streams=looks % STREAMS_EVERY == 0)
+                if live.coming is not None or self._is_due(live, with_its_streams):
+                    await self._look_at(live, with_its_streams=with_its_streams)
+                self._forget_unused(live)
+
+    def _is_due(self, live: _Live, with_its_streams: bool) -> bool:
+        if not live.state.members:
+            return live.state.generation > 0 and live.leases.is_over(self._now())
+        return with_its_streams or bool(live.leases.late(live.state, self._now()))
 
     async def _look_at(self, live: _Live, *, with_its_streams: bool) -> None:
-        now = self._now()
-        late = {
-            member_id
-            for known in (live.lives_until, live.must_release_until)
-            for member_id, until in known.items()
-            if until <= now
-        }
-        for member_id in late:
-            logger.info("group_member_given_up", group=live.state.name, member=member_id)
-
         def decide(group: Group) -> Group:
+            now = self._now()
+            if not group.members:
+                ends = group.generation > 0 and live.leases.is_over(now)
+                return replace(group, is_deleted=True) if ends else group
+            late = live.leases.late(group, now)
+            for member_id in sorted(late):
+                logger.info("group_member_given_up", group=group.name, member=member_id)
             staying = leave(group, late)
             if not with_its_streams:
                 return staying
@@ -280,8 +318,17 @@ class Coordinator:
             logger.info("group_not_changed", group=live.state.name, reason=error.message)
 
 
-def _given_up(heartbeat: Heartbeat) -> PreconditionFailedError:
+def _no_member_error(group: Group, heartbeat: Heartbeat) -> PreconditionFailedError:
+    """To one that has been a member. Only a name that no other process has may join again: two
+    processes of one name would replace each other for ever."""
+    instance = heartbeat.member.instance
+    if instance and any(member.instance == instance for member in group.members):
+        return FencedInstanceError(
+            f"another process has joined consumer group {heartbeat.group!r} as instance "
+            f"{instance!r}, and this one has no streams any more: give each process an instance "
+            "name of its own"
+        )
     return PreconditionFailedError(
-        f"this member of consumer group {heartbeat.group!r} sent no heartbeat in time, or was "
-        "replaced: it has no streams any more, and must join again"
+        f"this member of consumer group {heartbeat.group!r} sent no heartbeat in time: it has no "
+        "streams any more, and must join again"
     )

@@ -44,7 +44,8 @@ class Share:
 @dataclass(frozen=True, slots=True)
 class Group:
     """source: what the group reads: a group of streams, or a stream. shares: by stream id. creator:
-    the principal whose quota the group counts against while it has members; "": nobody's."""
+    the principal whose quota the group counts against while it has members; "": nobody's.
+    is_deleted: it has no members, and its record goes."""
 
     name: str
     source: str
@@ -52,6 +53,7 @@ class Group:
     members: tuple[Member, ...] = ()
     shares: Mapping[int, Share] = field(default_factory=dict)
     creator: str = ""
+    is_deleted: bool = False
 
     def has(self, member_id: str) -> bool:
         return any(member.id == member_id for member in self.members)
@@ -110,7 +112,8 @@ def with_streams(group: Group, stream_ids: Iterable[int]) -> Group:
 
 def release(group: Group, member_id: str, held: Collection[int]) -> Group:
     """Release all streams of the member but `held`. A stream that the member had to release gets
-    its next owner."""
+    its next owner. **safety** Only for a member that knows this generation: one that does not may
+    be about to read what it does not hold yet."""
     shares = dict(group.shares)
     for number, share in group.shares.items():
         if share.owner == member_id != share.target and number not in held:

@@ -30,6 +30,11 @@ def group_key(name: str) -> bytes:
     return GROUP_PREFIX + name.encode()
 
 
+def group_name(key: bytes) -> str:
+    """Of the key of a group's record."""
+    return key.removeprefix(GROUP_PREFIX).decode()
+
+
 def group_to_proto(group: Group) -> pb.ConsumerGroup:
     return pb.ConsumerGroup(
         name=group.name,

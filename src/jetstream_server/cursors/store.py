@@ -16,9 +16,11 @@ import structlog
 
 from jetstream_protocol import batch as batches
 from jetstream_protocol.errors import (
+    CorruptBatchError,
     JetstreamError,
     NotLeaderError,
     PreconditionFailedError,
+    RecordsDamagedError,
     UnavailableError,
 )
 from jetstream_protocol.generated.groups_pb2 import ConsumerGroup
@@ -31,6 +33,7 @@ from jetstream_server.cursors.records import (
     GROUP_PREFIX,
     group_from_proto,
     group_key,
+    group_name,
     group_to_proto,
 )
 from jetstream_server.cursors.table import CursorTable, Entry, Outcome, Plan, Write
@@ -190,18 +193,34 @@ class Leadership:
         self._waiting = 0
         self._is_watching = False
         self._rose = asyncio.Event()
+        self._written_at: dict[str, int] = {}
+        """When the record of each group was appended, by the leader's wall clock, while loading."""
+        self._last_append = 0
         self._loading = run_in_background(self._load(), "loading cursors")
 
     # Loading.
 
     async def _load(self) -> None:
-        """Load the table. Every committed record counts, even those of earlier leaders."""
+        """Load the table. Every committed record counts, even those of earlier leaders. Records
+        that no replica has are passed over: cursors and groups must not end with them."""
         log = self._replica.log
         offset, end_offset = log.log_start_offset, log.log_end_offset
         while offset < end_offset:
             try:
                 offset = await self._load_from(offset)
                 self.trouble = ""
+            except RecordsDamagedError as error:
+                if not error.retriable:
+                    logger.error(
+                        "cursors_damaged",
+                        offset=error.start_offset,
+                        end_offset=error.end_offset,
+                        reason=error.message,
+                    )
+                    offset = max(offset + 1, error.end_offset)
+                    continue
+                self.trouble = error.message
+                await asyncio.sleep(_RETRY_SECONDS)  # Until it is repaired from another replica.
             except JetstreamError as error:
                 self.trouble = error.message
                 logger.warning("cursors_not_loaded", offset=offset, reason=error.message)
@@ -223,23 +242,43 @@ class Leadership:
             return offset
         data = await asyncio.to_thread(replica.log.pread, found)
         data = plain_batches(replica.log.encryption, data)
-        for batch in batches.iterate(data, file=found.path):
-            if batch.header.next_offset > offset:
-                self.table.load(batch.offsets(), batch.keys(), batch.values())
+        at = offset
+        try:
+            for batch in batches.iterate(data, file=found.path):
+                if batch.header.next_offset > offset:
+                    self._load_batch(batch)
+                at = batch.header.next_offset
+        except CorruptBatchError as error:
+            # Once it is inspected, it is either readable or known to be damaged.
+            replica.on_unreadable(replica, max(at, offset), error)
+            raise
         return found.next_offset
 
+    def _load_batch(self, batch: batches.Batch) -> None:
+        keys = batch.keys()
+        self.table.load(batch.offsets(), keys, batch.values())
+        self._last_append = max(self._last_append, batch.header.append_timestamp)
+        for key in keys:
+            if key is not None and key.startswith(GROUP_PREFIX):
+                self._written_at[group_name(key)] = batch.header.append_timestamp
+
     def _load_groups(self) -> None:
+        ages = {name: (self._last_append - at) / 1e6 for name, at in self._written_at.items()}
         self.coordinator.load(
-            group_from_proto(ConsumerGroup.FromString(entry.value))
-            for key, entry in self.table.committed.items()
-            if key.startswith(GROUP_PREFIX)
+            (
+                group_from_proto(ConsumerGroup.FromString(entry.value))
+                for key, entry in self.table.committed.items()
+                if key.startswith(GROUP_PREFIX)
+            ),
+            ages,
         )
+        self._written_at.clear()
         self._watching = run_in_background(self.coordinator.watch(), "consumer groups")
 
     # Writing.
 
     async def _save(self, group: Group) -> None:
-        value = group_to_proto(group).SerializeToString()
+        value = None if group.is_deleted else group_to_proto(group).SerializeToString()
         (outcome,) = await self.write([Write(group_key(group.name), value)])
         if outcome.error is not None:
             raise outcome.error

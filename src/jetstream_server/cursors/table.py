@@ -38,12 +38,18 @@ from jetstream_server.cursors.events import (
     event_key,
     waiting_event,
 )
-from jetstream_server.cursors.records import CURSOR_PREFIX, creator_of, with_creator
+from jetstream_server.cursors.records import (
+    CURSOR_PREFIX,
+    GROUP_PREFIX,
+    creator_of,
+    with_creator,
+)
 
 NO_REVISION = -1
 """The expected revision of a key that has no record."""
 KEYS_MAX = 250_000
-"""Upper bound on keys: about 100 MB of memory on the node that leads `__cursors`."""
+"""Upper bound on cursors, and on consumer groups: 100 MB of memory for each of them on the node
+that leads `__cursors`."""
 
 EVENTS_WAITING_MAX = 20_000
 """Upper bound on events that wait for their commit or to be noted. While so many wait, changes that
@@ -125,11 +131,14 @@ class CursorTable:
     def __init__(self, keys_max: int = KEYS_MAX) -> None:
         self._keys_max = keys_max
         self._committed: dict[bytes, Entry] = {}
-        self._latest: dict[bytes, Entry | None] = {}  # of keys with a record that waits
+        self._latest: dict[bytes, tuple[int, Entry | None]] = {}
+        """Of each key with records that wait the last one, and its offset."""
         self._waiting: deque[Plan] = deque()
         self._sorted: list[bytes] | None = None
         self._created: Counter[str] = Counter()
         """How many keys each creator has, records that wait included."""
+        self._kinds: Counter[bytes] = Counter()
+        """How many keys there are of each kind, records that wait included."""
         self._events: dict[bytes, None] = {}
         """The keys of the committed events, in the order of the log."""
         self._uncommitted_events = 0
@@ -168,7 +177,7 @@ class CursorTable:
                 continue
             before = self._committed.get(key)
             entry = None if value is None else Entry(value, offset, intern(creator_of(key, value)))
-            self._count(before, entry)
+            self._count(key, before, entry)
             self._list_event(key, entry)
             if entry is None:
                 self._committed.pop(key, None)
@@ -185,10 +194,10 @@ class CursorTable:
         leader epoch, if changes of cursors are to be told; else None."""
         plan = Plan(base_offset, [], [], [])
         planned: dict[bytes, Entry | None] = {}
-        created: Counter[str] = Counter()
+        more = _More(Counter(), Counter())
         for writes in requests:
             plan.answers.append(
-                [self._decide(write, planned, created, plan, telling_epoch) for write in writes]
+                [self._decide(write, planned, more, plan, telling_epoch) for write in writes]
             )
         return plan
 
@@ -196,11 +205,10 @@ class CursorTable:
         self,
         write: Write,
         planned: dict[bytes, Entry | None],
-        created: Counter[str],
+        more: _More,
         plan: Plan,
         telling_epoch: int | None,
     ) -> Outcome:
-        """created: by how much the plan changes the number of keys of each creator."""
         key, expected = write.key, write.expected_revision
         before = planned[key] if key in planned else self._newest(key)
         revision = NO_REVISION if before is None else before.revision
@@ -212,11 +220,16 @@ class CursorTable:
             return Outcome(before, error)
         if write.value is None and before is None:
             return Outcome(None)
-        if before is None and len(self._committed) + len(self._latest) >= self._keys_max:
-            return Outcome(None, UnavailableError(f"there are {self._keys_max} cursors already"))
+        kind = _kind_of(key)
+        if before is None and self._kinds[kind] + more.kinds[kind] >= self._keys_max:
+            return Outcome(None, _too_many_error(kind, self._keys_max))
         creator = write.creator if before is None else before.creator
         most = write.creator_keys_max
-        if before is None and creator and 0 < most <= self._created[creator] + created[creator]:
+        if (
+            before is None
+            and creator
+            and 0 < most <= self._created[creator] + more.created[creator]
+        ):
             return Outcome(None, _used_up(creator, most))
         entry = None
         if write.value is not None:
@@ -224,7 +237,9 @@ class CursorTable:
         event = None if telling_epoch is None else _event(before, entry, write)
         if event is not None and (cannot := self._cannot_tell(event, plan)):
             return Outcome(before, cannot)
-        created[creator] += (entry is not None) - (before is not None)
+        change = (entry is not None) - (before is not None)
+        more.created[creator] += change
+        more.kinds[kind] += change
         planned[key] = entry
         plan.add(key, entry, creator)
         if event is not None and telling_epoch is not None:
@@ -249,17 +264,18 @@ class CursorTable:
         return None
 
     def _newest(self, key: bytes) -> Entry | None:
-        return self._latest[key] if key in self._latest else self._committed.get(key)
+        return self._latest[key][1] if key in self._latest else self._committed.get(key)
 
     def appended(self, plan: Plan) -> None:
         """Note that the plan's records are in the log, at its `base_offset`."""
-        for key, entry in _records(plan):
-            self._count(self._newest(key), entry)
-            self._latest[key] = entry
+        for offset, key, entry in _records(plan):
+            self._count(key, self._newest(key), entry)
+            self._latest[key] = offset, entry
         self._uncommitted_events += len(plan.events)
         self._waiting.append(plan)
 
-    def _count(self, before: Entry | None, after: Entry | None) -> None:
+    def _count(self, key: bytes, before: Entry | None, after: Entry | None) -> None:
+        self._kinds[_kind_of(key)] += (after is not None) - (before is not None)
         if before is not None:
             self._created[before.creator] -= 1
         if after is not None:
@@ -276,7 +292,7 @@ class CursorTable:
 
     def _commit(self, plan: Plan) -> None:
         self._uncommitted_events -= len(plan.events)
-        for key, entry in _records(plan):
+        for offset, key, entry in _records(plan):
             self._list_event(key, entry)
             if entry is None:
                 self._sorted = None
@@ -285,7 +301,8 @@ class CursorTable:
                 if key not in self._committed:
                     self._sorted = None
                 self._committed[key] = entry
-            self._settle(key, None if entry is None else entry.revision)
+            if self._latest[key][0] == offset:
+                del self._latest[key]  # No later record of the key waits.
 
     def _list_event(self, key: bytes, entry: Entry | None) -> None:
         if key.startswith(EVENT_PREFIX):
@@ -293,12 +310,6 @@ class CursorTable:
                 self._events.pop(key, None)
             else:
                 self._events[key] = None
-
-    def _settle(self, key: bytes, revision: int | None) -> None:
-        """Forget a waiting record that is committed, unless a later record of the key waits."""
-        latest = self._latest.get(key)
-        if (None if latest is None else latest.revision) == revision:
-            self._latest.pop(key, None)
 
     def page(self, prefix: bytes, after: bytes, count_max: int) -> tuple[list[Entry], bytes]:
         """Committed records with keys behind `after` that have the prefix, sorted by key. Also
@@ -327,11 +338,28 @@ def _used_up(creator: str, most: int) -> QuotaExceededError:
     )
 
 
-def _records(plan: Plan) -> Iterator[tuple[bytes, Entry | None]]:
-    """Each record of a plan: its key, and what it has then."""
+def _too_many_error(kind: bytes, most: int) -> QuotaExceededError:
+    what = "consumer groups" if kind == GROUP_PREFIX else "cursors"
+    return QuotaExceededError(f"there are {most} {what} already, as many as there may be")
+
+
+def _kind_of(key: bytes) -> bytes:
+    """The prefix of a key, up to its first slash."""
+    return key[: key.find(b"/") + 1]
+
+
+class _More(NamedTuple):
+    """By how much a plan changes the number of keys, of each creator and of each kind."""
+
+    created: Counter[str]
+    kinds: Counter[bytes]
+
+
+def _records(plan: Plan) -> Iterator[tuple[int, bytes, Entry | None]]:
+    """Each record of a plan: its offset, its key, and what it has then."""
     rows = zip(plan.keys, plan.values, plan.creators, strict=True)
-    for revision, (key, value, creator) in enumerate(rows, plan.base_offset):
-        yield key, None if value is None else Entry(value, revision, creator)
+    for offset, (key, value, creator) in enumerate(rows, plan.base_offset):
+        yield offset, key, None if value is None else Entry(value, offset, creator)
 
 
 def _said(revision: int) -> str:

@@ -12,9 +12,11 @@ import pytest
 from jetstream_client import (
     AsyncConsumer,
     AsyncGroupConsumer,
+    FencedInstanceError,
     JetstreamError,
     Messages,
     Position,
+    PreconditionFailedError,
     UnavailableError,
 )
 from jetstream_client.reading.deserializers import Deserializers
@@ -251,3 +253,136 @@ async def test_no_record_comes_after_it_was_closed() -> None:
     await anext(member.consumer)
     await member.consumer.aclose()
     assert await anext(member.consumer, None) is None
+
+
+@on_loop
+async def test_a_stream_that_was_given_away_while_others_begin_is_not_begun_nor_read() -> None:
+    """It is told to read 1, 2, 3. Beginning stream 1 takes long (its node is slow), and meanwhile
+    the coordinator says: only 1; it gives 2 and 3 to another member, which reads them."""
+    member = Member()
+    member.membership._session = 0.3  # heartbeats each 0.1 s
+    member.coordinator.assigned = [1, 2, 3]
+    member.cursors[1].opens.clear()
+    held: list[list[int]] = []
+    heartbeat = member.coordinator.heartbeat
+
+    async def noted(request: pb.GroupHeartbeatRequest) -> pb.GroupHeartbeatResponse:
+        held.append(list(request.held))
+        return await heartbeat(request)
+
+    member.coordinator.heartbeat = noted  # type: ignore[method-assign]
+    consumer = member.consumer
+    await consumer.begin()
+    first = asyncio.ensure_future(anext(consumer))
+    await eventually(lambda: member.cursors[1].is_asked)
+    member.coordinator.assigned = [1]  # another member has joined
+    await eventually(lambda: member.membership.told == {1})
+    assert held[-1] == [], "so it has released 2 and 3, and the coordinator has given them away"
+    member.cursors[1].opens.set()
+    await first
+    asked = [number for number in (2, 3) if member.cursors[number].is_asked]
+    await consumer.aclose()
+    assert not asked, f"it began the streams {asked}, and told its listener {member.events}"
+
+
+@on_loop
+async def test_a_record_of_a_stream_that_is_anothers_is_not_handed_out() -> None:
+    """The same; what comes first is a record of stream 2, which another member reads."""
+    member = Member()
+    member.membership._session = 0.3
+    member.coordinator.assigned = [1, 2]
+    member.cursors[1].opens.clear()
+    make = member._make
+
+    async def nothing(*_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    def made(stream_id: int, membership: Membership) -> Any:
+        consumer = make(stream_id, membership)
+        if stream_id == 1:
+            consumer._fetch = nothing  # stream 1 is idle
+        return consumer
+
+    consumer = AsyncGroupConsumer(member.membership, made, None, None)
+    await consumer.begin()
+    first = asyncio.ensure_future(anext(consumer.batches()))
+    await eventually(lambda: member.cursors[1].is_asked)
+    member.coordinator.assigned = [1]
+    await eventually(lambda: member.membership.told == {1})
+    member.cursors[1].opens.set()
+    await asyncio.wait([first], timeout=1.0)
+    got = first.result() if first.done() else None
+    part = consumer._current
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await consumer.aclose()
+    assert got is None, f"records {got.offsets()} of {part and part.name} were handed out"
+
+
+@on_loop
+async def test_a_member_stops_after_its_session_without_an_answer() -> None:
+    """docs/consumers.md: "A member that reaches no coordinator for its `session_timeout` stops
+    reading". A call of the control plane lasts as long as transport/groups.py says."""
+    session = 1.0
+    silent = False
+
+    class Groups:
+        async def heartbeat(self, request: pb.GroupHeartbeatRequest) -> pb.GroupHeartbeatResponse:
+            wait = request.wait_ms / 1000
+            if silent:
+                await asyncio.sleep(2 * (wait + min(2.0, max(0.5 * wait, 0.5))))
+                raise UnavailableError("no answer in time")
+            await asyncio.sleep(wait)
+            return pb.GroupHeartbeatResponse(generation=1, assigned=[1])
+
+        async def leave(self, group: str, source: str, member_id: str) -> None: ...
+
+    member = Member()
+    groups: Any = Groups()
+    member.membership = Membership(groups, "workers", "orders", "", session)
+    consumer = AsyncGroupConsumer(member.membership, member._make, None, None)
+    await consumer.begin()
+    await anext(consumer)
+    await asyncio.sleep(0.5)
+    silent = True
+    loop = asyncio.get_running_loop()
+    await eventually(lambda: member.membership.is_lost)
+    took = loop.time() - member.membership._heard
+    await consumer.aclose()
+    assert took < session * 1.2, f"it took {took:.2f} s after the last heartbeat that was answered"
+
+
+@on_loop
+async def test_a_member_whose_instance_was_taken_ends() -> None:
+    member = Member()
+    member.membership._session = 0.3
+    await member.consumer.begin()
+    await anext(member.consumer)
+    member.coordinator.failures = [FencedInstanceError("another process has joined")]
+    with pytest.raises(FencedInstanceError):
+        await asyncio.wait_for(collect(member.consumer), 10.0)
+    beats = member.coordinator.heartbeats
+    await asyncio.sleep(0.5)
+    assert member.coordinator.heartbeats == beats, "it joins again"
+    await member.consumer.aclose()
+
+
+@on_loop
+async def test_who_is_removed_again_and_again_joins_ever_more_rarely() -> None:
+    member = Member()
+    member.membership._session = 0.3
+    consumer = member.consumer
+    await consumer.begin()
+    reading = asyncio.ensure_future(collect(consumer))
+    removed = [PreconditionFailedError("it was removed") for _ in range(1000)]
+    member.coordinator.failures = list(removed)
+    await asyncio.sleep(3.0)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await consumer.aclose()
+    assert len(removed) - len(member.coordinator.failures) < 12
+
+
+async def collect(consumer: AsyncGroupConsumer) -> None:
+    async for _ in consumer:
+        pass

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from jetstream_protocol.errors import (
+    FencedInstanceError,
     InvalidRequestError,
+    NotFoundError,
     PreconditionFailedError,
     QuotaExceededError,
     UnavailableError,
@@ -29,7 +31,7 @@ class World:
         self.written: list[Group] = []
         self.writable = asyncio.Event()
         self.writable.set()
-        self.failing = False
+        self.failing = 0
         self.streams = [1, 2, 3, 4]
         self.coordinator = self.another()
 
@@ -39,12 +41,23 @@ class World:
     async def save(self, group: Group) -> None:
         await self.writable.wait()
         if self.failing:
+            self.failing -= 1
             raise UnavailableError("too few replicas")
         self.written.append(group)
 
-    async def beat(self, member: str, held: set[int], generation: int = 0) -> Group:
+    async def beat(
+        self,
+        member: str,
+        held: set[int],
+        generation: int = 0,
+        group: str = "g",
+        session: int = 10_000,
+        instance: str = "",
+    ) -> Group:
         return await self.coordinator.heartbeat(
-            Heartbeat("g", "s", Member(member), generation, frozenset(held), 0.0)
+            Heartbeat(
+                group, "s", Member(member, instance, session), generation, frozenset(held), 0.0
+            )
         )
 
     async def pass_time(self, seconds: float) -> None:
@@ -77,7 +90,7 @@ async def test_while_a_change_is_written_neither_owner_commits() -> None:
     group = await world.beat("b", set())
     moving = group.owned("a") - group.assigned("a")
     world.writable.clear()
-    letting_go = asyncio.ensure_future(world.beat("a", set(group.assigned("a")), 1))
+    letting_go = asyncio.ensure_future(world.beat("a", set(group.assigned("a")), group.generation))
     await asyncio.sleep(0.01)
     for number in moving:
         for member in ("a", "b"):
@@ -95,7 +108,7 @@ async def test_while_a_change_is_written_neither_owner_commits() -> None:
 async def test_a_change_that_cannot_be_written_has_not_happened() -> None:
     world = World()
     group = await world.beat("a", set())
-    world.failing = True
+    world.failing = 1
     with pytest.raises(UnavailableError):
         await world.beat("b", set())
     assert [member.id for member in world.coordinator.groups()[0].members] == ["a"]
@@ -223,3 +236,160 @@ async def test_groups_that_are_being_written_count_and_a_new_leader_knows_whose_
     next_leader.load([group_from_proto(group_to_proto(group)) for group in world.written])
     with pytest.raises(QuotaExceededError):
         await next_leader.heartbeat(replace(first, group="two"))
+
+
+@on_loop
+async def test_a_member_that_does_not_release_is_removed_also_after_a_failover() -> None:
+    world = World()
+    group = await world.beat("a", set())
+    group = await world.beat("b", set())
+    assert group.owned("a") == {1, 2, 3, 4}, "a holds all, two of them are to go to b"
+    # The leader of the cursors dies; the next one loads what was written.
+    world.coordinator = world.another()
+    world.coordinator.load([world.written[-1]])
+    watching = asyncio.ensure_future(world.coordinator.watch())
+    for _ in range(100):  # 200 s: a handles one record for ever; both send their heartbeats
+        group = await world.beat("a", {1, 2, 3, 4}, 2)
+        group = await world.beat("b", set(), 2)
+        await world.pass_time(2)
+        if not world.coordinator.groups()[0].has("a"):
+            break
+    watching.cancel()
+    assert not world.coordinator.groups()[0].has("a"), "60 s have passed, and b has no stream"
+
+
+@on_loop
+async def test_a_member_whose_heartbeats_wait_for_a_slow_write_is_not_given_up() -> None:
+    """session 2 s. Another member joins, and the write takes 1.6 s (a slow follower). `a` sends its
+    heartbeats all the time, each 0.6 s."""
+    world = World()
+    world.streams = [1, 2]
+    await world.beat("a", set(), session=2_000)
+    await world.beat("a", {1, 2}, 1, session=2_000)
+    watching = asyncio.ensure_future(world.coordinator.watch())
+    await world.pass_time(0.6)
+    world.writable.clear()
+    joining = asyncio.ensure_future(world.beat("b", set()))
+    await asyncio.sleep(0)
+    beating = asyncio.ensure_future(
+        world.beat("a", {1, 2}, 1, session=2_000)
+    )  # 0.6 s after its last
+    await asyncio.sleep(0)
+    await world.pass_time(1.6)  # the write takes that long; the last heartbeat came 1.6 s ago
+    world.writable.set()
+    await asyncio.gather(joining, return_exceptions=True)
+    await asyncio.gather(beating, return_exceptions=True)
+    await asyncio.sleep(0.05)
+    watching.cancel()
+    assert world.coordinator.groups()[0].has("a"), "its heartbeat was there after 0.6 s of 2"
+
+
+@on_loop
+async def test_two_that_join_a_new_group_whose_first_write_fails_do_not_read_the_same_streams() -> (
+    None
+):
+    world = World()
+    world.writable.clear()
+    world.failing = 1
+    first = asyncio.ensure_future(world.beat("a", set()))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(world.beat("b", set()))
+    await asyncio.sleep(0)
+    world.writable.set()
+    with pytest.raises(UnavailableError):
+        await first  # and its client tries again:
+    told_b = (await second).assigned("b")
+    told_a = (await world.beat("a", set())).assigned("a")
+    assert not told_a & told_b, f"both were told to read {sorted(told_a & told_b)}"
+
+
+@on_loop
+async def test_a_heartbeat_from_before_the_assignment_releases_nothing() -> None:
+    """`a` sent it before it was told of its streams; it is late on the way (its node was frozen).
+    Meanwhile it asked another node, was told, and reads."""
+    world = World()
+    await world.beat("a", set())  # generation 1
+    told = await world.beat("a", set(), 1)
+    reads = set(told.assigned("a"))
+    assert reads == {1, 2, 3, 4}
+    await world.beat("a", reads, 1)
+    told_b = await world.beat("b", set())
+    # The late copy of the first heartbeat: it held nothing then, and knew of no generation.
+    await world.beat("a", set(), 0)
+    told_b = await world.beat("b", set(), told_b.generation)
+    assert not told_b.assigned("b") & reads, f"a still reads {sorted(told_b.assigned('b') & reads)}"
+
+
+@on_loop
+async def test_a_group_that_nobody_uses_is_forgotten_some_day() -> None:
+    world = World()
+    watching = asyncio.ensure_future(world.coordinator.watch())
+    for number in range(20):
+        await world.beat("a", set(), group=f"run-{number}")
+        await world.coordinator.leave(f"run-{number}", "s", "a")
+    for _ in range(5):
+        await world.pass_time(86_400 * 30)
+    watching.cancel()
+    assert len(world.coordinator.groups()) < 20, "kept for ever, and no call removes one"
+
+
+@on_loop
+async def test_what_may_have_been_written_is_written_before_anything_else() -> None:
+    """A write that failed may be in the log all the same, and the next leader would read it."""
+    world = World()
+    await world.beat("a", set())
+    world.failing = 1
+    with pytest.raises(UnavailableError):
+        await world.beat("b", set())
+    await world.beat("c", set())
+    assert [[each.id for each in group.members] for group in world.written[-2:]] == [
+        ["a", "b"],
+        ["a", "b", "c"],
+    ]
+
+
+@on_loop
+async def test_the_time_to_release_counts_for_each_stream_by_itself() -> None:
+    """A member that releases one stream late is not removed for one that it has just lost."""
+    world = World()
+    watching = asyncio.ensure_future(world.coordinator.watch())
+    await world.beat("a", set())
+    group = await world.beat("b", set())
+    first = group.owned("a") - group.assigned("a")
+    for _ in range(10):  # 50 s
+        await world.beat("a", {1, 2, 3, 4}, group.generation)
+        await world.beat("b", set(), group.generation)
+        await world.pass_time(5)
+    group = await world.beat("c", set())
+    held = {1, 2, 3, 4} - first
+    for _ in range(10):
+        group = await world.beat("a", held, group.generation)
+        await world.beat("b", set(group.owned("b")), group.generation)
+        await world.beat("c", set(group.owned("c")), group.generation)
+        await world.pass_time(5)
+    assert world.coordinator.groups()[0].has("a")
+    watching.cancel()
+
+
+@on_loop
+async def test_a_process_whose_instance_another_one_has_taken_is_told_so() -> None:
+    world = World()
+    group = await world.beat("a", set(), instance="worker")
+    later = await world.beat("b", set(), instance="worker")
+    assert later.assigned("b") == {1, 2, 3, 4}
+    with pytest.raises(FencedInstanceError, match="'worker'"):
+        await world.beat("a", {1, 2, 3, 4}, group.generation, instance="worker")
+
+
+@on_loop
+async def test_a_group_is_deleted_once_it_has_no_members() -> None:
+    world = World()
+    with pytest.raises(NotFoundError):
+        await world.coordinator.delete("g")
+    await world.beat("a", set())
+    with pytest.raises(PreconditionFailedError, match="stop them first"):
+        await world.coordinator.delete("g")
+    await world.coordinator.leave("g", "s", "a")
+    await world.coordinator.delete("g")
+    assert world.written[-1].is_deleted
+    assert (await world.beat("b", set())).assigned("b") == {1, 2, 3, 4}

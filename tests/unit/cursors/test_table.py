@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from jetstream_protocol.errors import (
     PreconditionFailedError,
     QuotaExceededError,
-    UnavailableError,
 )
 from jetstream_protocol.generated.cursors_pb2 import Cursor
 from jetstream_server.cursors.records import cursor_key
@@ -100,7 +99,7 @@ def test_deleting_what_there_is_not_writes_nothing() -> None:
 def test_beyond_the_limit_a_new_key_is_refused_and_a_known_one_is_not() -> None:
     log = Log(keys_max=1)
     log.write(b"a", b"1")
-    with pytest.raises(UnavailableError, match="1 cursors"):
+    with pytest.raises(QuotaExceededError, match="1 cursors"):
         log.write(b"b", b"1")
     assert log.write(b"a", b"2") == Entry(b"2", 1)
 
@@ -198,3 +197,37 @@ def test_a_new_leader_knows_the_creators_from_the_log() -> None:
         False,
     ]
     assert refused(again.append([cursor("e", "v")])) == [True]
+
+
+def test_the_number_of_keys_of_a_creator_stays_right() -> None:
+    log = Log()
+    log.table.advance(
+        log.append([Write(b"cursor/a", b"", creator="ada", creator_keys_max=2)]).end_offset
+    )
+    plans = [
+        log.append([Write(b"cursor/a", None)]),
+        log.append([Write(b"cursor/a", b"", creator="ada", creator_keys_max=2)]),
+        log.append([Write(b"cursor/a", None)]),
+    ]
+    log.table.advance(plans[0].end_offset)
+    log.table.advance(plans[1].end_offset)
+    log.append([Write(b"cursor/a", b"", creator="ada", creator_keys_max=2)])
+    log.table.advance(len(log.records))
+    assert log.table._created["ada"] == 1, "one cursor exists"
+
+
+def test_the_upper_bound_counts_each_key_once() -> None:
+    log = Log(keys_max=10)
+    for number in range(6):
+        log.write(b"cursor/%d" % number, b"1")
+    log.append([Write(b"cursor/%d" % number, b"2") for number in range(6)])  # commits that wait
+    plan = log.append([Write(b"cursor/new", b"1")])
+    assert plan.answers[0][0].error is None, plan.answers[0][0].error
+
+
+def test_groups_that_nobody_uses_leave_room_for_cursors() -> None:
+    log = Log(keys_max=10)
+    for number in range(10):  # what a group without members leaves behind, for ever
+        log.write(b"group/run-%d" % number, b"generation 3, no members")
+    error = log.append([Write(b"cursor/a", b"1", NO_REVISION)]).answers[0][0].error
+    assert error is None, f"{error!r}: there is none, and no call deletes a group"
