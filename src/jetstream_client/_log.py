@@ -4,12 +4,24 @@
 
 INFO: connections made and found again, leaders that have moved. WARNING: connections lost, calls
 that are refused or not answered and are tried again. DEBUG: each attempt. Never a value, key or
-secret.
+secret. A handler or filter of the program that raises does not disturb the SDK: its line is lost.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+from typing import Any
 
-logger = logging.getLogger("jetstream_client")
-logger.addHandler(logging.NullHandler())
+
+class _Unfailing(logging.LoggerAdapter[logging.Logger]):
+    """Says what it is told as the logger would, and never raises."""
+
+    def log(self, level: int, msg: object, *args: object, **values: Any) -> None:
+        values["stacklevel"] = values.get("stacklevel", 1) + 1  # The caller is not in this file.
+        with suppress(Exception):
+            super().log(level, msg, *args, **values)
+
+
+logger = _Unfailing(logging.getLogger("jetstream_client"))
+logger.logger.addHandler(logging.NullHandler())

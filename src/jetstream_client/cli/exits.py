@@ -20,8 +20,9 @@ import os
 import select
 import sys
 import threading
+from contextlib import suppress
 from enum import IntEnum
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -32,6 +33,9 @@ from jetstream_protocol.errors import (
     NotFoundError,
     UnknownOutcomeError,
 )
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 # typer carries its own copy of click, and older ones use click itself: these are either's.
 UsageError: Any
@@ -79,12 +83,25 @@ def complain(message: str, *, keep_lines: bool = False) -> None:
 
 def prepare_output() -> None:
     """Characters that the output's encoding lacks are written as escapes, because text may be in
-    any language. Output that was closed before the start (`>&-`) is dropped."""
+    any language. Output that was closed before the start (`>&-`) is dropped. Complaints that cannot
+    be written are dropped, too: the exit code says how the command ended."""
     sys.stdout = sys.stdout or _nowhere()
-    sys.stderr = sys.stderr or _nowhere()
+    if sys.stderr is None:
+        sys.stderr = _nowhere()
+    elif isinstance(sys.stderr, io.TextIOWrapper):
+        complaints = io.BufferedWriter(_Unfailing(sys.stderr.fileno(), "w", closefd=False))
+        encoding = sys.stderr.encoding
+        sys.stderr = io.TextIOWrapper(complaints, encoding=encoding, line_buffering=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+class _Unfailing(io.FileIO):
+    def write(self, data: ReadableBuffer, /) -> int:
+        with suppress(OSError):
+            return super().write(data)
+        return len(memoryview(data))
 
 
 def end_with_the_reader() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from jetstream_server.node.output import protect_announcements, protect_complaints
 from jetstream_server.node.stop_signals import take_hang_ups
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ command = typer.Typer(
 
 def main() -> None:
     """Run the command and exit."""
+    protect_complaints()
     try:
         code = command(standalone_mode=False)
     except _UsageError as error:
@@ -141,6 +143,7 @@ def serve(
     if context.invoked_subcommand is not None:
         take_hang_ups()
         return
+    protect_announcements()
     # gRPC's core writes clients' bytes to standard error. Set this before it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from jetstream_server.node.config import check_nats_url

@@ -1,4 +1,8 @@
-"""Structured logs on standard error: JSON lines, or coloured text on a terminal."""
+"""Structured logs on standard error: JSON lines, or coloured text on a terminal.
+
+A line that cannot be shown or written is lost and counted; whoever logs it hears nothing of that.
+output.py does the same for what is written past structlog.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ from typing import Any
 import structlog
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web import RequestPayloadError
+
+from jetstream_server.node.output import LOST
 
 RECENT_LINES_MAX = 1000
 RECENT_LINE_LENGTH_MAX = 4000
@@ -43,6 +49,19 @@ class _NamedLogger(structlog.PrintLogger):
     def __init__(self, name: str) -> None:
         super().__init__(sys.stderr)
         self.name = name
+
+
+def _never_raising(number: int) -> type[structlog.typing.BindableLogger]:
+    """The class of loggers for lines from that level on."""
+
+    class NeverRaising(structlog.make_filtering_bound_logger(number)):  # type: ignore[misc]
+        def _proxy_to_logger(self, *arguments: Any, **values: Any) -> Any:
+            try:
+                return super()._proxy_to_logger(*arguments, **values)
+            except Exception:  # noqa: BLE001  counted: no work fails for a line about it
+                LOST.count += 1
+
+    return NeverRaising
 
 
 class RecentLog:
@@ -91,7 +110,7 @@ def configure(level: str) -> bool:
     )
     structlog.configure(
         processors=[*shared, *renderers],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
+        wrapper_class=_never_raising(number),
         logger_factory=_NamedLogger,
         cache_logger_on_first_use=True,
     )

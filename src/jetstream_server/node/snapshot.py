@@ -12,6 +12,7 @@ from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.stream.stream_ingest import Bounds
 from jetstream_server.metadata.state.model import NodeMetadata
 from jetstream_server.node.node import Node
+from jetstream_server.node.output import LOST
 from jetstream_server.replication.drivers.disk_reserve import free_bytes
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.serving.metrics.page import REPLICAS_PER_TURN
@@ -59,6 +60,7 @@ def snapshot_of(
         authentication_failures=node.access.audit.authentication_failures,
         authorization_failures=node.access.audit.authorization_failures,
         quota_refusals=node.access.audit.quota_refusals,
+        log_lines_lost=LOST.count,
         connections_refused={"data": node.data_plane.connections_refused, **refused},
         disk_free_bytes=free_bytes(folder),
         disk_reserve_bytes=disk_reserve_bytes,

@@ -1,9 +1,10 @@
-"""What of the libraries' errors is logged as an error."""
+"""What is logged: of the libraries' errors, and when it cannot be."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -11,6 +12,7 @@ from aiohttp.http_exceptions import BadHttpMessage
 from aiohttp.web import RequestPayloadError
 
 from jetstream_server.node.logs import configure
+from jetstream_server.node.output import LOST, LostLines, UnfailingOutput
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +41,43 @@ def test_what_a_stranger_sent_over_http_is_not_an_error_of_ours(
     assert configure("info")
     logging.getLogger("aiohttp.server").error("Unhandled exception", exc_info=error)
     assert bool(capsys.readouterr().err) == is_told
+
+
+class _Unshowable:
+    def __repr__(self) -> str:
+        raise ValueError("a bug in a value")
+
+
+def test_a_line_that_cannot_be_shown_does_not_disturb_whoever_logs_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert configure("info")
+    before = LOST.count
+    logger = structlog.get_logger("jetstream.test")
+    logger.info("lost", value=_Unshowable())
+    logger.bind(a=1).warning("lost", value={(1, 2): 3})
+    logger.info("shown")
+    assert "shown" in capsys.readouterr().err
+    assert LOST.count == before + 2
+
+
+def test_a_cut_line_does_not_spoil_the_next_one(tmp_path: Path) -> None:
+    """The disk of the log was full in the middle of a line."""
+    room = 10
+    path = tmp_path / "log"
+
+    class Filling(UnfailingOutput):
+        def _is_ready(self) -> bool:
+            return path.stat().st_size < room
+
+    lost = LostLines()
+    with path.open("wb", buffering=0) as file:
+        output = Filling(file.fileno(), lost)
+        output.write(b"first\n")
+        output.write(b"x" * 5000 + b"\n")
+        output.write(b"lost\n")
+        room = 10_000
+        output.write(b"after\n")
+        output.write(b"last\n")
+    assert path.read_bytes() == b"first\n" + b"x" * 4096 + b"\nafter\nlast\n"
+    assert lost.count == 2

@@ -171,6 +171,9 @@ _COUNTERS = (
         "Requests refused to a principal that has reached its limit",
         lambda s: s.quota_refusals,
     ),
+    _Number(
+        "log_lines_lost", "Lines for people that could not be written", lambda s: s.log_lines_lost
+    ),
     _Number("scrubbed_bytes", "Read by the scrub", lambda s: s.scrubbed_bytes),
     _Number(
         "damaged_ranges_found",

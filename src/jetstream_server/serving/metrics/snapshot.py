@@ -46,6 +46,7 @@ class Snapshot:
     authentication_failures: int = 0
     authorization_failures: int = 0
     quota_refusals: int = 0
+    log_lines_lost: int = 0
     connections_refused: Mapping[str, int] = field(default_factory=dict)
     disk_free_bytes: int | None = None
     disk_reserve_bytes: int = 0
