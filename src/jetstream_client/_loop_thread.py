@@ -1,5 +1,8 @@
 """An event loop in a thread of its own, for callers without one.
 
+No lock is taken here. A finaliser or a signal handler may come in the middle of any call of this
+module, and may use the client: it would wait for a lock that its own thread holds, for ever.
+
 A fork copies the memory but not the thread, so in the child nothing would ever answer. The process
 id is remembered, and calls in a child raise at once.
 """
@@ -11,15 +14,48 @@ import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from jetstream_protocol.errors import InvalidRequestError
 
 _T = TypeVar("_T")
 
+_CLOSED = "the client is closed"
+
 _LOOK_SECONDS = 0.5
 """A signal that comes just before a thread begins to wait does not wake it: Python calls the
 handler when the wait ends. So no wait is longer."""
+
+
+class _Running:
+    """A loop and its thread, which runs."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self._serve, name="jetstream-client", daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        loop = self.loop
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            # Over again: a call that came just before the end begins its task only here.
+            while leftover := asyncio.all_tasks(loop):
+                for task in leftover:
+                    task.cancel()
+                loop.run_until_complete(asyncio.gather(*leftover, return_exceptions=True))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+    def stop(self) -> None:
+        """Cancel what still runs, and wait for the thread. Idempotent."""
+        with suppress(RuntimeError):  # It is closed already.
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
 
 
 class LoopThread:
@@ -27,9 +63,7 @@ class LoopThread:
     each other."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._started: dict[str, _Running] = {}  # at most one, under ""
         self._process = os.getpid()
         self._closed = False
 
@@ -41,11 +75,12 @@ class LoopThread:
     @property
     def is_running(self) -> bool:
         """Whether it runs in this process: it was used and is not closed."""
-        return self._loop is not None and not self._closed and self.is_here
+        return bool(self._started) and not self._closed and self.is_here
 
     def check_caller(self) -> None:
         """Raise InvalidRequestError in the loop's own thread, which cannot wait for itself."""
-        if threading.current_thread() is self._thread:
+        running = self._started.get("")
+        if running is not None and threading.current_thread() is running.thread:
             raise InvalidRequestError(
                 "a Client's own thread cannot wait for it: use AsyncClient in coroutines"
             )
@@ -64,6 +99,7 @@ class LoopThread:
                 except TimeoutError:
                     if future.done():
                         return future.result()
+                    self._check_alive()
         except BaseException:
             # Of the coroutine's own errors this is none of our business; it is done then.
             future.cancel()
@@ -74,11 +110,11 @@ class LoopThread:
         thread may call. Errors are ignored: this is for cleaning up where waiting is impossible, as
         in a finaliser.
         """
-        with self._lock:
-            if self._loop is not None and self.is_running:
-                asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-            else:
-                coroutine.close()
+        if self.is_running:
+            with suppress(RuntimeError):  # It was closed this moment.
+                asyncio.run_coroutine_threadsafe(coroutine, self._started[""].loop)
+                return
+        coroutine.close()
 
     def _submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
         if not self.is_here:
@@ -87,44 +123,33 @@ class LoopThread:
                 "does not work in one: start processes by multiprocessing's 'spawn', and make a "
                 "client there"
             )
-        with self._lock:
-            if self._closed:
-                raise InvalidRequestError("the client is closed")
-            if self._loop is None:
-                self._start()
-            assert self._loop is not None
-            self.check_caller()
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-    def _start(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._serve, args=(self._loop,), name="jetstream-client", daemon=True
-        )
-        self._thread.start()
-
-    @staticmethod
-    def _serve(loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
+        if self._closed:
+            raise InvalidRequestError(_CLOSED)
+        running = self._started.get("") or self._start()
+        self.check_caller()
         try:
-            loop.run_forever()
-        finally:
-            leftover = asyncio.all_tasks(loop)
-            for task in leftover:
-                task.cancel()
-            loop.run_until_complete(asyncio.gather(*leftover, return_exceptions=True))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-            loop.close()
+            return asyncio.run_coroutine_threadsafe(coroutine, running.loop)
+        except RuntimeError:
+            raise InvalidRequestError(_CLOSED) from None
+
+    def _start(self) -> _Running:
+        made = _Running()
+        running = self._started.setdefault("", made)  # Of several at a time the first one counts.
+        if running is not made:
+            made.stop()
+        if self._closed:
+            running.stop()
+        return running
+
+    def _check_alive(self) -> None:
+        """A call that comes just as the loop ends may never begin."""
+        running = self._started.get("")
+        if running is not None and not running.thread.is_alive():
+            raise InvalidRequestError(_CLOSED)
 
     def close(self) -> None:
         """Cancels what still runs, then waits for the thread. Idempotent."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            loop, thread = self._loop, self._thread
-        if loop is None or thread is None or not self.is_here:
-            return
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
+        self._closed = True
+        running = self._started.get("")
+        if running is not None and self.is_here:
+            running.stop()

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from jetstream_client import InvalidRequestError
+from jetstream_client._loop_thread import LoopThread
 
 WAITS_FOR_EVER = """
 import asyncio, os, signal, threading, time
@@ -27,3 +39,118 @@ def test_a_signal_that_does_not_wake_the_waiting_thread_ends_its_wait_all_the_sa
         [sys.executable, "-c", WAITS_FOR_EVER], capture_output=True, text=True, timeout=30
     )
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
+def test_what_the_garbage_collector_ends_does_not_stop_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the iterator of a `Scan` does at its end: `post`. The collector may run whenever memory is
+    allocated."""
+    thread = LoopThread()
+    thread.run(asyncio.sleep(0))
+    submit, posted = asyncio.run_coroutine_threadsafe, threading.Event()
+
+    async def ends() -> None:
+        posted.set()
+
+    def reading() -> Iterator[None]:
+        try:
+            while True:
+                yield
+        finally:
+            thread.post(ends())
+
+    class Holder:
+        """A cycle, as a traceback makes one."""
+
+        def __init__(self) -> None:
+            self.itself, self.reading = self, reading()
+            next(self.reading)
+
+    def collecting(coroutine: Any, loop: Any) -> Any:
+        gc.collect()
+        return submit(coroutine, loop)
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", collecting)
+    gc.disable()
+    try:
+        Holder()
+        caller = threading.Thread(target=lambda: thread.run(asyncio.sleep(0)), daemon=True)
+        caller.start()
+        caller.join(5.0)
+        assert not caller.is_alive(), "the call waits for what its own thread holds, for ever"
+        assert posted.wait(5.0)
+    finally:
+        gc.enable()
+    thread.close()
+
+
+HANDLED = """
+import asyncio, os, signal, sys, threading
+from jetstream_client._loop_thread import LoopThread
+
+thread = LoopThread()
+signal.signal(signal.SIGALRM, lambda *_: thread.run(asyncio.sleep(0)))
+left = [0]
+
+def alarm(frame, event, argument):
+    if "jetstream_client" in frame.f_code.co_filename and threading.current_thread() is main:
+        left[0] -= 1
+        if left[0] == 0:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGALRM)
+
+main = threading.current_thread()
+for number in range(1, 30):
+    thread = LoopThread()
+    left[0] = number
+    sys.setprofile(alarm)
+    thread.run(asyncio.sleep(0))
+    if number % 2:
+        thread.post(asyncio.sleep(0))
+    sys.setprofile(None)
+    thread.close()
+print("done", threading.active_count())
+"""
+
+
+def test_a_signal_handler_may_use_the_client_in_the_middle_of_any_call() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANDLED], capture_output=True, text=True, timeout=30
+    )
+    assert (done.stdout, done.stderr) == ("done 1\n", "")
+
+
+def test_threads_that_use_it_first_at_the_same_time_share_one_loop() -> None:
+    thread = LoopThread()
+    loops: list[object] = []
+
+    async def loop() -> None:
+        loops.append(asyncio.get_running_loop())
+
+    callers = [threading.Thread(target=lambda: thread.run(loop())) for _ in range(16)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(10.0)
+    assert (len(loops), len(set(loops))) == (16, 1)
+    thread.close()
+
+
+def test_no_call_hangs_that_comes_as_it_is_closed() -> None:
+    for _ in range(20):
+        thread = LoopThread()
+        thread.run(asyncio.sleep(0))
+
+        def call(thread: LoopThread = thread) -> None:
+            with suppress(InvalidRequestError, CancelledError):
+                while True:
+                    thread.run(asyncio.sleep(0))
+
+        callers = [threading.Thread(target=call) for _ in range(4)]
+        for caller in callers:
+            caller.start()
+        thread.close()
+        for caller in callers:
+            caller.join(10.0)
+            assert not caller.is_alive()
