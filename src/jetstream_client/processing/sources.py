@@ -90,8 +90,7 @@ class GroupSource:
         await self._member.begin()
 
     async def next(self) -> tuple[AsyncConsumer, Messages] | None:
-        found = await self._member.refill(exhausted=True, by_record=False, also_empty=True)
-        return None if found is None else (found[0].consumer, found[1])
+        return await self._member.next_messages()
 
     def consumers(self) -> list[AsyncConsumer]:
         return [part.consumer for part in self._member.parts]

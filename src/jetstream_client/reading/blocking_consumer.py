@@ -1,23 +1,57 @@
 """The consumer of programs without asyncio: `for message in client.consume(…)`.
 
 The asynchronous consumer runs in the client's thread; records are cut out of its fetches in the
-caller's own. One thread reads; others may pause, resume and close it meanwhile.
+caller's own. One thread reads; others, and signal handlers, may pause, resume, seek and close it
+meanwhile. What is handed out next is a matter of its buffer (fetch_buffer.py), never of what a call
+in the client's thread returns: a signal handler may raise just before that is seen.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.fetch_buffer import FetchBuffer
 from jetstream_client.reading.messages import Message, Messages, check_rows
 from jetstream_client.values.positions import Position
 
 if TYPE_CHECKING:
     from typing import Self
+
+
+class Batches:
+    """An iterator over batches. An exception of a signal handler does not end it.
+
+    refill: returns the buffer from which the next batch is taken; None at the end.
+    """
+
+    def __init__(self, refill: Callable[[], FetchBuffer | None], max_records: int | None) -> None:
+        self._refill = refill
+        self._max_records = None if max_records is None else check_rows(max_records, "max_records")
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Messages:
+        while (buffer := self._refill()) is not None:
+            found = buffer.batch(self._max_records)
+            if found is None:
+                continue
+            fetched, messages = found
+            count = len(messages)
+            if not count:
+                fetched.takes(0)
+                continue
+            is_whole = fetched.taken + count == len(fetched.messages)
+            # As `takes` does. Nothing is called any more, so that no signal can come in between.
+            fetched.size = count
+            fetched.was_passed = is_whole
+            fetched.taken += count
+            return messages
+        raise StopIteration
 
 
 class Consumer(Closing):
@@ -29,94 +63,53 @@ class Consumer(Closing):
     def __init__(self, thread: LoopThread, consumer: AsyncConsumer) -> None:
         self._thread = thread
         self._consumer = consumer
-        self._rows: Iterator[Message] = iter(())
-        self._kept: Iterator[Message] | None = None  # in place of `_rows`, while it is paused
-        self._lock = threading.Lock()  # around both; a record of `_rows` is taken without
-        self._position = consumer.position
-        self._reset_count = consumer.reset_count
-        consumer.position_told_by(self._where)
-        consumer.failures_told_to(self._drop)
+        self._buffer = consumer.buffer
 
     def __repr__(self) -> str:
-        stop = "" if self.stop is None else f", stops at {self.stop}"
-        return f"<Consumer at offset {self._position}{stop}{', paused' if self.paused else ''}>"
+        return repr(self._consumer).replace("AsyncConsumer", "Consumer")
 
     @property
     def position(self) -> int | None:
         """The offset to be read next; None: it was not entered, nor asked for a record yet."""
-        return self._position
+        return self._consumer.position
 
     @property
     def stop(self) -> int | None:
         """The offset before which it stops; None: it does not stop."""
         return self._consumer.stop
 
-    def _where(self) -> int | None:
-        return self._position
-
-    def _drop(self) -> None:
-        """In the client's thread: it has failed, so the next record raises."""
-        with self._lock:
-            self._rows = iter(())
-            self._kept = None
-
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Message:
+        """Between threads something is handed over per fetch, not per record."""
         while True:
-            message = next(self._rows, None)
+            front = self._buffer.front
+            message = front.record()
             if message is not None:
-                self._position = message.offset + self._consumer.step
+                message = self._consumer.deserializers.apply(message)
+                # Nothing is called any more, so that no signal can come in between.
+                front.taken += 1
                 return message
-            self._refill()
+            if self._refill() is None:
+                raise StopIteration
+            self._buffer.opens()
 
-    def _refill(self) -> None:
-        """One hand-over between threads per fetch, not per record. Raises StopIteration."""
-        progress = self._consumer.progress
-        with self._lock:
-            if self._position is not None:
-                progress.asks(self._position, exhausted=self._kept is None)
-        if self._consumer.paused:
-            self._thread.run(self._consumer.wait_resumed())
-        with self._lock:
-            kept, self._kept = self._kept, None
-            if kept is not None:
-                self._rows = kept
-                progress.resumes()
-                return
-        messages = self._next_messages()
-        if messages is None:
-            raise StopIteration
-        progress.gets(messages, by_record=True)
-        rows = self._consumer.deserializers.each(messages)
-        with self._lock:
-            if self._consumer.paused:
-                self._kept = rows
-            else:
-                self._rows = rows
+    def _refill(self) -> FetchBuffer | None:
+        async def next_messages() -> bool:
+            self._buffer.asks()
+            return await self._consumer.is_ready()
 
-    def _next_messages(self) -> Messages | None:
-        messages = self._thread.run(self._consumer.next_messages())
-        if self._consumer.reset_count != self._reset_count:
-            self._reset_count = self._consumer.reset_count
-            self._position = self._consumer.position
-        return messages
+        return self._buffer if self._thread.run(next_messages()) else None
 
     def seek(self, position: Position) -> None:
         """Go on from `position`, later or earlier; the stop does not change."""
         self._thread.run(self._consumer.seek(position))
-        with self._lock:
-            self._rows, self._kept = iter(()), None
-        self._position = self._consumer.position
 
     def pause(self) -> None:
         """Return no records and fetch no more until another thread calls `resume`: calls for a
         record wait. Records that are fetched already are kept."""
         self._thread.run(self._set_paused(True))
-        with self._lock:
-            if self._kept is None:
-                self._kept, self._rows = self._rows, iter(())
 
     def resume(self) -> None:
         """Undo `pause`. Idempotent."""
@@ -136,20 +129,7 @@ class Consumer(Closing):
     def batches(self, max_records: int | None = None) -> Iterator[Messages]:
         """Iterate over the same records in the batches in which they were fetched, as `Messages`:
         for `values()` and `to_arrow()`. max_records: at most so many in each."""
-        if max_records is not None:
-            check_rows(max_records, "max_records")
-        progress = self._consumer.progress
-        while True:
-            if self._position is not None:
-                progress.asks(self._position)
-            messages = self._next_messages()
-            if messages is None:
-                return
-            messages = self._consumer.first_of(messages, max_records)
-            progress.gets(messages, by_record=False)
-            if len(messages):
-                self._position = messages.next_offset
-                yield messages
+        return Batches(self._refill, max_records)
 
     # With a cursor.
 
@@ -178,6 +158,6 @@ class Consumer(Closing):
         Raises the error of that commit if a later one would fail, too. If no server answers, that
         is only logged: the next consumer of the cursor repeats the records.
         """
-        self._rows = iter(())
+        self._buffer.end()
         if self._thread.is_running:
             self._thread.run(self._consumer.aclose())

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
-from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Part
-from jetstream_client.reading.messages import Message, Messages, check_rows
+from jetstream_client.reading.blocking_consumer import Batches
+from jetstream_client.reading.fetch_buffer import FetchBuffer
+from jetstream_client.reading.group_consumer import AsyncGroupConsumer
+from jetstream_client.reading.messages import Message, Messages
 
 if TYPE_CHECKING:
     from typing import Self
@@ -21,8 +23,6 @@ class GroupConsumer(Closing):
     def __init__(self, thread: LoopThread, consumer: AsyncGroupConsumer) -> None:
         self._thread = thread
         self._consumer = consumer
-        self._rows: Iterator[Message] = iter(())
-        self._part: Part | None = None
 
     def __repr__(self) -> str:
         return repr(self._consumer).replace("AsyncGroupConsumer", "GroupConsumer")
@@ -42,33 +42,27 @@ class GroupConsumer(Closing):
 
     def __next__(self) -> Message:
         while True:
-            if self._part is not None:
-                if self._consumer.must_adjust and not self._thread.run(self._consumer.goes_on()):
-                    self._part = None
-                    continue
-                message = next(self._rows, None)
+            part = self._consumer.current
+            if part is not None:
+                front = part.consumer.buffer.front
+                message = front.record()
                 if message is not None:
-                    self._part.consumer.position = message.offset + 1
+                    message = part.consumer.deserializers.apply(message)
+                    # Nothing is called any more, so that no signal can come in between.
+                    front.taken += 1
                     return message
-            self._part = None
-            found = self._thread.run(self._consumer.refill(exhausted=True, by_record=True))
-            if found is None:
+            buffer = self._refill()
+            if buffer is None:
                 raise StopIteration
-            self._part, messages = found
-            self._rows = iter(self._part.consumer.deserializers.each(messages))
+            buffer.opens()
+
+    def _refill(self) -> FetchBuffer | None:
+        return self._thread.run(self._consumer.refill())
 
     def batches(self, max_records: int | None = None) -> Iterator[Messages]:
         """Iterate over the same records as `Messages`, each of one stream. max_records: at most so
         many in each."""
-        if max_records is not None:
-            check_rows(max_records, "max_records")
-        while True:
-            found = self._thread.run(
-                self._consumer.refill(exhausted=True, by_record=False, max_records=max_records)
-            )
-            if found is None:
-                return
-            yield found[1]
+        return Batches(self._refill, max_records)
 
     def commit(self) -> None:
         """Commit all records returned so far as done. Returns once that is committed. In
@@ -88,6 +82,5 @@ class GroupConsumer(Closing):
         Raises the error of that commit if a later one would fail, too. If no server answers, or the
         streams are others' already, that is only logged: the next reader repeats the records.
         """
-        self._rows, self._part = iter(()), None
         if self._thread.is_running:
             self._thread.run(self._consumer.aclose())

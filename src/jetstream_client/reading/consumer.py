@@ -8,7 +8,7 @@ last N) means the first record that is still there: it follows retention until t
 come. A log that ends before the consumer's offset (an election has lost records) raises it, too.
 
 With a cursor it resumes where the last consumer of that cursor stopped, and commits its progress
-(progress.py) every second and when it is closed.
+(fetch_buffer.py) every second and when it is closed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from jetstream_client._log import logger
 from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client.reading.cursor import CHECKPOINT_SECONDS, ConsumerCursor
 from jetstream_client.reading.deserializers import Deserializers
+from jetstream_client.reading.fetch_buffer import FetchBuffer
 from jetstream_client.reading.messages import Message, Messages, check_rows
-from jetstream_client.reading.progress import Progress
 from jetstream_client.transport.cursors import is_passing
 from jetstream_client.values.positions import Position, check_offset
 from jetstream_protocol.errors import (
@@ -55,6 +55,30 @@ Resolve: TypeAlias = Callable[[Position, Position | None], Awaitable[tuple[int, 
 _AS_STORED = Deserializers()
 
 
+class AsyncBatches:
+    """An iterator over batches. A call that is cancelled, as by a time limit, does not end it.
+
+    next_batch: the next one, possibly without records, that was handed out; None at the end.
+    """
+
+    def __init__(
+        self,
+        next_batch: Callable[[int | None], Awaitable[Messages | None]],
+        max_records: int | None,
+    ) -> None:
+        self._next_batch = next_batch
+        self._max_records = None if max_records is None else check_rows(max_records, "max_records")
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Messages:
+        while (messages := await self._next_batch(self._max_records)) is not None:
+            if len(messages):
+                return messages
+        raise StopAsyncIteration
+
+
 class AsyncConsumer(AsyncClosing):
     """An endless async iterator of messages, or one that ends before its stop.
 
@@ -66,7 +90,7 @@ class AsyncConsumer(AsyncClosing):
 
     Entering it (`async with`), or asking for the first record, resolves the start. `position` is
     the offset of the next record that it will return; in reverse it is that of the last one
-    returned; None before that.
+    returned; None before that. buffer: says what is handed out next.
     """
 
     def __init__(
@@ -87,8 +111,6 @@ class AsyncConsumer(AsyncClosing):
         self._resolve = resolve
         self._wanted = start, stop
         self.reverse = reverse
-        self.step = 0 if reverse else 1
-        """From the offset of a record handed out to `position`."""
         self._pinned = isinstance(start, int) if pinned is None else pinned
         self._going = asyncio.Event()  # cleared while it is paused
         self._going.set()
@@ -96,21 +118,16 @@ class AsyncConsumer(AsyncClosing):
         self._stop: int | None = None
         self._patience = patience
         self._waited = 0.0
+        self._beginning = asyncio.Lock()
         self._began = False
         self._closed = False
-        self._next_offset = 0
         self._last_epoch = last_epoch
+        self.buffer = FetchBuffer(reverse=reverse)
         self._ahead: asyncio.Future[Messages] | None = None
-        self._batch: list[Message] = []  # the last fetch, in reverse: pop() hands out in order
-        self._kept: list[Message] = []  # in place of `_batch`, while it is paused
-        self._rest: Messages | None = None  # of a fetch that was handed out in part
         self._cursor = cursor
-        self._progress = Progress()
         self._checkpoints: asyncio.Task[None] | None = None
         self._failure: JetstreamError | None = None
         self._failure_is_told = False
-        self.position: int | None = None
-        self._tell: weakref.WeakMethod[Callable[[], int | None]] | None = None
         self._told_of_failure: weakref.WeakMethod[Callable[[], None]] | None = None
         self.reset_count = 0
         """How often it went on elsewhere because the stream did not hold its position any more."""
@@ -123,19 +140,30 @@ class AsyncConsumer(AsyncClosing):
         return f"<AsyncConsumer at offset {self.position}{stop}{paused}>"
 
     @property
+    def position(self) -> int | None:
+        """See the class."""
+        return self.buffer.course.position if self._began else None
+
+    @property
     def stop(self) -> int | None:
         """The offset before which it stops; None: it does not stop, or the stop is not resolved
         yet."""
         return self._stop
 
     async def begin(self) -> None:
-        """Resolve start and stop. Idempotent."""
+        """Resolve start and stop. Idempotent. Of several tasks that begin it one does."""
         if self._began:
             return
+        async with self._beginning:
+            if not self._began and not self._closed:
+                await self._begin()
+
+    async def _begin(self) -> None:
         start, stop = self._wanted
+        last_epoch = self._last_epoch
         resumed = None if self._cursor is None else await self._cursor.open()
         if resumed is not None:
-            start, self._last_epoch = resumed
+            start, last_epoch = resumed
             self._pinned = True
         elif self._cursor is not None and self._cursor.reset_to is not None:
             start, self._pinned = self._cursor.reset_to, False
@@ -143,14 +171,13 @@ class AsyncConsumer(AsyncClosing):
         if self.reverse:
             assert end is not None
             first, end = end, first
-        self._next_offset, self._stop = first, end
-        if self._stop is not None and not self.reverse and self._next_offset > self._stop:
+        if end is not None and not self.reverse and first > end:
             # There is nothing to read behind the stop; a start far behind it is a mistake.
-            await self._fetch(self._next_offset, -1, None, 0.0)
-        self.position = self._next_offset
-        self._progress.begin(self._next_offset, self._last_epoch)
+            await self._fetch(first, -1, None, 0.0)
+        self._stop = end
+        self.buffer.go_to(first, last_epoch)
         self._began = True
-        if self._cursor is not None and self._cursor.auto_commit:
+        if self._cursor is not None and self._cursor.auto_commit and not self._closed:
             checkpoints = _checkpoint_on_and_on(weakref.ref(self))
             self._checkpoints = asyncio.get_running_loop().create_task(checkpoints)
 
@@ -159,12 +186,7 @@ class AsyncConsumer(AsyncClosing):
         a record then waits for one from the new position."""
         await self.begin()
         offset, _ = await self._resolve(position, None)
-        self._batch = []
-        self._kept = []
-        self._rest = None
-        self._next_offset = self.position = offset
-        self._progress.begin(offset)
-        self._last_epoch = -1
+        self.buffer.go_to(offset)
         self._pinned = isinstance(position, int)
         self._waited = 0.0
         await self._give_up()
@@ -172,162 +194,126 @@ class AsyncConsumer(AsyncClosing):
     def pause(self) -> None:
         """Return no records and fetch no more until `resume`: calls for a record wait. Records that
         are fetched already are kept."""
-        if not self._kept:
-            self._kept, self._batch = self._batch, []
+        self.buffer.pause()
         self._going.clear()
 
     def resume(self) -> None:
         """Undo `pause`. Idempotent."""
+        self.buffer.resume()
         self._going.set()
 
     @property
     def paused(self) -> bool:
         """Whether `pause` was called, and `resume` not since."""
-        return not self._going.is_set()
-
-    async def wait_resumed(self) -> None:
-        """Return once it is not paused, or closed."""
-        await self._going.wait()
+        return self.buffer.is_paused
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Message:
-        while not self._batch:
-            await self._refill()
-        message = self._batch[-1]
-        if self.deserializers is not _AS_STORED:
-            message = self.deserializers.apply(message)
-        self._batch.pop()  # Not earlier: a record that cannot be deserialised must not be skipped.
-        self.position = message.offset + self.step
-        return message
+        while True:
+            front = self.buffer.front
+            message = front.record()
+            if message is not None:
+                if self.deserializers is not _AS_STORED:
+                    message = self.deserializers.apply(message)
+                front.taken += 1  # Not earlier: what cannot be deserialised is not passed over.
+                return message
+            self.buffer.asks()
+            if not await self.is_ready():
+                raise StopAsyncIteration
+            self.buffer.opens()
 
-    async def _refill(self) -> None:
-        """Raises StopAsyncIteration."""
-        if self.position is not None:
-            self._progress.asks(self.position, exhausted=not self._kept)
-        await self._going.wait()
-        if self._kept:
-            self._batch, self._kept = self._kept, []
-            self._progress.resumes()
-            return
-        messages = await self.next_messages()
-        if messages is None:
-            raise StopAsyncIteration
-        self._progress.gets(messages, by_record=True)
-        self._batch = list(messages)
-        self._batch.reverse()
-
-    async def batches(self, max_records: int | None = None) -> AsyncIterator[Messages]:
+    def batches(self, max_records: int | None = None) -> AsyncIterator[Messages]:
         """Iterate over the same records in the batches in which they were fetched, as `Messages`:
         for `values()` and `to_arrow()`. max_records: at most so many in each."""
-        if max_records is not None:
-            check_rows(max_records, "max_records")
-        while (messages := await self._next_batch(max_records)) is not None:
-            if len(messages):
-                self.position = messages.next_offset
-                yield messages
+        return AsyncBatches(self.next_messages, max_records)
 
-    async def _next_batch(self, max_records: int | None) -> Messages | None:
-        await self.begin()
-        assert self.position is not None
-        self._progress.asks(self.position)
-        messages = await self.next_messages()
-        if messages is not None:
-            messages = self.first_of(messages, max_records)
-            self._progress.gets(messages, by_record=False)
-        return messages
+    async def next_messages(self, max_records: int | None = None) -> Messages | None:
+        """Hand out the next records together, possibly none; None at the end. All that was handed
+        out before is done."""
+        self.buffer.asks()
+        while await self.is_ready():
+            messages = self.takes_batch(max_records)
+            if messages is not None:
+                return messages
+        return None
 
-    def first_of(self, messages: Messages, max_records: int | None) -> Messages:
-        """At most so many of what `next_messages` has returned; it returns the others next."""
-        if max_records is not None:
-            messages, self._rest = messages.split(max_records, newest_first=self.reverse)
-        return messages
-
-    async def next_messages(self) -> Messages | None:
-        """The records fetched ahead, possibly none; None at the end. Starts the next fetch."""
-        await self.begin()
-        await self._going.wait()
-        self.check()
-        if self._rest is not None:
-            rest, self._rest = self._rest, None
-            return rest
-        if self._closed or self._at_stop:
+    def takes_batch(self, max_records: int | None) -> Messages | None:
+        """Hand out what is at hand of the next records; None: nothing."""
+        found = self.buffer.batch(max_records)
+        if found is None:
             return None
-        if self._ahead is None:
-            self._ahead = self._fetch_ahead()
-        ahead = self._ahead
+        fetched, messages = found
+        fetched.takes(len(messages))
+        return messages
+
+    async def is_ready(self) -> bool:
+        """Return once `buffer` has something to hand out; False at the end. Starts the next
+        fetch."""
+        await self.begin()
+        while True:
+            await self._going.wait()
+            self.check()
+            if self._closed or self.buffer.has_ended:
+                return False
+            is_found = self.buffer.course.finds()
+            if self._ahead is None and not self._at_stop:
+                self._ahead = self._fetch_ahead()
+            if is_found:
+                return True
+            if self._ahead is None:
+                return False
+            await self._arrival(self._ahead)
+
+    async def _arrival(self, ahead: asyncio.Future[Messages]) -> None:
+        """Wait for the fetch. Raises its error, unless it is to be repeated, here or elsewhere."""
         try:
             # Shielded: a caller who waits with a timeout must not lose records by it.
             messages = await asyncio.shield(ahead)
-            await self._going.wait()
-        except OffsetOutOfRangeError as error:
-            if ahead is not self._ahead:
-                return await self.next_messages()
-            self._ahead = None
-            may_be_later = not self._pinned and self._last_epoch < 0
-            if may_be_later and error.log_start_offset > self._next_offset:
-                # Retention was faster than the first fetch: the first record is a later one now.
-                self._next_offset = error.log_start_offset
-                return await self.next_messages()
-            if self._cursor is None:
-                raise
-            await self._reset(self._cursor.reset_by(error))
-            return await self.next_messages()
         except asyncio.CancelledError:
             if _is_cancelled() or not ahead.cancelled():
                 raise
-            # Closed, which is no failure, or moved by `seek`.
-            return await self.next_messages()
+            return  # Closed, which is no failure, or moved by `seek`.
         except JetstreamError as error:
-            if ahead is not self._ahead:
-                return await self.next_messages()  # The fetch was for the old position.
-            self._ahead = None  # The next call fetches again.
-            if self._cursor is None or not isinstance(error, DivergedError):
-                raise
-            await self._reset(self._cursor.reset_by(error))
-            return await self.next_messages()
+            if ahead is self._ahead:  # Else it was for the old position.
+                self._ahead = None
+                await self._recover(error)
+            return
         if ahead is not self._ahead:
-            return await self.next_messages()  # Moved meanwhile.
+            return
+        self._ahead = None
         self._check_patience(messages)
-        self._next_offset = messages.next_offset
-        self._last_epoch = messages.last_epoch
-        self._ahead = None if self._closed or self._at_stop else self._fetch_ahead()
+        self.buffer.course.came(messages)
         if TRACING.active is not None:
             TRACING.active.received(messages)
-        return messages
 
-    async def _reset(self, start: Position) -> None:
-        """The cursor's position is gone: go on from `start`."""
-        self._next_offset, _ = await self._resolve(start, None)
-        self.position = self._next_offset
-        self.reset_count += 1
-        self._last_epoch = -1
-        self._pinned = False
-        self._progress.begin(self._next_offset)
+    async def _recover(self, error: JetstreamError) -> None:
+        """Say where the next fetch goes on. Raises the error if nobody has said that it may."""
+        course = self.buffer.course
+        if isinstance(error, OffsetOutOfRangeError):
+            may_be_later = not self._pinned and course.last_epoch < 0
+            if may_be_later and error.log_start_offset > course.next_offset:
+                # Retention was faster than the first fetch: the first record is a later one now.
+                course.next_offset = error.log_start_offset
+                return
+        elif not isinstance(error, DivergedError):
+            raise error
+        if self._cursor is None:
+            raise error
+        # The cursor's position is gone.
+        offset, _ = await self._resolve(self._cursor.reset_by(error), None)
+        if course is self.buffer.course:
+            self.buffer.go_to(offset)
+            self.reset_count += 1
+            self._pinned = False
 
     # With a cursor.
-
-    def position_told_by(self, tell: Callable[[], int | None]) -> None:
-        """`tell`, a method, says where it is, in place of `position`: its records are handed out in
-        another thread."""
-        self._tell = weakref.WeakMethod(tell)
 
     def failures_told_to(self, told: Callable[[], None]) -> None:
         """`told`, a method, is called when it fails: records that it handed out, and that the
         caller has not seen, are not to be handled any more. `check` says why."""
         self._told_of_failure = weakref.WeakMethod(told)
-
-    def _where(self) -> int | None:
-        if self._tell is None:
-            return self.position
-        tell = self._tell()
-        return None if tell is None else tell()
-
-    @property
-    def progress(self) -> Progress:
-        """What of its records is done."""
-        return self._progress
 
     @property
     def committed(self) -> int | None:
@@ -346,11 +332,10 @@ class AsyncConsumer(AsyncClosing):
         if self._cursor is None:
             raise InvalidRequestError("this consumer has no cursor: consume(…, cursor=NAME)")
         await self.begin()
-        position = self._where() if offset is None else check_offset(offset)
-        assert position is not None
-        self._progress.says_done(position)  # Or the next checkpoint would take it back.
-        epoch = self._progress.epoch_before(position)
-        await self._cursor.commit(position, epoch, metadata)
+        course = self.buffer.course
+        position = course.position if offset is None else check_offset(offset)
+        course.says_done(position)  # Or the next checkpoint would take it back.
+        await self._cursor.commit(position, course.epoch_before(position), metadata)
 
     async def commit_below(self, offset: int, last_epoch: int) -> None:
         """Commit `offset`, unless it is committed: the caller knows what is done. last_epoch: of
@@ -362,12 +347,11 @@ class AsyncConsumer(AsyncClosing):
     async def checkpoint(self) -> None:
         """Commit what is done, if that is not committed. The first one keeps where a new cursor
         began: "latest" would be another place for the next consumer."""
-        position = self._where()
-        if self._cursor is None or position is None or self._failure is not None:
+        if self._cursor is None or not self._began or self._failure is not None:
             return
-        done = self._progress.done(position)
+        done, last_epoch = self.buffer.course.done()
         if done != self._cursor.committed:
-            await self._cursor.commit(done, self._progress.epoch_before(done))
+            await self._cursor.commit(done, last_epoch)
 
     async def _end_checkpoints(self) -> JetstreamError | None:
         """The last commit. Returns an error that the caller must hear of: nothing more of this
@@ -411,8 +395,7 @@ class AsyncConsumer(AsyncClosing):
     async def fail(self, error: JetstreamError) -> None:
         """Raise the error in the task that reads, now or at the next record."""
         self._failure = error
-        self._batch = []
-        self._kept = []
+        self.buffer.end()
         told = None if self._told_of_failure is None else self._told_of_failure()
         if told is not None:
             told()
@@ -426,10 +409,9 @@ class AsyncConsumer(AsyncClosing):
 
     def _check_patience(self, messages: Messages) -> None:
         # Offsets without a record after compaction are progress, too.
-        progress = messages.next_offset != self._next_offset
+        progress = messages.next_offset != self.buffer.course.next_offset
         self._waited = 0.0 if progress else self._waited + self._wait
         if self._patience is not None and self._waited >= self._patience:
-            self._ahead = None
             raise UnavailableError(
                 f"no record of {messages.stream!r} for {self._waited:.1f} s at offset "
                 f"{messages.next_offset}: committed are those below {messages.high_watermark}"
@@ -443,12 +425,12 @@ class AsyncConsumer(AsyncClosing):
     def _at_stop(self) -> bool:
         if self._stop is None:
             return False
-        if self.reverse:
-            return self._next_offset <= self._stop
-        return self._next_offset >= self._stop
+        next_offset = self.buffer.course.next_offset
+        return next_offset <= self._stop if self.reverse else next_offset >= self._stop
 
     def _fetch_ahead(self) -> asyncio.Future[Messages]:
-        fetched = self._fetch(self._next_offset, self._last_epoch, self._stop, self._wait)
+        course = self.buffer.course
+        fetched = self._fetch(course.next_offset, course.last_epoch, self._stop, self._wait)
         task = asyncio.ensure_future(fetched)
         task.add_done_callback(_retrieve)
         return task
@@ -459,9 +441,7 @@ class AsyncConsumer(AsyncClosing):
     def finish(self) -> None:
         """Count all records returned so far as done: the block that handled them ended without an
         error."""
-        position = self._where()
-        if position is not None:
-            self._progress.asks(position, exhausted=False)
+        self.buffer.asks()
 
     async def aclose(self) -> None:
         """Stop, and commit the records that are done; a running fetch is cancelled. Idempotent.
@@ -469,11 +449,9 @@ class AsyncConsumer(AsyncClosing):
         Raises the error of that commit if a later one would fail, too. If no server answers, that
         is only logged: the next consumer of the cursor repeats the records.
         """
+        self.buffer.end()  # Nothing is handed out behind the last commit.
         error = None if self._closed else await self._end_checkpoints()
         self._closed = True
-        self._batch = []
-        self._kept = []
-        self._rest = None
         self.resume()
         await self._give_up()
         if error is not None:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jetstream_client._closing import AsyncClosing
 from jetstream_client._log import logger
-from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.consumer import AsyncBatches, AsyncConsumer
+from jetstream_client.reading.fetch_buffer import FetchBuffer
 from jetstream_client.reading.membership import Membership
-from jetstream_client.reading.messages import Message, Messages, check_rows
+from jetstream_client.reading.messages import Message, Messages
 from jetstream_protocol.errors import JetstreamError, PreconditionFailedError
 
 if TYPE_CHECKING:
@@ -37,19 +38,13 @@ class Part:
     def __init__(self, stream_id: int, consumer: AsyncConsumer) -> None:
         self.stream_id = stream_id
         self.consumer = consumer
-        self.fetching: asyncio.Task[Messages | None] | None = None
+        self.fetching: asyncio.Task[bool] | None = None
         self.is_held = True
         self.is_told = False
 
     @property
     def name(self) -> str:
         return self.consumer.stream_name
-
-    def asks(self, *, exhausted: bool) -> None:
-        """All that was handed out of it is done."""
-        position = self.consumer.position
-        if position is not None:
-            self.consumer.progress.asks(position, exhausted=exhausted)
 
     async def close(self, *, commit: bool) -> None:
         self.is_held = False
@@ -76,7 +71,6 @@ class AsyncGroupConsumer(AsyncClosing):
         self._parts: dict[int, Part] = {}
         self._untold: list[Part] = []  # for which `on_assigned` has not returned yet
         self._current: Part | None = None
-        self._rows: list[Message] = []  # of it, in reverse, as they are stored
         self._began = False
         self._closed = False
         self._is_letting_go = False
@@ -100,6 +94,11 @@ class AsyncGroupConsumer(AsyncClosing):
     def parts(self) -> list[Part]:
         """The same, with their consumers."""
         return list(self._parts.values())
+
+    @property
+    def current(self) -> Part | None:
+        """Of which the next records are handed out; None: it is not known yet, or must change."""
+        return None if self.must_adjust else self._current
 
     @property
     def is_lost(self) -> bool:
@@ -132,85 +131,64 @@ class AsyncGroupConsumer(AsyncClosing):
 
     async def __anext__(self) -> Message:
         while True:
-            if self._rows and not self.must_adjust and self._current is not None:
-                consumer = self._current.consumer
-                message = consumer.deserializers.apply(self._rows[-1])
-                self._rows.pop()  # Not earlier: what cannot be deserialised is not passed over.
-                consumer.position = message.offset + 1
-                return message
-            if self._rows and await self.goes_on():
-                continue
-            found = await self.refill(exhausted=not self._rows, by_record=True)
+            part = self.current
+            if part is not None:
+                front = part.consumer.buffer.front
+                message = front.record()
+                if message is not None:
+                    message = part.consumer.deserializers.apply(message)
+                    front.taken += 1  # Not earlier: see AsyncConsumer.
+                    return message
+            found = await self.refill()
             if found is None:
                 raise StopAsyncIteration
-            self._rows = list(found[1])
-            self._rows.reverse()
+            found.opens()
 
-    async def goes_on(self) -> bool:
-        """Adjust in the middle of a fetch. Whether the rest of it is still this member's."""
-        part = self._current
-        assert part is not None
-        part.asks(exhausted=False)
-        await self._adjust()
-        if part.is_held:
-            part.consumer.progress.resumes()
-        else:
-            self._rows = []
-        return part.is_held
-
-    async def batches(self, max_records: int | None = None) -> AsyncIterator[Messages]:
+    def batches(self, max_records: int | None = None) -> AsyncIterator[Messages]:
         """Iterate over the same records as `Messages`, each of one stream. max_records: at most so
         many in each."""
-        if max_records is not None:
-            check_rows(max_records, "max_records")
-        while True:
-            found = await self.refill(exhausted=True, by_record=False, max_records=max_records)
-            if found is None:
-                return
-            yield found[1]
+        return AsyncBatches(self._next_batch, max_records)
 
-    async def refill(
-        self,
-        *,
-        exhausted: bool,
-        by_record: bool,
-        max_records: int | None = None,
-        also_empty: bool = False,
-    ) -> tuple[Part, Messages] | None:
-        """The next records of any stream; None: it was closed. exhausted: all of the last were
-        handed out; they are done in any case, as far as they were. also_empty: return a fetch
-        without records, too, which may have passed over offsets."""
+    async def _next_batch(self, max_records: int | None) -> Messages | None:
+        found = await self.next_messages(max_records)
+        return None if found is None else found[1]
+
+    async def next_messages(
+        self, max_records: int | None = None
+    ) -> tuple[AsyncConsumer, Messages] | None:
+        """Hand out the next records of any stream together, possibly none; None: it was closed."""
+        while await self.refill() is not None:
+            part = self._current
+            messages = None if part is None else part.consumer.takes_batch(max_records)
+            if part is not None and messages is not None:
+                return part.consumer, messages
+        return None
+
+    async def refill(self) -> FetchBuffer | None:
+        """Find a stream of which something is at hand, and begin and end streams before. Returns
+        the buffer from which it is to be taken; None: it was closed. All that was handed out is
+        done."""
         await self.begin()
         if self._current is not None and self._current.is_held:
-            self._current.asks(exhausted=exhausted)
-        self._current = None
+            self._current.consumer.buffer.asks()
         while not self._closed:
             if self._membership.failure is not None:
                 raise self._membership.failure
             if self.must_adjust:
                 await self._adjust()
-            found = await self._next()
-            if found is None:
-                continue
-            part, messages = found
-            if not len(messages) and not also_empty:
-                # What it passed over is done: records that are not wanted, or not there any more.
-                part.consumer.progress.gets(messages, by_record=False)
-                part.asks(exhausted=True)
-            else:
-                messages = part.consumer.first_of(messages, max_records)
-                part.consumer.progress.gets(messages, by_record=by_record)
-                if not by_record:
-                    part.consumer.position = messages.next_offset
-                self._current = part
-                return part, messages
+            part = self._current
+            if part is None or not part.is_held or part.consumer.buffer.course.current.is_over:
+                self._current = part = await self._next()
+            if part is not None:
+                return part.consumer.buffer
         return None
 
-    async def _next(self) -> tuple[Part, Messages] | None:
-        """Whatever comes first; None: news of the group."""
+    async def _next(self) -> Part | None:
+        """Whatever comes first; None: news of the group. What the other streams have fetched stays
+        with them."""
         for part in self._parts.values():
             if part.fetching is None:
-                part.fetching = asyncio.ensure_future(part.consumer.next_messages())
+                part.fetching = asyncio.ensure_future(part.consumer.is_ready())
         news = asyncio.ensure_future(self._membership.news.wait())
         fetches = {part.fetching: part for part in self._parts.values() if part.fetching}
         try:
@@ -218,23 +196,15 @@ class AsyncGroupConsumer(AsyncClosing):
         finally:
             news.cancel()
         self._membership.news.clear()
+        if self._has_failed:
+            return None  # Which `_adjust` sees to.
         for fetch, part in fetches.items():
             if fetch in done:
                 # The others wait in front of it the next time.
                 self._parts[part.stream_id] = self._parts.pop(part.stream_id)
                 part.fetching = None
-                return self._fetched(part, fetch)
+                return part if not fetch.cancelled() and fetch.result() else None
         return None
-
-    def _fetched(
-        self, part: Part, fetch: asyncio.Task[Messages | None]
-    ) -> tuple[Part, Messages] | None:
-        if fetch.cancelled():
-            return None
-        if self._has_failed:
-            return None  # Which `_adjust` sees to.
-        messages = fetch.result()
-        return None if messages is None else (part, messages)
 
     async def adjust(self) -> None:
         """Release streams and begin others, if the coordinator said so: for a caller that delays
@@ -365,7 +335,7 @@ class AsyncGroupConsumer(AsyncClosing):
         for part in list(self._parts.values()):
             position = part.consumer.position
             if position is not None and self._is_letting_go:
-                position = part.consumer.progress.done(position)
+                position, _ = part.consumer.buffer.course.done()
             if position is not None:
                 await part.consumer.commit(position)
 
@@ -376,7 +346,7 @@ class AsyncGroupConsumer(AsyncClosing):
         """Count all records returned so far as done: the block that handled them ended without an
         error."""
         if self._current is not None and self._current.is_held:
-            self._current.asks(exhausted=False)
+            self._current.consumer.finish()
 
     async def aclose(self) -> None:
         """Commit what is done, and leave the group. Idempotent.
@@ -387,7 +357,6 @@ class AsyncGroupConsumer(AsyncClosing):
         if self._closed:
             return
         self._closed = True
-        self._rows = []
         try:
             await self._let_go(list(self._parts.values()), commit=not self._membership.is_lost)
         finally:

@@ -130,6 +130,10 @@ class Chunk:
         index = self.start + at if self.picked is None else self.picked[at]
         return Chunk(self.batch, index, index + 1)
 
+    def offset_of(self, at: int) -> int:
+        """The offset of one row of it."""
+        return self.batch.offsets()[self.start + at if self.picked is None else self.picked[at]]
+
     def split(self, count: int) -> tuple[Chunk, Chunk]:
         """Its first `count` rows, and the others."""
         if self.picked is None:
@@ -240,9 +244,18 @@ class Messages(Sequence[Message]):
             wanted = list(self) if rows else []
             return [wanted[row] for row in rows]
         row = range(len(self))[index]  # Counts from the end too, and raises IndexError.
+        chunk, at = self.place_of(row)
+        return next(chunk.row(at).messages(self.stream))
+
+    def place_of(self, row: int) -> tuple[Chunk, int]:
+        """The chunk that holds the row, and which of its rows that is."""
         number = bisect_right(self._starts, row) - 1
-        one = self.chunks[number].row(row - self._starts[number])
-        return next(one.messages(self.stream))
+        return self.chunks[number], row - self._starts[number]
+
+    def rows_of_chunk(self, row: int) -> tuple[int, list[Message]]:
+        """The records of the chunk that holds the row, and the row of the first of them."""
+        chunk, at = self.place_of(row)
+        return row - at, list(chunk.messages(self.stream))
 
     def values(self) -> list[bytes | None]:
         """Every value, in order, without building a Message each."""
