@@ -35,6 +35,9 @@ class Strangers(Generic[K]):
     def __len__(self) -> int:
         return len(self._origins)
 
+    def __contains__(self, connection: K) -> bool:
+        return connection in self._origins
+
     def add(self, connection: K, origin: str) -> None:
         self._origins[connection] = origin
         self._by_origin.setdefault(origin, {})[connection] = None

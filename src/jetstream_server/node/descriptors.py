@@ -5,9 +5,10 @@ DESCRIPTORS_MIN: a log that cannot open its file is worse than a client that can
 Connections to the data plane come next. The log then keeps as many more files open as are left, so
 that appends to thousands of streams do not open theirs anew each time: at most half of all.
 
-gRPC counts its connections itself, up to GRPC_CONNECTIONS_MAX. Where the limit has no room for all
-of those, too (13,272 by default), they can take the descriptors of the log's files. Nothing is lost
-then (log/health.py): appends are refused and flushes wait.
+gRPC gets up to half of what is left beside the log's, and GRPC_CONNECTIONS_MIN where that is less.
+Where the limit has no room for all of them together (13,272 by default), they can take the
+descriptors of the log's files. Nothing is lost then (log/health.py): appends are refused and
+flushes wait.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ RESERVED = (
 """Descriptors for the log's files, HTTP and other nodes; 128 for NATS, Python itself, and a few
 connections of gRPC."""
 LOG_FILES_MAX = 16_384
+GRPC_CONNECTIONS_MIN = 64
 
 
 def raise_limit() -> int:
@@ -41,6 +43,13 @@ def connections_max(limit: int, wanted: int = CONNECTIONS_MAX) -> int:
     if limit == resource.RLIM_INFINITY:
         return wanted
     return min(wanted, max((limit - RESERVED) // _PER_CONNECTION, 1))
+
+
+def grpc_connections_max(limit: int) -> int:
+    """Connections that the gRPC port keeps when `limit` descriptors may be open."""
+    if limit == resource.RLIM_INFINITY:
+        return GRPC_CONNECTIONS_MAX
+    return min(GRPC_CONNECTIONS_MAX, max((limit - RESERVED) // 2, GRPC_CONNECTIONS_MIN))
 
 
 def log_files_max(limit: int, wanted: int = CONNECTIONS_MAX) -> int:

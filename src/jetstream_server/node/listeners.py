@@ -13,6 +13,7 @@ from jetstream_server.clocks import monotonic_clock, wall_clock
 from jetstream_server.metadata.client.streams import Streams
 from jetstream_server.node.config import Config, split_address
 from jetstream_server.node.debug import debug_node
+from jetstream_server.node.descriptors import grpc_connections_max, raise_limit
 from jetstream_server.node.logs import RECENT
 from jetstream_server.node.run_state import CannotListenError
 from jetstream_server.node.server import Server
@@ -73,7 +74,18 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
     port = split_address(server.configured.grpc.listen)[1]
     close_connection = partial(close_peer, port=port)
     streams = Streams(metadata, wall_clock, nodes_configured=len(server.config.nodes))
-    token_connections = TokenConnections(node.access, port)
+    connections = ConnectionLimiter(
+        port,
+        server.connections_per_address,
+        server.refused,
+        lambda: server.disk.open_count,
+        connections_max=grpc_connections_max(raise_limit()),
+    )
+
+    def signed_in(peer: str, is_node: bool) -> None:
+        connections.signed_in(peer, is_node=is_node)
+
+    token_connections = TokenConnections(node.access, port, signed_in)
     node.access.closes(token_connections.close_ended)
     cursors = node.drivers.cursors
     leader = CursorLeader(metadata.registry, streams, server.peers, node_id)
@@ -101,9 +113,7 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
         SecurityService(metadata, node.access, wall_clock),
         node.stream_access,
         CallLimiter(close_connection),
-        ConnectionLimiter(
-            port, server.connections_per_address, server.refused, lambda: server.disk.open_count
-        ),
+        connections,
         token_connections,
         server.grpc_loop,
         server.certificates,

@@ -27,6 +27,7 @@ from tests.support.access import open_to_all
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
 from tests.support.server import free_port_base
+from tests.support.sockets import is_readable
 
 
 async def server_on(
@@ -187,3 +188,55 @@ async def test_closing_ends_every_connection(tmp_path: Path) -> None:
         while data:
             data = await asyncio.get_running_loop().sock_recv(sock, 65_536)
         sock.close()
+
+
+async def silent(port: int, host: str = "127.0.0.1") -> socket.socket:
+    """A connection whose client says nothing."""
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.bind((host, 0))
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    return sock
+
+
+@on_loop
+@pytest.mark.parametrize(("most", "per_address"), [(4, 100), (100, 4)])
+async def test_who_has_not_said_who_he_is_makes_room_the_oldest_first(
+    tmp_path: Path, most: int, per_address: int
+) -> None:
+    port = free_port_base(1)
+    server = await server_on(tmp_path, port, most, per_address)
+    known = [await greeted(port) for _ in range(2)]
+    flood = [await silent(port) for _ in range(10)]
+    try:
+        await eventually(lambda: server.connections_refused == 8)
+        await eventually(lambda: all(is_readable(each) for each in flood[:8]))
+        assert not any(is_readable(each) for each in flood[8:])
+        again = await greeted(port)
+        assert again is not None, "who says who he is takes the place of one who does not"
+        assert server.connection_count == 4
+        for each in (*known, again):
+            assert each is not None
+            each.close()
+    finally:
+        for each in flood:
+            each.close()
+        await server.close()
+
+
+@on_loop
+async def test_a_flood_pushes_out_itself_and_not_others_that_have_come_before(
+    tmp_path: Path,
+) -> None:
+    port = free_port_base(1)
+    server = await server_on(tmp_path, port, 4)
+    first = await silent(port, "127.0.0.2")
+    flood = [await silent(port) for _ in range(10)]
+    try:
+        await eventually(lambda: server.connections_refused == 7)
+        await asyncio.sleep(0.05)
+        assert not is_readable(first)
+    finally:
+        for each in (first, *flood):
+            each.close()
+        await server.close()

@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 from aiohttp import web
 
+from jetstream_server.serving.http import server as http_server_module
 from jetstream_server.serving.http.server import (
     AT_ONCE,
     BACKLOG,
@@ -165,3 +166,50 @@ async def test_a_path_without_a_rule_is_refused_while_security_is_on() -> None:
         finally:
             writer.transport.abort()
             await server.stop()
+
+
+@on_loop
+async def test_who_asks_nothing_is_hung_up_on_and_who_has_asked_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_server_module, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(http_server_module, "_LOOK_SECONDS", 0.02)
+    port = free_port_base(1)
+    server = http_server()
+    await server.start("127.0.0.1", port)
+    address = ("127.0.0.1", port)
+    silent, slow, asker = [socket.create_connection(address) for _ in range(3)]
+    try:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
+        asker.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        await eventually(lambda: is_readable(asker))
+        assert asker.recv(1000).startswith(b"HTTP/1.1 200")
+        await eventually(lambda: is_readable(silent) and is_readable(slow))
+        await asyncio.sleep(0.3)
+        assert (silent.recv(1), slow.recv(1)) == (b"", b"")
+        assert not is_readable(asker)
+    finally:
+        for sock in (silent, slow, asker):
+            sock.close()
+        await server.stop()
+
+
+@on_loop
+async def test_who_has_asked_stays_while_silent_ones_make_room() -> None:
+    port = free_port_base(1)
+    server = http_server()
+    await server.start("127.0.0.1", port)
+    asker = socket.create_connection(("127.0.0.1", port))
+    crowd: list[socket.socket] = []
+    try:
+        asker.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        await eventually(lambda: is_readable(asker))
+        assert asker.recv(1000).startswith(b"HTTP/1.1 200")
+        for _ in range(2 * CONNECTIONS_MAX // AT_ONCE):
+            crowd += [socket.create_connection(("127.0.0.1", port)) for _ in range(AT_ONCE)]
+            await asyncio.sleep(0.01)
+        assert not is_readable(asker)
+    finally:
+        for sock in (*crowd, asker):
+            sock.close()
+        await server.stop()

@@ -126,9 +126,11 @@ class Connection:
         access: AccessControl,
         *,
         nodes_only: bool = False,
+        identified: Callable[[], None] = lambda: None,
     ) -> None:
         """times: counts the time that fetches take. nodes_only: the connection ends unless the
-        client proves that it is a node."""
+        client proves that it is a node. identified: called once the client is known."""
+        self._identified = identified
         self._nodes_only = nodes_only
         self._times = times
         self._clock = monotonic_clock
@@ -160,6 +162,7 @@ class Connection:
                 await self._greet()
                 if not (self._nodes_only or self._access.is_stranger(self._identity)):
                     patience.reschedule(None)
+                    self._identified()
                 await self._serve_requests(patience)
         except (ConnectionError, EOFError, TimeoutError):
             pass  # The client left, or was too slow.
@@ -225,6 +228,7 @@ class Connection:
             if node is None:
                 return
             self._identity = node
+            self._identified()
             self._requests = self._access.requests_of(node, PORT)
 
     def _take(self, frame: Frame) -> bool:

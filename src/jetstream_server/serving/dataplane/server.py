@@ -29,6 +29,7 @@ from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_connection import FrameConnection
 from jetstream_server.net.frame_socket import FrameSocket, peer_of
 from jetstream_server.net.node_link import check_certificate
+from jetstream_server.net.origin import Strangers, origin_of
 from jetstream_server.net.tls import PeerIdentity
 from jetstream_server.net.tls_socket import handshake
 from jetstream_server.replication.core.replica import Replica
@@ -54,7 +55,8 @@ from jetstream_server.serving.long_poll import FetchPosition, LongPoll, Poll, Re
 from jetstream_server.serving.stream_access import StreamAccess
 
 CONNECTIONS_MAX = 4096
-"""Above it new clients are closed at once. Each may hold 64 KiB of an unfinished frame."""
+"""Above it new clients are closed at once, unless somebody has not identified itself yet: then the
+oldest of those is closed. Each may hold 64 KiB of an unfinished frame."""
 KEPT_FOR_NODES = 64
 """Connections above the limits that nodes may use: a leader whose followers find no room for theirs
 is deposed. One each, and a few whose clients have not said yet who they are."""
@@ -113,10 +115,15 @@ class DataPlaneServer:
         self._disk = disk
         self._hello = pb.HelloReply(node_id=node_id, cluster_id=cluster_id)
         self._throttle = LogThrottle()
-        self._connections: dict[asyncio.Task[None], str] = {}  # and the peer's host
+        self._connections: dict[asyncio.Task[None], str] = {}  # and the peer's origin
         # Of these, those above the limits, and whether they are nodes'.
         self._extra: dict[asyncio.Task[None], bool] = {}
-        self._per_address: Counter[str] = Counter()
+        self._per_origin: Counter[str] = Counter()
+        # Those whose client has not identified itself, within the limits and above them.
+        self._strangers: Strangers[asyncio.Task[None]] = Strangers()
+        self._extra_strangers: Strangers[asyncio.Task[None]] = Strangers()
+        # Of all connections, those forgotten that end at this moment, too.
+        self._running: set[asyncio.Task[None]] = set()
         self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -135,30 +142,53 @@ class DataPlaneServer:
         )
 
     def _take(self, sock: socket.socket) -> None:
-        host = peer_of(sock)
-        is_extra = self._is_full(host)
+        origin = origin_of(peer_of(sock))
+        is_extra = not self._has_room(origin)
         if is_extra and len(self._extra) >= KEPT_FOR_NODES:
-            self.connections_refused += 1
-            sock.close()
-        elif self._certificates is None:
+            if (first := self._extra_strangers.pop()) is None:
+                self.connections_refused += 1
+                sock.close()
+                return
+            self._evict(first)
+        if self._certificates is None:
             accepted = FrameSocket(sock, frames.REQUEST_BYTES_MAX, self._disk)
-            self._spawn(self._connection(accepted, nodes_only=is_extra).run(), host, is_extra)
+            work = self._connection(accepted, nodes_only=is_extra).run()
         else:
-            greeting = self._begin_tls(sock, self._certificates, nodes_only=is_extra)
-            self._spawn(greeting, host, is_extra)
+            work = self._begin_tls(sock, self._certificates, nodes_only=is_extra)
+        task = self._spawn(work, origin, is_extra)
+        (self._extra_strangers if is_extra else self._strangers).add(task, origin)
+        task.add_done_callback(lambda _: sock.close())  # It may have been ended before it ran.
 
-    def _is_full(self, host: str) -> bool:
-        """Whether there are as many connections as clients may have. Logs it."""
-        if len(self._connections) >= self._connections_max:
-            if self._throttle.is_due("too_many_connections"):
+    def _has_room(self, origin: str) -> bool:
+        """Whether a client of that origin may connect, perhaps in the place of one that has not
+        identified itself. Logs that it may not."""
+        if self._per_origin[origin] >= self._connections_per_address:
+            first = self._strangers.pop(origin)
+            most = self._connections_per_address
+            if first is None and self._throttle.is_due("too_many_connections", origin):
+                logger.warning("too_many_connections", peer=origin, connections_per_address=most)
+        elif len(self._connections) - len(self._extra) >= self._connections_max:
+            first = self._strangers.pop()
+            if first is None and self._throttle.is_due("too_many_connections"):
                 logger.warning("too_many_connections", connections_max=self._connections_max)
+        else:
             return True
-        if self._per_address[host] >= self._connections_per_address:
-            if self._throttle.is_due("too_many_connections", host):
-                most = self._connections_per_address
-                logger.warning("too_many_connections", peer=host, connections_per_address=most)
-            return True
-        return False
+        if first is None:
+            return False
+        self.connections_refused += 1
+        self._evict(first)
+        return True
+
+    def _evict(self, connection: asyncio.Task[None]) -> None:
+        connection.cancel()
+        self._forget(connection)
+
+    def _identified(self) -> None:
+        """Note that the client of the connection that runs now has identified itself."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._strangers.discard(task)
+        self._extra_strangers.discard(task)
 
     async def _begin_tls(
         self, sock: socket.socket, certificates: Certificates, *, nodes_only: bool
@@ -180,7 +210,7 @@ class DataPlaneServer:
 
     def serve(self, accepted: FrameConnection) -> None:
         """Serve a connection until it ends, and close it."""
-        self._spawn(self._connection(accepted).run(), accepted.peer)
+        self._spawn(self._connection(accepted).run(), origin_of(accepted.peer))
 
     def _connection(self, accepted: FrameConnection, *, nodes_only: bool = False) -> Connection:
         connection = Connection(
@@ -195,25 +225,39 @@ class DataPlaneServer:
             self._monotonic_clock,
             self._access.control,
             nodes_only=nodes_only,
+            identified=self._identified,
         )
         self._open.add(connection)
         return connection
 
-    def _spawn(self, work: Coroutine[Any, Any, None], host: str, is_extra: bool = False) -> None:
+    def _spawn(
+        self, work: Coroutine[Any, Any, None], origin: str, is_extra: bool = False
+    ) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._connections[task] = host
+        self._connections[task] = origin
         if is_extra:
             self._extra[task] = False
-        self._per_address[host] += 1
+        self._per_origin[origin] += 1
+        self._running.add(task)
         task.add_done_callback(self._disconnected)
+        return task
 
-    def _disconnected(self, task: asyncio.Task[None]) -> None:
-        host = self._connections.pop(task)
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        """Count a connection no longer."""
+        self._strangers.discard(task)
+        self._extra_strangers.discard(task)
+        origin = self._connections.pop(task, None)
+        if origin is None:
+            return
         if not self._extra.pop(task, True):
             self.connections_refused += 1
-        self._per_address[host] -= 1
-        if not self._per_address[host]:
-            del self._per_address[host]
+        self._per_origin[origin] -= 1
+        if not self._per_origin[origin]:
+            del self._per_origin[origin]
+
+    def _disconnected(self, task: asyncio.Task[None]) -> None:
+        self._forget(task)
+        self._running.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("connection_failed", exc_info=task.exception())
 
@@ -355,6 +399,7 @@ class DataPlaneServer:
         task = asyncio.current_task()
         if task in self._extra:
             self._extra[task] = True
+        self._identified()
         reply = pb.NodeHelloReply(proof=proofs["leader"])
         await connection.send(Kind.NODE_HELLO_REPLY, correlation, reply)
         if hello.fetches:
@@ -376,7 +421,7 @@ class DataPlaneServer:
             connection.end_if_revoked()
 
     async def close(self) -> None:
-        tasks = list(self._connections)
+        tasks = list(self._running)
         if self._accepting is not None:
             tasks.append(self._accepting)
         for task in tasks:

@@ -3,14 +3,24 @@
 The peer's address, as gRPC gives it, identifies the connection among the descriptors of this
 process. Shutting down the TCP connection looks like a network failure to gRPC: it cancels the calls
 and frees their memory.
+
+Looking takes two descriptors. They are kept for that: when there is none left, it is needed most.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from urllib.parse import unquote
+
+Address = tuple[str, int]
+
+_KEPT = 2
+_kept: list[int] = []
+"""Descriptors that are given up while somebody looks."""
 
 
 def close_peer(peer: str, port: int) -> bool:
@@ -24,10 +34,15 @@ def close_peers(peers: Iterable[str], port: int) -> int:
 
     Looks at every descriptor of the process, some microseconds each: only for emergencies.
     """
-    wanted = {address_of(peer) for peer in peers}
+    found = map(address_of, peers)
+    return close_addresses({address for address in found if address is not None}, port)
+
+
+def close_addresses(wanted: set[Address], port: int) -> int:
+    """Like `close_peers`, for peers as a socket gives them."""
     closed = 0
 
-    def close(address: tuple[str, int], sock: socket.socket) -> None:
+    def close(address: Address, sock: socket.socket) -> None:
         nonlocal closed
         if address in wanted:
             sock.shutdown(socket.SHUT_RDWR)
@@ -37,17 +52,52 @@ def close_peers(peers: Iterable[str], port: int) -> int:
     return closed
 
 
-def address_of(peer: str) -> tuple[str, int] | None:
+def address_of(peer: str) -> Address | None:
     """Host and port of a peer, as a socket gives them; None: it has none."""
     host, _, digits = unquote(peer).partition(":")[2].rpartition(":")
     return (host.strip("[]"), int(digits)) if digits.isdecimal() else None
 
 
-def each_connection(port: int, do: Callable[[tuple[str, int], socket.socket], None]) -> None:
+def descriptors() -> list[int]:
+    """The open descriptors of this process. Raises OSError if there is none left to look with."""
+    try:
+        found = os.listdir("/proc/self/fd")
+    except OSError:
+        with _room():
+            found = os.listdir("/proc/self/fd")
+    return sorted(map(int, found))
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    """Gives up the kept descriptors for a moment."""
+    with suppress(IndexError):
+        while True:
+            os.close(_kept.pop())
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Others have taken them: the next look takes them back.
+            while len(_kept) < _KEPT:
+                _kept.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
+
+
+def each_connection(port: int, do: Callable[[Address, socket.socket], None]) -> None:
     """Call `do` for each connection to our `port`, by descriptor, with the peer's address and a
-    copy of the socket. An OSError that it raises means that the connection has ended meanwhile."""
-    for number in sorted(map(int, os.listdir("/proc/self/fd"))):
+    copy of the socket. An OSError that it raises means that the connection has ended meanwhile.
+    Raises OSError if there is no descriptor left to look with."""
+    numbers = descriptors()
+    with _room():
+        _each_of(numbers, port, do)
+
+
+def _each_of(
+    numbers: Iterable[int], port: int, do: Callable[[Address, socket.socket], None]
+) -> None:
+    for number in numbers:
         try:
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
             fd = os.dup(number)
         except OSError:
             continue  # The descriptor was closed meanwhile.

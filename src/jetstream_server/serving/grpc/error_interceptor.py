@@ -86,8 +86,12 @@ def _unexpected(error: Exception, method: str) -> InternalError:
 class ErrorInterceptor(aio.ServerInterceptor):
     """Wraps every handler, health and reflection included; see the module."""
 
-    def __init__(self, callers: CallLimiter) -> None:
+    def __init__(
+        self, callers: CallLimiter, called: Callable[[str], None] = lambda peer: None
+    ) -> None:
+        """called: called with the peer of each call."""
         self._callers = callers
+        self._called = called
         self._guarded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     async def intercept_service(
@@ -102,57 +106,66 @@ class ErrorInterceptor(aio.ServerInterceptor):
             return known
         handler = await continuation(handler_call_details)
         if handler is not None:  # Unknown methods are answered as unimplemented, not remembered.
-            handler = self._guarded[method] = _guarded(handler, method, self._callers)
+            handler = self._guarded[method] = _guarded(handler, method, self._callers, self._called)
         return handler
 
 
-def _guarded(handler: Any, method: str, callers: CallLimiter) -> Any:
+def _guarded(handler: Any, method: str, callers: CallLimiter, called: Callable[[str], None]) -> Any:
+    around = _Supervised(method, called)
     coders = {
         "request_deserializer": _checked(handler.request_deserializer, method, callers),
         "response_serializer": handler.response_serializer,
     }
     if handler.unary_unary is not None:
-        return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary, method), **coders)
+        return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary, around), **coders)
     if handler.unary_stream is not None:
         # A handler either yields answers or writes them itself.
         wrap = _stream if inspect.isasyncgenfunction(handler.unary_stream) else _unary
-        return grpc.unary_stream_rpc_method_handler(wrap(handler.unary_stream, method), **coders)
+        return grpc.unary_stream_rpc_method_handler(wrap(handler.unary_stream, around), **coders)
     assert handler.stream_stream is not None, f"{method} is of a kind no service of ours has"
-    return grpc.stream_stream_rpc_method_handler(_both(handler.stream_stream, method), **coders)
+    return grpc.stream_stream_rpc_method_handler(_both(handler.stream_stream, around), **coders)
 
 
-@asynccontextmanager
-async def _supervised(context: _Context, method: str) -> AsyncIterator[None]:
-    """Answers an exception inside with its status."""
-    try:
-        yield
-    except JetstreamError as error:
-        await _abort(context, error)
-    except aio.AbortError:
-        raise
-    except Exception as error:  # noqa: BLE001  the supervisor of every RPC
-        await _abort(context, _unexpected(error, method))
+class _Supervised:
+    """Around each call of a method."""
+
+    def __init__(self, method: str, called: Callable[[str], None]) -> None:
+        self._method = method
+        self._called = called
+
+    @asynccontextmanager
+    async def __call__(self, context: _Context) -> AsyncIterator[None]:
+        """Answers an exception inside with its status."""
+        self._called(context.peer())
+        try:
+            yield
+        except JetstreamError as error:
+            await _abort(context, error)
+        except aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001  the supervisor of every RPC
+            await _abort(context, _unexpected(error, self._method))
 
 
-def _unary(behaviour: Any, method: str) -> Callable[[Any, _Context], Awaitable[Any]]:
+def _unary(behaviour: Any, around: _Supervised) -> Callable[[Any, _Context], Awaitable[Any]]:
     async def answer(request: Any, context: _Context) -> Any:
-        async with _supervised(context, method):
+        async with around(context):
             return await behaviour(_readable(request), context)
 
     return answer
 
 
-def _stream(behaviour: Any, method: str) -> Callable[[Any, _Context], AsyncIterator[Any]]:
+def _stream(behaviour: Any, around: _Supervised) -> Callable[[Any, _Context], AsyncIterator[Any]]:
     async def answers(request: Any, context: _Context) -> AsyncIterator[Any]:
-        async with _supervised(context, method):
+        async with around(context):
             async for answer in behaviour(_readable(request), context):
                 yield answer
 
     return answers
 
 
-def _both(behaviour: Any, method: str) -> Callable[[Any, _Context], AsyncIterator[Any]]:
+def _both(behaviour: Any, around: _Supervised) -> Callable[[Any, _Context], AsyncIterator[Any]]:
     def on_readable(requests: AsyncIterator[Any], context: _Context) -> Any:
         return behaviour((_readable(request) async for request in requests), context)
 
-    return _stream(on_readable, method)
+    return _stream(on_readable, around)

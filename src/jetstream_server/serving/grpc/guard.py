@@ -109,6 +109,7 @@ class Guarded:
         finding the stream. Returns None if security is off."""
         if not self._access.enabled:
             call.identity = Identity(ANONYMOUS.principal, call.peer)
+            self._connections.called(call.peer, call.identity)
             return None
         identity = await self._access.identify(
             call.header(AUTHORIZATION),

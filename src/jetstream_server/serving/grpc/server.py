@@ -30,7 +30,7 @@ from jetstream_server.background import run_in_background
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.serving.grpc.call_limiter import CALLS_MAX, CallLimiter
 from jetstream_server.serving.grpc.cluster_service import ClusterService
-from jetstream_server.serving.grpc.connection_limiter import CONNECTIONS_MAX, ConnectionLimiter
+from jetstream_server.serving.grpc.connection_limiter import ConnectionLimiter
 from jetstream_server.serving.grpc.cursors_service import CursorsService
 from jetstream_server.serving.grpc.error_interceptor import LIMITS, ErrorInterceptor
 from jetstream_server.serving.grpc.groups_service import GroupsService
@@ -61,7 +61,6 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_concurrent_streams", 1024),
     ("grpc.enable_channelz", 1),
     ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
-    ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
     # A second server on the same port must fail to start, not share it.
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -100,7 +99,7 @@ class ApiServer:
         self._loop = grpc_loop
         self._health = health.aio.HealthServicer()
         self._callers = callers
-        self._guard = ErrorInterceptor(callers)
+        self._guard = ErrorInterceptor(callers, connections.called)
         self._connections = connections
         self._watching: tuple[asyncio.Task[None], ...] = ()
         self._server: aio.Server | None = None
@@ -121,8 +120,11 @@ class ApiServer:
         self._supervisor = run_in_background(self._supervise(address), "gRPC supervisor")
 
     async def _listen(self, address: str) -> None:
+        connections = 2 * self._connections.connections_max
         server = aio.server(
-            options=_OPTIONS, interceptors=[self._guard], maximum_concurrent_rpcs=CALLS_MAX
+            options=[*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections)],
+            interceptors=[self._guard],
+            maximum_concurrent_rpcs=CALLS_MAX,
         )
         streams, reads, cluster, cursors, groups, security = map(self._loop.relayed, self._services)
         api_pb2_grpc.add_StreamsServicer_to_server(streams, server)

@@ -8,6 +8,8 @@ a connection ends; the sockets of the process do.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.close_peer import address_of, close_peers, each_connection
@@ -20,10 +22,17 @@ CALLERS_MAX = 16
 
 
 class TokenConnections:
-    """Belongs to the node's loop. port: our own."""
+    """Belongs to the node's loop. port: our own. signed_in: called with a peer and whether it is a
+    node, once it has made a call in somebody's name; with security off, once it has made a call."""
 
-    def __init__(self, access: AccessControl, port: int) -> None:
+    def __init__(
+        self,
+        access: AccessControl,
+        port: int,
+        signed_in: Callable[[str, bool], None] = lambda peer, is_node: None,
+    ) -> None:
         self._access = access
+        self._signed_in = signed_in
         self._port = port
         self._callers: dict[str, dict[str, Identity]] = {}
 
@@ -32,6 +41,10 @@ class TokenConnections:
 
     def called(self, peer: str, caller: Identity) -> None:
         """Note a call."""
+        if not self._access.is_stranger(caller):
+            self._signed_in(peer, caller.is_node)
+        if not self._access.enabled:
+            return
         callers = self._callers.get(peer)
         if callers is None:
             if len(self._callers) >= PEERS_MAX:

@@ -1,8 +1,10 @@
 """HTTP: its listener, and the table of its paths. pages.py and api.py answer.
 
-At most CONNECTIONS_MAX connections. Above that, the oldest one of the address with most connections
-is closed, so that silent clients never keep others out. The work for a request ends with its
-connection. A change may then be made or not, as with every answer that is lost.
+At most CONNECTIONS_MAX connections. Above that, one is closed: the oldest without a request of the
+origin that has most, or if all had one, the oldest of the origin that has most. So silent clients
+never keep others out. A connection without a request is closed after SILENT_SECONDS. The work for a
+request ends with its connection. A change may then be made or not, as with every answer that is
+lost.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from jetstream_server.net.acceptor import accept_each
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.certificates import reason as tls_reason
 from jetstream_server.net.frame_socket import peer_of
+from jetstream_server.net.origin import Strangers, origin_of
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.serving.http.guard import admit
 from jetstream_server.serving.http.hosts import OwnHosts
@@ -37,6 +40,8 @@ LINE_BYTES_MAX = 8190
 BACKLOG = 128
 HANDSHAKE_SECONDS = 10.0
 """Time for the TLS handshake, as on the other ports."""
+SILENT_SECONDS = 8.0
+_LOOK_SECONDS = 1.0
 API_PREFIX = "/api/v1/"
 _BODY_BYTES_MAX = 16 * 1024
 """Upper bound on the body of a change through the API."""
@@ -76,7 +81,11 @@ class HttpServer:
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._throttle = LogThrottle()
-        self._connections: dict[asyncio.Transport, str] = {}  # and the peer's host
+        self._connections: dict[asyncio.Transport, str] = {}  # and the peer's origin
+        self._silent: Strangers[asyncio.Transport] = Strangers()  # without a request until now
+        self._since: dict[asyncio.Transport, float] = {}
+        self._handshakes: Strangers[asyncio.Task[None]] = Strangers()
+        self._watching: asyncio.Task[None] | None = None
         self._refused = Counter() if refused is None else refused
         self._connecting: dict[asyncio.Task[None], None] = {}
 
@@ -104,13 +113,27 @@ class HttpServer:
         self._accepting = run_in_background(
             accept_each(self._listener, self._take, logger, AT_ONCE), "HTTP"
         )
+        self._watching = run_in_background(self._watch(), "HTTP connections")
 
     def _take(self, sock: socket.socket) -> None:
-        if len(self._connecting) >= CONNECTIONS_MAX:
-            next(iter(self._connecting)).cancel()  # The oldest has had the most time for TLS.
+        if (
+            len(self._handshakes) >= CONNECTIONS_MAX
+            and (first := self._handshakes.pop()) is not None
+        ):
+            first.cancel()
         task = asyncio.get_running_loop().create_task(self._connect(sock))
+        self._handshakes.add(task, origin_of(peer_of(sock)))
         self._connecting[task] = None
         task.add_done_callback(self._connecting.pop)
+        task.add_done_callback(self._handshakes.discard)
+        task.add_done_callback(lambda ended: self._not_connected(ended, sock))
+
+    def _not_connected(self, ended: asyncio.Task[None], sock: socket.socket) -> None:
+        if ended.cancelled():
+            sock.close()  # It may have been cancelled before it ran.
+        elif (error := ended.exception()) is not None:
+            logger.error("connection_failed", exc_info=error)
+            sock.close()
 
     async def _connect(self, sock: socket.socket) -> None:
         assert self._runner is not None
@@ -134,26 +157,46 @@ class HttpServer:
         except asyncio.CancelledError:
             sock.close()
             raise
-        self._connections[transport] = peer
+        self._connections[transport] = origin_of(peer)
+        self._silent.add(transport, origin_of(peer))
+        self._since[transport] = asyncio.get_running_loop().time()
         if len(self._connections) > CONNECTIONS_MAX:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Forget connections that have ended. If that is not enough, end the oldest one of the
-        address with most connections."""
+        """Forget connections that have ended. If that is not enough, end some: see the module."""
         for transport in [each for each in self._connections if each.is_closing()]:
-            del self._connections[transport]
+            self._forget(transport)
         while len(self._connections) > CONNECTIONS_MAX:
-            (host, _), *_ = Counter(self._connections.values()).most_common(1)
-            oldest = next(each for each, peer in self._connections.items() if peer == host)
-            del self._connections[oldest]
+            first = self._silent.pop()
+            if first is None:
+                (origin, _), *_ = Counter(self._connections.values()).most_common(1)
+                first = next(each for each, of in self._connections.items() if of == origin)
+            self._forget(first)
             self._refused["http"] += 1
-            oldest.abort()
+            first.abort()
+
+    def _forget(self, transport: asyncio.Transport) -> None:
+        del self._connections[transport]
+        del self._since[transport]
+        self._silent.discard(transport)
+
+    async def _watch(self) -> None:
+        """End connections that have been silent for too long."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            until = asyncio.get_running_loop().time() - SILENT_SECONDS
+            for transport in [each for each in self._since if self._since[each] < until]:
+                if transport in self._silent:
+                    self._forget(transport)
+                    transport.abort()
 
     async def stop(self) -> None:
         if self._accepting is not None:
+            assert self._watching is not None
             self._accepting.cancel()
-            await asyncio.gather(self._accepting, return_exceptions=True)
+            self._watching.cancel()
+            await asyncio.gather(self._accepting, self._watching, return_exceptions=True)
             for task in self._connecting:
                 task.cancel()
             await asyncio.gather(*self._connecting, return_exceptions=True)
@@ -166,6 +209,8 @@ class HttpServer:
         """Check the caller's rights before anything is done. Every request goes through here."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
+            if request.transport is not None:
+                self._silent.discard(request.transport)
             try:
                 if self._hosts is not None and route.path.startswith(API_PREFIX):
                     self._hosts.check(request.headers.get("Host"))

@@ -1,0 +1,166 @@
+"""Strangers at every port of a server, with TLS and without: more of them than the limits, before
+they are authenticated. The process lives, and others are served at once."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import resource
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from jetstream_protocol import frames
+from jetstream_protocol.frame_decoder import FrameDecoder
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated.dataplane_pb2 import Hello, HelloReply
+from jetstream_server.serving.http.server import CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX
+from tests.support.lateness import Lateness
+from tests.support.secured import SecuredServer, SecuredTlsServer, administered
+from tests.support.strangers import STRANGERS, Stranger
+
+SERVED_SECONDS = 0.1
+DESCRIPTORS = 1024
+DATA_CONNECTIONS = 20
+GRPC_CONNECTIONS = 64
+"""As many as a node keeps that may open so few files."""
+PORTS = {"grpc": 0, "data": 1, "http": 3}
+LIMITS = {"grpc": GRPC_CONNECTIONS, "data": DATA_CONNECTIONS + 64, "http": HTTP_CONNECTIONS_MAX}
+
+
+class FewDescriptors:
+    """Mixed into a server: it may open DESCRIPTORS files."""
+
+    def command(self) -> list[str]:
+        return ["prlimit", f"--nofile={DESCRIPTORS}", "--", *super().command()]  # type: ignore[misc]
+
+
+class Plain(FewDescriptors, SecuredServer):
+    pass
+
+
+class Tls(FewDescriptors, SecuredTlsServer):
+    pass
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "tls"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SecuredServer]:
+    folder = tmp_path_factory.mktemp("strangers")
+    starting: SecuredServer = Tls(folder, "none") if request.param else Plain(folder / "data")
+    with administered(starting) as running:
+        yield running
+
+
+def served_by_grpc(server: SecuredServer) -> None:
+    with server.client() as client:
+        client.list_streams()
+
+
+def served_by_data(server: SecuredServer) -> None:
+    """A new connection is greeted."""
+    sock: socket.socket = socket.create_connection(server.data_address, timeout=5)
+    if isinstance(server, SecuredTlsServer):
+        context = ssl.create_default_context(cafile=server.authority.certificate_file)
+        sock = context.wrap_socket(sock, server_hostname="localhost")
+    hello = Hello(version=frames.PROTOCOL_VERSION, client="test", token=server.admin)
+    with sock:
+        sock.sendall(frames.encode(Kind.HELLO, 1, hello.SerializeToString()))
+        decoder = FrameDecoder(frames.RESPONSE_BYTES_MAX)
+        decoder.wanted = (Kind.HELLO_REPLY,)
+        while (frame := decoder.next()) is None:
+            data = sock.recv(4096)
+            assert data, "hung up on"
+            decoder.feed(data)
+        assert not HelloReply.FromString(bytes(frame.head)).HasField("error")
+
+
+def served_by_http(server: SecuredServer) -> None:
+    host, port = "127.0.0.1", server.port_base + PORTS["http"]
+    if isinstance(server, SecuredTlsServer):
+        context = ssl.create_default_context(cafile=server.authority.certificate_file)
+        connection = http.client.HTTPSConnection(host, port, timeout=5, context=context)
+    else:
+        connection = http.client.HTTPConnection(host, port, timeout=5)
+    connection.request("GET", "/healthz")
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
+SERVED: dict[str, Callable[[SecuredServer], None]] = {
+    "grpc": served_by_grpc,
+    "data": served_by_data,
+    "http": served_by_http,
+}
+
+
+def strangers(
+    stack: ExitStack, server: SecuredServer, port: str, what: Stranger, count: int
+) -> None:
+    for _ in range(count):
+        address = ("127.0.0.1", server.port_base + PORTS[port])
+        sock = stack.enter_context(socket.create_connection(address, timeout=10))
+        try:
+            what(sock)
+        except OSError:
+            pass  # It was hung up on.
+
+
+@pytest.mark.parametrize("port", PORTS)
+@pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
+def test_whatever_strangers_do_others_are_served_at_once(
+    server: SecuredServer, port: str, stranger: Stranger, lateness: Lateness
+) -> None:
+    serve = SERVED[port]
+    serve(server)
+    began = time.monotonic()
+    serve(server)
+    usual = time.monotonic() - began
+    with ExitStack() as stack:
+        strangers(stack, server, port, stranger, LIMITS[port] + 10)
+        began = time.monotonic()
+        serve(server)
+        took = time.monotonic() - began - usual
+    assert took < SERVED_SECONDS + lateness.since(began), f"{took:.3f} s"
+    assert server.process is not None
+    assert server.process.poll() is None, server.log_text[-3000:]
+    for event in ("internal_error", "connection_failed", "metadata_failed"):
+        assert f'"{event}"' not in server.log_text
+
+
+def test_want_of_descriptors_ends_nothing(server: SecuredServer) -> None:
+    """Whoever takes the last ones."""
+    used = len(os.listdir(f"/proc/{server.pid}/fd"))
+    with ExitStack() as stack:
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (used + 3, DESCRIPTORS))
+        try:
+            for port in (*PORTS, *PORTS):
+                strangers(stack, server, port, STRANGERS["silent"], 10)
+            time.sleep(3)
+        finally:
+            resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        time.sleep(1.5)  # gRPC looks again after a second.
+        for serve in SERVED.values():
+            serve(server)
+    assert server.process is not None
+    assert server.process.poll() is None, server.log_text[-3000:]
+
+
+def test_strangers_that_stay_are_hung_up_on_at_every_port(server: SecuredServer) -> None:
+    """Within ten seconds, however few they are on data plane and HTTP."""
+    with ExitStack() as stack:
+        held = []
+        for port in PORTS:
+            for _ in range(80 if port == "grpc" else 3):
+                address = ("127.0.0.1", server.port_base + PORTS[port])
+                held.append(stack.enter_context(socket.create_connection(address)))
+        ends = time.monotonic() + 11
+        for sock in held:
+            sock.settimeout(max(ends - time.monotonic(), 0.001))
+            while sock.recv(100):
+                pass
