@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
@@ -37,12 +37,12 @@ SIZE_BYTES = 32 << 20
 NO_RESERVE = {"JETSTREAM_LOG__DISK_RESERVE_BYTES": "0"}
 
 
-def mounted(path: Path, size_bytes: int) -> SmallDisk:
+def mounted(path: Path, size_bytes: int, image: Path | None = None) -> SmallDisk:
     """Skips the test where nothing can be mounted."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system takes root")
     try:
-        return SmallDisk(path, size_bytes)
+        return SmallDisk(path, size_bytes, image)
     except OSError as error:
         pytest.skip(f"nothing can be mounted here: {error}")
 
@@ -288,6 +288,54 @@ def test_a_disk_too_full_for_metadata_stops_the_node_and_loses_nothing(
         for name in created:
             assert again.describe(name).state == "online"
         again.close()
+
+
+@pytest.mark.parametrize("image", [False, True], ids=["tmpfs", "ext4"])
+def test_a_disk_full_to_the_last_byte_takes_what_the_runbook_asks_for(
+    tmp_path: Path, image: bool
+) -> None:
+    """Settings, purges and deletions, before and after a start; then there is room again."""
+    log = tmp_path / "server.log"
+    reserve = {"JETSTREAM_LOG__DISK_RESERVE_BYTES": str(8 << 20)}
+    file = tmp_path / "image" if image else None
+    with (
+        contextlib.closing(mounted(tmp_path / "disk", 64 << 20, file)) as disk,
+        started(disk.path / "data", log, reserve) as server,
+        Client(server.grpc, timeout=20) as client,
+    ):
+        for name in ("large", "purged", "altered"):
+            client.create_stream(name, name)
+            for _ in range(4):
+                client.publish(name, os.urandom(500_000))
+        wait_for(lambda: (server.data / "metadata" / "reserve").exists(), "no reserve")
+        disk.fill()
+        eventually_ready(server, 503)
+        for number in range(300):
+            client.alter_stream("altered", max_bytes=(1 << 30) + number)
+        server.kill()
+        disk.fill()
+        server.start()
+        for number in range(300):
+            client.alter_stream("altered", max_bytes=(1 << 31) + number)
+        disk.fill()
+        assert server.stop() == 0
+        assert "stop_not_noted" not in server.log_text
+        server.start()
+        client.purge_stream("purged")
+        client.delete_stream("large")
+        disk.empty()
+        eventually_ready(server, 200)
+        assert client.describe_stream("altered").max_bytes == (1 << 31) + 299
+        assert client.offset_at("purged", "earliest") == 4
+        client.publish("altered", b"after")
+        wait_for(lambda: (server.data / "metadata" / "reserve").stat().st_size > 1 << 20, "none")
+
+
+def wait_for(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
 
 
 def test_a_start_on_a_full_disk_says_so_in_one_line_or_serves(

@@ -34,6 +34,7 @@ from jetstream_server.log.encryption import Keys
 from jetstream_server.log.flusher import Flusher
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.member.config import MemberConfig
+from jetstream_server.metadata.raft.reserve import make_room_to_start
 from jetstream_server.metadata.state.changes import Change, NodeChanged
 from jetstream_server.metadata.state.model import Addresses, NodeMetadata
 from jetstream_server.net.certificates import Certificates
@@ -168,6 +169,7 @@ def _open_folder(start: Start, disk: OsDisk) -> DataFolder:
         cluster="" if config.is_alone else config.cluster,
     )
     start.stack.callback(folder.close)
+    make_room_to_start(folder.metadata_directory)
     watch = run_in_background(_watch_folder(folder, start.state), "data folder checks")
     start.stack.callback(watch.cancel)
     return folder

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from jetstream_protocol.errors import CorruptBatchError, StorageError
-from jetstream_server.log.disk import Disk
+from jetstream_protocol.errors import CorruptBatchError, StorageError, StorageFullError
+from jetstream_server.log.disk import Disk, NoDescriptorError
 from jetstream_server.log.state_files import read_state, write_state
+from jetstream_server.metadata.raft.reserve import make_room
 from jetstream_server.replication.core.restart_trust import RunRecord
 
+RECORD_BYTES = 64 << 10
+"""More than a record is long, unless thousands of logs have failed."""
 _KIND = "runs"
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 
@@ -73,5 +77,13 @@ class RunRecordFile:
             logger.error("stop_not_noted", reason=error.message)
 
     def _write(self, record: RunRecord) -> None:
-        write_state(self._disk, self.path, _KIND, self._owner, record.to_dict())
+        while True:
+            try:
+                write_state(self._disk, self.path, _KIND, self._owner, record.to_dict())
+            except StorageFullError as error:
+                folder = f"{os.path.dirname(self.path)}/metadata"
+                if isinstance(error, NoDescriptorError) or not make_room(folder, RECORD_BYTES):
+                    raise
+            else:
+                break
         self.record = record

@@ -8,6 +8,8 @@ import os
 import struct
 from collections.abc import Sequence
 
+from jetstream_server.metadata.raft.reserve import in_room
+
 _GET_GENERATION = 0x80087601
 """Linux's FS_IOC_GETVERSION: the generation of an inode. It changes when the inode is used again.
 """
@@ -29,14 +31,25 @@ def read_file(path: str) -> bytes:
 
 
 def replace_file(path: str, parts: Sequence[bytes | bytearray]) -> None:
-    """Replace a file atomically: temporary file, fsync, rename, fsync of the directory."""
-    temporary = path + ".tmp"
-    with open(temporary, "wb") as file:
-        file.writelines(parts)
-        file.flush()
-        os.fsync(file.fileno())
+    """Replace a file atomically: temporary file, fsync, rename, fsync of the directory. On a full
+    disk it takes from the reserve (reserve.py)."""
+    temporary, folder = path + ".tmp", os.path.dirname(path)
+    in_room(folder, sum(map(len, parts)), lambda: _write_new(temporary, parts))
     os.replace(temporary, path)
-    sync_path(os.path.dirname(path))
+    sync_path(folder)
+
+
+def _write_new(path: str, parts: Sequence[bytes | bytearray]) -> None:
+    """Write a file, durably. After a failure there is none: on a full disk it would waste room."""
+    try:
+        with open(path, "wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise
 
 
 def sync_path(path: str) -> None:

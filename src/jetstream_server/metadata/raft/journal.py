@@ -10,7 +10,8 @@ Crash policy. Nothing is promised before `sync` has returned: it writes and sync
 records its length in `synced`. journal_recovery.py says which part must be readable at the next
 start, and what an unreadable tail means. `install` replaces the snapshot first and the journal
 second, each by temporary file, fsync, rename and fsync of the directory. Between the two, the old
-journal still fits the new snapshot. After a failed write or sync the journal accepts nothing more:
+journal still fits the new snapshot. On a full disk they take from the file `reserve`
+(reserve.py). After a failed write or sync the journal accepts nothing more:
 the content of the disk is unknown until the journal is opened again.
 
 One thread uses it at a time; it has no locks. `sync` may run on another thread while only reading
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.logfiles.metadata_records import (
@@ -39,6 +41,7 @@ from jetstream_protocol.logfiles.metadata_records import (
 )
 from jetstream_server.metadata.raft.files import identity_of, is_there, read_file, replace_file
 from jetstream_server.metadata.raft.journal_recovery import recover
+from jetstream_server.metadata.raft.reserve import in_room
 from jetstream_server.metadata.raft.snapshot_file import (
     read_snapshot,
     remove_snapshot,
@@ -273,7 +276,8 @@ class Journal:
     def _write_and_sync(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
-            view = view[os.write(self._descriptor, view) :]
+            write = partial(os.write, self._descriptor, view)
+            view = view[in_room(self.directory, len(view), write) :]
         os.fdatasync(self._descriptor)
         self.size_bytes += len(data)
         self._synced.write(self._generation, self._identity, self.size_bytes)

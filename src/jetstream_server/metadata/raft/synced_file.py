@@ -16,6 +16,7 @@ from jetstream_protocol.logfiles.synced_length import (
     decode,
 )
 from jetstream_server.metadata.raft.files import is_there, read_file, replace_file
+from jetstream_server.metadata.raft.reserve import in_room
 
 
 class SyncedFile:
@@ -23,6 +24,7 @@ class SyncedFile:
 
     def __init__(self, directory: str) -> None:
         self.path = os.path.join(directory, SYNCED_NAME)
+        self._folder = directory
         self.damage = ""
         """What was wrong with the file."""
         self._last = SyncedLength(0, 0, 0, 0, clean=False)
@@ -66,7 +68,8 @@ class SyncedFile:
         if said == (last.generation, last.identity, last.length, last.clean):
             return
         self._last = SyncedLength(last.sequence + 1, generation, identity, length, clean)
-        os.pwrite(self._descriptor, self._last.encode(), self._last.offset)
+        slot, at = self._last.encode(), self._last.offset
+        in_room(self._folder, FILE_BYTES, lambda: os.pwrite(self._descriptor, slot, at))
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:

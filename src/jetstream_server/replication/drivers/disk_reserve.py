@@ -1,4 +1,5 @@
-"""Refuses appends before the disk is full: when less than the reserve is free."""
+"""Refuses appends before the disk is full: when less than the reserve is free. Keeps room for the
+metadata in a file, because others may fill the disk to the last byte."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from jetstream_server.metadata.raft.reserve import keep_room
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 CHECK_SECONDS_MAX = 1.0
@@ -31,6 +33,7 @@ async def watch_space(folder: Path, reserve_bytes: int, replicas: ReplicaManager
                 reserve_bytes=reserve_bytes,
             )
         replicas.refuse_appends(reason)
+        await asyncio.to_thread(keep_room, str(folder / "metadata"), reserve_bytes // 2)
         await asyncio.sleep(seconds)
 
 
