@@ -36,6 +36,7 @@ def test_a_bundle_has_what_support_needs_and_no_secret(
         assert (done.returncode, done.stdout) == (0, f"{path}: 8 files\n")
     finally:
         server.kill()
+    assert path.stat().st_mode & 0o077 == 0, "for nobody else on the machine"
     with tarfile.open(path) as archive:
         files = {
             member.name.removeprefix("bundle/"): archive.extractfile(member).read().decode()  # type: ignore[union-attr]

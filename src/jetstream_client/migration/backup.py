@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -75,7 +76,7 @@ def back_up(
     described = describe_with_end(client, stream)
     cluster_id = client.describe_cluster().cluster_id
     _begun(cluster_id, described, folder)  # May refuse the folder: then it stays as it is.
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _only_run(folder):
         files = _Files(folder, _begun(cluster_id, described, folder))
         return _copy(client, described, files, advance, note)
@@ -147,7 +148,7 @@ def _only_run(folder: Path) -> Iterator[None]:
     see to it."""
     import fcntl  # Not where the module begins: only Unix has it, and every command imports this.
 
-    with (folder / _LOCK).open("ab") as file:
+    with open(folder / _LOCK, "ab", opener=_private) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -255,7 +256,7 @@ class _Files:
             if not end:
                 path.unlink()  # It was interrupted before its first batch was whole.
                 continue
-            with path.open("r+b") as file:
+            with open(path, "r+b", opener=_private) as file:
                 file.truncate(end)
                 os.fsync(file.fileno())
         if not (self.folder / MANIFEST).exists():
@@ -271,7 +272,8 @@ class _Files:
             check_restorable(data, position)
             if self._file is None or self._file.tell() + header.length > FILE_BYTES:
                 self._close_file()
-                self._file = (self.folder / f"{header.base_offset:020}.log").open("xb")
+                path = self.folder / f"{header.base_offset:020}.log"
+                self._file = open(path, "xb", opener=_private)  # noqa: SIM115  _close_file does
             self._file.write(data[position : position + header.length])
             self._note(header, data[position : position + header.length])
             position += header.length
@@ -328,6 +330,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if not path.exists():
         raise InvalidRequestError(f"{folder} holds no backup: it has no {MANIFEST}")
+    _check_regular(path)
     return Manifest.from_json(path.read_bytes(), str(path))
 
 
@@ -337,6 +340,7 @@ def check_files(folder: Path, manifest: Manifest, advance: Advance = lambda offs
         path = folder / each.name
         if not path.exists():
             raise CorruptBatchError(f"the backup lacks its file {path}")
+        _check_regular(path)
         if path.stat().st_size != each.length or crc_of(path, each.length) != each.crc32c:
             raise CorruptBatchError(f"{path} is not as it was written: it fails its CRC")
         advance(each.next_offset - max(each.base_offset, manifest.start_offset))
@@ -383,7 +387,22 @@ def _batches(
 
 
 def batch_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("[0-9]" * 20 + ".log"))
+    """Raises InvalidRequestError for what no run has written there."""
+    found = sorted(folder.glob("[0-9]" * 20 + ".log"))
+    for path in found:
+        _check_regular(path)
+    return found
+
+
+def _check_regular(path: Path) -> None:
+    """A backup may come from somebody else: nothing in its folder leads out of it, or blocks."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise InvalidRequestError(f"{path} is not a regular file: no backup has such a file")
+
+
+def _private(path: str, flags: int) -> int:
+    """Opens what only its owner may read, and no symlink."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def crc_of(path: Path, length: int) -> str:
@@ -399,7 +418,7 @@ def crc_of(path: Path, length: int) -> str:
 def _write(folder: Path, manifest: Manifest) -> None:
     """All of it or nothing, also through a power failure; after the files that it names."""
     temporary = folder / _TEMPORARY
-    with temporary.open("w") as file:
+    with open(temporary, "w", opener=_private) as file:
         file.write(manifest.to_json())
         file.flush()
         os.fsync(file.fileno())

@@ -61,6 +61,16 @@ class Manifest:
     is_complete: bool = False
     tombstones_gone_below: int = 0
 
+    def _check(self) -> None:
+        """Raise ValueError for what a run never writes: a backup may come from somebody else."""
+        for each in self.files:
+            if each.name != f"{each.base_offset:020}.log" or each.base_offset < 0:
+                raise ValueError(f"{each.name!r} is not the name of a file of a backup")
+            if not each.length >= 0:
+                raise ValueError(f"the length of {each.name} is {each.length}")
+        if unknown := self.settings.keys() - {*_SETTINGS, "observers"}:
+            raise ValueError(f"there is no setting {min(unknown)!r}")
+
     @property
     def is_restorable(self) -> bool:
         """Whether a run has ended. The digest is that of no records if it had none to copy."""
@@ -94,7 +104,9 @@ class Manifest:
                     f"version {VERSION}"
                 )
             files = tuple(BackupFile(**each) for each in values.pop("files"))
-            return cls(files=files, **values)
+            manifest = cls(files=files, **values)
+            manifest._check()
+            return manifest
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidRequestError(f"{where} is not the manifest of a backup: {error}") from None
 

@@ -22,6 +22,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Container
 from dataclasses import asdict, dataclass, fields, replace
 
@@ -75,7 +76,8 @@ class DataFolder:
         """
         path = os.path.abspath(path)
         try:
-            os.makedirs(path, exist_ok=True)
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            _keep_others_out(path)
             lock = _take_lock(path)
         except OSError as error:
             raise storage_error(error, f"data folder {path} cannot be used") from error
@@ -83,7 +85,7 @@ class DataFolder:
             used = disk.exists(os.path.join(path, IDENTITY_NAME))
             lost_streams = used and not disk.exists(os.path.join(path, "streams"))
             for name in ("metadata", "quarantine") if lost_streams else _FOLDERS:
-                os.makedirs(os.path.join(path, name), exist_ok=True)
+                os.makedirs(os.path.join(path, name), mode=0o700, exist_ok=True)
             if not used:
                 _sync_parents(disk, path)
             identity = _check_identity(disk, path, node_id, cluster)
@@ -244,10 +246,20 @@ class DataFolder:
         os.close(self._lock)
 
 
+def _keep_others_out(path: str) -> None:
+    """A folder that others on the machine may enter, as earlier releases made it, is closed to
+    them: they could read what is in it, and hold its lock. A mode that admits only a group was
+    somebody's choice, and stays. So does that of a folder of another user, such as a volume."""
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    if mode & 0o007:
+        with contextlib.suppress(PermissionError):
+            os.chmod(path, mode & 0o7700)
+
+
 def _take_lock(path: str) -> int:
     """Lock the folder. Returns a descriptor that holds the lock until it is closed or the process
     ends."""
-    lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -185,10 +185,10 @@ class OsDisk:
         return sorted(self._opening(lambda: os.listdir(path)))
 
     def make_directory(self, path: str) -> None:
-        os.mkdir(path)
+        os.mkdir(path, 0o700)
 
     def create(self, path: str) -> None:
-        os.close(self._descriptor(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644))
+        os.close(self._descriptor(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         self._forget(path)  # Another process may have removed an earlier file of that name.
 
     def write(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
@@ -341,8 +341,8 @@ class OsDisk:
             self._drop(entry)
         return opened
 
-    def _descriptor(self, path: str, flags: int, mode: int = 0o666) -> int:
-        return self._opening(lambda: os.open(path, flags | os.O_CLOEXEC, mode))
+    def _descriptor(self, path: str, flags: int) -> int:
+        return self._opening(lambda: os.open(path, flags | os.O_CLOEXEC, 0o600))
 
     def _opening(self, open_: Callable[[], _Result]) -> _Result:
         """Call `open_`, which needs a descriptor. If none is left, half of the open files are

@@ -35,6 +35,7 @@ command = typer.Typer(
 def main() -> None:
     """Run the command and exit."""
     protect_complaints()
+    os.umask(0o077)  # What it writes, its children included, is for nobody else on the machine.
     try:
         code = command(standalone_mode=False)
     except _UsageError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -54,7 +55,10 @@ def bundle(
     path = output or Path(f"jetstream-debug-{now:%Y%m%dT%H%M%SZ}.tar.gz")
     with Client.from_config(options.config(context, server, timeout)) as client:
         files = dict(_files(client))
-    with tarfile.open(path, "w:gz") as archive:
+    with (
+        open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file,
+        tarfile.open(fileobj=file, mode="w:gz") as archive,
+    ):
         for name, text in files.items():
             data = text.encode()
             entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")

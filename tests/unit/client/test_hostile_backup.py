@@ -1,0 +1,85 @@
+"""A backup that somebody else has made: nothing in it leads out of its folder."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jetstream_client.migration import backup
+from jetstream_client.migration.manifest import BackupFile, Manifest
+from jetstream_protocol.errors import InvalidRequestError
+
+NAME = f"{0:020}.log"
+SETTINGS: dict[str, Any] = {"group": "", "compact": False}
+
+
+def manifest(*files: BackupFile, settings: dict[str, Any] = SETTINGS) -> Manifest:
+    return Manifest("c", 7, "orders", "orders.>", 1, settings, 0, 1, files=files, is_complete=True)
+
+
+def file_of(path: Path, name: str = NAME) -> BackupFile:
+    return BackupFile(name, 0, 1, path.stat().st_size, backup.crc_of(path, path.stat().st_size))
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_bytes(b"not for a stream")
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "backup"
+    path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret", "{}/secret", "secret", "", f"../{NAME}", f"./{NAME}"]
+)
+def test_a_manifest_names_files_of_its_folder_only(folder: Path, secret: Path, name: str) -> None:
+    named = manifest(file_of(secret, name.format(secret.parent)))
+    (folder / backup.MANIFEST).write_text(named.to_json())
+    with pytest.raises(InvalidRequestError, match="is not the name of a file of a backup"):
+        backup.read_manifest(folder)
+
+
+@pytest.mark.parametrize("wrong", [{"length": -1}, {"base_offset": -1}, {"length": "9"}])
+def test_a_manifest_has_possible_numbers(folder: Path, secret: Path, wrong: dict[str, Any]) -> None:
+    named = manifest(replace(file_of(secret), **wrong))
+    (folder / backup.MANIFEST).write_text(named.to_json())
+    with pytest.raises(InvalidRequestError, match="is not the manifest of a backup"):
+        backup.read_manifest(folder)
+
+
+@pytest.mark.parametrize("unknown", ["restoring", "allow_same_name", "name", "x"])
+def test_a_manifest_has_the_settings_of_a_stream_and_no_others(folder: Path, unknown: str) -> None:
+    named = manifest(settings={**SETTINGS, unknown: True})
+    (folder / backup.MANIFEST).write_text(named.to_json())
+    with pytest.raises(InvalidRequestError, match=f"no setting '{unknown}'"):
+        backup.read_manifest(folder)
+
+
+def test_a_file_that_leads_elsewhere_is_not_read(folder: Path, secret: Path) -> None:
+    (folder / NAME).symlink_to(secret)
+    with pytest.raises(InvalidRequestError, match="not a regular file"):
+        backup.check_files(folder, manifest(file_of(secret)))
+    with pytest.raises(InvalidRequestError, match="not a regular file"):
+        backup.batch_files(folder)
+
+
+def test_a_pipe_is_not_waited_for(folder: Path, secret: Path) -> None:
+    os.mkfifo(folder / NAME)
+    with pytest.raises(InvalidRequestError, match="not a regular file"):
+        backup.check_files(folder, manifest(file_of(secret)))
+
+
+def test_a_manifest_that_leads_elsewhere_is_not_read(folder: Path, secret: Path) -> None:
+    (folder / backup.MANIFEST).symlink_to(secret)
+    with pytest.raises(InvalidRequestError, match="not a regular file"):
+        backup.read_manifest(folder)
