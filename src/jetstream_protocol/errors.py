@@ -11,6 +11,7 @@
     ├── StreamExistsError              it exists with another configuration
     ├── PreconditionFailedError        an expectation (expected stream, last sequence) does not hold
     │   ├── OutOfSequenceError         a producer's batch, neither its next nor one of its last
+    │   ├── SequenceTakenError         another batch is stored under that number of the producer
     │   └── FencedInstanceError        another process has joined the consumer group by that name
     ├── StreamReadonlyError            the stream takes no records until it is made writable again
     ├── StreamPausedError              the stream does not listen until it is resumed
@@ -123,6 +124,10 @@ class FencedInstanceError(PreconditionFailedError):
 
 class OutOfSequenceError(PreconditionFailedError):
     """A producer's batch is neither its next one nor one of its last."""
+
+
+class SequenceTakenError(PreconditionFailedError):
+    """Another batch is stored under the number of a producer's batch: this one is not stored."""
 
 
 class StreamReadonlyError(JetstreamError):
@@ -301,6 +306,7 @@ CODES: dict[type[JetstreamError], Spelling] = {
     PreconditionFailedError: Spelling("precondition_failed", "FAILED_PRECONDITION", 400, 10071),
     OutOfSequenceError: Spelling("out_of_sequence", "FAILED_PRECONDITION", 400, 20017),
     FencedInstanceError: Spelling("fenced_instance", "FAILED_PRECONDITION", 400, 20023),
+    SequenceTakenError: Spelling("sequence_taken", "FAILED_PRECONDITION", 400, 20022),
     StreamReadonlyError: Spelling("stream_readonly", "FAILED_PRECONDITION", 400, 20019),
     StreamPausedError: Spelling("stream_paused", "FAILED_PRECONDITION", 400, 20020),
     PermissionDeniedError: Spelling("permission_denied", "PERMISSION_DENIED", 403, 20004),

@@ -12,7 +12,8 @@ import nats
 import pytest
 from nats.js.errors import APIError
 
-from jetstream_protocol.batch import HEADER_BYTES, EncodedBatch, encode
+from jetstream_client import Client, SequenceTakenError
+from jetstream_protocol.batch import HEADER_BYTES, BatchHeader, EncodedBatch, encode, iterate
 from jetstream_protocol.body_compression import compress
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.envelope import encode_batch
@@ -216,3 +217,56 @@ def test_hostile_batches_are_refused_with_a_clear_nack_and_nothing_is_stored(
             assert answer["error"]["description"]
             assert answer["correlation"] == what
     assert api.describe("guarded").high_watermark == 0
+
+
+def test_a_stranger_who_uses_a_publishers_id_makes_none_of_its_records_vanish(
+    server: ServerProcess, api: Api, client: Client
+) -> None:
+    """The id and the number are in each batch that readers get."""
+    api.create("followed", "followed.>")
+    acknowledged: dict[int, bytes] = {}
+    refusals: list[str] = []
+    with raw_nats(server.nats) as stranger, client.publisher("followed.x", linger=0) as publisher:
+        stranger.subscribe("_INBOX.stranger")
+        for number in range(20):
+            value = b"ours %d" % number
+            try:
+                acknowledged[publisher.send(value).result().offset] = value
+            except SequenceTakenError as error:
+                refusals.append(error.message)
+            if number % 3 == 0:
+                header = iterate_last(api, "followed")
+                batch = encode(
+                    [b"theirs %d" % number], b"followed.x",
+                    producer_id=header.producer_id,
+                    producer_sequence=header.producer_sequence + 1,
+                )  # fmt: skip
+                stranger.publish("followed.x", encode_batch(batch), "_INBOX.stranger")
+                assert "error" not in json.loads(stranger.message()[1])
+    assert len(refusals) == 7
+    assert all("another batch is stored" in refusal for refusal in refusals)
+    stored = api.values("followed")
+    assert len(stored) == len(acknowledged) + 7
+    for offset, value in acknowledged.items():
+        assert stored[offset] == value
+
+
+def iterate_last(api: Api, name: str) -> BatchHeader:
+    """The header of the last batch, as a reader gets it."""
+    end = api.describe(name).high_watermark
+    return list(iterate(api.fetch(name, end - 1).batches))[-1].header
+
+
+def test_an_id_that_a_stranger_has_used_on_another_subject_hides_no_message(
+    server: ServerProcess, api: Api, client: Client
+) -> None:
+    api.create("named", "named.>")
+    with raw_nats(server.nats) as stranger:
+        stranger.subscribe("_INBOX.stranger")
+        block = b"NATS/1.0\r\nNats-Msg-Id: order-1\r\n\r\n"
+        stranger.publish("named.theirs", b"theirs", "_INBOX.stranger", block)
+        assert json.loads(stranger.message()[1])["seq"] == 1
+    for is_again in (False, True):
+        result = client.publish("named.ours", b"ours", msg_id="order-1")
+        assert (result.offset, result.duplicate) == (1, is_again)
+    assert api.values("named") == [b"theirs", b"ours"]

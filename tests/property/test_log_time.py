@@ -56,7 +56,7 @@ class Replicas:
 
     def known(self, message_id: bytes) -> int | None:
         at = self.monotonic(self.leader)
-        return self.logs[self.leader].producers.offset_of(message_id, at)
+        return self.logs[self.leader].producers.offset_of(b"s", message_id, at)
 
     def publish(self, number: int) -> None:
         message_id = b"%d" % number

@@ -52,5 +52,5 @@ def test_the_log_finds_the_ids_that_ingest_has_read(blocks: list[bytes]) -> None
         return
     batch = encode([b""] * len(stored), b"s", header_blocks=[block for block, _ in stored])
     batch.stamp(0, 0, 0)
-    expected = [(offset, found) for offset, (_, found) in enumerate(stored) if found]
+    expected = [(offset, b"s", found) for offset, (_, found) in enumerate(stored) if found]
     assert message_ids(decode_header(batch.header), batch.body) == expected

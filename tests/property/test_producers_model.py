@@ -1,4 +1,5 @@
-"""Whatever happens to a log, what it remembers never lets a batch in twice, nor past a gap.
+"""Whatever happens to a log, what it remembers never lets a batch in twice, nor past a gap, and
+never takes one batch or message for another.
 
 The model is the log itself: the batches in it, producer by producer. Operations are what a leader,
 a follower and a restart do; a leader appends what the memory lets it.
@@ -16,21 +17,26 @@ from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.producers import StoredBatch
 from tests.support.log_batches import read_all
 from tests.support.log_disk import MemoryDisk
+from tests.support.log_producers import lets_in
 
 PRODUCERS = (1, 2, 3)
 WINDOW_US = 10_000
 FILE = "/17/producers"
 
 
-def produced(producer_id: int, sequence: int) -> EncodedBatch:
-    return encode([b"x"] * producer_id, b"s", producer_id=producer_id, producer_sequence=sequence)
+SUBJECTS = (b"s", b"t")
+
+
+def produced(producer_id: int, sequence: int, content: int = 0) -> EncodedBatch:
+    values = [b"%08d" % content] * producer_id
+    return encode(values, b"s", producer_id=producer_id, producer_sequence=sequence)
 
 
 CONFIG = LogConfig(segment_bytes=3 * produced(3, 0).length, index_interval_bytes=64)
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("produce"), st.tuples(st.sampled_from(PRODUCERS), st.integers(1, 8))),
-        st.tuples(st.just("id"), st.integers(0, 5)),
+        st.tuples(st.just("id"), st.tuples(st.integers(0, 5), st.sampled_from(SUBJECTS))),
         st.tuples(st.just("plain"), st.just(0)),
         st.tuples(st.just("flush"), st.just(0)),
         st.tuples(st.just("truncate"), st.integers(1, 2 * BATCHES_IN_FLIGHT_MAX)),
@@ -70,13 +76,14 @@ class Scenario:
         for _ in range(count):
             sequence = len(self.stored(producer_id))
             if lets_in(self.log, producer_id, sequence):
-                self.append(produced(producer_id, sequence))
+                self.append(produced(producer_id, sequence, content=self.time))
 
-    def id(self, number: int) -> None:
+    def id(self, chosen: tuple[int, bytes]) -> None:
+        number, subject = chosen
         message_id = b"%d" % number
-        if self.log.producers.offset_of(message_id, self.time) is None:
+        if self.log.producers.offset_of(subject, message_id, self.time) is None:
             block = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % message_id
-            self.append(encode([b"m" + message_id], b"s", header_blocks=[block]))
+            self.append(encode([b"m" + subject + message_id], subject, header_blocks=[block]))
 
     def plain(self, _: int) -> None:
         self.append(encode([b"plain"], b"s"))
@@ -117,21 +124,24 @@ class Scenario:
 
     def stored(self, producer_id: int) -> list[StoredBatch]:
         return [
-            StoredBatch(h.producer_sequence, h.base_offset, h.next_offset)
+            StoredBatch(h.producer_sequence, h.base_offset, h.next_offset, h.body_crc)
             for h in (each.header for each in read_all(self.log))
             if h.producer_id == producer_id
         ]
 
 
-def lets_in(log: CommitLog, producer_id: int, sequence: int) -> bool:
+def repeated(log: CommitLog, producer_id: int, sequence: int, crc: int) -> StoredBatch | None:
+    """What the log takes that batch for; None: it is refused."""
     try:
-        return log.producers.check(producer_id, sequence) is None
+        return log.producers.check(producer_id, sequence, crc)
     except OutOfSequenceError:
-        return False
+        return None
 
 
 @given(STEPS)
-def test_nothing_is_let_in_twice_nor_past_a_gap(steps: list[tuple[str, object]]) -> None:
+def test_nothing_is_let_in_twice_nor_past_a_gap_nor_taken_for_another(
+    steps: list[tuple[str, object]],
+) -> None:
     scenario = Scenario()
     for what, argument in steps:
         scenario.do(what, argument)
@@ -144,6 +154,9 @@ def test_nothing_is_let_in_twice_nor_past_a_gap(steps: list[tuple[str, object]])
                 assert not lets_in(log, producer_id, sequence), "would be stored twice"
             for sequence in range(end + 1, end + 3 * BATCHES_IN_FLIGHT_MAX):
                 assert not lets_in(log, producer_id, sequence), "would leave a gap"
+            for each in stored[-BATCHES_IN_FLIGHT_MAX:]:
+                known = repeated(log, producer_id, each.sequence, each.body_crc)
+                assert known in (each, None), "is taken for another"
             remembered = dict(log.producers.image()[0]).get(producer_id)
             assert remembered is None or set(remembered.batches) <= set(stored)
         found = {}
@@ -153,4 +166,5 @@ def test_nothing_is_let_in_twice_nor_past_a_gap(steps: list[tuple[str, object]])
                     assert value not in found, "stored twice"
                     found[value] = offset
         for value, offset in found.items():
-            assert log.producers.offset_of(value[1:], scenario.time) == offset
+            subject, message_id = value[1:2], value[2:]
+            assert log.producers.offset_of(subject, message_id, scenario.time) == offset

@@ -37,15 +37,18 @@ class NatsServer:
         subject: bytes,
         messages: list[tuple[bytes, bytes, bytes]],
         delay_us_max: int = DELIVERY_US,
+        *,
+        beside: bytes = b"",
     ) -> list[int]:
         """Messages as (reply, header block, value), to everyone who is subscribed; each has them
-        in one piece, when they arrive. Returns the nodes that are."""
+        in one piece, when they arrive. Returns the nodes that are. beside: another subject, for
+        which the same subscriptions stand."""
         heard = []
         for socket in list(self.sockets):
             for sid, heard_subject in socket.sids.items():
                 if heard_subject != subject:
                     continue
-                parts = [_message(subject, sid, *message) for message in messages]
+                parts = [_message(beside or subject, sid, *message) for message in messages]
                 slow_us = self.slow.get(socket.node_id, 0)
                 socket.send(b"".join(parts), self.world.between(50, delay_us_max) + slow_us)
                 heard.append(socket.node_id)

@@ -3,18 +3,26 @@
 A *producer* sends batches, numbered from 0, at most five on their way; it repeats them in order
 from the oldest that is not acknowledged, and begins again under a new id when the stream does not
 know where it stands (docs/protocol.md, "Duplicates"). A *repeater* sends one message at a time
-under a message id until it is acknowledged.
+under a message id until it is acknowledged. A *stranger*, whom a seed has or has not by a random
+number of its own, knows what both will send next: it sends other batches under producers' next
+numbers, and other messages with repeaters' next ids on a subject beside the stream's.
 """
 
 from __future__ import annotations
 
 import json
 from collections import deque
+from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from jetstream_protocol import batch as batches
 from jetstream_protocol.envelope import encode_batch
-from jetstream_protocol.errors import CODES, OutOfSequenceError
+from jetstream_protocol.errors import (
+    CODES,
+    OutOfSequenceError,
+    SequenceTakenError,
+    UnknownOutcomeError,
+)
 from jetstream_protocol.producer_batch import BATCHES_IN_FLIGHT_MAX
 from tests.simulation.world import Violation
 
@@ -22,6 +30,10 @@ if TYPE_CHECKING:
     from tests.simulation.watched import WatchedStream
 
 OUT_OF_SEQUENCE = CODES[OutOfSequenceError].nats_err_code
+SEQUENCE_TAKEN = CODES[SequenceTakenError].nats_err_code
+UNKNOWN_OUTCOME = CODES[UnknownOutcomeError].nats_err_code
+STRANGERS_SHARE = 0.3
+"""Of the seeds."""
 FIRST_REPLY = 1_000_000_000
 """A stream's reply inboxes from here on are of attempts; below, of publishes that nobody
 repeats."""
@@ -51,22 +63,31 @@ class Repeating:
             producers, repeaters = max(producers, 1), 1
         self._producers = [Producer(self) for _ in range(producers)]
         self._repeaters = [Repeater(self) for _ in range(repeaters)]
+        self._stranger = Stranger(self, Random(f"stranger of {world.seed} at {first}"))
+
+    @property
+    def producers(self) -> list[Producer]:
+        return self._producers
 
     def begin(self) -> None:
         for sender in (*self._producers, *self._repeaters):
             sender.tick()
+        self._stranger.begin()
 
     def waiting(self) -> str:
         """Who still waits for an answer; "" when nobody does."""
         waiting = [sender.waits_for() for sender in (*self._producers, *self._repeaters)]
         return ", ".join(filter(None, waiting))
 
-    def send(self, sender: Sender, attempted: Any, value: bytes, header_block: bytes = b"") -> None:
+    def send(
+        self, sender: Sender, attempted: Any, value: bytes, header_block: bytes = b"",
+        beside: bytes = b"",
+    ) -> None:  # fmt: skip
         """Publish it to whoever is subscribed, with a reply inbox of its own."""
         reply = b"_INBOX.%d" % (self._first_reply + len(self._attempts))
         self._attempts.append((sender, attempted))
         stream = self.stream
-        stream.nats.publish(stream.subject, [(reply, header_block, value)])
+        stream.nats.publish(stream.subject, [(reply, header_block, value)], beside=beside)
 
     def said(self, number: int, answer: dict[str, Any]) -> None:
         """A process acknowledges an attempt; that is on its way to NATS."""
@@ -124,6 +145,11 @@ class Producer:
         self._acknowledged: dict[int, None] = {}
         self._waiting.clear()
 
+    @property
+    def next(self) -> tuple[int, int]:
+        """Its id, and the number of its next batch."""
+        return self._id, self._next
+
     def waits_for(self) -> str:
         return f"batch {self._waiting[0].sequence} of {self._id}" if self._waiting else ""
 
@@ -148,8 +174,15 @@ class Producer:
     def answered(self, attempted: Sent, answer: dict[str, Any]) -> None:
         if "error" in answer:
             oldest = self._waiting[0] if self._waiting else None
-            if answer["error"]["err_code"] == OUT_OF_SEQUENCE and attempted == oldest:
+            code, is_oldest = answer["error"]["err_code"], attempted == oldest
+            if code == SEQUENCE_TAKEN and attempted in self._waiting:
+                self._world.count("producer forestalled")
+                self._begin_anew()
+            elif code == OUT_OF_SEQUENCE and is_oldest:
                 self._world.count("producer began anew")
+                self._begin_anew()
+            elif code == UNKNOWN_OUTCOME and is_oldest and "compared" in str(answer["error"]):
+                self._world.count("repeated batch not comparable")
                 self._begin_anew()
             return
         if answer.get("duplicate"):
@@ -197,3 +230,52 @@ class Repeater:
             self._world.count("duplicate message acknowledged")
         if attempted == self._number:
             self._number = None
+
+
+class Stranger:
+    """See the module."""
+
+    def __init__(self, all_: Repeating, random: Random) -> None:
+        self._all = all_
+        self._world = all_.stream.world
+        self._random = random
+        self._ids: set[int] = set()
+
+    def begin(self) -> None:
+        """Draw whether this seed has any, and start."""
+        is_here = self._random.random() < STRANGERS_SHARE
+        if is_here and not self._all.stream.cluster.faults.scenario.is_calm:
+            self._tick_later()
+
+    def _tick_later(self) -> None:
+        self._world.later(self._random.randint(50_000, 800_000), None, self._tick)
+
+    def _tick(self) -> None:
+        if not self._all.running:
+            return
+        self._tick_later()
+        if self._all.producers and self._random.random() < 0.5:
+            self._send_batch(*self._random.choice(self._all.producers).next)
+        else:
+            self._send_message()
+
+    def _send_batch(self, producer_id: int, sequence: int) -> None:
+        stream = self._all.stream
+        numbers = stream.publishers.take_numbers(self._random.randint(1, 3))
+        sent = Sent(producer_id, sequence, numbers, stream.keys(numbers), stream.subject)
+        self._all.send(self, sent, sent.payload())
+
+    def _send_message(self) -> None:
+        stream = self._all.stream
+        (number,) = stream.publishers.take_numbers(1)
+        guessed = number + self._random.randint(1, 6)
+        if guessed in self._ids:
+            return  # It would be the stranger's own duplicate.
+        self._ids.add(guessed)
+        keys = stream.keys((number,))
+        key = b"Jetstream-Key: %d\r\n" % int(keys[0] or b"") if keys else b""
+        block = b"NATS/1.0\r\n%bNats-Msg-Id: %d\r\n\r\n" % (key, guessed)
+        self._all.send(self, number, b"%d" % number, block, beside=stream.subject + b".beside")
+
+    def answered(self, attempted: Any, answer: dict[str, Any]) -> None:
+        self._world.count("stranger refused" if "error" in answer else "stranger acknowledged")

@@ -12,8 +12,9 @@ Terms:
 * *Doubtful*: an attempt got no answer before the next one, so the batch may be stored already.
 * *Set back*: after a refusal, everything in flight waits a while until it is sent again.
 * *Producer*: an id with its sequences and the streams that answer. It is *retired* when a
-  batch fails, because the next sequence would never be taken; when the server no longer knows it;
-  and when other streams are to answer. The batches that are left go on under a new producer.
+  batch fails, because the next sequence would never be taken, or somebody else uses the id; when
+  the server no longer knows it; and when other streams are to answer. The batches that are left go
+  on under a new producer.
 
 Moments follow from the batches in flight and are not kept beside them: each batch knows when it is
 to be sent (`Batch.send_at`), so nothing waits for the turn of a batch that has left.
@@ -41,6 +42,7 @@ from jetstream_protocol.errors import (
     OutOfSequenceError,
     PermissionDeniedError,
     PreconditionFailedError,
+    SequenceTakenError,
     StorageError,
     StorageFullError,
     StreamPausedError,
@@ -121,6 +123,8 @@ class InFlightBatches:
         self._one_is_enough = one_is_enough
         self._producer_id = producer_id
         self._next_sequence = sequence
+        self._acknowledged_to = 0
+        """Behind the highest sequence of this producer that a stream has acknowledged."""
         self._new_id = new_id
         self._flight: list[Batch] = []
         self._held: list[Batch] = []
@@ -261,6 +265,7 @@ class InFlightBatches:
             return self._give_up(batch, wrong, certain=False)
         first = Ack(ack.stream, ack.offset - len(batch) + 1, ack.duplicate)
         batch.acks = (*batch.acks, first)
+        self._acknowledged_to = max(self._acknowledged_to, batch.sequence + 1)
         if batch.missing and not self._one_is_enough:
             return []
         self._leave(batch)
@@ -282,9 +287,10 @@ class InFlightBatches:
         if isinstance(error, OutOfSequenceError):
             first = next(each for each in self._flight if expectation in each.missing)
             if batch is first:
-                # Everything before it is stored, and still it is not the next one: the server has
-                # forgotten this producer.
-                return self._forgotten(batch, error)
+                # Everything before it is stored, and still it is not the next one.
+                return self._passed_over(batch, error)
+        elif isinstance(error, SequenceTakenError):
+            return self._taken(batch, error)
         elif isinstance(error, _FINAL):
             certain = not batch.doubtful and not batch.acks and len(self._expected) == 1
             return self._give_up(batch, _doubted(batch, error), certain=certain)
@@ -406,7 +412,11 @@ class InFlightBatches:
         self._tokens.clear()
         return done
 
-    def _forgotten(self, batch: Batch, error: JetstreamError) -> list[Done]:
+    def _passed_over(self, batch: Batch, error: JetstreamError) -> list[Done]:
+        """The server has forgotten this producer, or somebody else has used the batch's number and
+        some behind it."""
+        if batch.sequence < self._acknowledged_to:
+            return self._taken(batch, error)
         alone = len(self._expected) == 1
         if alone and not batch.doubtful and self._new_id is not None:
             self._hold(self._flight.index(batch))
@@ -414,6 +424,15 @@ class InFlightBatches:
         if batch.doubtful or not alone:
             error = _with_acks(unknown(error.message), batch)
         return self._give_up(batch, error, certain=alone and not batch.doubtful)
+
+    def _taken(self, batch: Batch, error: JetstreamError) -> list[Done]:
+        """The batch fails: somebody else has used its number. **safety** Later batches keep theirs,
+        because the server may have stored them behind the other one's."""
+        if self._new_id is None:
+            self.failure = error
+        self._leave(batch)
+        self._retiring = True
+        return [Done(batch, _with_acks(_doubted(batch, error), batch)), *self._renew()]
 
     def _give_up(self, batch: Batch, error: JetstreamError, *, certain: bool) -> list[Done]:
         """The batch fails with `error`, and its producer is retired. certain: it is surely not
@@ -458,6 +477,7 @@ class InFlightBatches:
             return []
         if self._new_id is not None:
             self._producer_id, self._next_sequence = self._new_id(), 0
+            self._acknowledged_to = 0
         elif self._next_sequence > SEQUENCE_MAX:
             self.failure = InvalidRequestError("the producer id has no sequence left")
         self._retiring = False

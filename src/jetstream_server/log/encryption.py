@@ -55,7 +55,7 @@ from jetstream_protocol.encrypted_body import (
     read_prefix,
 )
 from jetstream_protocol.errors import CorruptBatchError, MessageTooLargeError, StorageError
-from jetstream_server.log.producers import may_hold_ids
+from jetstream_server.log.producers import matters
 
 KEY_BYTES: Final = 32
 BATCHES_PER_SALT: Final = 1 << 24
@@ -353,8 +353,8 @@ def check_incoming_keys(
 ) -> dict[int, bytes]:
     """Check that this node has the keys of the batches in `data`, before a follower appends them.
 
-    must_encrypt: as the leader this node would have to encrypt. Returns the batches that may hold
-    message ids, decrypted, by base offset.
+    must_encrypt: as the leader this node would have to encrypt. Returns the batches by which
+    duplicates are recognised, decrypted, by base offset.
 
     **safety** A follower refuses what it could not decrypt as a leader. The leader goes on without
     this replica, and nothing is lost. Raises CannotDecryptError, CorruptBatchError.
@@ -370,7 +370,7 @@ def check_incoming_keys(
                 raise CannotDecryptError(_missing(key_id))
             if not encryption.keys.is_retired(key_id):
                 encryption.keys.check(key_id)
-                if may_hold_ids(header):
+                if matters(header):
                     batch = data[position : position + header.length]
                     found[header.base_offset] = encryption.decrypt(batch)
         position += header.length

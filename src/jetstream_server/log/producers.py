@@ -1,12 +1,16 @@
 """What a log remembers to recognise duplicates: producers' last batches, and message ids.
 
-    batch of a producer ──> check ──> append it · the original · OutOfSequenceError
+    batch of a producer ──> check ──> append it · the original · SequenceTakenError, …
     message with an id  ──> offset_of ──> append it · the original's offset
 
 A *producer* numbers its batches from 0, one by one. The last five of each are remembered. A
 producer has at most five in flight, so any batch that it repeats is among them. A *message id*
 (`Nats-Msg-Id`) is remembered for the stream's duplicate window, the newest `MESSAGE_IDS_MAX` at
 most.
+
+Numbers and ids are not secret, so they do not make a duplicate by themselves. A repeated batch has
+the CRC of the original's body, as its producer sent it. A repeated message has the original's
+subject.
 
 Everything here except the times follows from the batches in the log: the leader and its followers
 `note` each batch they append, and `truncate` with their logs. So a new leader knows the content of
@@ -16,6 +20,7 @@ Invariants.
 * **safety** The state always matches the log: it holds nothing at or behind the log end, and a
   truncation resets each producer to its earlier position. The caller must check that a duplicate
   is *committed* before it is acknowledged.
+* **safety** A batch of which it is not known that it has the original's content is no duplicate.
 * **safety** A producer never skips a sequence, and an unknown producer must begin with 0. Otherwise
   earlier batches that are still in flight, or were lost in a failover and will be repeated, could
   never be stored.
@@ -43,19 +48,24 @@ from jetstream_protocol.batch import (
     producer_fields,
 )
 from jetstream_protocol.columns import Flags
-from jetstream_protocol.errors import CorruptBatchError, OutOfSequenceError
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    OutOfSequenceError,
+    SequenceTakenError,
+    UnknownOutcomeError,
+)
 from jetstream_protocol.producer_batch import BATCHES_IN_FLIGHT_MAX
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.log.log_time import LogTime, LogTimeImage, LogTimeUs, passed_between
 
 PRODUCERS_MAX: Final = 10_000
-"""Per stream: about 10 MiB. Above it the producer that was silent longest is forgotten."""
+"""Per stream: about 14 MiB. Above it the producer that was silent longest is forgotten."""
 IDLE_US: Final = 24 * 3600 * 1_000_000
 """A producer that is silent for this long is forgotten; no publisher retries for a day."""
 MESSAGE_IDS_MAX: Final = 1 << 17
-"""Per stream: about 30 MiB. A thousand messages a second fill the default window of 120 s."""
+"""Per stream: about 34 MiB. A thousand messages a second fill the default window of 120 s."""
 ID_BYTES_MAX: Final = 64
-"""Longer ids are remembered by a digest. A UUID has 36 bytes."""
+"""Of an id with its subject; longer ones are remembered by a digest. A UUID has 36 bytes."""
 DUPLICATE_WINDOW_US: Final = 120 * 1_000_000
 
 NOTHING: Final[Mapping[int, bytes]] = {}
@@ -64,7 +74,11 @@ LOST: Final = 2**31 - 1
 """The last sequence of a producer of which more batches were truncated than were remembered. No
 sequence comes after it."""
 
+UNKNOWN_CRC: Final = -1
+"""The body was encrypted, or compaction has removed rows: its first CRC is not in the header."""
+
 _HEADERS: Final = int(Flags.HEADERS)
+_CHANGED: Final = int(Flags.ENCRYPTED | Flags.OFFSET_DELTAS)
 # Message ids occur only in batches that leaders made of single messages, which leaders never
 # compress. A producer's batch that carries an id is refused.
 _MAY_HOLD_IDS: Final = _HEADERS | COMPRESSION_MASK
@@ -85,12 +99,24 @@ def may_hold_ids(header: BatchHeader) -> bool:
     return header.flags & _MAY_HOLD_IDS == _HEADERS
 
 
+def matters(header: BatchHeader) -> bool:
+    """Whether a batch has to be noted, as `concerns` says."""
+    return header.producer_id >= 0 or may_hold_ids(header)
+
+
+def sent_crc(header: BatchHeader) -> int:
+    """The CRC of the body as the producer sent it; UNKNOWN_CRC if this header does not tell."""
+    return UNKNOWN_CRC if header.flags & _CHANGED else header.body_crc
+
+
 class StoredBatch(NamedTuple):
-    """A batch of a producer in the log: the offsets [base_offset, next_offset)."""
+    """A batch of a producer in the log: the offsets [base_offset, next_offset). body_crc: of the
+    body as the producer sent it, or UNKNOWN_CRC."""
 
     sequence: int
     base_offset: int
     next_offset: int
+    body_crc: int
 
 
 class Producer(NamedTuple):
@@ -108,18 +134,20 @@ class Producer(NamedTuple):
 
 
 class MessageId(NamedTuple):
-    """A record that carries an id. known_by: the id, or the digest of a long id."""
+    """A record that carries an id. known_by: see `known_by`."""
 
     offset: int
     time_us: LogTimeUs
     known_by: bytes
 
 
-def _known_by(message_id: bytes) -> bytes:
-    """The key under which an id is remembered. An id may be as long as a message."""
-    if len(message_id) <= ID_BYTES_MAX:
-        return message_id
-    return blake2b(message_id, digest_size=32).digest()
+def known_by(subject: bytes, message_id: bytes) -> bytes:
+    """The key under which an id is remembered: subject, a space, id; or a space and the digest of
+    those, because an id may be as long as a message. No subject holds a space."""
+    key = b"%b %b" % (subject, message_id)
+    if len(key) <= ID_BYTES_MAX:
+        return key
+    return b" " + blake2b(key, digest_size=32).digest()
 
 
 class Producers:
@@ -146,10 +174,12 @@ class Producers:
 
     # Checks by the leader before it appends.
 
-    def check(self, producer_id: int, sequence: int) -> StoredBatch | None:
+    def check(self, producer_id: int, sequence: int, body_crc: int) -> StoredBatch | None:
         """Return None if the batch is the producer's next, otherwise the batch that it repeats.
 
-        Raises OutOfSequenceError for a batch that is neither.
+        Raises OutOfSequenceError for a batch with a number that is neither, SequenceTakenError if
+        another batch has that number, and UnknownOutcomeError if nobody knows whether it is
+        another one.
         """
         producer = self._producers.get(producer_id)
         if producer is None and sequence == 0:
@@ -163,15 +193,17 @@ class Producers:
             return None
         for stored in producer.batches:
             if stored.sequence == sequence:
+                _check_content(stored, producer_id, body_crc)
                 return stored
         raise OutOfSequenceError(
             f"batch {sequence} of producer {producer_id}, whose last one here is "
             f"{producer.last_sequence}: send {producer.last_sequence + 1} next"
         )
 
-    def offset_of(self, message_id: bytes, now_us: MonotonicUs) -> int | None:
-        """The offset of the record with this id, if it came within the window; otherwise None."""
-        entry = self._entries.get(_known_by(message_id))
+    def offset_of(self, subject: bytes, message_id: bytes, now_us: MonotonicUs) -> int | None:
+        """The offset of the record on this subject with this id, if it came within the window;
+        otherwise None."""
+        entry = self._entries.get(known_by(subject, message_id))
         if entry is None or not self.window_us:
             return None
         return None if self._is_over(entry, self._time.now(now_us)) else entry.offset
@@ -200,14 +232,16 @@ class Producers:
     def note_ids(self, header: BatchHeader, body: bytes, time_us: LogTimeUs) -> None:
         """Note the message ids in a batch of that time."""
         found = message_ids(header, body)
-        for offset, message_id in found:
-            self._remember(MessageId(offset, time_us, _known_by(message_id)))
+        for offset, subject, message_id in found:
+            self._remember(MessageId(offset, time_us, known_by(subject, message_id)))
         if found:
             self._expire(time_us)
 
     def _note_batch(self, header: BatchHeader, time_us: LogTimeUs) -> None:
         producers = self._producers
-        stored = StoredBatch(header.producer_sequence, header.base_offset, header.next_offset)
+        stored = StoredBatch(
+            header.producer_sequence, header.base_offset, header.next_offset, sent_crc(header)
+        )
         before = producers.pop(header.producer_id, None)
         batches: tuple[StoredBatch, ...] = (stored,)
         known_from = stored.base_offset if stored.sequence else 0
@@ -302,9 +336,9 @@ class Producers:
     ) -> None:
         """Note the first `count` batches of those that a leader sent together; see `note`. They
         stand back to back in `data`, from `start` on. now_us: given if the last of all was just
-        made. decrypted: batches that are encrypted in `data` and may hold ids, by base offset."""
+        made. decrypted: batches that are encrypted in `data` and concern this object."""
         for header in headers[:count]:
-            if header.producer_id >= 0 or may_hold_ids(header):
+            if matters(header):
                 age_us = passed_between(header, headers[-1])
                 plain = decrypted.get(header.base_offset)
                 if plain is not None:
@@ -332,26 +366,70 @@ class Producers:
             stored.base_offset for each in self._producers.values() for stored in each.batches
         )
 
+    def unknown_contents(self) -> list[int]:
+        """Base offsets of the batches whose body is not known as its producer sent it."""
+        return [
+            stored.base_offset
+            for each in self._producers.values()
+            for stored in each.batches
+            if stored.body_crc == UNKNOWN_CRC
+        ]
+
+    def learn_content(self, header: BatchHeader) -> None:
+        """Note the body of a batch that is remembered already. header: decrypted."""
+        producer = self._producers.get(header.producer_id)
+        if producer is not None:
+            batches = tuple(
+                stored._replace(body_crc=sent_crc(header))
+                if stored.base_offset == header.base_offset
+                else stored
+                for stored in producer.batches
+            )
+            self._producers[header.producer_id] = producer._replace(batches=batches)
+
+    def recall_ids(self, earlier: Sequence[MessageId]) -> None:
+        """Remember ids of records before all that are remembered, oldest first."""
+        self._message_ids.extendleft(reversed(earlier))
+        for entry in reversed(earlier):
+            self._entries.setdefault(entry.known_by, entry)
+
     def image(self) -> tuple[tuple[tuple[int, Producer], ...], tuple[MessageId, ...], LogTimeImage]:
         """Everything that is remembered, oldest first: the arguments to build an equal object."""
         return tuple(self._producers.items()), tuple(self._message_ids), self._time.image
 
 
-def message_ids(header: BatchHeader, body: bytes) -> list[tuple[int, bytes]]:
-    """Offset and id of each record of a batch that carries an id.
+def _check_content(stored: StoredBatch, producer_id: int, body_crc: int) -> None:
+    """Raise unless the batch is the stored one. **safety** Producer ids and numbers can be read
+    from any batch: by them alone, one publisher could make the batches of others vanish."""
+    if stored.body_crc == UNKNOWN_CRC:
+        raise UnknownOutcomeError(
+            f"batch {stored.sequence} of producer {producer_id} may be stored already: what is "
+            "stored under that number cannot be compared any more"
+        )
+    if stored.body_crc != body_crc:
+        raise SequenceTakenError(
+            f"another batch is stored as batch {stored.sequence} of producer {producer_id}, at "
+            f"offset {stored.base_offset}: this one is not stored. Does somebody else use that "
+            "producer id?"
+        )
+
+
+def message_ids(header: BatchHeader, body: bytes) -> list[tuple[int, bytes, bytes]]:
+    """Offset, subject and id of each record of a batch that carries an id.
 
     One search covers the whole batch; records without an id cost nothing. body: as stored.
     """
     try:
         batch = Batch.of_checked(header, body[: header.body_length])
+        column = batch.layout.header_blocks
+        if column is None:
+            return []
+        data = batch.data(column)
+        if _NAME not in data:
+            return []
+        subjects = batch.subjects()
     except CorruptBatchError:
         return []  # Its columns cannot be read, so it holds no ids.
-    column = batch.layout.header_blocks
-    if column is None:
-        return []
-    data = batch.data(column)
-    if _NAME not in data:
-        return []
     ends = batch.ends(column)
     offsets = batch.offsets()
     found = []
@@ -360,5 +438,5 @@ def message_ids(header: BatchHeader, body: bytes) -> list[tuple[int, bytes]]:
         message_id = match[1].rstrip(b" \t")
         # A match across two blocks is not a header.
         if message_id and record < len(ends) and match.end() <= ends[record]:
-            found.append((offsets[record], message_id))
+            found.append((offsets[record], subjects[record], message_id))
     return found

@@ -1,7 +1,7 @@
 """The file `producers` beside a log's checkpoint, and how it is rebuilt from the batches.
 
     JSLC 1 <crc32c>\\n
-    {"kind":"producers","owner":"17","end_offset":4096,"leader_epoch":3,"producers":[…],…}\\n
+    {"kind":"producers","owner":"17","version":2,"end_offset":4096,"leader_epoch":3,…}\\n
 
 It holds what `Producers` remembered of the log below `end_offset`, where the last record was of
 `leader_epoch`. Logs that agree on the epoch of a record agree on all records before it. So the file
@@ -12,17 +12,23 @@ Crash policy: written atomically before each checkpoint. If it is missing, damag
 history, the batches of the last day are read instead. If it ends before what recovery scans, the
 batches between are read, too. **safety** The state is never ahead of the
 log, and never lacks anything of the log's last day that can be read.
+
+Version 1 had neither the CRCs of the bodies nor the subjects of the ids. Both are read from the
+records. A CRC that no record tells any more stays unknown, and such an id is forgotten. Earlier
+releases take a file of version 2 for a damaged one, and read the batches of the last day.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from jetstream_protocol.batch import HEADER_BYTES, BatchHeader, decode_header
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.encrypted_body import read_prefix
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles import checkpoint_file
@@ -36,22 +42,33 @@ from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.log_time import LogTimeImage, LogTimeUs
 from jetstream_server.log.producers import (
     IDLE_US,
+    UNKNOWN_CRC,
     MessageId,
     Producer,
     Producers,
     StoredBatch,
+    known_by,
+    matters,
     may_hold_ids,
+    message_ids,
 )
 from jetstream_server.log.segment import Segment
 from jetstream_server.log.state_files import is_refused, owner_of
 
+_VERSION: Final = 2
+_HIDDEN: Final = "encrypted"
+_IDS_1: Final = "message_ids"
+"""Of version 1. **safety** Under this name its readers would take our keys for ids."""
+
 
 class Saved(NamedTuple):
-    """The content of the file."""
+    """The content of the file. nameless: time of each record whose id is known only together with
+    its subject, by offset; from a file of version 1."""
 
     end_offset: int
     leader_epoch: int
     producers: Producers
+    nameless: dict[int, LogTimeUs]
 
     def fits(self, tail: Tail, epochs: LeaderEpochCache) -> bool:
         """Whether the file belongs to the log that ends at `tail`."""
@@ -68,19 +85,22 @@ def write_producers(
     encryption: Encryption | None = None,
 ) -> None:
     """Replace the file atomically and durably. Raises OSError."""
-    known, message_ids, time = producers.image()
-    ids = [[entry.offset, entry.time_us, entry.known_by.decode("latin-1")] for entry in message_ids]
+    known, entries, time = producers.image()
     state: dict[str, Any] = {
+        "version": _VERSION,
         "end_offset": end_offset,
         "leader_epoch": leader_epoch,
-        "producers": [[producer_id, *producer] for producer_id, producer in known],
-        "message_ids": ids,
         "time": list(time),
     }
-    if encryption is not None and encryption.keys.can_encrypt and ids:
-        hidden = encryption.encrypt_state(json.dumps(ids).encode(), PRODUCERS_NAME)
-        state["message_ids"] = base64.b64encode(hidden).decode()
-    data = checkpoint_file.encode(PRODUCERS_NAME, owner_of(directory), state)
+    content: dict[str, Any] = {
+        "producers": [[producer_id, *producer] for producer_id, producer in known],
+        "ids": [[each.offset, each.time_us, each.known_by.decode("latin-1")] for each in entries],
+    }
+    if encryption is not None and encryption.keys.can_encrypt and (known or entries):
+        # The CRC of a body tells of its content, as an id does.
+        hidden = encryption.encrypt_state(json.dumps(content).encode(), PRODUCERS_NAME)
+        content = {_HIDDEN: base64.b64encode(hidden).decode()}
+    data = checkpoint_file.encode(PRODUCERS_NAME, owner_of(directory), state | content)
     disk.write_atomic(f"{directory}/{PRODUCERS_NAME}", data)
 
 
@@ -94,9 +114,12 @@ def read_producers(
     except FileNotFoundError:
         return None
     state = checkpoint_file.decode(data, PRODUCERS_NAME, owner_of(directory))
-    hidden = state.get("message_ids")
-    if isinstance(hidden, str):
-        state["message_ids"] = _decrypted(hidden, encryption)
+    if state.setdefault("version", 1) not in (1, _VERSION):
+        raise CorruptBatchError(f"version {state['version']!r}: written by newer software?")
+    if isinstance(hidden := state.get(_HIDDEN), str):
+        state |= _decrypted(hidden, encryption)
+    if isinstance(hidden := state.get(_IDS_1), str):
+        state[_IDS_1] = _decrypted(hidden, encryption)
     return _decode(state, window_us)
 
 
@@ -105,39 +128,46 @@ def _decrypted(hidden: str, encryption: Encryption | None) -> Any:
         data = base64.b64decode(hidden, validate=True)
         if encryption is None:
             raise CannotDecryptError(
-                f"message ids are encrypted with key {read_prefix(data).key_id}, and this node has "
+                f"the file is encrypted with key {read_prefix(data).key_id}, and this node has "
                 "no keys"
             )
         return json.loads(encryption.decrypt_state(data, PRODUCERS_NAME))
     except ValueError as error:
-        raise CorruptBatchError(f"the file garbles its message ids: {error}") from error
+        raise CorruptBatchError(f"the file garbles what it has encrypted: {error}") from error
 
 
 def _decode(state: dict[str, Any], window_us: int) -> Saved:
     """Decode the state. Raises CorruptBatchError if no server can have written it."""
     try:
+        is_old = state["version"] == 1
         producers = tuple(
             (
                 int(producer_id),
                 Producer(
                     int(last_sequence),
                     LogTimeUs(int(time_us)),
-                    tuple(StoredBatch(*map(int, row)) for row in batches),
+                    tuple(_stored(row, is_old=is_old) for row in batches),
                     int(known_from),
                 ),
             )
             for producer_id, last_sequence, time_us, batches, known_from in state["producers"]
         )
-        message_ids = tuple(
-            MessageId(int(offset), LogTimeUs(int(time_us)), known_by.encode("latin-1"))
-            for offset, time_us, known_by in state["message_ids"]
+        entries = tuple(
+            MessageId(int(offset), LogTimeUs(int(time_us)), key.encode("latin-1"))
+            for offset, time_us, key in state[_IDS_1 if is_old else "ids"]
         )
         end_offset, leader_epoch = int(state["end_offset"]), int(state["leader_epoch"])
         time_us, timestamp, time_epoch = map(int, state["time"])
         time = LogTimeImage(LogTimeUs(time_us), WallUs(timestamp), time_epoch)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptBatchError(f"the file lacks or garbles {error}") from error
-    return Saved(end_offset, leader_epoch, Producers(window_us, producers, message_ids, time))
+    nameless = {entry.offset: entry.time_us for entry in entries} if is_old else {}
+    ids = () if is_old else entries
+    return Saved(end_offset, leader_epoch, Producers(window_us, producers, ids, time), nameless)
+
+
+def _stored(row: Sequence[Any], *, is_old: bool) -> StoredBatch:
+    return StoredBatch(*map(int, row), *([UNKNOWN_CRC] if is_old else []))
 
 
 class ProducersRecovery:
@@ -161,6 +191,7 @@ class ProducersRecovery:
         self._saved = self._read() if self._expected else None
         self._producers = Producers(window_us) if self._saved is None else self._saved.producers
         self._behind = 0 if self._saved is None else self._saved.end_offset
+        self._nameless = {} if self._saved is None else self._saved.nameless
 
     def _read(self) -> Saved | None:
         try:
@@ -181,7 +212,7 @@ class ProducersRecovery:
 
     def note(self, segment: Segment, position: int, header: BatchHeader) -> None:
         """Note a batch that was found in the log. Raises OSError."""
-        if header.base_offset >= self._behind and _matters(header):
+        if header.base_offset >= self._behind and matters(header):
             self._producers.note(*_plain(segment, position, header, self._encryption))
 
     def finish(
@@ -191,6 +222,20 @@ class ProducersRecovery:
 
         Reads a day of the log if the file does not match the checkpoint. Raises OSError.
         """
+        producers = self._finished(segments, scanned_from, tail, epochs)
+        records = _Records(segments, self._encryption)
+        for base_offset in producers.unknown_contents():
+            header = records.header_at(base_offset)
+            if header is not None:
+                producers.learn_content(header)
+        if self._nameless and producers is self._producers:
+            producers.recall_ids(records.named(self._nameless))
+        return producers
+
+    def _finished(
+        self, segments: Sequence[Segment], scanned_from: int, tail: Tail, epochs: LeaderEpochCache
+    ) -> Producers:
+        """The same, as far as headers and file tell it."""
         if not self._expected:
             return self._producers  # Nothing before the scanned part matters.
         saved = self._saved
@@ -206,7 +251,7 @@ class ProducersRecovery:
 
     def _continued(self, saved: Saved, segments: Sequence[Segment]) -> Producers:
         """What the file says, and the batches behind it."""
-        self._producers = saved.producers
+        self._producers, self._nameless = saved.producers, saved.nameless
         for segment in segments:
             if segment.next_offset <= saved.end_offset:
                 continue
@@ -224,7 +269,7 @@ class ProducersRecovery:
         for segment in segments:
             try:
                 for position, header in segment.headers(0, segment.size):
-                    if not _matters(header):
+                    if not matters(header):
                         continue
                     time_us = producers.note_header(header)
                     if self._window_us and may_hold_ids(header):
@@ -238,16 +283,60 @@ class ProducersRecovery:
         return producers
 
 
-def _matters(header: BatchHeader) -> bool:
-    return header.producer_id >= 0 or may_hold_ids(header)
+class _Records:
+    """Looks up single batches of the log in `segments`. Methods raise OSError."""
+
+    def __init__(self, segments: Sequence[Segment], encryption: Encryption | None) -> None:
+        self._segments = segments
+        self._encryption = encryption
+
+    def header_at(self, base_offset: int) -> BatchHeader | None:
+        """The header of the batch that begins there, decrypted; None: it cannot be read."""
+        at = bisect_right(self._segments, base_offset, key=lambda each: each.base_offset) - 1
+        if at < 0 or base_offset >= self._segments[at].next_offset:
+            return None
+        segment = self._segments[at]
+        try:
+            position, header = segment.locate(base_offset)
+        except CorruptBatchError:
+            return None
+        finally:
+            if at < len(self._segments) - 1:
+                segment.unload_index()
+        if header.base_offset != base_offset:
+            return None
+        return _plain(segment, position, header, self._encryption)[0]
+
+    def named(self, times: Mapping[int, LogTimeUs]) -> list[MessageId]:
+        """The ids of the records at those offsets, oldest first, as far as they can be read."""
+        found: list[MessageId] = []
+        offsets = sorted(times)
+        for segment in self._segments:
+            if segment.next_offset <= offsets[0]:
+                continue
+            try:
+                for position, header in segment.headers(0, segment.size):
+                    slot = bisect_left(offsets, header.base_offset)
+                    if slot == len(offsets):
+                        return found
+                    if offsets[slot] < header.next_offset and may_hold_ids(header):
+                        plain = _plain(segment, position, header, self._encryption)
+                        found += [
+                            MessageId(offset, times[offset], known_by(subject, message_id))
+                            for offset, subject, message_id in message_ids(*plain)
+                            if offset in times
+                        ]
+            except CorruptBatchError:
+                continue  # Damage in a sealed segment is reported by its readers.
+        return found
 
 
 def _plain(
     segment: Segment, position: int, header: BatchHeader, encryption: Encryption | None
 ) -> tuple[BatchHeader, bytes]:
-    """Header and body, decrypted; no body if it cannot hold message ids or its key is gone. Raises
+    """Header and body, decrypted; no body if nothing in it matters, or its key is gone. Raises
     OSError."""
-    if not may_hold_ids(header):
+    if not (may_hold_ids(header) or header.flags & Flags.ENCRYPTED):
         return header, b""
     if encryption is None:
         return header, segment.read(position + HEADER_BYTES, header.body_length)

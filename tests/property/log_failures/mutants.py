@@ -277,6 +277,27 @@ def counts_the_age_of_a_batch_twice() -> Any:
     return patch.object(producers, "passed_between", lambda one, other: 0)
 
 
+def takes_the_crc_of_what_compaction_has_left() -> Any:
+    """A batch of which rows were removed has the CRC of what its producer sent."""
+    return patch.object(producers, "sent_crc", lambda header: header.body_crc)
+
+
+def takes_what_it_cannot_compare_for_the_same() -> Any:
+    """A repeated batch is a duplicate where nobody knows what is stored under its number."""
+    check = producers._check_content
+
+    def lenient(stored: producers.StoredBatch, producer_id: int, body_crc: int) -> None:
+        if stored.body_crc != producers.UNKNOWN_CRC:
+            check(stored, producer_id, body_crc)
+
+    return patch.object(producers, "_check_content", lenient)
+
+
+def takes_an_id_for_the_same_on_any_subject() -> Any:
+    """A message is a duplicate by its id alone."""
+    return patch.object(producers, "known_by", lambda subject, message_id: message_id)
+
+
 def syncs_a_cut_without_cutting_again() -> Any:
     """A file is not truncated to the length that it has."""
     truncate = FailingDisk.truncate
@@ -348,6 +369,9 @@ MUTANTS: dict[str, Callable[[], Any]] = {
         takes_the_older_state_of_compaction_for_the_one_on_disk,
         counts_time_twice,
         counts_the_age_of_a_batch_twice,
+        takes_the_crc_of_what_compaction_has_left,
+        takes_what_it_cannot_compare_for_the_same,
+        takes_an_id_for_the_same_on_any_subject,
         syncs_a_cut_without_cutting_again,
         forgets_where_a_log_starts_that_is_to_be_emptied,
         repairs_what_is_not_damaged_any_more,

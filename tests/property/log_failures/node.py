@@ -28,9 +28,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from jetstream_protocol.batch import Batch, encode, iterate
+from jetstream_protocol.batch import Batch, decode_header, encode, iterate
 from jetstream_protocol.errors import StorageError, UnavailableError
-from jetstream_protocol.types import MonotonicUs
+from jetstream_protocol.types import MonotonicUs, WallUs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.segment import Segment
 from jetstream_server.replication.closing import close_cleanly
@@ -50,7 +50,7 @@ from tests.property.log_failures.compacted import (
     mark_of,
 )
 from tests.property.log_failures.disk import FailingDisk
-from tests.property.log_failures.remembered import PASSING_US, WINDOW_US, Remembered
+from tests.property.log_failures.remembered import PASSING_US, SUBJECT, WINDOW_US, Remembered
 from tests.support.inline import Inline
 from tests.support.log_batches import read_all
 from tests.support.log_producers import check_producers, next_of
@@ -257,7 +257,9 @@ class Node:
         mark = self._mark()
         rows = self._rows.drawn(mark, dice)
         rows |= known.led(log, mark, dice) if now_us else next_of(log, dice.randrange(2))
-        batch = encode(subjects=b"a.b", **rows)
+        batch = encode(subjects=SUBJECT, **rows)
+        batch.stamp(end, self.epoch, WallUs(int(mark)))
+        known.made(mark, decode_header(batch.header))
         known.reached(self.epoch, end + 2)
         after = replace(self.now, end=end + 2, batches=(*self.now.batches, (end, end + 2, mark)))
 
@@ -289,8 +291,9 @@ class Node:
             rows = self._rows.drawn(mark, dice)
             if is_known:
                 rows |= self._remembered.copied(after, mark, dice)
-            batch = encode(subjects=b"a.b", **rows, after_gap=has_gap)
-            batch.stamp(end, self.epoch, int(mark))
+            batch = encode(subjects=SUBJECT, **rows, after_gap=has_gap)
+            batch.stamp(end, self.epoch, WallUs(int(mark)))
+            self._remembered.made(mark, decode_header(batch.header))
             data += batch.to_bytes()
             after = replace(after, end=end + 2, batches=(*after.batches, (end, end + 2, mark)))
             if is_known and dice.random() < 0.3:

@@ -6,7 +6,8 @@ What is promised (docs/guarantees.md, log/producers.py):
   record was appended, also if compaction has removed it. (A log that has failed, or whose cut
   or reset was interrupted, is read anew: it may know only what it holds.)
 * So is a batch of a producer that may still be in flight: one of the last five that it has sent.
-* Nothing else is taken for stored: no record that was truncated or reset away.
+* Nothing else is taken for stored: no record that was truncated or reset away, and no batch with
+  another content than that of its number. (What compaction has made of a batch may not tell.)
 * A producer's next batch is let in, and none that is older, or behind a gap.
 
 That holds after every step, for a log that follows as for one that leads. Time is the time of the
@@ -19,15 +20,17 @@ from collections.abc import Callable, Collection, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
-from jetstream_protocol.batch import Batch
-from jetstream_protocol.errors import OutOfSequenceError
+from jetstream_protocol.batch import Batch, BatchHeader
+from jetstream_protocol.columns import Flags
+from jetstream_protocol.errors import OutOfSequenceError, SequenceTakenError, UnknownOutcomeError
 from jetstream_protocol.producer_batch import BATCHES_IN_FLIGHT_MAX
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.log.commit_log import CommitLog
-from jetstream_server.log.producers import IDLE_US, StoredBatch
+from jetstream_server.log.producers import IDLE_US, UNKNOWN_CRC, StoredBatch, sent_crc
 from tests.property.log_failures.compacted import Content, Stored, check
-from tests.support.log_producers import next_of
+from tests.support.log_producers import OTHER_CRC, next_of
 
+SUBJECT = b"a.b"
 WINDOW_US = 40
 PASSING_US = (3, WINDOW_US // 2, WINDOW_US - 5, WINDOW_US + 1, IDLE_US // 2, IDLE_US + 1)
 PRODUCERS = (0, 1)
@@ -54,6 +57,7 @@ class Remembered:
         """What retention has removed, and what may be known all the same."""
         self.may_be_read_anew = False
         """A reset has begun: what is known of its records may be gone before they are."""
+        self._crcs: dict[bytes, int] = {}
         self._firsts = {(producer_id, 0) for producer_id in PRODUCERS}
         self._reached: dict[int, int] = {}
 
@@ -75,7 +79,7 @@ class Remembered:
         now_us = MonotonicUs(int(mark))
 
         def is_new(message_id: bytes) -> bool:
-            return log.producers.offset_of(message_id, now_us) is None
+            return log.producers.offset_of(SUBJECT, message_id, now_us) is None
 
         if dice.random() < 0.5:
             produced = next_of(log, dice.choice(_OFTEN))
@@ -108,6 +112,10 @@ class Remembered:
             return {}
         return {"header_blocks": [_block(message_id) for message_id in sent.ids]}
 
+    def made(self, mark: bytes, header: BatchHeader) -> None:
+        """Note the content of a batch."""
+        self._crcs[mark] = sent_crc(header)
+
     # What the log remembers.
 
     def check(
@@ -126,8 +134,13 @@ class Remembered:
             known = sorted({*content.batches, *(b for b in in_front if b[1] <= content.start)})
             is_read_anew = is_suspect or self.may_be_read_anew
             self._check_ids(log, known, found, now_us, is_read_anew)
+            whole = {
+                batch.header.base_offset
+                for batch in found
+                if not batch.header.flags & Flags.OFFSET_DELTAS
+            }
             for producer_id in PRODUCERS:
-                self._check_producer(log, producer_id, content.batches, known, now_us)
+                self._check_producer(log, producer_id, content.batches, known, now_us, whole)
 
     def _check_ids(
         self, log: CommitLog, stored: Sequence[Stored], found: Sequence[Batch], now_us: int,
@@ -141,7 +154,9 @@ class Remembered:
                 if message_id:
                     offsets[message_id].append((offset, int(each[2])))
         for message_id, with_it in offsets.items():
-            known = log.producers.offset_of(message_id, MonotonicUs(now_us))
+            known = log.producers.offset_of(SUBJECT, message_id, MonotonicUs(now_us))
+            elsewhere = log.producers.offset_of(b"a.c", message_id, MonotonicUs(now_us))
+            check(elsewhere is None, f"{message_id!r} is known of another subject")
             is_there = known is None or known in [offset for offset, _ in with_it]
             check(is_there, f"it takes {message_id!r} for stored at {known}")
             held = [e for e in with_it if e[0] in there or (e[0] >= start and not is_read_anew)]
@@ -155,8 +170,9 @@ class Remembered:
 
     def _check_producer(
         self, log: CommitLog, producer_id: int, stored: Sequence[Stored],
-        known_too: Sequence[Stored], now_us: int,
+        known_too: Sequence[Stored], now_us: int, whole: Collection[int],
     ) -> None:  # fmt: skip
+        """whole: base offsets of the batches of which compaction has removed nothing."""
         sent = [each for each in self.sent.values() if each.producer_id == producer_id]
         of_it = self._sequences(producer_id, stored)
         last = of_it[-1][0].sequence if of_it else -1
@@ -176,17 +192,25 @@ class Remembered:
         for sequence in range(max(highest, last) + 2 + BATCHES_IN_FLIGHT_MAX):
             is_next = sequence == last + 1 if of_it else (producer_id, sequence) in self._firsts
             is_next |= sequence - 1 in last_too
-            try:
-                known = log.producers.check(producer_id, sequence)
-            except OutOfSequenceError:
-                is_right = sequence not in promised
-                check(is_right, f"it refuses {sequence} of {producer_id}, which it holds")
-                continue
-            if known is not None:
-                check(known in batches, f"it takes {sequence} of {producer_id} for {known}")
-            else:
-                is_right = is_next or (sequence == 0 and (is_idle or 0 not in promised))
-                check(is_right, f"it lets {sequence} of {producer_id} in after {last}")
+            crcs = {batch.body_crc for batch in batches if batch.sequence == sequence}
+            for crc in (OTHER_CRC, *crcs - {UNKNOWN_CRC}):
+                held = promised.get(sequence)
+                is_held = held is not None and held.body_crc == crc
+                try:
+                    known = log.producers.check(producer_id, sequence, crc)
+                except (OutOfSequenceError, SequenceTakenError):
+                    check(not is_held, f"it refuses {sequence} of {producer_id}, which it holds")
+                    continue
+                except UnknownOutcomeError:
+                    is_told = held is not None and held.base_offset in whole
+                    check(not is_told, f"it does not know what {sequence} of {producer_id} is")
+                    continue
+                if known is not None:
+                    is_right = known in batches and known.body_crc == crc
+                    check(is_right, f"it takes {sequence} of {producer_id} for {known}")
+                else:
+                    is_right = is_next or (sequence == 0 and (is_idle or 0 not in promised))
+                    check(is_right, f"it lets {sequence} of {producer_id} in after {last}")
 
     def _sequences(
         self, producer_id: int, stored: Sequence[Stored]
@@ -198,7 +222,8 @@ class Remembered:
             if sent.producer_id == producer_id:
                 if found and sent.sequence <= found[-1][0].sequence:
                     found.clear()
-                batch = StoredBatch(sent.sequence, base_offset, next_offset)
+                crc = self._crcs.get(mark, UNKNOWN_CRC)
+                batch = StoredBatch(sent.sequence, base_offset, next_offset, crc)
                 found.append((batch, int(mark)))
         return found
 

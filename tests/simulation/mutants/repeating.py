@@ -7,6 +7,7 @@ from typing import Any
 from jetstream_protocol.errors import OutOfSequenceError
 from jetstream_server.ingest.stream.acks import Answer
 from jetstream_server.ingest.stream.stream_ingest import StreamIngest
+from jetstream_server.log import producers
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.producers import Producers, StoredBatch
 from tests.simulation.mutants.installing import Patches, mutant
@@ -28,9 +29,11 @@ def accepts_gaps(patches: Patches) -> None:
     """A batch is appended although the ones before it were not."""
     check = Producers.check
 
-    def lenient(self: Producers, producer_id: int, sequence: int) -> StoredBatch | None:
+    def lenient(
+        self: Producers, producer_id: int, sequence: int, body_crc: int
+    ) -> StoredBatch | None:
         try:
-            return check(self, producer_id, sequence)
+            return check(self, producer_id, sequence, body_crc)
         except OutOfSequenceError:
             return None
 
@@ -42,8 +45,11 @@ def begins_anywhere(patches: Patches) -> None:
     """A producer that is not known may begin with any sequence."""
     check = Producers.check
 
-    def lenient(self: Producers, producer_id: int, sequence: int) -> StoredBatch | None:
-        return check(self, producer_id, sequence) if producer_id in self._producers else None
+    def lenient(
+        self: Producers, producer_id: int, sequence: int, body_crc: int
+    ) -> StoredBatch | None:
+        is_known = producer_id in self._producers
+        return check(self, producer_id, sequence, body_crc) if is_known else None
 
     patches.set(Producers, "check", lenient)
 
@@ -76,4 +82,16 @@ def forgets_producers_at_a_restart(patches: Patches) -> None:
 @mutant()
 def forgets_message_ids(patches: Patches) -> None:
     """A repeated message is stored again."""
-    patches.set(Producers, "offset_of", lambda self, message_id, now_us: None)
+    patches.set(Producers, "offset_of", lambda self, subject, message_id, now_us: None)
+
+
+@mutant()
+def takes_any_batch_of_a_number_for_the_same(patches: Patches) -> None:
+    """A batch is a duplicate by its producer's id and number alone."""
+    patches.set(producers, "_check_content", lambda stored, producer_id, body_crc: None)
+
+
+@mutant()
+def takes_an_id_for_the_same_on_any_subject(patches: Patches) -> None:
+    """A message is a duplicate by its id alone."""
+    patches.set(producers, "known_by", lambda subject, message_id: message_id)

@@ -10,6 +10,7 @@ from jetstream_client import (
     InvalidRequestError,
     JetstreamError,
     OutOfSequenceError,
+    SequenceTakenError,
     StorageFullError,
     StreamPausedError,
     UnauthenticatedError,
@@ -93,6 +94,55 @@ def test_a_refusal_that_may_pass_sends_all_in_flight_again_in_order() -> None:
     again = made.due(1.0)
     assert [(each.sequence, each.producer_id) for each in again] == [(0, 7), (1, 7), (2, 7)]
     assert [each.batch for each in again] == [each.batch for each in sent]
+
+
+def test_a_batch_whose_number_is_taken_fails_and_those_behind_it_keep_theirs() -> None:
+    """A stranger has used the id. Behind the stranger's batch the others may be stored."""
+    made = in_flight()
+    sent = added(made, 3)
+    ((failed, error),) = answered(made, sent[0], nack(SequenceTakenError("another batch is there")))
+    assert failed is sent[0].batch
+    assert isinstance(error, SequenceTakenError)
+    assert not made.has_room
+    assert [each.batch for each in made.due(1.0)] == [sent[1].batch, sent[2].batch]
+    ((done, error),) = answered(made, sent[1], ack(4))
+    assert (done, error) == (sent[1].batch, None)
+    answered(made, sent[2], ack(6))
+    (following,) = added(made, 1)
+    assert (following.producer_id, following.sequence) == (100, 0)
+
+
+def test_a_batch_that_a_stranger_has_passed_over_is_not_stored_behind_later_ones() -> None:
+    """The stranger has used so many numbers that the server does not know this one any more."""
+    made = in_flight()
+    sent = added(made, 2)
+    answered(made, sent[0], nack(UnavailableError("not now")))
+    answered(made, sent[1], ack(4))
+    (again,) = made.due(1.0)
+    ((failed, error),) = answered(made, again, nack(OutOfSequenceError("send 9 next")))
+    assert failed is sent[0].batch
+    assert isinstance(error, OutOfSequenceError)
+    assert made.batches == []
+
+
+def test_a_number_that_is_taken_leaves_open_what_became_of_an_attempt_without_an_answer() -> None:
+    made = in_flight()
+    added(made, 1)
+    (again,) = made.due(1.0)
+    ((_, error),) = answered(made, again, nack(SequenceTakenError("another batch is there")))
+    assert isinstance(error, UnknownOutcomeError)
+
+
+def test_with_a_fixed_id_whose_number_is_taken_nothing_more_is_sent() -> None:
+    """Another program has the same id: all that follows would be refused, too."""
+    made = in_flight(fixed=True)
+    sent = added(made, 2)
+    ((failed, _),) = answered(made, sent[0], nack(SequenceTakenError("another batch is there")))
+    assert failed is sent[0].batch
+    assert isinstance(made.failure, SequenceTakenError)
+    ((done, error),) = answered(made, sent[1], ack(4))
+    assert (done, error) == (sent[1].batch, None)
+    assert not made.has_room
 
 
 def test_what_is_told_at_the_end_is_the_cause_and_not_that_later_batches_were_refused_too() -> None:

@@ -63,7 +63,7 @@ async def test_offsets_expected_behind_a_batch_that_is_split_are_held_against_th
 async def test_a_repetition_is_a_duplicate_before_its_condition_is_untrue(tmp_path: Path) -> None:
     stream = stream_on(tmp_path)
     block = expecting(0, b"Nats-Msg-Id: a")
-    stream.deliver((b"1", INBOX), (b"1", INBOX), headers=[block, block])
+    stream.deliver((b"1", INBOX), (b"1", INBOX), headers=[block, block], subject=b"orders.x")
     stream.node.flushes.run()
     assert [(a["seq"], a.get("duplicate")) for _, a in stream.answers()] == [(1, None), (1, True)]
 

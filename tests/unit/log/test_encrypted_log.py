@@ -10,6 +10,7 @@ import pytest
 from jetstream_protocol.batch import HEADER_BYTES, Batch, EncodedBatch, encode, iterate
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.encrypted_body import read_prefix
+from jetstream_protocol.errors import SequenceTakenError
 from jetstream_protocol.logfiles.scan import walk
 from jetstream_protocol.record_filter import RecordFilter
 from jetstream_server.log.commit_log import CommitLog, LogConfig
@@ -17,6 +18,7 @@ from jetstream_server.log.encryption import CannotDecryptError, Keys, key_id_of,
 from jetstream_server.log.slice_filter import SliceFilter
 from tests.support.compacting import compact
 from tests.support.log_disk import MemoryDisk
+from tests.support.log_producers import OTHER_CRC, crc_of
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 SECRET = b"pl4nted"
@@ -49,6 +51,12 @@ def secret(number: int, *, compression: int = 0) -> EncodedBatch:
         keys=[b"%b-key-%d" % (SECRET, number % 3)],
         header_blocks=None if compression else [block],
         compression=compression,
+    )
+
+
+def produced(sequence: int) -> EncodedBatch:
+    return encode(
+        [b"%b value %d" % (SECRET, sequence)], b"s", producer_id=7, producer_sequence=sequence
     )
 
 
@@ -111,7 +119,41 @@ def test_it_is_the_same_after_a_restart(clean: bool) -> None:
     again = open_log(disk, clean=clean)
     assert values(again) == before == [b"%b value %d" % (SECRET, each) for each in range(15)]
     assert again.producers.image()[1] == image[1]
-    assert again.producers.offset_of(SECRET + b"-id-3", 0) == 3
+    assert again.producers.offset_of(SECRET + b".subject", SECRET + b"-id-3", 0) == 3
+
+
+@pytest.mark.parametrize("how", ["kept", "lost", "copied"])
+def test_a_producers_batch_is_known_by_what_it_was_before_it_was_encrypted(how: str) -> None:
+    disk = MemoryDisk()
+    disk.make_directory("/17")
+    log = open_log(disk)
+    sent = [produced(sequence) for sequence in range(9)]
+    for sequence, batch in enumerate(sent):
+        log.append(batch, leader_epoch=1, timestamp_us=sequence)
+    log.close(clean=True)
+    if how == "copied":
+        again = open_log(MemoryDisk())
+        again.append_replica(stored(log), leader_epoch=1)
+    else:
+        if how == "lost":
+            disk.remove("/17/producers")
+        again = open_log(disk, clean=True)
+    for sequence, batch in enumerate(sent[4:], 4):
+        original = again.producers.check(7, sequence, crc_of(batch))
+        assert original is not None
+        with pytest.raises(SequenceTakenError):
+            again.producers.check(7, sequence, OTHER_CRC)
+    assert again.producers.image()[0] == log.producers.image()[0]
+
+
+def test_the_file_of_producers_does_not_tell_the_crc_of_what_is_encrypted() -> None:
+    """It would show whether somebody has guessed a record."""
+    disk = MemoryDisk()
+    disk.make_directory("/17")
+    log = open_log(disk)
+    log.append(produced(0), leader_epoch=1, timestamp_us=0)
+    log.close(clean=True)
+    assert b"%d" % crc_of(produced(0)) not in disk.read_file("/17/producers")
 
 
 def test_a_damaged_producers_file_is_made_anew_from_encrypted_batches() -> None:

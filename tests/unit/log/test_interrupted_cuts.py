@@ -74,7 +74,7 @@ def test_no_message_id_is_forgotten_though_compaction_has_removed_its_record(
     disk = disk.power_failed(lambda n: n - 1) if is_power_failure else disk.killed()
     log = opened(disk, 3 * keyed(0).length)
     assert not log.offline_reason
-    known = [log.producers.offset_of(b"id %02d" % n, MonotonicUs(50)) for n in range(12)]
+    known = [log.producers.offset_of(b"s", b"id %02d" % n, MonotonicUs(50)) for n in range(12)]
     assert known[:8] == list(range(8))
     assert all(offset in (None, n) for n, offset in enumerate(known))
 

@@ -8,6 +8,7 @@ from jetstream_protocol.batch import EncodedBatch, encode
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.producers import IDLE_US
 from tests.support.log_disk import MemoryDisk
+from tests.support.log_producers import crc_of
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -49,7 +50,7 @@ def log(disk: MemoryDisk) -> CommitLog:
 
 
 def is_known(log: CommitLog, message_id: bytes, now_us: int) -> bool:
-    return log.producers.offset_of(message_id, now_us) is not None
+    return log.producers.offset_of(b"s", message_id, now_us) is not None
 
 
 @pytest.mark.parametrize("ahead", [-10 * HOUR, 10 * HOUR])
@@ -127,7 +128,7 @@ def test_a_restart_forgets_no_id_and_no_producer_for_the_clocks_of_leaders(
     again = open_log(disk)
     assert is_known(again, b"a", 5 * HOUR)
     assert not is_known(again, b"a", 5 * HOUR + WINDOW + SECOND)
-    assert again.producers.check(7, 0) is not None
+    assert again.producers.check(7, 0, crc_of(first)) is not None
 
 
 def test_a_rebuilt_memory_ages_ids_by_the_time_between_batches_of_one_leader(
@@ -197,13 +198,15 @@ def test_time_is_not_counted_again_for_batches_that_were_cut_off(log: CommitLog)
 def test_a_producer_is_forgotten_after_a_day_of_silence_and_not_for_a_clock(
     log: CommitLog, ahead: int
 ) -> None:
+    crc = crc_of(encode([b"x"], b"s"))
+
     def produce(producer_id: int, sequence: int, epoch: int, wall_us: int, now_us: int) -> None:
         batch = encode([b"x"], b"s", producer_id=producer_id, producer_sequence=sequence)
         append(log, batch, epoch, wall_us, now_us)
 
     produce(1, 0, 1, 10 * IDLE_US, now_us=0)
     produce(2, 0, 2, 10 * IDLE_US + ahead, now_us=SECOND)
-    assert log.producers.check(1, 0) is not None
+    assert log.producers.check(1, 0, crc) is not None
     produce(2, 1, 2, 10 * IDLE_US + ahead, now_us=IDLE_US + 1)
-    assert log.producers.check(1, 0) is None
-    assert log.producers.check(2, 0) is not None
+    assert log.producers.check(1, 0, crc) is None
+    assert log.producers.check(2, 0, crc) is not None

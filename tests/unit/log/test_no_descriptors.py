@@ -221,8 +221,8 @@ def check(log: CommitLog, start: int, end: int) -> None:
     # A segment that holds the log start is kept as a whole.
     assert found[-(end - start) :] == expected(start, end) if end > start else not found
     for number in range(start, end):
-        assert log.producers.offset_of(b"%04d" % number, 0) == number
-    assert log.producers.offset_of(b"%04d" % end, 0) is None
+        assert log.producers.offset_of(b"a.b", b"%04d" % number, 0) == number
+    assert log.producers.offset_of(b"a.b", b"%04d" % end, 0) is None
     check_ids(log, end)
 
 
@@ -408,7 +408,7 @@ def test_ids_of_compacted_records_are_known_after_a_cut_that_lacked_descriptors(
                 log.flush()
                 assert compact(disk, log) is not None
         log.flush()
-        assert log.producers.offset_of(b"01", 0) == 1
+        assert log.producers.offset_of(b"a.b", b"01", 0) == 1
         disk.lack(begins_at, 1)
         try:
             log.truncate(8)
@@ -422,7 +422,7 @@ def test_ids_of_compacted_records_are_known_after_a_cut_that_lacked_descriptors(
         again = reopen(memory.killed())
         end = log.log_end_offset
         assert (again.offline_reason, again.log_end_offset) == ("", end)
-        known = [again.producers.offset_of(b"%02d" % number, 0) for number in range(end)]
+        known = [again.producers.offset_of(b"a.b", b"%02d" % number, 0) for number in range(end)]
         assert known == list(range(end))
     else:
         raise AssertionError("it opens fewer files than that")

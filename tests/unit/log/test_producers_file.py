@@ -7,11 +7,13 @@ import errno
 import pytest
 
 from jetstream_protocol.batch import EncodedBatch, encode
-from jetstream_protocol.errors import StorageError
+from jetstream_protocol.errors import StorageError, UnknownOutcomeError
+from jetstream_protocol.logfiles import checkpoint_file
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.producers import StoredBatch
 from tests.support.log_batches import stamped
 from tests.support.log_disk import FaultyDisk, MemoryDisk
+from tests.support.log_producers import crc_of
 from tests.support.log_start import advance_log_start
 
 P = 2**62 + 1
@@ -25,6 +27,8 @@ def produced(sequence: int, ids: tuple[bytes, ...] = ()) -> EncodedBatch:
     return encode([b"x"], b"s", producer_id=P, producer_sequence=sequence)
 
 
+CRC = crc_of(produced(0))
+"""Of every producer's batch here: the numbers are in the header."""
 LENGTH = produced(0).length
 CONFIG = LogConfig(segment_bytes=4 * LENGTH, index_interval_bytes=LENGTH)
 
@@ -62,9 +66,9 @@ def test_a_restart_forgets_nothing(disk: MemoryDisk, sequences: int, clean: bool
         log.close(clean=True)
     again = open_log(disk, clean=clean)
     assert remembered(again) == remembered(log)
-    assert again.producers.offset_of(b"b", sequences) == sequences + 1
-    assert again.producers.check(P, sequences - 1) == StoredBatch(
-        sequences - 1, sequences - 1, sequences
+    assert again.producers.offset_of(b"s", b"b", sequences) == sequences + 1
+    assert again.producers.check(P, sequences - 1, CRC) == StoredBatch(
+        sequences - 1, sequences - 1, sequences, CRC
     )
 
 
@@ -94,6 +98,75 @@ def test_a_flipped_byte_anywhere_in_the_file_costs_nothing(disk: MemoryDisk) -> 
         assert remembered(open_log(disk, clean=True)) == remembered(log)
 
 
+def as_version_1(disk: MemoryDisk) -> None:
+    """The file as earlier releases wrote it: no CRCs, and ids without their subjects."""
+    state = checkpoint_file.decode(disk.read_file(FILE), "producers", "17")
+    assert state.pop("version") == 2
+    for producer in state["producers"]:
+        producer[3] = [row[:3] for row in producer[3]]
+    state["message_ids"] = [
+        [offset, time_us, key.partition(" ")[2]] for offset, time_us, key in state.pop("ids")
+    ]
+    disk.put(FILE, checkpoint_file.encode("producers", "17", state))
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("ids", [(), (b"a", b"b")])
+def test_what_a_file_of_an_earlier_release_lacks_is_read_from_the_records(
+    disk: MemoryDisk, clean: bool, ids: tuple[bytes, ...]
+) -> None:
+    log = make(disk, 13, ids)
+    log.flush()
+    if clean:
+        log.close(clean=True)
+    else:
+        log.append(produced(13), leader_epoch=4, timestamp_us=14)
+    as_version_1(disk)
+    again = open_log(disk, clean=clean)
+    assert not again.damaged_files
+    assert remembered(again) == remembered(log)
+    for message_id in ids:
+        assert again.producers.offset_of(b"s", message_id, 14) is not None
+        assert again.producers.offset_of(b"other", message_id, 14) is None
+
+
+def test_of_what_no_record_tells_any_more_nothing_is_taken_for_stored(disk: MemoryDisk) -> None:
+    """A file of an earlier release, and retention has removed the records."""
+    log = make(disk, 12)
+    log.append(produced(0, (b"a",)), leader_epoch=2, timestamp_us=12)
+    log.roll()
+    log.append(produced(12), leader_epoch=2, timestamp_us=13)
+    log.flush()
+    advance_log_start(log, 13)
+    log.close(clean=True)
+    as_version_1(disk)
+    again = open_log(disk, clean=True)
+    assert again.producers.offset_of(b"s", b"a", 13) is None
+    assert again.producers.check(P, 12, CRC) == StoredBatch(12, 13, 14, CRC)
+    with pytest.raises(UnknownOutcomeError):
+        again.producers.check(P, 11, CRC)
+    assert again.producers.check(P, 13, CRC) is None
+
+
+def test_earlier_releases_find_in_the_file_nothing_to_take_for_an_id(disk: MemoryDisk) -> None:
+    """They read `message_ids`, and rows of three numbers; without them they read the batches."""
+    log = make(disk, 3, (b"a",))
+    log.close(clean=True)
+    state = checkpoint_file.decode(disk.read_file(FILE), "producers", "17")
+    assert "message_ids" not in state
+    assert state["ids"] == [[3, 3, "s a"]]
+
+
+def test_a_file_of_a_later_version_is_not_believed(disk: MemoryDisk) -> None:
+    log = make(disk, 13, (b"a",))
+    log.close(clean=True)
+    state = checkpoint_file.decode(disk.read_file(FILE), "producers", "17")
+    disk.put(FILE, checkpoint_file.encode("producers", "17", state | {"version": 3}))
+    again = open_log(disk, clean=True)
+    assert remembered(again) == remembered(log)
+    assert "version 3" in again.damaged_files[0].reason
+
+
 def test_an_older_file_is_behind_and_not_believed(disk: MemoryDisk) -> None:
     log = make(disk, 12)
     older = disk.read_file(FILE)
@@ -118,8 +191,8 @@ def test_a_file_of_another_history_is_not_believed(disk: MemoryDisk) -> None:
     log.close(clean=True)
     disk.put(FILE, old)
     again = open_log(disk, clean=True)
-    assert again.producers.check(P, 7) is None
-    assert again.producers.check(P, 6) == StoredBatch(6, 6, 7)
+    assert again.producers.check(P, 7, CRC) is None
+    assert again.producers.check(P, 6, CRC) == StoredBatch(6, 6, 7, CRC)
 
 
 def test_a_truncated_log_forgets_what_it_lost_also_after_a_kill(disk: MemoryDisk) -> None:
@@ -127,8 +200,8 @@ def test_a_truncated_log_forgets_what_it_lost_also_after_a_kill(disk: MemoryDisk
     log.flush()
     log.truncate(8)
     for known in (log.producers, open_log(disk).producers):
-        assert known.check(P, 8) is None
-        assert known.check(P, 7) == StoredBatch(7, 7, 8)
+        assert known.check(P, 8, CRC) is None
+        assert known.check(P, 7, CRC) == StoredBatch(7, 7, 8, CRC)
 
 
 def test_what_a_power_failure_took_is_not_remembered(disk: MemoryDisk) -> None:
@@ -137,8 +210,8 @@ def test_what_a_power_failure_took_is_not_remembered(disk: MemoryDisk) -> None:
     again = open_log(disk.power_failed(lambda _: 0))
     end = again.log_end_offset
     assert 5 <= end < 9
-    assert again.producers.check(P, end) is None
-    assert again.producers.check(P, end - 1) == StoredBatch(end - 1, end - 1, end)
+    assert again.producers.check(P, end, CRC) is None
+    assert again.producers.check(P, end - 1, CRC) == StoredBatch(end - 1, end - 1, end, CRC)
 
 
 def test_a_reset_forgets_everything_also_after_a_kill(disk: MemoryDisk) -> None:
@@ -160,7 +233,7 @@ def test_a_log_whose_emptying_failed_and_that_is_revived_still_remembers(disk: M
     faulty.heal()
     log.salvage()
     assert (log.offline_reason, log.log_end_offset) == ("", 11)
-    assert log.producers.check(P, 9) == StoredBatch(9, 9, 10)
+    assert log.producers.check(P, 9, CRC) == StoredBatch(9, 9, 10, CRC)
 
 
 def test_a_follower_remembers_what_its_leader_does(disk: MemoryDisk) -> None:
@@ -191,4 +264,4 @@ def test_retention_does_not_make_duplicates_unknown(disk: MemoryDisk) -> None:
     log.close(clean=True)
     again = open_log(disk, clean=True)
     assert again.log_start_offset == 12
-    assert again.producers.check(P, 9) == StoredBatch(9, 9, 10)
+    assert again.producers.check(P, 9, CRC) == StoredBatch(9, 9, 10, CRC)

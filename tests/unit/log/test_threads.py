@@ -219,7 +219,7 @@ def test_a_flush_beside_an_append_leaves_no_message_id_out(
     disk.close()  # Killed.
     log = opened(OsDisk())
     assert log.log_end_offset == 4
-    known = [log.producers.offset_of(b"id %d" % n, MonotonicUs(4)) for n in range(4)]
+    known = [log.producers.offset_of(b"s", b"id %d" % n, MonotonicUs(4)) for n in range(4)]
     assert known == [0, 1, 2, 3]
 
 

@@ -169,20 +169,21 @@ class StreamIngest:
         or not at all, so it must not be split.
         """
         kept: list[int] = []
-        ids: set[bytes] = set()
+        ids: set[tuple[bytes, bytes | None]] = set()
         is_split = admitted.size_bytes > batches.BATCH_BYTES_MAX // 2
         for position in range(len(admitted.values)):
             demand = admitted.demands.get(position)
             if demand is not None:
                 is_expecting = demand.expected_offset is not None
-                if kept and (demand.message_id in ids or (is_split and is_expecting)):
+                repeatable = admitted.subjects[position], demand.message_id
+                if kept and (repeatable in ids or (is_split and is_expecting)):
                     self._append(admitted.only(kept))
                     kept, ids = [], set()
                 next_offset = self.replica.log.log_end_offset + len(kept)
                 if not self._is_wanted(admitted, position, demand, next_offset):
                     continue
                 if demand.message_id is not None:
-                    ids.add(demand.message_id)
+                    ids.add(repeatable)
             kept.append(position)
         if kept:
             self._append(admitted.only(kept))
@@ -198,7 +199,8 @@ class StreamIngest:
         log = self.replica.log
         original = None
         if demand.message_id is not None:
-            original = log.producers.offset_of(demand.message_id, self._replicas.now_us())
+            subject, now_us = admitted.subjects[position], self._replicas.now_us()
+            original = log.producers.offset_of(subject, demand.message_id, now_us)
         if original is not None:
             reply, _ = admitted.reply_at(position)
             self._answer_duplicate(
@@ -291,7 +293,9 @@ class StreamIngest:
         header = batch.header
         if header.producer_id >= 0:
             producers = self.replica.log.producers
-            original = producers.check(header.producer_id, header.producer_sequence)
+            original = producers.check(
+                header.producer_id, header.producer_sequence, header.body_crc
+            )
             if original is not None:
                 count = original.next_offset - original.base_offset
                 self._answer_duplicate(
