@@ -547,6 +547,7 @@ def test_no_secret_is_in_anything_that_is_written(
     secrets += [text.split("_", 2)[2] for text in (made.text, wrong, server.admin)]
     assert [secret for secret in secrets if secret in written] == []
     assert "scrypt" not in written
+    assert "sha256$" not in written
     assert '"event": "audit"' in server.log_text
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import grpc
 import pytest
 
 from jetstream_protocol import frames
@@ -131,6 +132,29 @@ def test_whatever_strangers_do_others_are_served_at_once(
     assert server.process.poll() is None, server.log_text[-3000:]
     for event in ("internal_error", "connection_failed", "metadata_failed"):
         assert f'"{event}"' not in server.log_text
+
+
+def test_wrong_tokens_keep_no_new_one_from_signing_in(
+    server: SecuredServer, lateness: Lateness
+) -> None:
+    """150 wrong texts of each of four tokens, at once."""
+    if isinstance(server, SecuredTlsServer):
+        credentials = grpc.ssl_channel_credentials(server.authority.certificate_file.read_bytes())
+        channel = grpc.secure_channel(f"localhost:{server.port_base}", credentials)
+    else:
+        channel = grpc.insecure_channel(server.grpc)
+    call = channel.unary_unary("/jetstream.v1.Streams/ListStreams")
+    with server.client() as admin, channel:
+        texts = [admin.create_token(f"user:t{number}").text for number in range(5)]
+        wrong = [f"{text[:-4]}{number:04}" for text in texts[:4] for number in range(150)]
+        asked = [call.future(b"", metadata=(("authorization", f"Bearer {w}"),)) for w in wrong]
+        began = time.monotonic()
+        call(b"", metadata=(("authorization", f"Bearer {texts[4]}"),), timeout=10)
+        took = time.monotonic() - began
+        refused = {each.exception().code() for each in asked}
+    assert refused == {grpc.StatusCode.UNAUTHENTICATED}
+    # It comes behind the 600 calls before it, each of which takes half a millisecond.
+    assert took < 1 + lateness.since(began), f"{took:.3f} s"
 
 
 def test_want_of_descriptors_ends_nothing(server: SecuredServer) -> None:

@@ -27,6 +27,7 @@ from jetstream_protocol.errors import (
     UnauthenticatedError,
 )
 from jetstream_server.clocks import MonotonicClock, WallClock, monotonic_clock
+from jetstream_server.origins import origin_of_peer
 from jetstream_server.security import node_proof
 from jetstream_server.security.acl import (
     CLUSTER_OPERATIONS,
@@ -128,7 +129,7 @@ class AccessControl:
         if not text:
             return shown
         try:
-            token = await self._authenticator.verify(text)
+            token = await self._authenticator.verify(text, origin_of_peer(shown.peer))
         except UnauthenticatedError as error:
             self.audit.unknown(shown.peer, method, error.message)
             raise

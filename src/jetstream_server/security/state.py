@@ -1,7 +1,7 @@
 """The metadata group's security state, tokens and ACL rules, as one immutable value.
 
 A change makes a new value. So a cached decision is valid as long as the value is the same object.
-Token texts are not included, only their slow hashes.
+Token texts are not included, only their hashes.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import pytest
 
 from jetstream_protocol.errors import UnauthenticatedError, UnavailableError
 from jetstream_protocol.types import WallUs
+from jetstream_server.origins import origin_of_peer
 from jetstream_server.security import authenticator as authenticators
 from jetstream_server.security import tokens
 from jetstream_server.security.authenticator import Authenticator
@@ -163,3 +164,87 @@ def test_a_hash_of_another_kind_is_nobodys() -> None:
     assert tokens.id_of(NEW.text) == NEW.id
     assert NEW.text not in repr(TOKEN)
     assert TOKEN.hash not in repr(TOKEN)
+
+
+QUICK = Token(NEW.id, "user:x", tokens.quick_hash(NEW.text), WallUs(0), expires_at_us=WallUs(100))
+
+
+@on_loop
+async def test_a_token_with_a_quick_hash_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(monkeypatch)
+    house.state = house.state.with_token(QUICK)
+    for _ in range(3):
+        with pytest.raises(UnauthenticatedError, match="wrong"):
+            await house.verify(NEW.text[:-3] + "AAA")
+    verifying = house.verify()
+    with pytest.raises(StopIteration):  # It is done without waiting for anything.
+        verifying.send(None)
+    assert len(QUICK.hash) < 60
+    assert not tokens.verify(NEW.text, tokens.quick_hash("other"))
+    assert not tokens.verify(NEW.text, "sha256$\udcff")
+
+
+OTHER = tokens.new_token(random.Random(2).randbytes(tokens.ID_BYTES + tokens.SECRET_BYTES))
+OTHER_TOKEN = Token(
+    OTHER.id, "user:y", tokens.slow_hash(OTHER.text, b"salt" * 4), WallUs(0), WallUs(0)
+)
+
+
+@on_loop
+async def test_a_flood_of_wrong_tokens_from_one_address_keeps_nobody_else_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(authenticators, "WAITING_MAX", 8)
+    house = House(monkeypatch)
+    house.state = house.state.with_token(OTHER_TOKEN)
+    flood = [
+        asyncio.ensure_future(house.authenticator.verify(f"{NEW.text[:-4]}{each:04}", "10.0.0.1"))
+        for each in range(50)
+    ]
+    await asyncio.sleep(0)
+    assert await house.authenticator.verify(OTHER.text, "10.0.0.2") == OTHER_TOKEN
+    assert house.hashes <= 4, "it had its turn behind the one that was being computed"
+    found = await asyncio.gather(*flood, return_exceptions=True)
+    assert {type(each) for each in found} == {UnauthenticatedError, UnavailableError}
+    assert await house.authenticator.verify(NEW.text, "10.0.0.1") == TOKEN
+
+
+@on_loop
+async def test_a_flood_of_unknown_tokens_does_not_keep_a_new_one_from_being_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(authenticators, "WAITING_MAX", 8)
+    house = House(monkeypatch)
+    house.state = SecurityState()
+    unknown = [tokens.new_token(each.to_bytes(38)).text for each in range(1, 51)]
+    flood = [
+        asyncio.ensure_future(house.authenticator.verify(each, "10.0.0.1")) for each in unknown
+    ]
+    await asyncio.sleep(0)
+    asked = asyncio.ensure_future(house.authenticator.verify(OTHER.text, "10.0.0.2"))
+    await asyncio.sleep(0.01)
+    house.state = house.state.with_token(OTHER_TOKEN)
+    house.authenticator.changed()
+    assert await asked == OTHER_TOKEN
+    for each in flood:
+        each.cancel()
+    await asyncio.gather(*flood, return_exceptions=True)
+
+
+@on_loop
+async def test_callers_that_give_up_pass_their_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(monkeypatch)
+    wrong = [asyncio.ensure_future(house.verify(f"{NEW.text[:-4]}{each:04}")) for each in range(6)]
+    await asyncio.sleep(0)
+    for each in wrong[::2]:
+        each.cancel()
+    await asyncio.gather(*wrong, return_exceptions=True)
+    assert await asyncio.wait_for(house.verify(), 5) == TOKEN
+
+
+def test_the_origin_of_a_peer_as_ports_name_it() -> None:
+    for peer in ("ipv4:10.0.0.1:40000", "10.0.0.1:40000", "10.0.0.1"):
+        assert origin_of_peer(peer) == "10.0.0.1"
+    for peer in ("ipv6:%5B2001:db8::1%5D:40000", "2001:db8::2:40000", "2001:db8::3"):
+        assert origin_of_peer(peer) == "2001:db8::/64"
+    assert origin_of_peer("") == ""

@@ -13,7 +13,7 @@ from socket import AF_INET6
 
 import pytest
 
-from jetstream_server.net.origin import origin_of
+from jetstream_server.origins import origin_of
 from jetstream_server.serving.grpc import connection_limiter
 from jetstream_server.serving.grpc.connection_limiter import STRANGER_SECONDS, ConnectionLimiter
 from tests.support.descriptors import no_descriptor_left

@@ -52,9 +52,9 @@ from jetstream_server.net.byte_stream import ByteStream
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.dial import dial as dial_host
 from jetstream_server.net.frame_socket import peer_of
-from jetstream_server.net.origin import Strangers, origin_of
 from jetstream_server.net.tls_socket import StreamSocket, TlsError
 from jetstream_server.net.tls_socket import handshake as tls_handshake
+from jetstream_server.origins import Strangers, origin_of
 
 logger = structlog.get_logger(__name__)
 

@@ -41,6 +41,8 @@ ANY_REPLICA_LEVEL = FeatureLevel(5)
 """From this level on a replica outside `last_known` may be elected uncleanly (ElectLeader)."""
 NAMES_LEVEL = FeatureLevel(6)
 """From this level on the metadata decides whether a name was taken meanwhile (CreateStream)."""
+QUICK_HASH_LEVEL = FeatureLevel(6)
+"""From this level on, nodes verify tokens whose hash is quick (security/tokens.py)."""
 COMMIT_LEVEL = FeatureLevel(6)
 """From this level on `commit` is a right of its own (SetCluster, AddAcl)."""
 COPY_BYTES_PER_SECOND_MIN = 64 * 1024
@@ -379,7 +381,7 @@ class Barrier(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateToken(Command):
-    """Add a token, known by its slow hash. expires_at_us: 0 is never.
+    """Add a token, known by its hash. expires_at_us: 0 is never.
 
     Errors: precondition_failed for an id that is in use, and above TOKENS_MAX.
     """

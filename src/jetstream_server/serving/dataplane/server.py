@@ -29,9 +29,9 @@ from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_connection import FrameConnection
 from jetstream_server.net.frame_socket import FrameSocket, peer_of
 from jetstream_server.net.node_link import check_certificate
-from jetstream_server.net.origin import Strangers, origin_of
 from jetstream_server.net.tls import PeerIdentity
 from jetstream_server.net.tls_socket import handshake
+from jetstream_server.origins import Strangers, origin_of
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.copy_turns import CopyTurns
 from jetstream_server.replication.drivers.leader_stream import LeaderStream

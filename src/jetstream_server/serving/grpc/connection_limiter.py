@@ -24,7 +24,7 @@ from enum import IntEnum
 import structlog
 
 from jetstream_server.log_throttle import LogThrottle
-from jetstream_server.net.origin import Strangers, origin_of
+from jetstream_server.origins import Strangers, origin_of
 from jetstream_server.serving.grpc.close_peer import (
     Address,
     address_of,

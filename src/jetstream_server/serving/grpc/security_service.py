@@ -14,6 +14,7 @@ from jetstream_server.clocks import WallClock
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.commands import (
     COMMIT_LEVEL,
+    QUICK_HASH_LEVEL,
     AddAcl,
     BootstrapSecurity,
     RemoveAcl,
@@ -71,9 +72,7 @@ class SecurityService(api_pb2_grpc.SecurityServicer):
         if not 0 <= lifetime_us <= LIFETIME_US_MAX:
             raise InvalidRequestError("a token lives for up to 100 years; 0: it does not expire")
         new = tokens.new_token(self._randomness(tokens.ID_BYTES + tokens.SECRET_BYTES))
-        salt = self._randomness(tokens.SALT_BYTES)
-        async with self._hashing:  # Each hash takes 16 MiB.
-            hashed = await asyncio.to_thread(tokens.slow_hash, new.text, salt)
+        hashed = await self._hash(new.text)
         now_us = self._wall_clock()
         token = Token(
             new.id, principal, hashed, now_us, WallUs(now_us + lifetime_us if lifetime_us else 0)
@@ -88,6 +87,13 @@ class SecurityService(api_pb2_grpc.SecurityServicer):
             )
         )
         return pb.CreateTokenResponse(token=_token(token), text=new.text)
+
+    async def _hash(self, text: str) -> str:
+        if self._metadata.registry.settings.feature_level >= QUICK_HASH_LEVEL:
+            return tokens.quick_hash(text)
+        salt = self._randomness(tokens.SALT_BYTES)
+        async with self._hashing:  # Each hash takes 16 MiB.
+            return await asyncio.to_thread(tokens.slow_hash, text, salt)
 
     async def ListTokens(self, request: pb.ListTokensRequest, call: Call) -> pb.ListTokensResponse:
         return pb.ListTokensResponse(

@@ -26,7 +26,7 @@ from jetstream_server.net.acceptor import accept_each
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.certificates import reason as tls_reason
 from jetstream_server.net.frame_socket import peer_of
-from jetstream_server.net.origin import Strangers, origin_of
+from jetstream_server.origins import Strangers, origin_of
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.serving.http.guard import admit
 from jetstream_server.serving.http.hosts import OwnHosts

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv6Address
 from typing import Generic, TypeVar
+from urllib.parse import unquote
 
 K = TypeVar("K", bound=Hashable)
 
@@ -23,6 +24,16 @@ def origin_of(host: str) -> str:
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return f"{IPv6Address(int(address) >> _HOST_BITS << _HOST_BITS)}/64"
+
+
+def origin_of_peer(peer: str) -> str:
+    """Like `origin_of`, for a peer as a port names it: with or without a port, or as gRPC says it
+    ("ipv6:%5B::1%5D:40000")."""
+    text = unquote(peer).removeprefix("ipv4:").removeprefix("ipv6:")
+    if text.startswith("["):
+        return origin_of(text[1:].partition("]")[0])
+    origin = origin_of(text)
+    return origin if origin != text or ":" not in text else origin_of(text.rpartition(":")[0])
 
 
 class Strangers(Generic[K]):
