@@ -114,11 +114,12 @@ class ContextFile:
     def _write(self) -> None:
         contexts = {name: asdict(context) for name, context in sorted(self.contexts.items())}
         text = json.dumps({"current": self.current, "contexts": contexts}, indent=2)
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        new = self._path.with_suffix(f".{os.getpid()}")
+        path = Path(os.path.realpath(self._path))  # A link to the file stays one.
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new = path.with_suffix(f".{os.getpid()}")
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(text + "\n")
-        new.replace(self._path)
+        new.replace(path)
 
 
 def default_path() -> Path:

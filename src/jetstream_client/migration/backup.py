@@ -33,6 +33,7 @@ from jetstream_client.migration.manifest import BackupFile, Manifest, settings_o
 from jetstream_client.migration.one_view import OneView
 from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_client.migration.restore_writer import check_restorable
+from jetstream_client.migration.whole_file import sync_folder
 from jetstream_client.values.types import StreamDescription, StreamLike
 from jetstream_protocol.batch import Batch, BatchHeader, crc32c, decode_header, extend_crc32c
 from jetstream_protocol.columns import Flags
@@ -425,12 +426,3 @@ def _write(folder: Path, manifest: Manifest) -> None:
     sync_folder(folder)
     temporary.replace(folder / MANIFEST)
     sync_folder(folder)
-
-
-def sync_folder(folder: Path) -> None:
-    """The names in it survive a power failure."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

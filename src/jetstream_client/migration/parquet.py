@@ -8,8 +8,6 @@ has nothing more than itself: one of the same stream, which has lost none of the
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Callable, Iterator
 from datetime import date, time
 from decimal import Decimal
@@ -26,7 +24,6 @@ from jetstream_client.migration.backup import (
     check_stream,
     describe_with_end,
     overtaken,
-    sync_folder,
 )
 from jetstream_client.migration.file_records import (
     Defaults,
@@ -46,6 +43,7 @@ from jetstream_client.migration.restore import (
     told_what_is_left,
 )
 from jetstream_client.migration.restore_writer import RestoreWriter, check_records
+from jetstream_client.migration.whole_file import is_file_or_free, whole_file
 from jetstream_client.reading.scan import Scan
 from jetstream_client.values.types import Stream, StreamDescription, StreamLike
 from jetstream_protocol.batch import decode_header
@@ -82,50 +80,45 @@ def back_up(
     assert described.log_start_offset is not None
     assert described.high_watermark is not None
     cluster_id = client.describe_cluster().cluster_id
+    if not is_file_or_free(path):
+        raise InvalidRequestError(f"{path} is no file: a backup must be one, to be restored")
     if path.exists():
         _check_replaced(client, path, cluster_id, described)
     digest = RecordDigest()
-    # A name of its own: another run to the same file must not write into this one's.
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     pieces = list[_Piece]()
-    try:
-        with parquet.ParquetWriter(partial, _schema(), compression="zstd") as writer:
-            group: list[Any] = []
-            for piece in _pieces(client, described, note):
-                pieces.append(piece)
-                for batch in piece.scan:
-                    records = _records(batch)
-                    check_records(records)
-                    digest.add(records)
-                    group.append(batch)
-                    if sum(each.nbytes for each in group) >= ROW_GROUP_BYTES:
-                        writer.write_table(arrow.Table.from_batches(group))
-                        group.clear()
-                    advance(len(batch))
-            if group:
-                writer.write_table(arrow.Table.from_batches(group))
-            manifest = Manifest(
-                cluster_id=cluster_id,
-                stream_id=described.id,
-                name=described.name,
-                subject=described.subject,
-                replicas=described.replication_factor,
-                settings=settings_of(described),
-                start_offset=pieces[0].scan.start,
-                end_offset=pieces[-1].scan.stop,
-                last_epoch=pieces[-1].last_epoch,
-                records=digest.count,
-                digest=digest.hexdigest(),
-                is_complete=True,
-            )
-            writer.add_key_value_metadata({_METADATA: manifest.to_json()})
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
-        sync_folder(path.parent)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with (
+        whole_file(path, private=True) as file,
+        parquet.ParquetWriter(file, _schema(), compression="zstd") as writer,
+    ):
+        group: list[Any] = []
+        for piece in _pieces(client, described, note):
+            pieces.append(piece)
+            for batch in piece.scan:
+                records = _records(batch)
+                check_records(records)
+                digest.add(records)
+                group.append(batch)
+                if sum(each.nbytes for each in group) >= ROW_GROUP_BYTES:
+                    writer.write_table(arrow.Table.from_batches(group))
+                    group.clear()
+                advance(len(batch))
+        if group:
+            writer.write_table(arrow.Table.from_batches(group))
+        manifest = Manifest(
+            cluster_id=cluster_id,
+            stream_id=described.id,
+            name=described.name,
+            subject=described.subject,
+            replicas=described.replication_factor,
+            settings=settings_of(described),
+            start_offset=pieces[0].scan.start,
+            end_offset=pieces[-1].scan.stop,
+            last_epoch=pieces[-1].last_epoch,
+            records=digest.count,
+            digest=digest.hexdigest(),
+            is_complete=True,
+        )
+        writer.add_key_value_metadata({_METADATA: manifest.to_json()})
     return manifest
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import tarfile
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -25,6 +24,7 @@ from jetstream_client.cli.commands.cluster import cluster_row
 from jetstream_client.cli.commands.health import problems_of
 from jetstream_client.cli.output import json_value, stream_row
 from jetstream_client.clients.blocking_client import Client
+from jetstream_client.migration.whole_file import whole_file
 from jetstream_client.values.types import ClusterInfo, NodeDebug
 from jetstream_protocol.errors import JetstreamError
 
@@ -56,8 +56,8 @@ def bundle(
     with Client.from_config(options.config(context, server, timeout)) as client:
         files = dict(_files(client))
     with (
-        open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file,
-        tarfile.open(fileobj=file, mode="w:gz") as archive,
+        whole_file(path, private=True) as file,
+        tarfile.open(fileobj=file, mode="w|gz") as archive,
     ):
         for name, text in files.items():
             data = text.encode()

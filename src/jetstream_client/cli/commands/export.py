@@ -1,13 +1,12 @@
 """`jetstream export`: a range of a stream as a Parquet file or as lines of JSON.
 
-The file gets its name when it is complete; until then it is `FILE.XXXXXXXX.partial`. Memory is
-bounded for any range: a few fetches, for Parquet also one row group.
+The file gets its name when it is complete; until then it is `FILE.XXXXXXXX.partial`. A pipe or a
+device is written to. Memory is bounded for any range: a few fetches, for Parquet also one row
+group.
 """
 
 from __future__ import annotations
 
-import os
-import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from jetstream_client.cli import interrupts, options, positions
 from jetstream_client.cli.output import encoded, json_line, message_row
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.clients.blocking_client import Client
+from jetstream_client.migration.whole_file import whole_file
 from jetstream_client.reading.blocking_consumer import Consumer
 from jetstream_client.reading.messages import Message
 from jetstream_client.reading.scan import Scan
@@ -122,18 +122,10 @@ def _parquet(begin: Callable[[], Scan], output: Path | None) -> None:
 
 @contextmanager
 def _whole(output: Path | None) -> Iterator[BinaryIO]:
-    """Standard output, or a file that gets its name once it is complete."""
+    """Standard output, or a file."""
     if output is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    partial = output.with_name(f"{output.name}.{secrets.token_hex(4)}.partial")
-    try:
-        with partial.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(output)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with whole_file(output) as file:
+        yield file
