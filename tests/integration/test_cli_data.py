@@ -291,3 +291,34 @@ def test_a_message_is_stored_once_and_only_where_it_is_expected(jetstream: Run) 
     refused = jetstream("publish", "ids.x", "2", "--expected-offset", "0", code=1).stderr
     assert b"'ids' is 1, not the expected one" in refused
     jetstream("publish", "ids.x", "2", "--expected-offset", "1")
+
+
+@pytest.mark.parametrize(
+    ("query", "column"),
+    [
+        ("select value->>'$.a' from trades", "value"),
+        ("select t.value -> '$.a' from trades t", "value"),
+        ("select 1 from trades where json_extract(key, '$.a') = 1", "key"),
+        ("select v->>'a' from (select value as v from trades)", "v"),
+        ("select value::json from trades", "value"),
+        ("select try_cast(headers as json) from trades", "headers"),
+    ],
+)
+def test_json_of_bytes_is_refused_and_not_null(jetstream: Run, query: str, column: str) -> None:
+    said = jetstream("sql", query, code=2).stderr.decode()
+    assert (
+        f"{column} is a BLOB, in which JSON functions find nothing: write decode({column})" in said
+    )
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select decode(value)->>'$.a' from trades limit 1",
+        "with t as (select decode(value) as value from trades) select value->>'a' from t limit 1",
+        "select x.value->>'k' from (select {'value': '1'} as x) limit 1",
+        "select stream->>'x', value from (select '{}' as stream, value from trades) limit 1",
+    ],
+)
+def test_json_of_text_is_not_refused(jetstream: Run, query: str) -> None:
+    assert len(rows(jetstream("sql", query, "--json"))) == 1

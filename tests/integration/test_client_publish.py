@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -166,8 +167,7 @@ def test_a_refusal_comes_as_its_class_and_nothing_is_stored(
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"key": b"\xff"},
-        {"key": "a\nb"},
+        {"key": "\ud800"},
         {"headers": {"a b": "1"}},
         {"headers": {"a": "1\r\nInjected: 1"}},
         {"ack_level": "some"},
@@ -335,3 +335,24 @@ def test_the_import_of_nats_py_takes_nothing_of_a_publish_s_time_and_stops_no_lo
     done = subprocess.run(program, capture_output=True, text=True)
     client.delete_stream(f"imported-{how}")
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+@pytest.mark.parametrize("key", [b"\xff", b"a\nb", b" a ", b"\0", b"", b"a\r\n", "ü\n"])
+@pytest.mark.parametrize("value", [b"value", None, b""])
+def test_every_key_is_stored_as_a_publisher_stores_it(
+    client: Client, name: str, key: bytes | str, value: bytes | None
+) -> None:
+    stream = re.sub(r"\W", "", name)[-40:] + os.urandom(4).hex()
+    client.create_stream(stream, f"{stream}.>")
+    acked = client.publish(
+        f"{stream}.plain", value, key=key, headers={"X-One": "1"}, msg_id="an id"
+    )
+    assert acked.offset == 0
+    again = client.publish(f"{stream}.plain", value, key=key, msg_id="an id")
+    assert again.duplicate
+    with client.publisher(f"{stream}.batched") as publisher:
+        publisher.send(value, key=key, headers={"X-One": "1"})
+    plain, batched = client.fetch(stream)
+    wanted = key.encode() if isinstance(key, str) else key
+    assert (plain.key, plain.value) == (batched.key, batched.value) == (wanted, value)
+    assert plain.headers["X-One"] == batched.headers["X-One"] == "1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pty
@@ -188,7 +189,10 @@ def test_values_come_from_arguments_or_stdin(
     process("publish", "sources.x", "-")  # Of /dev/null, but it is asked for.
     process("publish", "sources.x", "-", "--whole", stdin="from\nstdin\n")
     subprocess.run(
-        [*COMMAND, "publish", "sources.x", "-"], input=b"\xff\x00", env=environment, check=True
+        [*COMMAND, "publish", "sources.x", "--whole"],
+        input=b"\xff\x00",
+        env=environment,
+        check=True,
     )
     jetstream("publish", "sources.x", "--", "--dashes")
     rows = objects(jetstream("fetch", "sources", "--json"))
@@ -689,3 +693,59 @@ def test_it_starts_quickly(environment: dict[str, str]) -> None:
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert min(seconds() for _ in range(3)) < 1.0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n",
+        b"PK\x03\x04\x14\x00\n\n",
+        b"one\ntwo\n\0\n",
+        "zwölf\n".encode("utf-16"),
+        "zwölf\n".encode("latin-1"),
+    ],
+)
+def test_what_is_piped_and_no_text_is_not_cut_at_its_line_ends(
+    jetstream: Run, environment: dict[str, str], name: str, data: bytes
+) -> None:
+    stream = re.sub(r"\W", "", name)[-30:] + os.urandom(4).hex()
+    jetstream("stream", "create", stream, "--subject", stream)
+
+    def publish(*words: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [*COMMAND, "publish", stream, *words], input=data, env=environment,
+            capture_output=True, check=False,
+        )  # fmt: skip
+
+    for words in [], ["-"]:
+        done = publish(*words)
+        assert done.returncode == 2, done
+        assert b"say --whole if all of it is one record" in done.stderr
+    assert not objects(jetstream("fetch", stream, "--json")), "nothing is stored"
+    assert publish("--whole").returncode == 0
+    assert publish("--lines").returncode == 0
+    found = [
+        base64.b64decode(row["value"])
+        if row["value_encoding"] == "base64"
+        else row["value"].encode()
+        for row in objects(jetstream("fetch", stream, "--json"))
+    ]
+    assert found == [data, *data.removesuffix(b"\n").split(b"\n")]
+
+
+def test_what_is_piped_in_pieces_of_characters_is_text(
+    jetstream: Run, environment: dict[str, str]
+) -> None:
+    jetstream("stream", "create", "pieces", "--subject", "pieces")
+    with subprocess.Popen(
+        [*COMMAND, "publish", "pieces"], stdin=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdin is not None
+        for piece in b"one \xc3", b"\xbc\ntwo \xe2\x82", b"\xac\n":
+            process.stdin.write(piece)
+            process.stdin.flush()
+            time.sleep(0.5)
+        process.stdin.close()
+        assert process.wait(30) == 0
+    rows = objects(jetstream("fetch", "pieces", "--json"))
+    assert [row["value"] for row in rows] == ["one ü", "two €"]

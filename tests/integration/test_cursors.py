@@ -446,7 +446,11 @@ class TestCommand:
             captured = capsys.readouterr()
             return captured.err if code else captured.out
 
-        assert "at offset 7" in command("seek", "billing", stream, "-3")
+        said = command("seek", "biling", stream, "-3", code=3)
+        assert "--create makes one" in said
+        assert command("list", "--stream", stream).count("\n") == 1, "no cursor is made"
+        assert "there is no stream" in command("seek", "billing", "nowhere", "0", code=3)
+        assert "at offset 7" in command("seek", "billing", stream, "-3", "--create")
         assert "at offset 0" in command("seek", "billing", stream, "1h")
         assert "at offset 10" in command("seek", "billing", stream, "latest")
         found = json.loads(command("seek", "billing", stream, "4", "--json"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import stat
 import sys
@@ -34,15 +35,36 @@ def is_piped(source: BinaryIO) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
-async def lines_of(source: BinaryIO) -> AsyncIterator[list[bytes]]:
-    """Lines without their line ends, as they come; the last one need not have one."""
-    rest = b""
+async def lines_of(source: BinaryIO, *, text_only: bool = False) -> AsyncIterator[list[bytes]]:
+    """Lines without their line ends, as they come; the last one need not have one. text_only: raise
+    InvalidRequestError for what is no list of lines: a NUL, or other than UTF-8 in what comes
+    first."""
+    rest, is_first = b"", True
     async for chunk in _chunks_of(source):
+        if text_only:
+            _check_text(chunk, is_first=is_first)
+        is_first = False
         *lines, rest = (rest + chunk).split(b"\n")
         if lines:
             yield lines
     if rest:
         yield [rest]
+
+
+def _check_text(chunk: bytes, *, is_first: bool) -> None:
+    """Only of the first chunk everything: in lines that have come for hours, an odd one is one."""
+    try:
+        if is_first:
+            codecs.getincrementaldecoder("utf-8")().decode(chunk)
+    except UnicodeDecodeError:
+        pass
+    else:
+        if b"\0" not in chunk:
+            return
+    raise InvalidRequestError(
+        "standard input does not look like lines of text: say --whole if all of it is one record, "
+        "or --lines to cut it at line ends all the same"
+    )
 
 
 async def _chunks_of(source: BinaryIO) -> AsyncIterator[bytes]:

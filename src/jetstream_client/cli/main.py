@@ -42,7 +42,7 @@ from jetstream_client.cli.exits import (
     forget_stdout,
     prepare_output,
 )
-from jetstream_client.cli.suggestions import Commands
+from jetstream_client.cli.suggestions import Commands, instead_of
 from jetstream_protocol.errors import JetstreamError
 
 app = typer.Typer(
@@ -168,6 +168,9 @@ def _misused(error: Any) -> int:
         command = error.ctx.command_path if error.ctx else "jetstream"
         # typer lets its validation library put the name of the exception in front.
         message = error.format_message().replace(": Value error, ", ": ").rstrip(".")
+        option = getattr(error, "option_name", "")
+        if type(error).__name__ == "NoSuchOption" and (instead := instead_of(command, option)):
+            message = f"No such option: {option}; {instead}"
         end = "" if message.endswith("?") else "."
         complain(f"{message}{end} See: {command} --help")
     return Exit.USAGE

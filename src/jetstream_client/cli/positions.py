@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -58,4 +58,9 @@ def parse_position(text: str) -> Position:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidRequestError(f"invalid position {text!r}: say {SAYS}") from error
-    return moment.astimezone() if moment.tzinfo is None else moment
+    if moment.tzinfo is not None:
+        return moment
+    try:
+        return moment.astimezone()
+    except (ValueError, OverflowError):  # At the ends of the calendar a zone is of no importance.
+        return moment.replace(tzinfo=UTC)

@@ -40,6 +40,25 @@ _WORDS = {
 group in which the name was used."""
 
 
+_OPTIONS = {
+    ("stream alter", "--replicas"): "to change the replicas: {} stream reassign STREAM --replicas",
+    ("stream alter", "--subject"): "a stream keeps its subject: create another stream",
+    ("stream alter", "--name"): "a stream keeps its name: create another stream",
+    ("stream alter", "--group"): "a stream keeps its group: create another stream",
+    ("stream alter", "--streams"): "a keyed group grows by: {} stream create-group",
+    ("stream alter", "--partitions"): "a keyed group grows by: {} stream create-group",
+    ("stream alter", "--readonly"): "to refuse records: {} stream readonly STREAM",
+    ("stream create", "--partitions"): "streams that share a subject: {} stream create-group",
+}
+"""What is not an option of a command, and what to use in its place."""
+
+
+def instead_of(command_path: str, option: str) -> str:
+    """What to use in place of an option that the command does not have; "": not known."""
+    program, _, command = command_path.partition(" ")
+    return _OPTIONS.get((command, option), "").format(program)
+
+
 def meant_by(word: str, group: str = "") -> str:
     """The command that `word` names in other tools, used within `group` ("stream"); "": none."""
     found = [command for command, words in _WORDS.items() if word in words]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from decimal import Decimal
 
 import typer
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_SECONDS_MAX = (2**63 - 1) // 1_000_000
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -23,7 +25,12 @@ def parse_duration(text: str | float) -> float:
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise typer.BadParameter(f"{text!r} is not a duration: say 90s, 1h30m or 7d.")
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    if seconds > _SECONDS_MAX:
+        raise typer.BadParameter(
+            f"{text!r} is too long: say 290000 years at most, or 0 for no end."
+        )
+    return seconds
 
 
 def duration_text(seconds: float) -> str:
@@ -64,4 +71,7 @@ def parse_size(text: str | int) -> int:
     if match is None:
         raise typer.BadParameter(f"{text!r} is not a size: say 512KiB, 10GB or a number of bytes.")
     number, unit, binary = match.groups()
-    return int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
+    size = Decimal(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()]
+    if size >= 2**63:
+        raise typer.BadParameter(f"{text!r} is too large: say 8388607TiB at most.")
+    return int(size)

@@ -36,7 +36,7 @@ from jetstream_client.values.headers import HeadersLike, check_value, outgoing
 from jetstream_client.values.positions import check_offset
 from jetstream_client.values.records import to_bytes
 from jetstream_client.values.types import AckLevel, Payload
-from jetstream_protocol import header_names
+from jetstream_protocol import envelope, header_names
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
@@ -73,13 +73,15 @@ class PublishOptions(NamedTuple):
     expected_offset: int | None = None
 
 
-def headers_to_send(
-    key: Payload | None, headers: HeadersLike | None, value: object, options: PublishOptions
-) -> list[tuple[str, str]]:
-    """The message's headers and ours. Raises InvalidRequestError."""
+def message_of(
+    key: Payload | None, headers: HeadersLike | None, value: Payload | None, options: PublishOptions
+) -> tuple[list[tuple[str, str]], bytes]:
+    """The message's headers and ours, and its payload: the value, or an envelope with it and with a
+    key that no header can carry. Raises InvalidRequestError."""
     _, level, msg_id, expected_offset = options
-    if (key, headers, level, msg_id, expected_offset) == _NOTHING and value is not None:
-        return []
+    payload = to_bytes("a value", value)
+    if (key, headers, level, msg_id, expected_offset) == _NOTHING and payload is not None:
+        return [], payload
     pairs = outgoing(headers)
     if msg_id is not None:
         if not msg_id:
@@ -90,29 +92,28 @@ def headers_to_send(
         # The same number under another name: sequences count from 1, so the last sequence is the
         # next offset.
         pairs.append((header_names.EXPECTED_LAST_SEQUENCE, str(check_offset(expected_offset))))
-    if key is not None:
-        pairs.append((header_names.KEY, _key_text(key)))
-    if value is None:
-        pairs.append((header_names.TOMBSTONE, "true"))
     if level is not None:
         if level not in ("none", "leader", "all"):
             raise InvalidRequestError(f"invalid ack_level {level!r}: say none, leader or all")
         pairs.append((header_names.ACK, level))
-    return pairs
+    if key is not None:
+        text = _header_text(key)
+        if text is None:
+            return pairs, envelope.encode_record(payload, key=to_bytes("a key", key))
+        pairs.append((header_names.KEY, text))
+    if payload is None:
+        pairs.append((header_names.TOMBSTONE, "true"))
+    return pairs, payload or b""
 
 
-def _key_text(key: Payload) -> str:
-    """Keys travel in a header, and a header is text."""
+def _header_text(key: Payload) -> str | None:
+    """The key as a header carries it; None: none carries it as it is."""
     try:
         text = (to_bytes("a key", key) or b"").decode()
-    except UnicodeDecodeError as error:
-        raise InvalidRequestError("a key must be UTF-8 text: encode it, e.g. as hex") from error
-    check_value("the key", text)
+        check_value("the key", text)
+    except (UnicodeDecodeError, InvalidRequestError):
+        return None
     return text
-
-
-def payload_of(value: Payload | None) -> bytes:
-    return to_bytes("a value", value) or b""
 
 
 class Listener(NamedTuple):
@@ -192,8 +193,7 @@ class PlainPublisher:
         One coroutine long, on the usual path: with thousands waiting in it, every object that
         each of them keeps alive is one more for the garbage collector to visit.
         """
-        sent_headers = headers_to_send(key, headers, value, options)
-        payload = payload_of(value)
+        sent_headers, payload = message_of(key, headers, value, options)
         if self._in_flight < self._config.in_flight_max:
             self._in_flight += 1
         else:

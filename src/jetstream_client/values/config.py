@@ -25,6 +25,8 @@ NATS_CA_VARIABLE = "JETSTREAM_NATS_CA"
 NATS_CERT_VARIABLE = "JETSTREAM_NATS_CERT"
 NATS_KEY_VARIABLE = "JETSTREAM_NATS_KEY"
 NATS_CREDS_VARIABLE = "JETSTREAM_NATS_CREDS"
+TIMEOUT_MAX = 365 * 86_400.0
+"""Whoever waits longer waits for ever."""
 TOKEN_LENGTH_MAX = 4096
 
 
@@ -117,8 +119,10 @@ class ClientConfig:
     token_file: str = ""
 
     def __post_init__(self) -> None:
-        if self.timeout <= 0:
+        if not self.timeout > 0:  # Not a number is neither.
             raise InvalidRequestError(f"timeout must be positive, not {self.timeout}")
+        # Clocks and calls overflow far behind that, and then nothing works.
+        object.__setattr__(self, "timeout", min(self.timeout, TIMEOUT_MAX))
         if self.in_flight_max < 1:
             raise InvalidRequestError(f"in_flight_max must be positive, not {self.in_flight_max}")
         if self.token and self.token_file:

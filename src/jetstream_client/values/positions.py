@@ -60,7 +60,9 @@ Simple: TypeAlias = Literal["earliest", "latest"] | At
 
 def check_offset(offset: int) -> int:
     """`offset`, if it is valid. Raises InvalidRequestError."""
-    if not 0 <= offset <= _INT64_MAX:
+    if offset > _INT64_MAX:
+        raise InvalidRequestError(f"offset {offset} is impossible: the largest is {_INT64_MAX}")
+    if offset < 0:
         raise InvalidRequestError(
             f"offset {offset} is impossible: offsets begin at 0; the last {abs(offset)} records "
             f"are Last({abs(offset)})"

@@ -28,6 +28,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from yaml.constructor import ConstructorError
 
 from jetstream_protocol import subjects
 from jetstream_protocol.errors import InvalidRequestError
@@ -61,6 +62,8 @@ OTHER_VARIABLES = {
     "JETSTREAM_PURE",
 }
 
+_DIGITS_MAX = 18
+_MERGE = "tag:yaml.org,2002:merge"
 PORT_BASE_DEFAULT = 9292
 VOTERS_MAX = 5
 """More voters make every metadata change slower, and in practice no cluster safer."""
@@ -421,16 +424,30 @@ class Config(BaseSettings):
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses duplicate keys: YAML would silently let the later one replace the earlier one."""
+    """Refuses duplicate keys: YAML would silently let the later one replace the earlier one. What
+    YAML cannot make a value of is a YAMLError, too, with its place."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key_node, _ in node.value:
+            if key_node.tag == _MERGE:
+                continue  # Keys of the mapping may replace those that are merged.
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise ConstructorError(
+                    None, None, "a list or a mapping as key", key_node.start_mark
+                )
             if key in seen:
                 raise ConfigurationError(f"{key}: given twice")
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            kind = node.tag.rpartition(":")[2]
+            raise ConstructorError(None, None, f"no valid {kind}", node.start_mark) from error
 
 
 def load(
@@ -489,6 +506,8 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"cannot read {path}: {error}") from error
+    except RecursionError as error:
+        raise ConfigurationError(f"{path}: lists or mappings too deep in each other") from error
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if values is None:
@@ -520,7 +539,7 @@ def own_node(config: Config, node_id: int | None, environment: Mapping[str, str]
     """
     if node_id is None and environment.get(NODE_ID_VARIABLE):
         text = environment[NODE_ID_VARIABLE]
-        if not text.isdecimal():
+        if not text.isdecimal() or len(text) > _DIGITS_MAX:
             raise ConfigurationError(f"{NODE_ID_VARIABLE}: {text!r} is not a node id")
         node_id = int(text)
     if node_id is not None:

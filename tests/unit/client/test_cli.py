@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from jetstream_client import (
 from jetstream_client.cli.exits import Exit, complain, exit_of
 from jetstream_client.cli.main import app, run
 from jetstream_client.cli.positions import parse_position
+from jetstream_client.cli.units import parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,8 @@ def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "says"),
     [
         (["stream", "create", "x"], "Missing option '--subject'"),
+        (["stream", "alter", "x", "--replicas", "3"], "stream reassign STREAM --replicas"),
+        (["stream", "alter", "x", "--subject", "y"], "a stream keeps its subject"),
         (["stream", "create", "x", "--subject", "a", "--flush", "sometimes"], "sometimes"),
         (["stream", "create", "x", "--subject", "a", "--replicas", "0"], "--replicas"),
         (
@@ -72,7 +76,6 @@ def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["stream", "list", "--feeding", "\udcff"], "subject is not valid Unicode"),
         (["stream", "list", "--server", "\udcff:9292"], "server is not valid Unicode"),
         (["sql", "\udcff"], "query is not valid Unicode"),
-        (["publish", "a", "x", "--key", "\udcff"], "a key must be UTF-8"),
         (["publish", "a", "x", "--msg-id", "\udcff"], "msg_id is not valid Unicode"),
         (["publish", "a", "x", "--msg-id", ""], "msg_id is empty"),
         (["log", "verify", "/nowhere/at/all"], "does not exist"),
@@ -176,6 +179,42 @@ def test_a_position_may_be_so_long_ago(text: str, seconds: int) -> None:
 def test_a_position_may_be_a_time() -> None:
     moment = parse_position("2026-01-31T12:00:00Z")
     assert str(moment) == "2026-01-31 12:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("text", "year"), [("0001-01-01", 1), ("9999-12-31T23:59", 9999), ("0001-01-01T00:00Z", 1)]
+)
+def test_a_position_may_be_at_an_end_of_the_calendar(text: str, year: int) -> None:
+    moment = parse_position(text)
+    assert isinstance(moment, datetime)
+    assert moment.tzinfo is not None
+    assert moment.year == year
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (str(2**63), "the largest is 9223372036854775807"),
+        (f"last:{2**63}", "the largest is 9223372036854775807"),
+    ],
+)
+def test_a_position_beyond_the_last_offset_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(InvalidRequestError, match=reason):
+        parse_position(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 400 + "d", "300000000w"])
+def test_a_duration_beyond_any_clock_is_refused(text: str) -> None:
+    for parse in parse_duration, parse_position:
+        with pytest.raises(typer.BadParameter, match="is too long"):
+            parse(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 400, str(2**63), "9" * 20 + "TiB"])
+def test_a_size_beyond_any_disk_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is too large"):
+        parse_size(text)
+    assert parse_size(str(2**63 - 1)) == 2**63 - 1
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,17 @@ def test_an_empty_file_is_a_single_node_on_loopback(tmp_path: Path) -> None:
         ("- a", "the file must be a mapping"),
         ("a: [", "is not YAML"),
         ("cluster: ''", "cluster: "),
+        ("cluster: 2026-13-45", 'is not YAML: no valid timestamp in "'),
+        ("2026-13-45: x", "is not YAML: no valid timestamp"),
+        ("cluster: !!timestamp x", "is not YAML: no valid timestamp"),
+        ("cluster: !!int x", "is not YAML: no valid int"),
+        ("cluster: !!bool x", "is not YAML: no valid bool"),
+        (f"nodes: {'9' * 5_000}", "is not YAML: no valid int"),
+        ("? [a]\n: b", "is not YAML: a list or a mapping as key"),
+        ("? {a: b}\n: c", "is not YAML: a list or a mapping as key"),
+        ("<<: 3", "is not YAML: "),
+        ("[" * 5_000 + "]" * 5_000, "too deep in each other"),
+        ("{a: " * 5_000 + "}" * 5_000, "too deep in each other"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_key(tmp_path: Path, text: str, line: str) -> None:
@@ -75,6 +86,12 @@ def test_a_mistake_is_one_line_that_names_the_key(tmp_path: Path, text: str, lin
         read(tmp_path, text)
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_mapping_may_be_merged_into_others(tmp_path: Path) -> None:
+    text = "log:\n  <<: {segment_bytes: 2MiB, flush_interval_ms: 50}\n  flush_interval_ms: 60"
+    config = read(tmp_path, text)
+    assert (config.log.segment_bytes, config.log.flush_interval_ms) == (2 << 20, 60)
 
 
 def test_a_refused_value_is_not_repeated_because_it_may_be_a_secret(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from jetstream_client.cli.units import age_text, duration_text
 from jetstream_client.cli.watching import Watch, show
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import CursorDescription
+from jetstream_protocol.errors import NotFoundError, StreamNotFoundError
 
 app = options.group("Show and move the positions of readers.")
 
@@ -92,11 +93,14 @@ def seek(
     position: Annotated[
         str, typer.Argument(metavar=positions.METAVAR, help=f"Where to: {positions.SAYS}.")
     ],
+    create: Annotated[
+        bool, typer.Option("--create", help="Make the cursor if there is none of this name.")
+    ] = False,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Move a cursor, or make one.
+    """Move a cursor; with --create, or make one.
 
     The next consumer of the cursor begins at this position. A consumer that uses the cursor now
     ends with an error at its next commit, so stop it first.
@@ -109,11 +113,23 @@ def seek(
     """
     where = positions.parse_position(position)
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+        if not create:
+            _check_exists(client, cursor, stream)
         found = client.seek_cursor(cursor, stream, where)
         if options.wants_json(context, json):
             _draw_json(client.describe_cursor(cursor, found.stream))
         else:
             print(f"cursor {cursor} is at offset {found.offset} of {found.stream}")
+
+
+def _check_exists(client: Client, cursor: str, stream: str) -> None:
+    """A name with a typing error would be another cursor. Raises NotFoundError."""
+    try:
+        client.describe_cursor(cursor, stream)
+    except StreamNotFoundError:
+        raise
+    except NotFoundError as error:
+        raise NotFoundError(f"{error.message}; --create makes one") from error
 
 
 @app.command()

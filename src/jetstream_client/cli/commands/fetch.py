@@ -46,7 +46,10 @@ ToOption = Annotated[
         show_default=False,
     ),
 ]
-MaxOption = Annotated[int | None, typer.Option("--max", min=1, help="At most this many records.")]
+MaxOption = Annotated[
+    int | None,
+    typer.Option("--max", min=1, max=2**63 - 1, help="At most this many records."),
+]
 FilterOption = Annotated[
     str,
     typer.Option(

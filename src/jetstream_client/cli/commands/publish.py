@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Annotated, BinaryIO
 
@@ -45,7 +45,7 @@ LinesOption = Annotated[
     typer.Option(
         "--lines/--whole",
         help="Each line of standard input is a record, or the whole of it is one. "
-        "Default: lines of a pipe, the whole of a file.",
+        "Default: lines of a pipe, if they look like text, and the whole of a file.",
         show_default=False,
     ),
 ]
@@ -142,7 +142,7 @@ def _publish_input(job: _Job, lines: bool | None, count: int, nothing: Exception
             "--count, --msg-id, --expected-offset and --acks speak of one record, and each "
             "line would be one: say --whole"
         )
-    interrupts.run(job.run_lines(source))
+    interrupts.run(job.run_lines(source, text_only=lines is None))
 
 
 def _headers(given: list[str]) -> dict[str, list[str]]:
@@ -212,8 +212,9 @@ class _Job:
         """Whether an option is given that is for one message and not for all lines."""
         return self._publish_options != PublishOptions()
 
-    async def run_lines(self, source: BinaryIO) -> None:
-        """Each line a record, in their order."""
+    async def run_lines(self, source: BinaryIO, *, text_only: bool) -> None:
+        """Each line a record, in their order. text_only: nobody has said so, so that it must look
+        like lines."""
         begun = time.perf_counter()
         async with AsyncClient.from_config(self._config) as client:
             publisher = client.publisher(self._subject, delivery_timeout=self._config.timeout)
@@ -221,20 +222,22 @@ class _Job:
                 await publisher.begin()
             except InvalidRequestError:
                 # A group: each batch would go to another stream.
-                async for lines in lines_of(source):
+                async for lines in lines_of(source, text_only=text_only):
                     for line in lines:
                         await self._publish(client, line)
             else:
-                await self._send_lines(publisher, source)
+                await self._send_lines(publisher, lines_of(source, text_only=text_only))
         self._seconds = time.perf_counter() - begun
 
-    async def _send_lines(self, publisher: AsyncPublisher, source: BinaryIO) -> None:
+    async def _send_lines(
+        self, publisher: AsyncPublisher, source: AsyncIterator[list[bytes]]
+    ) -> None:
         sent: asyncio.Queue[Delivery | None] = asyncio.Queue(PUBLISHERS)
         async with publisher:
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._settle(sent))
-                    async for lines in lines_of(source):
+                    async for lines in source:
                         for line in lines:
                             await sent.put(await publisher.send(line, self._key, self._headers))
                     await sent.put(None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from decimal import Decimal
+from json import loads
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,6 +36,8 @@ _SETTINGS = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
 }
+_BLOBS = ("value", "key", "headers")
+_OF_JSON = ("->", "->>", "from_json", "from_json_strict", "to_json")
 _BARE_OFFSET = re.compile(r'(?<!["\w])offset(?!["\w])', re.IGNORECASE)
 
 
@@ -138,6 +141,13 @@ class _Query:
         allowed = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
         if len(statements) != 1 or statements[0].type not in allowed:
             raise InvalidRequestError("say one SELECT: streams can be queried, not changed")
+        (text,) = connection.execute("SELECT json_serialize_sql(?)", [self._query]).fetchall()[0]
+        blob = _blob_as_json(loads(text))
+        if blob is not None:
+            raise QueryError(
+                f"{blob} is a BLOB, in which JSON functions find nothing: write decode({blob}) in "
+                f"place of {blob}, for example decode({blob})->>'$.price'"
+            )
 
     def _register(self, connection: duckdb.DuckDBPyConnection) -> None:
         named = connection.get_table_names(self._query)
@@ -148,6 +158,57 @@ class _Query:
             table = _Table(self._client.scan(name, *self._range, read_from=self._read_from))
             self._tables.append(table)
             connection.register(name, table)
+
+
+def _blob_as_json(tree: object) -> str | None:
+    """The column of bytes that a parsed query gives to a function of JSON as it is. DuckDB makes
+    text with escapes of it, so that the answer would be NULL. Names that the query gives to
+    something else are not looked at."""
+    nodes = list(_nodes_of(tree))
+    blobs, others = set(_BLOBS), set[str]()
+    for node in nodes:
+        if alias := str(node.get("alias") or "").lower():
+            (blobs if _column_of(node) in blobs else others).add(alias)
+    for node in nodes:
+        if _takes_json(node):
+            for given in _given_to(node):
+                column = _column_of(given)
+                if column in blobs - others:
+                    return column
+    return None
+
+
+def _takes_json(node: dict[str, Any]) -> bool:
+    """Whether it is a function of JSON, or a cast to it."""
+    if node.get("class") == "CAST":
+        kinds = _nodes_of([node.get("cast_type"), node.get("type_expr")])
+        return any(str(value).upper() == "JSON" for kind in kinds for value in kind.values())
+    if node.get("class") == "LAMBDA":  # For the parser `a -> 'b'` is one.
+        return bool((node.get("expr") or {}).get("class") == "CONSTANT")
+    name = str(node.get("function_name"))
+    return name in _OF_JSON or name.startswith("json")
+
+
+def _given_to(node: dict[str, Any]) -> list[Any]:
+    """What a function or a cast is given, as releases of DuckDB say it."""
+    given = [*node.get("children", ()), node.get("child"), node.get("lhs")]
+    return given + [each.get("expression") for each in node.get("arguments", ())]
+
+
+def _nodes_of(tree: object) -> Iterator[dict[str, Any]]:
+    """Every object in it, in order."""
+    if isinstance(tree, dict):
+        yield tree
+        tree = list(tree.values())
+    if isinstance(tree, list):
+        for each in tree:
+            yield from _nodes_of(each)
+
+
+def _column_of(node: object) -> str | None:
+    if not isinstance(node, dict) or node.get("class") != "COLUMN_REF":
+        return None
+    return str(node["column_names"][-1]).lower()
 
 
 def _duckdb() -> Any:
