@@ -155,7 +155,12 @@ StreamName = Annotated[
         autocompletion=complete_stream,
     ),
 ]
-NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, help="A node's number.")]
+NODE_MAX = 2**31 - 1
+NUMBER_MAX = 2**63 - 1
+"""Numbers beyond those cannot be asked for."""
+NodeId = Annotated[
+    int, typer.Argument(metavar="NODE", min=0, max=NODE_MAX, help="A node's number.")
+]
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed without a terminal.")]
 

@@ -117,7 +117,9 @@ def list_rules(
 @app.command()
 def remove(
     context: typer.Context,
-    rule: Annotated[int, typer.Argument(metavar="ID", min=1, help="The rule's id.")],
+    rule: Annotated[
+        int, typer.Argument(metavar="ID", min=1, max=options.NUMBER_MAX, help="The rule's id.")
+    ],
     yes: options.Yes = False,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,

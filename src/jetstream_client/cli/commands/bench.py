@@ -30,9 +30,20 @@ app = options.group("Measure publishing, fetching and latency.")
 CHUNK = 1_000
 _PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 
+_SIZE_MAX = 64 * 1024 * 1024
+
+
+def _size(text: str | int) -> int:
+    """Raises typer.BadParameter."""
+    size = parse_size(text)
+    if size > _SIZE_MAX:
+        raise typer.BadParameter(f"{text!r} is more than NATS carries: say 64MiB at most.")
+    return size
+
+
 Messages = Annotated[int, typer.Option(min=1, help="How many messages.")]
 Size = Annotated[
-    int, typer.Option(parser=parse_size, metavar="SIZE", help="Bytes of each value: 128, 4KiB.")
+    int, typer.Option(parser=_size, metavar="SIZE", help="Bytes of each value: 128, 4KiB.")
 ]
 Subject = Annotated[
     str, typer.Argument(metavar="SUBJECT", help="A subject that a stream keeps: what is measured "

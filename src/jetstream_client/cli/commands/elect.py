@@ -21,7 +21,10 @@ def elect(
     unclean: Annotated[
         int,
         typer.Option(
-            metavar="NODE", min=0, help="The replica to elect, although it may lack records."
+            metavar="NODE",
+            min=0,
+            max=options.NODE_MAX,
+            help="The replica to elect, although it may lack records.",
         ),
     ],
     yes: options.Yes = False,

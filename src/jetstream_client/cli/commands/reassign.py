@@ -42,7 +42,10 @@ def reassign(
         typer.Option(metavar="NODES", help="The nodes of its observers: 3,4; none: it has none."),
     ] = None,
     drain: Annotated[
-        int | None, typer.Option(metavar="NODE", min=0, help="Move every replica off this node.")
+        int | None,
+        typer.Option(
+            metavar="NODE", min=0, max=options.NODE_MAX, help="Move every replica off this node."
+        ),
     ] = None,
     balance: Annotated[
         bool, typer.Option("--balance", help="Spread replicas evenly over the nodes.")
@@ -283,7 +286,7 @@ def _nodes(option: str, text: str) -> tuple[int, ...]:
         nodes = tuple(int(each) for each in text.split(","))
     except ValueError:
         raise InvalidRequestError(f"{option} is a list of nodes as 0,1,2, not {text!r}") from None
-    if len(set(nodes)) != len(nodes) or min(nodes) < 0:
+    if len(set(nodes)) != len(nodes) or not 0 <= min(nodes) <= max(nodes) <= options.NODE_MAX:
         raise InvalidRequestError(f"{option} names different nodes, not {text!r}")
     return nodes
 

@@ -265,7 +265,11 @@ def alter(
     encryption: EncryptionOption = None,
     stream_epoch: Annotated[
         int | None,
-        typer.Option(min=0, help="Change settings only if the stream still has this epoch."),
+        typer.Option(
+            min=0,
+            max=options.NUMBER_MAX,
+            help="Change settings only if the stream still has this epoch.",
+        ),
     ] = None,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,

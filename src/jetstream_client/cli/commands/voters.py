@@ -78,8 +78,12 @@ def remove(
 @app.command()
 def replace(
     context: typer.Context,
-    old: Annotated[int, typer.Argument(min=0, help="The node that loses its vote.")],
-    new: Annotated[int, typer.Argument(min=0, help="The node that votes instead.")],
+    old: Annotated[
+        int, typer.Argument(min=0, max=options.NODE_MAX, help="The node that loses its vote.")
+    ],
+    new: Annotated[
+        int, typer.Argument(min=0, max=options.NODE_MAX, help="The node that votes instead.")
+    ],
     yes: options.Yes = False,
     server: options.Server = None,
     timeout: options.Patience = options.DEFAULT_TIMEOUT,
