@@ -55,8 +55,10 @@ _OPTIONS = {
 
 def instead_of(command_path: str, option: str) -> str:
     """What to use in place of an option that the command does not have; "": not known."""
-    program, _, command = command_path.partition(" ")
-    return _OPTIONS.get((command, option), "").format(program)
+    for (command, name), text in _OPTIONS.items():
+        if name == option and command_path.endswith(f" {command}"):
+            return text.format(command_path.removesuffix(f" {command}"))
+    return ""
 
 
 def meant_by(word: str, group: str = "") -> str:
