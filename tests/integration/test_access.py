@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import subprocess
@@ -570,3 +571,76 @@ def test_a_consumer_group_is_for_those_who_may_read_all_of_its_streams(
             assert [group.name for group in user.list_groups()] == ["workers"]
     for number in range(2):
         admin.delete_stream(f"jobs-{number}")
+
+
+def audited(server: SecuredServer, **fields: str) -> list[dict[str, Any]]:
+    lines = (json.loads(each) for each in server.log_text.splitlines() if each.startswith("{"))
+    return [line for line in lines if line["event"] == "audit" and fields.items() <= line.items()]
+
+
+class FromElsewhere(urllib.request.HTTPHandler):
+    """Connects from another address of this machine."""
+
+    source = "127.0.0.9"
+
+    def http_open(self, request: urllib.request.Request) -> Any:
+        def connect(host: str, **options: Any) -> http.client.HTTPConnection:
+            return http.client.HTTPConnection(host, source_address=(self.source, 0), **options)
+
+        return self.do_open(connect, request)
+
+
+def test_the_audit_log_has_the_address_of_who_sends_a_request_over_http(
+    server: SecuredServer, admin: Client, principal: str
+) -> None:
+    token = admin.create_token(principal).text
+    opener = urllib.request.build_opener(FromElsewhere())
+
+    def asked(path: str, **headers: str) -> int:
+        request = urllib.request.Request(
+            f"{server.http}/api/v1/{path}",
+            data=b"{}",
+            headers={"Content-Type": "application/json", **headers},
+        )
+        try:
+            with opener.open(request, timeout=10) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+
+    assert asked("nodes/0/drain", Authorization=f"Bearer {token}") == 403
+    (line,) = audited(server, principal=principal)
+    assert line["peer"].startswith(f"{FromElsewhere.source}:")
+    # Without a token there is a line, too.
+    assert asked("streams/orders/alter") == 401
+    found = audited(server, principal="unknown", operation="/api/v1/streams/{stream}/alter")
+    assert [line["peer"].partition(":")[0] for line in found] == [FromElsewhere.source]
+    # Nobody but a node says where a call comes from.
+    for claimed in ("10.9.9.9%3A1 ", f"10.9.9.9%3A1 {'0' * 64}", "10.9.9.9:1"):
+        error = raw(
+            server,
+            "/jetstream.v1.Security/ListTokens",
+            pb.ListTokensRequest(),
+            f"Bearer {token}",
+            jetstream_origin=claimed,
+        )
+        assert status(error) == "PERMISSION_DENIED"
+    assert "10.9.9.9" not in server.log_text
+
+
+def test_nothing_over_http_stays_in_a_cache_or_names_the_software(
+    server: SecuredServer, admin: Client
+) -> None:
+    for path in ("/healthz", "/metrics", "/", "/nothing", "/api/v1/streams/orders/messages"):
+        request = urllib.request.Request(
+            server.http + path, headers={"Authorization": f"Bearer {server.admin}"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                headers = answer.headers
+        except urllib.error.HTTPError as error:
+            headers = error.headers
+            error.close()
+        assert headers["Cache-Control"] == ("no-cache" if path == "/" else "no-store"), path
+        assert headers["Server"] is None

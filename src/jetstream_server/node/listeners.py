@@ -159,6 +159,7 @@ async def _start_http(server: Server, metrics: MetricsPage, stack: AsyncExitStac
         server.configured.id,
         server.certificates,
         requires_token=node.access.enabled,
+        secret=server.config.credential.encode(),
     )
     stack.push_async_callback(gateway.close)
     pages = Pages(server.not_to_be_relied_on, metrics)

@@ -28,7 +28,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_server.clocks import MonotonicClock, WallClock, monotonic_clock
 from jetstream_server.origins import origin_of_peer
-from jetstream_server.security import node_proof
+from jetstream_server.security import node_proof, origin_proof
 from jetstream_server.security.acl import (
     CLUSTER_OPERATIONS,
     Operation,
@@ -155,6 +155,11 @@ class AccessControl:
         return Identity(
             f"node:{claim.sender}", peer, is_node=not is_bootstrap, is_bootstrap=is_bootstrap
         )
+
+    def origin(self, value: str, authorization: str) -> str:
+        """Whence a call comes that a node makes in its sender's name (origin_proof.py). "": it is
+        not such a call."""
+        return origin_proof.checked(self._secret, value, authorization) if value else ""
 
     def unauthenticated(self, peer: str, what: str, reason: str) -> UnauthenticatedError:
         """Note a refusal in the audit log, and return the error to raise."""

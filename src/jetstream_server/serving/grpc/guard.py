@@ -23,6 +23,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import common_pb2
 from jetstream_server.security.identity import ANONYMOUS, Identity
 from jetstream_server.security.limits import OpenRequests
+from jetstream_server.security.origin_proof import HEADER as ORIGIN
 from jetstream_server.security.requirements import RPCS, Requirement, Scope
 from jetstream_server.serving.certificates import contradicts, shown_by
 from jetstream_server.serving.grpc.grpc_loop import Call
@@ -107,14 +108,14 @@ class Guarded:
     async def _admit(self, request: Any, call: Call, name: str) -> Requirement | None:
         """Identify the caller. Raises UnauthenticatedError, PermissionDeniedError, or the errors of
         finding the stream. Returns None if security is off."""
+        authorization = call.header(AUTHORIZATION)
+        peer = self._access.origin(call.header(ORIGIN), authorization) or call.peer
         if not self._access.enabled:
-            call.identity = Identity(ANONYMOUS.principal, call.peer)
+            call.identity = Identity(ANONYMOUS.principal, peer)
             self._connections.called(call.peer, call.identity)
             return None
         identity = await self._access.identify(
-            call.header(AUTHORIZATION),
-            method=name,
-            shown=shown_by(call.peer_identity, call.peer),
+            authorization, method=name, shown=shown_by(call.peer_identity, peer)
         )
         if contradicts(call.peer_identity, identity):
             reason = f"the certificate is not that of {identity.principal}"

@@ -20,6 +20,7 @@ from jetstream_protocol.errors import InvalidRequestError, JetstreamError, Permi
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_server.serving.http.gateway import Gateway
+from jetstream_server.serving.http.guard import sender_of
 from jetstream_server.serving.http.messages import MessagePages
 from jetstream_server.serving.http.server import Route
 
@@ -102,7 +103,7 @@ class Api:
     async def _messages(self, request: web.Request) -> web.Response:
         page = await self._pages.page(
             ref_of(request.match_info["stream"]),
-            authorization(request),
+            sender_of(request),
             offset=_optional(request, "offset"),
             timestamp_us=_optional(request, "timestamp_us"),
             last=_optional(request, "last"),
@@ -148,13 +149,7 @@ class Api:
         *,
         node_id: int | None = None,
     ) -> Any:
-        return await self._gateway.call(
-            service, method, asked, authorization(request), node_id=node_id
-        )
-
-
-def authorization(request: web.Request) -> str:
-    return request.headers.get("Authorization", "")
+        return await self._gateway.call(service, method, asked, sender_of(request), node_id=node_id)
 
 
 def ref_of(stream: str) -> common_pb2.StreamRef:

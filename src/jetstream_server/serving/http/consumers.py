@@ -23,13 +23,13 @@ from jetstream_server.clocks import WallClock
 from jetstream_server.serving.http.api import (
     STREAMS_DEFAULT,
     STREAMS_MAX,
-    authorization,
     body_of,
     number,
     ref_of,
     to_dict,
 )
 from jetstream_server.serving.http.gateway import Gateway
+from jetstream_server.serving.http.guard import Sender, sender_of
 from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.lag import Lag, Place, lags_in, request_for
 
@@ -64,12 +64,12 @@ class ConsumersApi:
         asked = cursors_pb2.ListCursorsRequest(name=request.query.get("cursor", ""))
         if "stream" in request.query:
             asked.stream.CopyFrom(ref_of(request.query["stream"]))
-        everything, is_all = await self._listed(asked, authorization(request))
+        everything, is_all = await self._listed(asked, sender_of(request))
         found = [each for each in everything if match in _words_of(each)]
         page = found[start : start + min(limit, STREAMS_MAX)]
         lags = await self._lags(
             {(each.stream_id, each.offset) for each in page if _is_current(each)},
-            authorization(request),
+            sender_of(request),
         )
         return web.json_response(
             {
@@ -82,7 +82,7 @@ class ConsumersApi:
         )
 
     async def _listed(
-        self, asked: cursors_pb2.ListCursorsRequest, who: str
+        self, asked: cursors_pb2.ListCursorsRequest, who: Sender
     ) -> tuple[list[cursors_pb2.Cursor], bool]:
         """The cursors, and whether there are no more."""
         found: list[cursors_pb2.Cursor] = []
@@ -95,7 +95,7 @@ class ConsumersApi:
 
     async def _groups(self, request: web.Request) -> web.Response:
         """List groups. Query: group (the whole name). Shares have stream name, position and lag."""
-        who = authorization(request)
+        who = sender_of(request)
         asked = groups_pb2.ListGroupsRequest(name=request.query.get("group", ""))
         groups = (await self._gateway.call("Groups", "ListGroups", asked, who)).groups
         if not groups:
@@ -131,7 +131,7 @@ class ConsumersApi:
             described |= _lag_values(lag)
         return found
 
-    async def _lags(self, places: Collection[Place], who: str) -> dict[Place, Lag]:
+    async def _lags(self, places: Collection[Place], who: Sender) -> dict[Place, Lag]:
         """The lags of the places, except in streams whose leaders do not answer."""
         by_leader: dict[int, list[Place]] = {}
         for place in sorted(places):
@@ -144,7 +144,7 @@ class ConsumersApi:
             found |= lags
         return found
 
-    async def _lags_at(self, node_id: int, places: list[Place], who: str) -> dict[Place, Lag]:
+    async def _lags_at(self, node_id: int, places: list[Place], who: Sender) -> dict[Place, Lag]:
         try:
             answer = await self._gateway.call(
                 "Reads", "ListOffsets", request_for(places), who, node_id=node_id
@@ -158,7 +158,7 @@ class ConsumersApi:
     async def _seek(self, request: web.Request) -> web.Response:
         """Move a cursor. The body gives the position as a query of ListOffsets does (`earliest`,
         `latest` or `timestamp_us`), or by `offset`."""
-        who, body = authorization(request), await body_of(request)
+        who, body = sender_of(request), await body_of(request)
         ref = ref_of(request.match_info["stream"])
         asked = pb.DescribeStreamRequest(stream=ref, registry_only=True)
         described = await self._gateway.call("Streams", "DescribeStream", asked, who)
@@ -177,7 +177,7 @@ class ConsumersApi:
             raise from_proto(result.error)
         return web.json_response(to_dict(result.cursor))
 
-    async def _offset(self, stream: pb.Stream, body: dict[str, Any], who: str) -> int:
+    async def _offset(self, stream: pb.Stream, body: dict[str, Any], who: Sender) -> int:
         """Resolve. Raises InvalidRequestError, OffsetOutOfRangeError, UnavailableError."""
         wanted = _wanted(body)
         if isinstance(wanted, int):
@@ -207,7 +207,7 @@ class ConsumersApi:
         asked = cursors_pb2.DeleteCursorRequest(
             name=request.match_info["cursor"], stream=ref_of(request.match_info["stream"])
         )
-        await self._gateway.call("Cursors", "DeleteCursor", asked, authorization(request))
+        await self._gateway.call("Cursors", "DeleteCursor", asked, sender_of(request))
         return web.json_response({})
 
 

@@ -21,15 +21,18 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.net.certificates import Certificates
+from jetstream_server.security import origin_proof
 from jetstream_server.serving.grpc.grpc_loop import GrpcLoop
 from jetstream_server.serving.grpc.node_channels import NodeChannels
+from jetstream_server.serving.http.guard import SAY_WHO, Sender
 
 CALL_SECONDS = 10.0
 _REDIRECTS_MAX = 2
 
 
 class Gateway:
-    """requires_token: security is on."""
+    """requires_token: security is on. secret: the cluster's credential, for the audit log of the
+    node that is called (security/origin_proof.py)."""
 
     def __init__(
         self,
@@ -39,7 +42,9 @@ class Gateway:
         certificates: Certificates | None = None,
         *,
         requires_token: bool,
+        secret: bytes = b"",
     ) -> None:
+        self._secret = secret
         self._requires_token = requires_token
         self._registry = registry
         self._node_id = NodeId(node_id)
@@ -50,15 +55,14 @@ class Gateway:
         service: str,
         method: str,
         request: Message,
-        authorization: str,
+        sender: Sender,
         *,
         node_id: int | None = None,
         seconds: float = CALL_SECONDS,
     ) -> Any:
         """Return the answer of node `node_id`; None: of this node. If the answer names another
-        node, that one is asked instead. authorization: the header, "" for none. Raises the
-        JetstreamError of the answer."""
-        metadata = self._metadata(authorization)
+        node, that one is asked instead. Raises the JetstreamError of the answer."""
+        metadata = self._metadata(sender)
         address = self._address_of(self._node_id if node_id is None else NodeId(node_id))
         for redirects_left in reversed(range(_REDIRECTS_MAX + 1)):
             try:
@@ -87,16 +91,15 @@ class Gateway:
         stream = self._registry.streams.get(StreamId(stream_id))
         return None if stream is None else stream.full_name
 
-    def _metadata(self, authorization: str) -> list[tuple[str, str]]:
+    def _metadata(self, sender: Sender) -> list[tuple[str, str]]:
         """The call's metadata. Raises UnauthenticatedError for anything but a token (for example a
         node's proof), and without a token if one is needed."""
-        if not authorization and not self._requires_token:
-            return []
-        scheme, _, token = authorization.partition(" ")
-        token = token.strip()
-        if scheme.lower() != "bearer" or not token or not (token.isascii() and token.isprintable()):
-            raise UnauthenticatedError("say who you are: Authorization: Bearer TOKEN")
-        return [("authorization", f"Bearer {token}")]
+        authorization = f"Bearer {sender.token}" if sender.token else ""
+        if not authorization and (sender.authorization or self._requires_token):
+            raise UnauthenticatedError(SAY_WHO)
+        metadata = [("authorization", authorization)] if authorization else []
+        origin = origin_proof.value_of(self._secret, sender.peer, authorization)
+        return metadata + ([(origin_proof.HEADER, origin)] if origin else [])
 
     def _address_of(self, node_id: NodeId) -> str:
         node = self._registry.nodes.get(node_id)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from aiohttp import web
 
 from jetstream_protocol.errors import PermissionDeniedError
@@ -12,19 +14,46 @@ from jetstream_server.security.identity import ANONYMOUS, Identity
 from jetstream_server.security.requirements import PATHS, Scope
 from jetstream_server.serving.certificates import shown_by
 
+SAY_WHO = "say who you are: Authorization: Bearer TOKEN"
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sends a request, for a call in its name. authorization: the header; "": there is none.
+    peer: the address, for the audit log."""
+
+    authorization: str = field(repr=False)
+    peer: str
+
+    @property
+    def token(self) -> str:
+        """The token of the header; "": it has none, but for example a node's proof."""
+        scheme, _, token = self.authorization.partition(" ")
+        token = token.strip()
+        is_token = scheme.lower() == "bearer" and token.isascii() and token.isprintable()
+        return token if is_token else ""
+
+
+def sender_of(request: web.Request) -> Sender:
+    return Sender(request.headers.get("Authorization", ""), _shown(request).peer)
+
 
 async def admit(access: AccessControl, request: web.Request, path: str) -> None:
     """Raise UnauthenticatedError or PermissionDeniedError if the sender may not request the path.
 
-    path: as in the table. Below /api/v1/ the RPCs decide, which are called in the sender's name.
-    They also note changes in the audit log.
+    path: as in the table. Below /api/v1/ a token is needed, and the RPCs decide, which are called
+    in the sender's name. They also note changes in the audit log.
     """
     if not access.enabled:
         return
     rule = PATHS.get(path)
     if rule is None:
         raise PermissionDeniedError(f"no rule says who may request {path}: nobody may")
-    if rule.scope in (Scope.PUBLIC, Scope.RPCS):
+    if rule.scope is Scope.PUBLIC:
+        return
+    if rule.scope is Scope.RPCS:
+        if not sender_of(request).token:
+            raise access.unauthenticated(_shown(request).peer, path, SAY_WHO)
         return
     assert rule.operation is not None
     identity = await access.identify(

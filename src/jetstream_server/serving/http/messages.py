@@ -18,6 +18,7 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.subjects import check_pattern, matches
 from jetstream_server.serving.http.gateway import Gateway
+from jetstream_server.serving.http.guard import Sender
 
 SHOWN_BYTES_MAX = 64 * 1024
 """Bytes shown of one value, of one key and of the headers of one record. `size` is the whole length
@@ -46,7 +47,7 @@ class MessagePages:
     async def page(
         self,
         stream: common_pb2.StreamRef,
-        authorization: str,
+        sender: Sender,
         *,
         offset: int | None,
         timestamp_us: int | None,
@@ -67,7 +68,7 @@ class MessagePages:
         last = limit if last is None else last
         ends_log = offset is None and timestamp_us is None and last <= limit
         if offset is None:
-            offset = await self._start(stream, authorization, timestamp_us, last)
+            offset = await self._start(stream, sender, timestamp_us, last)
         page = _Page(limit, subject, None if key is None else key.encode(), keeps_last=ends_log)
         while True:
             fetch = pb.FetchRequest(
@@ -78,7 +79,7 @@ class MessagePages:
                 decode=True,
             )
             answer = await self._gateway.call(
-                "Reads", "Fetch", fetch, authorization, seconds=_SECONDS + wait_ms / 1000
+                "Reads", "Fetch", fetch, sender, seconds=_SECONDS + wait_ms / 1000
             )
             before, offset = offset, page.take(answer)
             is_all = offset >= answer.high_watermark or offset == before
@@ -93,7 +94,7 @@ class MessagePages:
     async def _start(
         self,
         stream: common_pb2.StreamRef,
-        authorization: str,
+        sender: Sender,
         timestamp_us: int | None,
         last: int,
     ) -> int:
@@ -103,30 +104,30 @@ class MessagePages:
             wanted = query(stream=stream, latest=True)
         else:
             wanted = query(stream=stream, timestamp_us=timestamp_us)
-        first = await self._offset(earliest, authorization)
+        first = await self._offset(earliest, sender)
         try:
-            found = await self._offset(wanted, authorization)
+            found = await self._offset(wanted, sender)
         except UnavailableError:
             # Its leader does not know yet where it ends. Show what can be read.
             bounds = pb.FetchRequest(stream=stream, offset=first, bytes_max=1)
-            answer = await self._gateway.call("Reads", "Fetch", bounds, authorization)
+            answer = await self._gateway.call("Reads", "Fetch", bounds, sender)
             found = answer.high_watermark
         return found if timestamp_us is not None else max(first, found - last)
 
-    async def _offset(self, query: pb.ListOffsetsRequest.Query, authorization: str) -> int:
+    async def _offset(self, query: pb.ListOffsetsRequest.Query, sender: Sender) -> int:
         """Ask the leader for an offset. Any other node raises an error that names the leader."""
         described = await self._gateway.call(
             "Streams",
             "DescribeStream",
             pb.DescribeStreamRequest(stream=query.stream, registry_only=True),
-            authorization,
+            sender,
         )
         leader = described.description.stream.leader
         answer = await self._gateway.call(
             "Reads",
             "ListOffsets",
             pb.ListOffsetsRequest(queries=[query]),
-            authorization,
+            sender,
             node_id=leader if leader >= 0 else None,
         )
         (result,) = answer.results

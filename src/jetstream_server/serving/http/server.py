@@ -92,6 +92,7 @@ class HttpServer:
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises OSError when the address cannot be used."""
         application = web.Application(client_max_size=_BODY_BYTES_MAX)
+        application.on_response_prepare.append(_finish_headers)
         for route in self._routes:
             if route.method == "GET":
                 application.router.add_get(route.path, self._checked(route))
@@ -220,6 +221,13 @@ class HttpServer:
                 return error_response(error)
 
         return handle
+
+
+async def _finish_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Records and metadata stay in no cache, and nobody learns which software answers."""
+    response.headers.setdefault("Cache-Control", "no-store")
+    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    response.headers.pop("Server", None)
 
 
 def error_response(error: JetstreamError) -> web.Response:
