@@ -28,3 +28,10 @@ class LogThrottle:
         if len(self._made_at) > MESSAGES_MAX:
             del self._made_at[next(iter(self._made_at))]
         return True
+
+    def has_room_for(self, *what: object) -> bool:
+        """Whether the message is remembered, or can be without forgetting one that is not due yet.
+        Who asks this first logs at most MESSAGES_MAX different messages in REPEAT_SECONDS."""
+        if what in self._made_at or len(self._made_at) < MESSAGES_MAX:
+            return True
+        return self._clock() - next(iter(self._made_at.values())) >= REPEAT_SECONDS

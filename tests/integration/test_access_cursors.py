@@ -15,7 +15,9 @@ from jetstream_client import (
     NotFoundError,
     PermissionDeniedError,
 )
+from jetstream_protocol.generated import common_pb2, cursors_pb2, cursors_pb2_grpc
 from tests.support import command
+from tests.support.api import Api
 from tests.support.secured import SecuredServer, secured_server
 
 NAMES = count(1)
@@ -169,3 +171,42 @@ def test_the_commands_show_and_test_the_limit(
     test = ("acl", "test", "commit", "--stream", "orders", "--principal", "user:cli", "--cursor")
     assert run(*test, "cli-1")[0] == 0
     assert run(*test, "other")[0] == 1
+
+
+def test_the_next_page_names_no_cursor_that_the_caller_may_not_see(
+    server: SecuredServer, admin: Client, reports: Client
+) -> None:
+    admin.create_stream("hidden", "hidden.>")
+    api = Api(server.grpc)
+    metadata = [("authorization", f"Bearer {server.admin}")]
+    names = [("orders", "a-first"), *(("hidden", f"b-{n:04}") for n in range(4100))]
+    commits = [
+        cursors_pb2.CommitCursorsRequest.Commit(
+            name=name, stream=common_pb2.StreamRef(name=stream), offset=0
+        )
+        for stream, name in [*names, ("orders", "c-last")]
+    ]
+    stub = cursors_pb2_grpc.CursorsStub(api.channel)
+    stub.CommitCursors(
+        cursors_pb2.CommitCursorsRequest(commits=commits), timeout=30, metadata=metadata
+    )
+    token = admin.create_token("user:paged").text
+    admin.add_acl("user:paged", "read", stream="orders", subject="orders.>")
+    found, page = [], b""
+    while True:
+        answer = stub.ListCursors(
+            cursors_pb2.ListCursorsRequest(page=page),
+            timeout=30,
+            metadata=[("authorization", f"Bearer {token}")],
+        )
+        found += [cursor.name for cursor in answer.cursors]
+        page = answer.next_page
+        assert b"hidden" not in page
+        if not page:
+            break
+    api.close()
+    assert {"a-first", "c-last"} <= {*found}
+    assert len(found) == len({*found}), "each once"
+    assert not [name for name in found if name.startswith("b-")]
+    assert len([c for c in admin.list_cursors() if c.name.startswith("b-")]) == 4100
+    admin.delete_stream("hidden")

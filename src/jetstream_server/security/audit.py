@@ -3,9 +3,9 @@
     audit  outcome=refused|done  principal=…  operation=…  resource=…  peer=…
 
 Contains no secrets: neither tokens nor payloads are passed in. Refusals of unknown callers are
-throttled by address, so that they cannot fill the disk: `repeated` says how many were left out.
-So are positions of cursors that are committed by hand. The parts of one request are refused in one
-line (`Refusals`). What consumers commit is not noted.
+throttled by network, so that they cannot fill the disk: `repeated` says how many were left out.
+So are positions of cursors that are committed by hand, for each principal. The parts of one request
+are refused in one line (`Refusals`). What consumers commit is not noted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Self
 import structlog
 
 from jetstream_server.log_throttle import LogThrottle
+from jetstream_server.origins import origin_of_peer
 from jetstream_server.security.identity import Identity
 
 COUNTED_MAX = 1024
@@ -25,8 +26,9 @@ logger = structlog.get_logger("jetstream.audit")
 
 class Audit:
     def __init__(self, throttle: Callable[[], LogThrottle] = LogThrottle) -> None:
-        self._throttle = throttle()
-        self._left_out: dict[str, int] = {}
+        self._make = throttle
+        self._refusals = _Lines(throttle())
+        self._moved: dict[str, _Lines] = {}  # by principal: none hides what another one does
         self.authentication_failures = 0
         self.authorization_failures = 0
         self.quota_refusals = 0
@@ -47,8 +49,11 @@ class Audit:
     def moved(self, identity: Identity, operation: str, resource: str, offset: int) -> None:
         """Log a cursor that was moved by hand, at most one line per interval for each principal and
         resource: a program may commit its positions so, each second."""
-        key = f"moved/{identity.principal}/{resource}"
-        if not (repeated := self._due("moved", key)):
+        lines = self._moved.pop(identity.principal, None) or _Lines(self._make())
+        self._moved[identity.principal] = lines
+        if len(self._moved) > COUNTED_MAX:
+            del self._moved[next(iter(self._moved))]
+        if not (repeated := lines.due(resource)):
             return
         self.done(identity, operation, resource, offset=offset, repeated=repeated - 1)
 
@@ -82,8 +87,7 @@ class Audit:
     def _throttled(self, what: str, principal: str, peer: str, operation: str, reason: str) -> None:
         """Log at most one line per interval for each principal at each address. `repeated`: how
         many were left out."""
-        key = f"{what}/{principal}/{peer.rpartition(':')[0] or peer}"
-        if not (repeated := self._due(what, key)):
+        if not (repeated := self._refusals.due(f"{what}/{principal}/{origin_of_peer(peer)}")):
             return
         logger.warning(
             "audit",
@@ -95,15 +99,30 @@ class Audit:
             repeated=repeated - 1,
         )
 
-    def _due(self, what: str, key: str) -> int:
+
+class _Lines:
+    """Lines that somebody else can cause: one for each key in an interval, and so many in all as
+    the throttle remembers. Those left out are counted by the next line of their key, or where there
+    was no room by the next line."""
+
+    def __init__(self, throttle: LogThrottle) -> None:
+        self._throttle = throttle
+        self._left_out: dict[str, int] = {}
+        self._beyond = 0
+
+    def due(self, key: str) -> int:
         """How many lines this one stands for: itself and those left out before it. 0: leave this
         one out, too."""
+        if not self._throttle.has_room_for(key):
+            self._beyond += 1
+            return 0
         left_out = self._left_out.pop(key, 0)
-        if self._throttle.is_due(what, key):
+        if self._throttle.is_due(key):
+            left_out, self._beyond = left_out + self._beyond, 0
             return left_out + 1
         self._left_out[key] = left_out + 1
         if len(self._left_out) > COUNTED_MAX:
-            del self._left_out[next(iter(self._left_out))]
+            self._beyond += self._left_out.pop(next(iter(self._left_out)))
         return 0
 
 

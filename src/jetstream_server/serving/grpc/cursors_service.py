@@ -3,6 +3,7 @@ forward. The first commit in a cluster creates the stream."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -160,11 +161,25 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
             self._name_in_full(request, call.identity)
         if not self._leader.exists:
             return pb.ListCursorsResponse()
-        answer = await self._list(request, call)
         if self._access.control.applies_to(call.identity):
+            return await self._list_known(request, call)
+        return await self._list(request, call)
+
+    async def _list_known(
+        self, request: pb.ListCursorsRequest, call: Call
+    ) -> pb.ListCursorsResponse:
+        """A page of what the caller may see. Where the next one begins is the key of a cursor, so
+        it must be one of these."""
+        asked = pb.ListCursorsRequest()
+        asked.CopyFrom(request)
+        while True:
+            answer = await self._list(asked, call)
             known = [each for each in answer.cursors if self._may_see(call.identity, each)]
-            return pb.ListCursorsResponse(cursors=known, next_page=answer.next_page)
-        return answer
+            if known or not answer.next_page:
+                next_page = _key_of(known[-1]) if answer.next_page else b""
+                return pb.ListCursorsResponse(cursors=known, next_page=next_page)
+            asked.page = answer.next_page
+            await asyncio.sleep(0)
 
     def _may_see(self, identity: Identity, cursor: pb.Cursor) -> bool:
         """Whether the caller may see a cursor, whose stream may be gone."""
@@ -302,6 +317,10 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
 def _key(request: _OfStream) -> bytes:
     """The key of the cursor in a request that names its stream in full."""
     return cursor_key(check_cursor_name(request.name), _full_name(request.stream))
+
+
+def _key_of(cursor: pb.Cursor) -> bytes:
+    return cursor_key(cursor.name, f"{cursor.stream_name}@{cursor.stream_subject}")
 
 
 def _is_asked_for(cursor: pb.Cursor, request: pb.ListCursorsRequest) -> bool:
