@@ -3,12 +3,14 @@
     refused ─> waits for its due time ─> due: tried again ─┬─ refused: waits twice as long
                                                            └─ forgotten: it worked, or is over
 
-Pure: time and randomness are passed in. A key waits once, however often it is refused meanwhile.
+`Retries` is pure: time and randomness are passed in. A key waits once, however often it is refused
+meanwhile. `RetryTimer` lets the event loop look at it when a key is due.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import asyncio
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from random import Random
@@ -95,3 +97,41 @@ class Retries(Generic[Key]):
         due, _, key = entry
         retry = self._retries.get(key)
         return retry is not None and retry.is_waiting and retry.due == due
+
+
+class RetryTimer(Generic[Key]):
+    """Calls `retry` with the keys that are due, on the event loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        retries: Retries[Key],
+        retry: Callable[[list[Key]], None],
+    ) -> None:
+        self._loop = loop
+        self._retries = retries
+        self._retry = retry
+        self._timer: asyncio.TimerHandle | None = None
+
+    def refused(self, key: Key, pause: float) -> None:
+        """See `Retries.refused`."""
+        self._retries.refused(key, self._loop.time(), pause)
+        self._set()
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set(self) -> None:
+        due = self._retries.next_due
+        if due is None or (self._timer is not None and self._timer.when() <= due):
+            return
+        self.cancel()
+        self._timer = self._loop.call_at(due, self._is_due)
+
+    def _is_due(self) -> None:
+        self._timer = None
+        if keys := self._retries.due(self._loop.time()):
+            self._retry(keys)
+        self._set()

@@ -1,6 +1,13 @@
 """Ingests all streams that this node leads over one NATS connection: subscriptions follow
 leaderships.
 
+    leadership, session, access, hand-over, disk ──> wants_to_listen ──> subscribe · unsubscribe
+                                                        NATS ──> heard · refused (tried again)
+
+What a stream's subscription is, its `StreamIngest` says: `is_listening`, `is_handed_over`,
+`refusal`. `wants_to_listen` decides what it should be, and `_settle` makes it so. The connection
+asks again for what NATS refuses (nats/connection.py).
+
 The `ReplicaListener` of the node. This node listens to a stream exactly while it leads it, and
 shortly before a hand-over (replication/drivers/hand_over.py). Group members that cannot store leave
 their queue group: otherwise their messages would be lost. They also stop receiving the messages of
@@ -11,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -22,6 +30,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from jetstream_protocol.types import StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.nats.replies import AckPolicy
@@ -64,14 +73,12 @@ class Ingest(ReplicaListener):
         self._connection = connection
         self._lease_held = lease_held
         self._silenced = False  # the subscriptions are given up
+        self._is_over = False  # nothing is listened to any more
         self._withheld = False  # acks of committed records wait for the lease
         self._replicas = replicas
         self._policy = policy
         self._bounds = bounds
-        self._streams: dict[int, StreamIngest] = {}
-        self._by_sid: dict[int, StreamIngest] = {}
-        self._members: dict[int, StreamIngest] = {}  # the streams of `_streams` that are in a group
-        self._handing_over: set[int] = set()  # ids of streams that are about to be handed over
+        self._streams: dict[int, StreamIngest] = {}  # led here
         self._drains: set[asyncio.Task[None]] = set()  # of streams that were paused
         self._standing_by: dict[int, StandBy] = {}  # streams that this node is about to lead
 
@@ -86,88 +93,90 @@ class Ingest(ReplicaListener):
             self._spans,
         )
         self._streams[replica.stream.id] = ingest
-        if replica.stream.group:
-            self._members[replica.stream.id] = ingest
         stand_by = self._standing_by.pop(replica.stream.id, None)
         if stand_by is not None:
-            if self._lease_held() and self._wants(ingest) and self._adopt(ingest, stand_by):
+            wants = self._lease_held() and self._wants(ingest, whether_silenced=False)
+            if wants and self._adopt(ingest, stand_by):
                 return
             self._connection.unsubscribe(stand_by.sid)
         if not self._lease_held():
             self._silenced = True  # `check_lease` subscribes once it does.
-        elif self._wants(ingest) and not self._silenced:
-            self._subscribe(ingest)
+        else:
+            self._settle(ingest)
 
     def _adopt(self, ingest: StreamIngest, stand_by: StandBy) -> bool:
         """Store the messages received while standing by, and those that arrive from now on. Returns
         False if they must not be stored and a new subscription is needed."""
         replica = ingest.replica
-        ingest.sid = stand_by.sid
-        self._by_sid[ingest.sid] = ingest
+        ingest.listens(stand_by.sid)
         if not stand_by.store(ingest, replica.stream.leader_epoch, replica.log.log_end_offset):
-            del self._by_sid[ingest.sid]
+            ingest.listens_no_more()
             replica.counters.gap_suspected()
             return False
         replica.counters.handed_over(stand_by.gap_us)
         return True
 
-    def _wants(self, ingest: StreamIngest) -> bool:
-        """Whether to listen. A member of a queue group that cannot store leaves the messages to the
-        other members."""
-        stream = ingest.replica.stream
-        if stream.id in self._handing_over or stream.is_silent:
-            return False
-        if not stream.group:
-            return True
-        if stream.readonly:
+    def _wants(self, ingest: StreamIngest, *, whether_silenced: bool = True) -> bool:
+        if self._is_over or (whether_silenced and self._silenced):
             return False
         replica = ingest.replica
-        leadership = replica.leadership
-        can_commit = leadership is not None and leadership.can_commit
-        reason = self._replicas.full_reason or why_no_appends(stream.config, replica.log)
-        return can_commit and not reason
+        stream, leadership = replica.stream, replica.leadership
+        # Only members of groups ask, because looking at each disk and log takes its time.
+        can_store = not stream.group or (
+            leadership is not None
+            and leadership.can_commit
+            and not (self._replicas.full_reason or why_no_appends(stream.config, replica.log))
+        )
+        return wants_to_listen(stream, is_handed_over=ingest.is_handed_over, can_store=can_store)
 
-    def _keep_membership(self, ingest: StreamIngest) -> None:
-        """Leave the queue group, or join it again."""
-        wanted = not self._silenced and self._wants(ingest)
-        if wanted == (self._by_sid.get(ingest.sid) is ingest):
-            return
+    def _settle(self, ingest: StreamIngest) -> bool:
+        """Listen to the stream, or stop, as is wanted now. Returns whether that has changed."""
+        wanted = self._wants(ingest)
+        if wanted == ingest.is_listening:
+            return False
         if wanted:
             self._subscribe(ingest)
         else:
             self._unsubscribe(ingest)
-        event = "group_joined_again" if wanted else "group_left"
-        logger.info(event, stream=ingest.replica.stream.full_name)
+        return True
+
+    def _keep_membership(self, ingest: StreamIngest) -> None:
+        """Leave the queue group, or join it again."""
+        if self._settle(ingest):
+            event = "group_joined_again" if ingest.is_listening else "group_left"
+            logger.info(event, stream=ingest.replica.stream.full_name)
 
     def _subscribe(self, ingest: StreamIngest) -> None:
         stream = ingest.replica.stream
-        ingest.sid = self._connection.subscribe(
-            stream.subject, stream.group, ingest.deliver, self._refused, stream.ingest_prefix
+        refused = partial(self._refused, ingest)
+        sid = self._connection.subscribe(
+            stream.subject, stream.group, ingest.deliver, refused, stream.ingest_prefix
         )
-        self._by_sid[ingest.sid] = ingest
+        ingest.listens(sid)
+
+    def _refused(self, ingest: StreamIngest, sid: int, error: PermissionDeniedError | None) -> None:
+        """Note that NATS refuses the subscription: the stream receives nothing until NATS accepts
+        it. None: NATS does, or the connection that it refused is gone."""
+        ingest.refused(sid, error)
+        if error is not None and ingest.refusal is error:
+            stream = ingest.replica.stream.full_name
+            logger.error("subscription_refused", stream=stream, reason=error.message)
 
     def _unsubscribe(self, ingest: StreamIngest) -> None:
-        if self._by_sid.pop(ingest.sid, None) is not None:
+        if ingest.is_listening:
+            ingest.listens_no_more()
             self._connection.unsubscribe(ingest.sid)
 
-    def _refused(self, sid: int, error: PermissionDeniedError) -> None:
-        """Note that NATS refuses the subscription: the stream receives nothing until that is
-        corrected."""
-        ingest = self._by_sid.get(sid)
-        if ingest is not None:
-            ingest.refusal = error
-            logger.error(
-                "subscription_refused",
-                stream=ingest.replica.stream.full_name,
-                reason=error.message,
-            )
+    def led_elsewhere(self, replica: Replica) -> None:
+        """End a stand-by that will not lead: in a queue group it would take messages from the new
+        leader, and store none of them."""
+        stand_by = self._standing_by.get(replica.stream.id)
+        if stand_by is not None and replica.stream.leader_epoch > stand_by.leader_epoch:
+            self._end_stand_by(replica.stream.id)
 
     def stopped_leading(self, replica: Replica) -> None:
-        self._handing_over.discard(replica.stream.id)
-        self._members.pop(replica.stream.id, None)
         ingest = self._streams.pop(replica.stream.id, None)
         if ingest is not None:
-            self._by_sid.pop(ingest.sid, None)
             # **safety** Also a subscription that is being drained: another node leads now, and may
             # have received what is still on the way here.
             self._connection.unsubscribe(ingest.sid)
@@ -188,12 +197,12 @@ class Ingest(ReplicaListener):
         ingest = self._streams.get(replica.stream.id)
         if ingest is None or self._silenced:
             return
-        is_listening = self._by_sid.get(ingest.sid) is ingest
-        if self._wants(ingest) and not is_listening:
+        wanted = self._wants(ingest)
+        if wanted and not ingest.is_listening:
             self._subscribe(ingest)
             replica.counters.gap_suspected()  # Nobody listened meanwhile.
-        elif is_listening and not self._wants(ingest):
-            del self._by_sid[ingest.sid]
+        elif ingest.is_listening and not wanted:
+            ingest.listens_no_more()
             drain = run_in_background(self._drain(ingest, ingest.sid), "draining a paused stream")
             self._drains.add(drain)
             drain.add_done_callback(self._drains.discard)
@@ -225,6 +234,12 @@ class Ingest(ReplicaListener):
         """Whether a stream would receive messages if this node led it now."""
         return self.is_responsive and self._lease_held()
 
+    @property
+    def hears_nothing(self) -> bool:
+        """Whether NATS refuses every subscription of this node."""
+        listening = [each for each in self._streams.values() if each.is_listening]
+        return bool(listening) and all(each.refusal is not None for each in listening)
+
     def pending(self, stream_id: int) -> int:
         """How many batches have acknowledgements that wait for the commit."""
         ingest = self._streams.get(stream_id)
@@ -239,9 +254,10 @@ class Ingest(ReplicaListener):
         ingest = self._streams.get(stream_id)
         if ingest is None:
             raise NotLeaderError("this node does not lead the stream any more")
-        self._handing_over.add(stream_id)
-        if self._by_sid.pop(ingest.sid, None) is None:
+        ingest.is_handed_over = True
+        if not ingest.is_listening:
             return
+        ingest.listens_no_more()
         if self.is_responsive:
             await self._connection.drain_subscriptions([ingest.sid], PAUSE_SECONDS)
         else:
@@ -249,9 +265,11 @@ class Ingest(ReplicaListener):
 
     def resume(self, stream_id: int) -> None:
         """Undo `pause`."""
-        self._handing_over.discard(stream_id)
         ingest = self._streams.get(stream_id)
-        if ingest is not None and not self._silenced and self._wants(ingest):
+        if ingest is None:
+            return
+        ingest.is_handed_over = False
+        if self._wants(ingest):
             self._unsubscribe(ingest)  # If `pause` has not begun.
             self._subscribe(ingest)
             ingest.replica.counters.gap_suspected()  # Nobody listened meanwhile.
@@ -314,7 +332,8 @@ class Ingest(ReplicaListener):
         """
         if self._lease_held():
             return True
-        self._by_sid.clear()
+        for ingest in self._streams.values():
+            ingest.listens_no_more()
         self._silence()
         return False
 
@@ -328,17 +347,18 @@ class Ingest(ReplicaListener):
                 self._unsubscribe(ingest)
             self._silence()
         elif self._silenced or self._withheld:
-            resubscribe = self._silenced
             self._silenced = self._withheld = False
             logger.info("ingest_resumed", streams=len(self._streams))
             for ingest in self._streams.values():
-                # A stream that has just taken over its stand-by is subscribed already.
-                if resubscribe and ingest.sid not in self._by_sid and self._wants(ingest):
-                    self._subscribe(ingest)
+                self._settle(ingest)
                 ingest.committed()
         else:
-            for ingest in self._members.values():
-                self._keep_membership(ingest)
+            for ingest in self._streams.values():
+                if ingest.replica.stream.group:
+                    self._keep_membership(ingest)
+            for stream_id in list(self._standing_by):
+                if self._replicas.get(StreamId(stream_id)) is None:
+                    self._end_stand_by(stream_id)
 
     def _silence(self) -> None:
         for stream_id in list(self._standing_by):
@@ -378,8 +398,6 @@ class Ingest(ReplicaListener):
         """Note that the NATS connection was lost. Messages published meanwhile without an ack are
         lost."""
         self._suspect_gaps()
-        for ingest in self._streams.values():
-            ingest.refusal = None  # The next connection's subscriptions are checked again.
 
     def _suspect_gaps(self) -> None:
         """Count a gap for every stream: nobody listens to them."""
@@ -390,12 +408,17 @@ class Ingest(ReplicaListener):
     async def confirm(self, stream_id: int) -> None:
         """Return once the NATS server has confirmed the stream's subscription.
 
-        If the subscription ends or is made again meanwhile, NATS is asked again. Raises
-        UnavailableError when it does not answer, PermissionDeniedError when it refuses,
-        NotLeaderError when this node does not lead the stream (any more).
+        If the subscription ends or is made again meanwhile, NATS is asked again; also if it was
+        refused earlier, because the reason may be gone. Raises UnavailableError when NATS does not
+        answer, PermissionDeniedError when it refuses, NotLeaderError when this node does not lead
+        the stream (any more).
         """
         deadline = asyncio.get_running_loop().time() + CONFIRM_SECONDS
         confirmed: tuple[StreamIngest, int] | None = None
+        first = self._streams.get(stream_id)
+        if first is not None and first.refusal is not None:
+            self._unsubscribe(first)
+            self._settle(first)
         while True:
             ingest = self._streams.get(stream_id)
             if ingest is None:
@@ -406,12 +429,12 @@ class Ingest(ReplicaListener):
                 raise UnavailableError(
                     "the stream exists, but its leader does not listen now; try again"
                 )
-            if self._by_sid.get(ingest.sid) is not ingest:
+            if not ingest.is_listening:
                 await asyncio.sleep(_POLL_SECONDS)  # The session may lapse and return.
                 continue
             asked = (ingest, ingest.sid)
             await self._flush()
-            confirmed = asked if self._by_sid.get(asked[1]) is ingest else None
+            confirmed = asked if ingest.is_listening and ingest.sid == asked[1] else None
         if ingest.refusal is not None:
             raise PermissionDeniedError(
                 f"the stream exists, but NATS does not let this server subscribe to "
@@ -424,8 +447,8 @@ class Ingest(ReplicaListener):
         stream = ingest.replica.stream
         if stream.is_silent:
             return True
-        is_handed_over = stream.id in self._handing_over
-        return bool(stream.group) and not is_handed_over and not self._wants(ingest)
+        wants = self._wants(ingest, whether_silenced=False)
+        return bool(stream.group) and not ingest.is_handed_over and not wants
 
     async def _flush(self) -> None:
         try:
@@ -442,8 +465,9 @@ class Ingest(ReplicaListener):
             await self._connection.drain_subscriptions()
         except UnavailableError as error:
             logger.warning("subscriptions_not_drained", reason=str(error))
-        self._by_sid.clear()
-        self._members.clear()
+        for ingest in self._streams.values():
+            ingest.listens_no_more()
+        self._is_over = True
         deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
         while any(ingest.pending_count for ingest in self._streams.values()):
             if asyncio.get_running_loop().time() > deadline:
@@ -451,3 +475,13 @@ class Ingest(ReplicaListener):
                 break
             await asyncio.sleep(_POLL_SECONDS)
         await self._connection.close()
+
+
+def wants_to_listen(stream: StreamMetadata, *, is_handed_over: bool, can_store: bool) -> bool:
+    """Whether the leader of a stream, in its session, is to listen to the stream's subject.
+
+    A member of a queue group that cannot store leaves the messages to the other members. Any other
+    leader that cannot store listens, and tells publishers so."""
+    if is_handed_over or stream.is_silent:
+        return False
+    return not stream.group or (can_store and not stream.readonly)

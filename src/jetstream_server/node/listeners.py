@@ -162,7 +162,7 @@ async def _start_http(server: Server, metrics: MetricsPage, stack: AsyncExitStac
         secret=server.config.credential.encode(),
     )
     stack.push_async_callback(gateway.close)
-    pages = Pages(server.not_to_be_relied_on, metrics)
+    pages = Pages(server.not_to_be_relied_on, metrics, server.notes)
     routes = [*pages.routes(), *Api(gateway).routes(), *ConsumersApi(gateway, wall_clock).routes()]
     routes += console.routes()
     hosts = None if node.access.enabled else OwnHosts(own_names(server.config))

@@ -64,8 +64,17 @@ class Server:
 
     def not_to_be_relied_on(self) -> list[str]:
         """Why /readyz says no: the node is not ready, or it serves and has not caught up since its
-        start, so that no other node should be stopped yet."""
-        return self.not_ready() or self.catching_up.reasons()
+        start, or hears no stream, so that no other node should be stopped yet."""
+        reasons = self.not_ready() or self.catching_up.reasons()
+        if not reasons and self.node.ingest.hears_nothing:
+            reasons = ["NATS refuses every subscription of this node"]
+        return reasons
+
+    def notes(self) -> list[str]:
+        """What /readyz says beside. One stream that is not heard is no reason to stop using the
+        node. Strangers may read it, so it names none."""
+        refused = self.connection.subscriptions_refused
+        return [f"NATS refuses subscriptions: {refused}"] if refused else []
 
     def nats_urls(self) -> tuple[str, ...]:
         """The URLs to which clients publish."""

@@ -48,6 +48,7 @@ def snapshot_of(
         nats_disconnects=counters.disconnects,
         nats_reconnects=counters.reconnects,
         nats_writes_refused=counters.writes_refused,
+        nats_subscriptions_refused=connection.subscriptions_refused,
         data_plane_connections=node.data_plane.connection_count,
         waiting_fetches=node.fetches.waiting,
         pending_acks=bounds.pending_acks,

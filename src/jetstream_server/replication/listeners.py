@@ -25,6 +25,9 @@ class ReplicaListener:
     def stopped_leading(self, replica: Replica) -> None:
         """Called when this node stops leading: the stream is deleted, closed, or led elsewhere."""
 
+    def led_elsewhere(self, replica: Replica) -> None:
+        """Called when this node follows: another leader, or another epoch of it."""
+
     def committed(self, replica: Replica) -> None:
         """Called when the high watermark has risen."""
 

@@ -349,6 +349,8 @@ class ReplicaManager:
             self._listeners.leadership.stopped_leading(replica)
         elif change is RoleChange.LEADS:
             self._listeners.leadership.leading(replica)
+        elif change is RoleChange.FOLLOWS:
+            self._listeners.leadership.led_elsewhere(replica)
         elif change is RoleChange.FELL_BELOW_MINIMUM:
             self._listeners.leadership.fell_below_minimum(replica)
 

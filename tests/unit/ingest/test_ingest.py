@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_server.ingest import ingest as ingests
-from jetstream_server.ingest.ingest import Ingest
+from jetstream_server.ingest.ingest import Ingest, wants_to_listen
 from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.replies import AckPolicy
@@ -429,3 +430,88 @@ async def test_who_publishes_to_a_failed_log_tries_again_where_another_replica_w
         answer = bench.nats.written.pop()
         assert f'"err_code":{CODES[error].nats_err_code}'.encode() in answer
         assert b"the disk said no" not in answer
+
+
+@on_loop
+async def test_who_stands_by_leaves_when_another_was_elected(tmp_path: Path) -> None:
+    """In a queue group it would go on taking messages from the new leader, and store none."""
+    bench = Bench(tmp_path)
+    replica = led_next(bench)
+    epoch = replica.stream.leader_epoch
+    await bench.ingest.stand_by(replica.stream, epoch, 0, 0)
+    bench.ingest.led_elsewhere(replica)
+    assert len(bench.nats.listening) == 2, "the epoch of the leader that hands over"
+    replica.stream = dataclasses.replace(replica.stream, leader_epoch=epoch + 1)
+    bench.ingest.led_elsewhere(replica)
+    assert len(bench.nats.listening) == 1
+
+
+@on_loop
+async def test_a_follower_of_a_new_epoch_is_said_to_be_led_elsewhere(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    heard: list[int] = []
+    bench.ingest.led_elsewhere = heard.append  # type: ignore[method-assign, assignment]
+    bench.node.cluster.register(1)
+    bench.node.apply()
+    stream = bench.node.create("moved", "moved.>", replicas=(0, 1))
+    for leader in (0, 1):
+        bench.node.cluster.do(TransferLeader(stream_id=stream.stream.id, leader=leader))
+        bench.node.apply()
+    assert heard[-1:] == [stream]
+
+
+@on_loop
+async def test_a_refused_subscription_is_shown_and_asked_for_again_when_confirmed(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    (sid,) = bench.nats.listening
+
+    def told(error: PermissionDeniedError | None) -> None:
+        (current,) = bench.nats.listening
+        bench.nats.listening[current][1](current, error)
+
+    told(PermissionDeniedError("not allowed"))
+    assert bench.replica.why_unheard == "not allowed"
+    assert bench.ingest.hears_nothing
+    bench.nats.during_flush.append(lambda: told(PermissionDeniedError("still not")))
+    with pytest.raises(PermissionDeniedError, match="still not"):
+        await bench.ingest.confirm(bench.id)
+    await bench.ingest.confirm(bench.id)  # Nothing is said against it now.
+    assert set(bench.nats.listening) == {sid + 2}
+    assert bench.replica.why_unheard == ""
+    told(PermissionDeniedError("of a connection that is lost"))
+    told(None)
+    assert not bench.ingest.hears_nothing
+    told(PermissionDeniedError("again"))
+    bench.ingest.stopped_leading(bench.replica)
+    assert bench.replica.why_unheard == ""
+
+
+@pytest.mark.parametrize(
+    ("group", "fields", "is_handed_over", "can_store", "wanted"),
+    [
+        ("", {}, False, True, True),
+        ("", {}, False, False, True),  # It tells publishers why it stores nothing.
+        ("", {"readonly": True}, False, True, True),
+        ("", {}, True, True, False),
+        ("", {"paused": True}, False, True, False),
+        ("g", {}, False, True, True),
+        ("g", {}, False, False, False),
+        ("g", {"readonly": True}, False, True, False),
+        ("g", {}, True, True, False),
+    ],
+)
+@on_loop
+async def test_what_is_wanted_follows_from_the_state_alone(
+    tmp_path: Path,
+    group: str,
+    fields: dict[str, bool],
+    is_handed_over: bool,
+    can_store: bool,
+    wanted: bool,
+) -> None:
+    known = Bench(tmp_path).replica.stream
+    stream = dataclasses.replace(known, group=group, **fields)  # type: ignore[arg-type]
+    found = wants_to_listen(stream, is_handed_over=is_handed_over, can_store=can_store)
+    assert found == wanted

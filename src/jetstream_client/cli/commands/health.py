@@ -48,6 +48,7 @@ _SAYS = {
     "no_leader": "streams without a leader",
     "leader_silent": "streams whose leader does not answer",
     "log_offline": "streams whose log is offline",
+    "not_listening": "streams that hear no publisher",
     "too_few_in_sync": "streams that refuse publishers that ask for acks",
     "records_damaged": "streams with lost records on a disk",
     "out_of_sync": "streams with nodes out of sync",
@@ -82,6 +83,8 @@ def _of_stream(stream: StreamDescription) -> Iterator[Problem]:
         yield Problem("leader_silent", name, f"stream {name}: {stream.state}")
     elif stream.state.startswith("offline"):
         yield Problem("log_offline", name, f"stream {name} is {stream.state}")
+    elif stream.state.startswith("not listening"):
+        yield Problem("not_listening", name, f"stream {name} is {stream.state}")
     missing = [node for node in stream.replicas if node not in stream.isr]
     nodes = f"node{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
     if len(stream.isr) < stream.min_insync_replicas:

@@ -10,6 +10,8 @@ Invariants.
   `on_disconnect`.
 * There are never two links with subscriptions: messages would be delivered and stored twice. To
   leave a server in lame-duck mode, it opens the next link, unsubscribes here, and subscribes there.
+* A subscription that NATS refuses is asked for again, after pauses that grow, until NATS accepts it
+  or it ends; the owner hears of both.
 * **safety** `before_feed` is called before the bytes of a read are parsed. If it returns False, the
   bytes, the subscriptions, everything not yet sent and the link are dropped.
 * All memory is bounded: writes beyond a limit are refused and counted, not queued.
@@ -22,6 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -37,11 +40,12 @@ from jetstream_server.ingest.nats.server_pool import ServerPool
 from jetstream_server.ingest.nats.subscriptions import (
     OnDelivery,
     OnRefusal,
+    Subscription,
     Subscriptions,
     parse_permissions_violation,
-    sub_lines,
     unsub_lines,
 )
+from jetstream_server.retries import Retries, RetryTimer
 
 logger = structlog.get_logger("jetstream.ingest")
 
@@ -53,6 +57,15 @@ HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes kept while no server is connected: acks that publishers wait for, of some seconds."""
 
 DRAIN_TIMEOUT_S: Final = 2.0
+
+RETRY_S_FIRST: Final = 1.0
+RETRY_S_MAX: Final = 30.0
+"""Pauses before a refused subscription is asked for again, the first and the longest. NATS logs
+each refusal, too."""
+
+LINE_TOO_LONG: Final = "maximum control line exceeded"
+LONG_LINE_BYTES: Final = 256
+"""A line below this length is not what a server found too long; its limit is 4 KiB by default."""
 
 HEARD_SECONDS: Final = 1.0
 """More than twice the interval of a link's PINGs (link.py)."""
@@ -97,7 +110,8 @@ class NatsConnection:
         not a URL."""
         self._before_feed = before_feed
         self._on_disconnect = on_disconnect
-        self._pool = ServerPool(servers, random or Random())
+        random = random or Random()
+        self._pool = ServerPool(servers, random)
         self._reconnector = Reconnector(
             self._pool,
             options or LinkOptions(),
@@ -107,6 +121,9 @@ class NatsConnection:
             ReconnectorEvents(self._adopt, self._release, self._lost),
         )
         self._subscriptions = Subscriptions()
+        self._retries: Retries[int] = Retries(RETRY_S_MAX, random)  # of sids
+        self._retry_timer: RetryTimer[int] | None = None
+        self._line_bytes_max: dict[str, int] = {}  # by the server's id, where it is known
         self._link: NatsLink | None = None
         self._listening = asyncio.Event()  # connected, with every subscription confirmed
         self._held: list[bytes] = []
@@ -139,6 +156,8 @@ class NatsConnection:
         """Send what was written, then close the connection for good. Idempotent."""
         self._listening.clear()
         self._link = None
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
         await self._reconnector.close()
 
     # Receiving.
@@ -161,13 +180,13 @@ class NatsConnection:
             subject, queue_group, on_delivery, on_refusal, prefix
         )
         if self._link is not None:
-            subscription.ping_number = self._link.pings_sent
-            self._link.write(subscription.sub_line())
+            self._ask(self._link, [subscription])
         return subscription.sid
 
     def unsubscribe(self, sid: int) -> None:
         """Deliver nothing more for `sid`, not even messages in flight."""
         subscription = self._subscriptions.remove(sid)
+        self._retries.forget(sid)
         if subscription is not None and not subscription.draining and self._link is not None:
             self._link.write(subscription.unsub_line())
 
@@ -190,6 +209,7 @@ class NatsConnection:
         finally:
             for each in draining:
                 self._subscriptions.remove(each.sid)
+                self._retries.forget(each.sid)
 
     # Sending.
 
@@ -234,6 +254,92 @@ class NatsConnection:
         """Bytes written but not taken by the kernel yet."""
         return self._held_bytes + (0 if self._link is None else self._link.write_buffer_size)
 
+    # Asking for subscriptions.
+
+    def _ask(self, link: NatsLink, wanted: Iterable[Subscription]) -> asyncio.Future[None] | None:
+        """Send SUBs. Returns the PONG that comes after all their answers; None if none was sent.
+
+        A PING follows each of them, because NATS does not always say which one it refuses: it is
+        the one whose PONG comes next."""
+        pong = None
+        for each in wanted:
+            if each.longest_line > self._line_bytes_max.get(_server_id(link), each.longest_line):
+                # Later: its owner does not know the sid yet.
+                asyncio.get_running_loop().call_soon(self._leave_out, each)
+                continue
+            each.ping_number, each.is_asked = link.pings_sent, True
+            link.write(each.sub_line())
+            pong = link.ping()
+            pong.add_done_callback(partial(self._answered, link, each, each.ping_number))
+        return pong
+
+    def _answered(
+        self, link: NatsLink, each: Subscription, number: int, pong: asyncio.Future[None]
+    ) -> None:
+        """Note that NATS has accepted the subscription, unless it has refused it meanwhile."""
+        is_over = pong.cancelled() or pong.exception() is not None or self._link is not link
+        if is_over or not each.is_asked or each.ping_number != number:
+            return
+        self._retries.forget(each.sid)
+        if each.refusal is not None:
+            logger.info("nats_subscription_accepted", subject=each.subject, sid=each.sid)
+            self._withdraw(each)
+
+    def _leave_out(self, each: Subscription) -> None:
+        if self._subscriptions.get(each.sid) is each:
+            self._refuse(each, LINE_TOO_LONG, again=False)
+
+    def _refuse(self, each: Subscription, text: str, *, again: bool) -> None:
+        """Note a refusal. Only a new one is told: it is repeated at each retry.
+
+        again: ask for it again later. A line that is too long would end the connection again: only
+        another server is asked, or the same one after its restart."""
+        each.is_asked = False
+        if again:
+            if self._retry_timer is None:
+                loop = asyncio.get_running_loop()
+                self._retry_timer = RetryTimer(loop, self._retries, self._retry)
+            self._retry_timer.refused(each.sid, RETRY_S_FIRST)
+        error = PermissionDeniedError(f"NATS refuses: {text}")
+        if each.refusal is not None and each.refusal.message == error.message:
+            return
+        each.refusal = error
+        self._counts["subscriptions_refused"] += 1
+        logger.error("nats_subscription_refused", subject=each.subject, sid=each.sid, error=text)
+        if each.on_refusal is not None:
+            each.on_refusal(each.sid, error)
+
+    def _withdraw(self, each: Subscription) -> None:
+        """Tell the owner that the refusal does not hold any more."""
+        each.refusal = None
+        if each.on_refusal is not None:
+            each.on_refusal(each.sid, None)
+
+    def _retry(self, sids: list[int]) -> None:
+        if self._link is not None:
+            found = [self._subscriptions.get(sid) for sid in sids]
+            self._ask(self._link, [each for each in found if each and not each.draining])
+
+    def _forget_answers(self) -> None:
+        """The link is gone, and what its server has answered counts no more."""
+        self._retries.clear()
+        for each in self._subscriptions.all():
+            each.is_asked = False
+            if each.refusal is not None:
+                self._withdraw(each)
+
+    def _line_is_too_long(self, link: NatsLink) -> None:
+        """The server ends the connection because of a line: the longest that it has not answered.
+        Without it the other streams are heard again."""
+        asked = [
+            each
+            for each in self._subscriptions.all()
+            if each.is_asked and each.ping_number >= link.pongs_received
+        ]
+        longest = max(asked, key=lambda each: each.longest_line, default=None)
+        if longest is not None and longest.longest_line >= LONG_LINE_BYTES:
+            self._line_bytes_max[_server_id(link)] = longest.longest_line - 1
+
     # State.
 
     @property
@@ -246,6 +352,11 @@ class NatsConnection:
         make it answer. TCP alone would notice a cut network much later."""
         link = self._link
         return self._listening.is_set() and link is not None and link.heard_within(HEARD_SECONDS)
+
+    @property
+    def subscriptions_refused(self) -> int:
+        """How many subscriptions NATS refuses now."""
+        return sum(each.refusal is not None for each in self._subscriptions.all())
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -266,13 +377,13 @@ class NatsConnection:
     async def _adopt(self, link: NatsLink) -> None:
         """Subscribe everything on the new link. Reports it once the server has confirmed."""
         self._link = link
-        self._subscribe_all(link)
+        pong = self._ask(link, self._subscriptions.active())
         for data in self._held:
             link.write(data)
         self._held.clear()
         self._held_bytes = 0
         try:
-            await link.ping()
+            await (pong or link.ping())
         except JetstreamError:
             return  # The link was lost again; the caller notices too.
         self._listening.set()
@@ -298,12 +409,6 @@ class NatsConnection:
         self._counts["gap_ms"] += gap_ms
         return gap_ms
 
-    def _subscribe_all(self, link: NatsLink) -> None:
-        active = self._subscriptions.active()
-        for each in active:
-            each.ping_number = link.pings_sent
-        link.write(sub_lines(active))
-
     async def _release(self, link: NatsLink) -> None:
         """Receive messages in flight, then stop writing to this link."""
         link.write(unsub_lines(self._subscriptions.active()))
@@ -313,11 +418,13 @@ class NatsConnection:
         except (TimeoutError, JetstreamError) as error:
             logger.warning("nats_left_undrained", server=link.address.url, reason=str(error))
         self._link = None
+        self._forget_answers()
 
     def _lost(self, link: NatsLink) -> None:
         """Begin a gap. If the link was lost before its subscriptions were confirmed, the earlier
         gap continues."""
         self._link = None
+        self._forget_answers()
         if not self._listening.is_set():
             return
         self._listening.clear()
@@ -343,6 +450,7 @@ class NatsConnection:
         if self._before_feed is None or not self._subscriptions or self._before_feed():
             return True
         self._subscriptions.clear()
+        self._retries.clear()
         self._held.clear()
         self._held_bytes = 0
         return False
@@ -370,17 +478,15 @@ class NatsConnection:
         complaint = parse_permissions_violation(text)
         if complaint is None:
             logger.error("nats_error", server=link.address.url, error=text)
+            if text.lower().startswith(LINE_TOO_LONG):
+                self._line_is_too_long(link)
             return False
         if not complaint.subscription:
             self._publish_refused(link, text)
             return True
         for each in self._subscriptions.concerned_by(complaint, link.pongs_received):
-            self._counts["subscriptions_refused"] += 1
-            logger.error(
-                "nats_subscription_refused", subject=each.subject, sid=each.sid, error=text
-            )
-            if each.on_refusal is not None:
-                each.on_refusal(each.sid, PermissionDeniedError(f"NATS refuses: {text}"))
+            if each.is_asked and not each.draining:
+                self._refuse(each, text, again=True)
         return True
 
     def _publish_refused(self, link: NatsLink, text: str) -> None:
@@ -394,3 +500,8 @@ class NatsConnection:
             logger.warning(
                 "nats_publish_refused", server=link.address.url, error=text, refused=total
             )
+
+
+def _server_id(link: NatsLink) -> str:
+    """Which run of which server: a restarted one may have other limits."""
+    return str(link.info.get("server_id", link.address.url))

@@ -11,9 +11,9 @@ from jetstream_protocol.errors import PermissionDeniedError
 from jetstream_server.ingest.nats.delivery import Delivery
 
 OnDelivery = Callable[[Delivery], None]
-OnRefusal = Callable[[int, PermissionDeniedError], None]
-"""Called with the sid when the NATS server refuses a subscription. This may happen again after each
-reconnection, or end with one."""
+OnRefusal = Callable[[int, PermissionDeniedError | None], None]
+"""Called with the sid when the NATS server refuses a subscription, and with None when that is over:
+NATS has accepted it after all, or the connection that refused it is gone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +24,8 @@ class Subscription:
     the queue group, under the sid after `sid`. Both begin and end together.
 
     ping_number: how many PINGs its link had sent before its SUB; a later PONG confirms it.
+    is_asked: its SUB was sent on the present link, and has not been refused since.
+    refusal: why NATS refuses it; None: it does not, as far as is known.
     """
 
     sid: int
@@ -34,6 +36,13 @@ class Subscription:
     prefix: str = ""
     draining: bool = False
     ping_number: int = 0
+    is_asked: bool = False
+    refusal: PermissionDeniedError | None = None
+
+    @property
+    def longest_line(self) -> int:
+        """Length of the longest line that its server has to read, in bytes."""
+        return max(map(len, self.sub_line().split(b"\r\n")))
 
     def sub_line(self) -> bytes:
         group = f" {self.queue_group}" if self.queue_group else ""
@@ -111,7 +120,7 @@ class Subscriptions:
         return [
             each
             for each in self._by_sid.values()
-            if complaint.concerns(each, confirmed=each.ping_number < pongs_received)
+            if complaint.concerns(each, is_next=each.ping_number == pongs_received)
         ]
 
 
@@ -120,7 +129,8 @@ _VIOLATION: Final = re.compile(
     rf"permissions violation for (subscription to|publish to) {_QUOTED}(?: using queue {_QUOTED})?",
     re.IGNORECASE,
 )
-_LIMIT: Final = "maximum subscriptions exceeded"
+_UNNAMED: Final = ("maximum subscriptions exceeded", "invalid subject")
+"""NATS does not say which subscription it refuses: it is the one that it answers next."""
 
 
 class PermissionsViolation(NamedTuple):
@@ -133,11 +143,12 @@ class PermissionsViolation(NamedTuple):
     subject: str | None
     queue_group: str | None
 
-    def concerns(self, each: Subscription, *, confirmed: bool) -> bool:
+    def concerns(self, each: Subscription, *, is_next: bool) -> bool:
+        """is_next: whether the next PONG is the one after its SUB."""
         if not self.subscription:
             return False
         if self.subject is None:
-            return not confirmed
+            return is_next
         if each.prefix and self.subject == each.prefix + each.subject:
             return not self.queue_group
         return each.subject == self.subject and self.queue_group in (None, each.queue_group)
@@ -145,7 +156,7 @@ class PermissionsViolation(NamedTuple):
 
 def parse_permissions_violation(text: str) -> PermissionsViolation | None:
     """Parse an -ERR; None if it is of another kind."""
-    if text.lower().startswith(_LIMIT):
+    if text.lower().startswith(_UNNAMED):
         return PermissionsViolation(True, None, None)
     match = _VIOLATION.match(text)
     if match is None:

@@ -64,11 +64,11 @@ class StandBy:
         if self._kept is not None:
             self._kept.append(_copied(delivery))
 
-    def refused(self, _: int, error: PermissionDeniedError) -> None:
+    def refused(self, sid: int, error: PermissionDeniedError | None) -> None:
         if self._ingest is None:
             self.refusal = error
         else:
-            self._ingest.refusal = error
+            self._ingest.refused(sid, error)
 
     def store(self, ingest: StreamIngest, leader_epoch: int, log_end_offset: int) -> bool:
         """Begin the leadership: store the kept messages and those that arrive from now on. Returns

@@ -57,7 +57,16 @@ may spend on one read. Further batches are refused, and their publishers send th
 class StreamIngest:
     """The ingest of one leadership of one stream."""
 
-    __slots__ = ("_answers", "_replicas", "_spans", "refusal", "replica", "sid")
+    __slots__ = (
+        "_answers",
+        "_replicas",
+        "_spans",
+        "is_handed_over",
+        "is_listening",
+        "refusal",
+        "replica",
+        "sid",
+    )
 
     def __init__(
         self,
@@ -75,6 +84,11 @@ class StreamIngest:
         )
         self.replica = replica
         self.sid = 0
+        """Of the last subscription, which may be drained."""
+        self.is_listening = False
+        """Whether there is a subscription that is to last."""
+        self.is_handed_over = False
+        """Whether the stream is about to be handed over."""
         self.refusal: PermissionDeniedError | None = None
         """Why NATS refuses the subscription; None: it does not."""
         self._replicas = replicas
@@ -96,6 +110,25 @@ class StreamIngest:
         if acks != "reply":
             delivery.replies = [b""] * len(delivery)
         self._deliver_records(delivery, NOTHING_OPENED)
+
+    def listens(self, sid: int) -> None:
+        """Note that there is a new subscription, of which NATS has said nothing yet."""
+        self.sid, self.is_listening = sid, True
+        self._note_refusal(None)
+
+    def listens_no_more(self) -> None:
+        """Note that the subscription is over, or will be once it is drained."""
+        self.is_listening = False
+        self._note_refusal(None)
+
+    def refused(self, sid: int, error: PermissionDeniedError | None) -> None:
+        """Note why NATS refuses the subscription; None: it does not any more."""
+        if sid == self.sid and self.is_listening:
+            self._note_refusal(error)
+
+    def _note_refusal(self, error: PermissionDeniedError | None) -> None:
+        self.refusal = error
+        self.replica.why_unheard = "" if error is None else error.message
 
     # Records.
 
@@ -358,6 +391,7 @@ class StreamIngest:
     def drop(self) -> None:
         """Drop the waiting batches without an answer, because the leadership ended."""
         self._answers.drop()
+        self.listens_no_more()
         if self._spans is not None:
             self._spans.dropped()
 

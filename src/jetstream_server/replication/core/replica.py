@@ -73,7 +73,7 @@ class Replica:
         "_flush_target", "_lag_max_us", "_rebuild", "_recorded_failure", "_waiters", "closed",
         "closeness", "counters", "failures", "following", "high_watermark", "incarnation",
         "is_deleted", "leader_log_start_offset", "leadership", "log", "node_id", "on_commit",
-        "on_unreadable", "stream", "unreadable_reason",
+        "on_unreadable", "stream", "unreadable_reason", "why_unheard",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +97,8 @@ class Replica:
         self.leadership: LeaderState | None = None
         self.following: FollowerState | None = None
         self.counters = Counters()
+        self.why_unheard = ""
+        """Why NATS refuses the subscription of this leader; "": it does not."""
         self.closeness = Closeness(lag_max_us)
         self.closed = self.is_deleted = False
         self.high_watermark = log.log_start_offset

@@ -40,7 +40,7 @@ from jetstream_server.replication.core.wire import (
     answer_from_proto,
     position_to_proto,
 )
-from jetstream_server.retries import Retries
+from jetstream_server.retries import Retries, RetryTimer
 
 RETRY_SECONDS = 0.1
 """Pause after a first refusal or a lost connection: metadata arrives, or a process starts, in about
@@ -94,9 +94,9 @@ class Fetcher:
         self._dropped: list[int] = []
         self._refused: dict[int, str] = {}  # the last refusal for a stream, and its cause
         self._retries: Retries[int] = Retries(RETRY_SECONDS_MAX)
-        self._retry_timer: asyncio.TimerHandle | None = None
         self._complaints = LogThrottle(lambda: monotonic_clock() / 1e6)
         self._loop = asyncio.get_running_loop()
+        self._retry_timer = RetryTimer(self._loop, self._retries, self._retry)
         self._send_due = False
         self._taking = False
         self._sending: asyncio.Task[None] | None = None
@@ -147,8 +147,7 @@ class Fetcher:
             self.touch(stream_id)
 
     async def close(self) -> None:
-        if self._retry_timer is not None:
-            self._retry_timer.cancel()
+        self._retry_timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -322,24 +321,11 @@ class Fetcher:
         self._retry_later(replica.stream.id, FULL_RETRY_SECONDS)
 
     def _retry_later(self, stream_id: int, seconds: float) -> None:
-        self._retries.refused(stream_id, self._loop.time(), seconds)
-        self._set_retry_timer()
+        self._retry_timer.refused(stream_id, seconds)
 
-    def _set_retry_timer(self) -> None:
-        due = self._retries.next_due
-        if due is None:
-            return
-        if self._retry_timer is not None:
-            if self._retry_timer.when() <= due:
-                return
-            self._retry_timer.cancel()
-        self._retry_timer = self._loop.call_at(due, self._retry)
-
-    def _retry(self) -> None:
-        self._retry_timer = None
-        for stream_id in self._retries.due(self._loop.time()):
+    def _retry(self, stream_ids: list[int]) -> None:
+        for stream_id in stream_ids:
             self.request_again(stream_id)
-        self._set_retry_timer()
 
     async def _watch(self) -> None:
         """Report a silent leader, with or without a connection, and close the connection. Send

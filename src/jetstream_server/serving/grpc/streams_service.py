@@ -305,7 +305,7 @@ def _description(replica: Replica, replicas: ReplicaManager) -> pb.StreamDescrip
         flushed_offset=log.flushed_offset,
         size_bytes=log.size_bytes,
         segments=log.segment_count,
-        state=f"offline: {offline}" if offline else "online",
+        state=_state(replica, offline),
         records_appended=counters.records_appended,
         acks_sent=counters.acks_sent,
         nacks_sent=counters.nacks_sent,
@@ -320,6 +320,12 @@ def _description(replica: Replica, replicas: ReplicaManager) -> pb.StreamDescrip
         key_id=active_key_id(replica.stream.config, log),
         end_unknown=replica.leadership is not None and not replica.leadership.knows_end,
     )
+
+
+def _state(replica: Replica, offline: str) -> str:
+    if offline:
+        return f"offline: {offline}"
+    return f"not listening: {replica.why_unheard}" if replica.why_unheard else "online"
 
 
 def _compaction(replica: Replica) -> pb.Compaction:

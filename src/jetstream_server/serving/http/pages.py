@@ -20,8 +20,10 @@ PATTERN_LENGTH_MAX = 500
 class Pages:
     """Health, readiness and metrics of one node."""
 
-    def __init__(self, readiness: Readiness, metrics: MetricsPage) -> None:
+    def __init__(self, readiness: Readiness, metrics: MetricsPage, notes: Readiness = list) -> None:
+        """notes: what /readyz says beside; they do not make the node unready."""
         self._readiness = readiness
+        self._notes = notes
         self._metrics = metrics
 
     def routes(self) -> list[Route]:
@@ -36,9 +38,10 @@ class Pages:
 
     async def _readyz(self, request: web.Request) -> web.Response:
         reasons = self._readiness()
-        if reasons:
-            return web.Response(status=503, text="".join(f"{reason}\n" for reason in reasons))
-        return web.Response(text="ready\n")
+        said = [*(reasons or ["ready"]), *self._notes()]
+        return web.Response(
+            status=503 if reasons else 200, text="".join(f"{line}\n" for line in said)
+        )
 
     async def _metrics_text(self, request: web.Request) -> web.Response:
         pattern = request.query.get("streams", "")

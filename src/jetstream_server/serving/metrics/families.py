@@ -70,6 +70,11 @@ _GAUGES = (
     _Number("data_plane_connections", "Open connections", lambda s: s.data_plane_connections),
     _Number("nats_connected", "Whether NATS is connected", lambda s: s.nats_connected),
     _Number(
+        "nats_subscriptions_refused",
+        "Subscriptions that NATS refuses now",
+        lambda s: s.nats_subscriptions_refused,
+    ),
+    _Number(
         "controller",
         "Whether this node is the controller",
         lambda s: s.raft.controller_epoch is not None,

@@ -34,6 +34,7 @@ class Snapshot:
     nats_disconnects: int = 0
     nats_reconnects: int = 0
     nats_writes_refused: int = 0
+    nats_subscriptions_refused: int = 0
     data_plane_connections: int = 0
     waiting_fetches: int = 0
     pending_acks: int = 0
