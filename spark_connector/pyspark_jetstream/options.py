@@ -24,6 +24,7 @@ from pyspark_jetstream.positions import (
     parse_timestamp,
     parse_timestamps,
 )
+from pyspark_jetstream.transactions import Transaction
 
 _T = TypeVar("_T")
 
@@ -129,13 +130,13 @@ class ReadOptions:
 class WriteOptions:
     """subject: of rows without a column `subject`; "" if none was given.
 
-    transaction: names the write, so that a second write of that name stores nothing twice; "": the
-    write cannot be recognised later.
+    transaction: names the write, so that a second write of that name stores nothing twice; None:
+    the write cannot be recognised later.
     """
 
     config: ClientConfig
     subject: str
-    transaction: str = ""
+    transaction: Transaction | None = None
 
     @property
     def servers(self) -> str:
@@ -298,7 +299,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     subject = given.text("subject")
     if subject:
         check_subject("option subject", subject)
-    return WriteOptions(given.config(_nats_options(given)), subject, _transaction(given))
+    return WriteOptions(given.config(_nats_options(given)), subject, _transaction(given, subject))
 
 
 def _nats_options(given: _Given) -> NatsOptions | None:
@@ -315,18 +316,18 @@ def _nats_options(given: _Given) -> NatsOptions | None:
     )
 
 
-def _transaction(given: _Given) -> str:
+def _transaction(given: _Given, subject: str) -> Transaction | None:
     """The name of the write, as in Delta: an application, and a number that grows with each
     write."""
     application, version = given.text("txnAppId"), given.text("txnVersion")
     if not application and not version:
-        return ""
+        return None
     if not application or not version.isdecimal():
         raise OptionError(
             "txnAppId and txnVersion belong together: a name, the same for every run of the "
             "program, and a number, another one for each write, such as foreachBatch's batch id"
         )
-    return f"transaction {application}/{int(version)}"
+    return Transaction(application, int(version), subject)
 
 
 def check_subject(what: str, subject: str) -> None:

@@ -38,6 +38,7 @@ from jetstream_client.publishing.record_accumulator import RECORD_BYTES, too_lar
 from pyspark_jetstream.clients import client_for
 from pyspark_jetstream.options import WriteOptions
 from pyspark_jetstream.rows import Rows, by_subject
+from pyspark_jetstream.transactions import Reached
 from pyspark_jetstream.windows import windows
 
 if TYPE_CHECKING:
@@ -183,9 +184,13 @@ class _Sent:
 class _Outgoing:
     """The batches of a task: those being put together, and those in flight."""
 
-    def __init__(self, client: Client, timeout: float, identity: Identity) -> None:
+    def __init__(
+        self, client: Client, timeout: float, identity: Identity, reached: Reached | None = None
+    ) -> None:
+        """reached: notes the streams, in a transaction."""
         self.rows = 0
         self.duplicates = 0
+        self._reached = reached or Reached()
         self._client = client
         self._timeout = timeout
         self._identity = identity
@@ -196,13 +201,16 @@ class _Outgoing:
     def publish(self, window: Sequence[Rows]) -> None:
         """Publish the rows of a window, or keep them until there are more."""
         for rows in window:
+            self.rows += len(rows)
+            if self._reached.has_all(rows.subject):
+                self.duplicates += len(rows)
+                continue
             place = 0
             while place < len(rows):
                 five = self._five(rows.subject)
                 place = five.add(rows, place)
                 if place < len(rows):
                     self._send(five)
-            self.rows += len(rows)
         if sum(five.size for five in self._waiting.values()) > WAITING_BYTES:
             self._make_room()
 
@@ -275,10 +283,15 @@ class _Outgoing:
 
 
 def publish(
-    options: WriteOptions, batches: Iterator[pa.RecordBatch], identity: Identity
+    options: WriteOptions,
+    batches: Iterator[pa.RecordBatch],
+    identity: Identity,
+    reached: Reached | None = None,
 ) -> tuple[int, int]:
-    """Publish. Returns how many rows were published, and how many of them were stored before."""
-    outgoing = _Outgoing(client_for(options.config), options.config.timeout, identity)
+    """Publish. Returns how many rows were published, and how many of them were stored before.
+    reached: notes the streams, in a transaction."""
+    client = client_for(options.config)
+    outgoing = _Outgoing(client, options.config.timeout, identity, reached)
     try:
         for window in windows(batches):
             outgoing.publish(by_subject(window, options.subject))

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,13 +24,14 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from jetstream_client import AsyncClient
+from jetstream_client import AsyncClient, Stream
 from jetstream_protocol.subjects import example_pattern, matches
 from pyspark_jetstream.ending import whole
 from pyspark_jetstream.errors import OptionError, explained, log
 from pyspark_jetstream.options import WriteOptions
 from pyspark_jetstream.publish import Identity, publish
 from pyspark_jetstream.rows import check_columns
+from pyspark_jetstream.transactions import Reached, Target, begin, complete
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -51,11 +53,13 @@ ROWS = 10_000
 
 
 class Published(WriterCommitMessage):
-    """What a task has published. duplicates: how many of the rows were stored before."""
+    """What a task has published. duplicates: how many of the rows were stored before. targets: the
+    ids of the streams that have them, in a transaction."""
 
-    def __init__(self, rows: int, duplicates: int) -> None:
+    def __init__(self, rows: int, duplicates: int, targets: frozenset[int] = frozenset()) -> None:
         self.rows = rows
         self.duplicates = duplicates
+        self.targets = targets
 
 
 def _counts(messages: Sequence[WriterCommitMessage | None]) -> tuple[int, int]:
@@ -69,9 +73,14 @@ class _Writer:
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_columns(schema, options.subject)
-        if options.subject and "subject" not in schema.names:
+        if "subject" in schema.names:
+            options = replace(options, subject="")
+            if options.transaction is not None:
+                options = replace(options, transaction=replace(options.transaction, subject=""))
+        self.targets: tuple[Target, ...] = ()
+        if options.subject or options.transaction:
             with explained(options.servers):
-                asyncio.run(check_heard(options))
+                self.targets = asyncio.run(begin_write(options))
         self.options = options
         self.schema = schema
 
@@ -81,8 +90,9 @@ class _Writer:
         assert context is not None
         identity = Identity(run, context.partitionId())
         with explained(self.options.servers):
-            rows, duplicates = publish(self.options, whole(batches), identity)
-        return Published(rows, duplicates)
+            reached = Reached(self.targets)
+            rows, duplicates = publish(self.options, whole(batches), identity, reached)
+        return Published(rows, duplicates, frozenset(reached.ids))
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -91,7 +101,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         # Made once, on the driver: all attempts of all tasks have it.
-        self.run = options.transaction or uuid.uuid4().hex
+        self.run = str(options.transaction) if options.transaction else uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         run = self.run if self.options.transaction else micro_batch() or self.run
@@ -99,7 +109,17 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         rows, duplicates = _counts(messages)
-        if duplicates:
+        if self.options.transaction:
+            if duplicates:
+                log.warning(
+                    "%s: %d of its %d rows were stored before, by an earlier write of it",
+                    self.options.transaction,
+                    duplicates,
+                    rows,
+                )
+            with explained(self.options.servers):
+                asyncio.run(self._complete(messages, rows))
+        elif duplicates:
             log.warning(
                 "a write: %d of its %d rows were published before, by an attempt that failed or, "
                 "inside foreachBatch, perhaps by another write with the same rows: if you want "
@@ -107,6 +127,17 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
                 duplicates,
                 rows,
             )
+
+    async def _complete(self, messages: Sequence[WriterCommitMessage | None], rows: int) -> None:
+        assert self.options.transaction is not None
+        reached: set[int] = set()
+        for message in messages:
+            if isinstance(message, Published):
+                reached |= message.targets
+        if reached:
+            targets = [each for each in self.targets if each.id in reached]
+            async with AsyncClient.from_config(self.options.config) as client:
+                await complete(client, self.options.transaction, targets, rows)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         done, _ = _counts(messages)
@@ -168,15 +199,24 @@ def micro_batch() -> str:
     return f"{query}/{batch}" if query and batch else ""
 
 
-async def check_heard(options: WriteOptions) -> None:
-    """Raise OptionError if no stream listens on the subject of all rows."""
+async def begin_write(options: WriteOptions) -> tuple[Target, ...]:
+    """What is known of the transaction in each stream; nothing without a transaction. Raises
+    OptionError if no stream listens on the subject of all rows."""
     async with AsyncClient.from_config(options.config) as client:
         streams = await client.list_streams()
-    if not any(matches(stream.subject, options.subject) for stream in streams):
-        first = options.subject.partition(".")[0]
+        if options.subject:
+            check_heard(streams, options.subject)
+        if options.transaction is None:
+            return ()
+        return await begin(client, options.transaction, streams)
+
+
+def check_heard(streams: Iterable[Stream], subject: str) -> None:
+    if not any(matches(stream.subject, subject) for stream in streams):
+        first = subject.partition(".")[0]
         raise OptionError(
-            f"option subject: no stream listens on {options.subject!r}; create one, for example by "
-            f"`jetstream stream create {first} --subject '{example_pattern(options.subject)}'`"
+            f"option subject: no stream listens on {subject!r}; create one, for example by "
+            f"`jetstream stream create {first} --subject '{example_pattern(subject)}'`"
         )
 
 

@@ -127,14 +127,49 @@ def test_a_batch_write_inside_foreach_batch_is_stored_once_when_the_batch_is_run
 
 
 def test_a_transaction_that_is_written_again_is_stored_once(spark: SparkSession, log: Log) -> None:
-    frame = spark.sql("SELECT CAST(id AS STRING) AS value FROM range(100)").coalesce(1)
-    writer = frame.write.format("jetstream").mode("append")
-    writer = writer.options(servers=log.grpc, subject=f"{log.name}.x", txnAppId="nightly")
-    for version in (1, 1, 2):
-        writer.option("txnVersion", version).save()
-    assert len(log.client.fetch(log.name)) == 200
-    writer.option("txnAppId", "weekly").save()
-    assert len(log.client.fetch(log.name)) == 300
+    """In other partitions and another order, too. A smaller version is no repetition."""
+
+    def write(partitions: int, application: str, version: int, subject: str = "x") -> None:
+        frame = spark.range(0, 100, 1, partitions).selectExpr("CAST(id AS STRING) AS value")
+        writer = frame.write.format("jetstream").mode("append")
+        writer = writer.options(servers=log.grpc, subject=f"{log.name}.{subject}")
+        writer.options(txnAppId=application, txnVersion=version).save()
+
+    def count() -> int:
+        return len(log.client.fetch(log.name))
+
+    for partitions, version in ((1, 2), (1, 2), (3, 2), (1, 4)):
+        write(partitions, "nightly", version)
+    assert count() == 200
+    write(2, "nightly", 3)
+    assert count() == 300
+    write(1, "weekly", 2)
+    write(1, "nightly", 2, subject="y")
+    assert count() == 500
+    found = {each.name: each.metadata for each in log.client.list_cursors(stream=log.name)}
+    digests = {name: name.rpartition("-")[0] for name in found}
+    assert sorted(digests.values()) == ["spark-transaction-nightly"] * 2 + [
+        "spark-transaction-weekly"
+    ]
+    assert '{"complete":[[2,4]],"begun":null}' in found.values()
+
+
+def test_a_transaction_to_subjects_of_a_column_is_left_out_where_it_is_complete(
+    spark: SparkSession, log: Log
+) -> None:
+    other = Log.create(log.grpc, log.client, f"{log.name}_other")
+
+    def write(partitions: int, *names: str) -> None:
+        each = ", ".join(f"'{name}.x'" for name in names)
+        frame = spark.range(0, 50, 1, partitions).selectExpr(
+            "CAST(id AS STRING) AS value", f"explode(array({each})) AS subject"
+        )
+        writer = frame.write.format("jetstream").mode("append").option("servers", log.grpc)
+        writer.options(txnAppId="nightly", txnVersion=1).save()
+
+    write(1, log.name)
+    write(3, log.name, other.name)
+    assert [len(log.client.fetch(each.name)) for each in (log, other)] == [50, 50]
 
 
 def test_a_stream_with_keys_headers_and_tombstones_is_copied(spark: SparkSession, log: Log) -> None:
