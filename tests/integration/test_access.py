@@ -34,6 +34,7 @@ from jetstream_server.security import node_proof
 from jetstream_server.security.acl import CLUSTER_OPERATIONS, STREAM_OPERATIONS
 from jetstream_server.security.requirements import RPCS, Scope
 from tests.support import command
+from tests.support.api import Api
 from tests.support.secured import CREDENTIAL, SecuredServer, secured_server
 from tests.support.server import ServerProcess
 
@@ -627,6 +628,28 @@ def test_the_audit_log_has_the_address_of_who_sends_a_request_over_http(
         )
         assert status(error) == "PERMISSION_DENIED"
     assert "10.9.9.9" not in server.log_text
+
+
+def test_how_much_nodes_hold_is_told_to_who_may_describe_the_cluster(
+    server: SecuredServer, admin: Client, user: Client, principal: str
+) -> None:
+    """It counts streams that the caller may not know of."""
+    token = admin.create_token(principal).text
+    api = Api(server.grpc)
+
+    def told(bearer: str) -> bool:
+        answer = api.cluster.DescribeCluster(
+            pb.DescribeClusterRequest(readiness=True),
+            timeout=10,
+            metadata=[("authorization", f"Bearer {bearer}")],
+        )
+        return bool(answer.nodes[0].HasField("use"))
+
+    assert told(server.admin)
+    assert not told(token)
+    admin.add_acl(principal, "cluster_describe")
+    assert told(token)
+    api.close()
 
 
 def test_nothing_over_http_stays_in_a_cache_or_names_the_software(

@@ -17,6 +17,7 @@ from jetstream_server.node.descriptors import grpc_connections_max, raise_limit
 from jetstream_server.node.logs import RECENT
 from jetstream_server.node.run_state import CannotListenError
 from jetstream_server.node.server import Server
+from jetstream_server.security.acl import Operation
 from jetstream_server.serving.grpc.call_limiter import CallLimiter
 from jetstream_server.serving.grpc.close_peer import close_peer
 from jetstream_server.serving.grpc.cluster_service import ClusterService
@@ -146,6 +147,10 @@ def _cluster_service(server: Server, metrics: MetricsPage, streams: Streams) -> 
         not_ready=server.not_ready,
         debug_node=describe_for_support,
         node_use=server.use,
+        may_see_use=lambda caller: (
+            not node.access.applies_to(caller)
+            or node.access.allows(caller, Operation.CLUSTER_DESCRIBE)
+        ),
         streams=streams,
         voters=GroupVoters(node.metadata, server.peers, node_id),
     )

@@ -38,6 +38,7 @@ from jetstream_server.metadata.state.reassignment_plans import (
 from jetstream_server.replication.drivers import activity_recorder
 from jetstream_server.replication.drivers.hand_over import HandOver
 from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.convert import node_to_proto, stream_to_proto
 from jetstream_server.serving.grpc.digests import Digests
 from jetstream_server.serving.grpc.elections import UncleanElections, state_to_proto
@@ -55,7 +56,8 @@ TOLD_RETRY_SECONDS = 0.05
 
 class ClusterService(api_pb2_grpc.ClusterServicer):
     """nats_urls: returns the URLs to which clients can publish. not_ready: returns why
-    this node does not serve."""
+    this node does not serve. may_see_use: whether a caller may see how much nodes hold, which
+    counts streams that it may not know of."""
 
     def __init__(
         self,
@@ -72,12 +74,14 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         not_ready: Callable[[], list[str]],
         debug_node: Callable[[], Awaitable[pb.DebugNodeResponse]],
         node_use: Callable[[], Awaitable[pb.NodeUse]],
+        may_see_use: Callable[[Identity], bool],
         streams: Streams,
         voters: GroupVoters,
     ) -> None:
         self._streams = streams
         self._voters = voters
         self._node_use = node_use
+        self._may_see_use = may_see_use
         self._debug_node = debug_node
         self._peers = peers
         self._not_ready = not_ready
@@ -110,6 +114,9 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         )
         if request.readiness:
             await self._add_readiness(answer, only_here=was_forwarded(call))
+            if not self._may_see_use(call.identity):
+                for node in answer.nodes:
+                    node.ClearField("use")
         return answer
 
     async def _add_readiness(self, answer: pb.DescribeClusterResponse, *, only_here: bool) -> None:
