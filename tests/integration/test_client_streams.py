@@ -166,3 +166,14 @@ def test_what_changes_one_stream_does_not_list_all(
     client.alter_stream("one-of-many", max_age=60)
     client.purge_stream("one-of-many")
     client.delete_stream("one-of-many")
+
+
+def test_a_subject_that_begins_with_a_wildcard_is_refused_with_what_to_do(client: Client) -> None:
+    for subject in "*.orders.>", ">":
+        with pytest.raises(InvalidRequestError, match="acks: off") as caught:
+            client.create_stream("tenants", subject)
+        assert f"as in 'tenants.{subject}'" in caught.value.__notes__[0]
+    with pytest.raises(InvalidRequestError, match="acks: off") as caught:
+        client.create_stream("tenants", "_INBOX.x")
+    assert not hasattr(caught.value, "__notes__")
+    assert client.create_stream("tenants", "tenants.*.orders.>").acks == "reply"

@@ -425,6 +425,31 @@ def test_json_of_thousands_of_levels_is_shown_as_quickly_as_other_json(
     asyncio.run(walk())
 
 
+@needs_chromium
+def test_a_value_that_is_not_shown_whole_says_so(
+    server: ServerProcess, client: Client, stream: str, tmp_path: Path
+) -> None:
+    client.publish(f"{stream}.a", b"x" * 65_536)
+    client.publish(f"{stream}.a", b"x" * 65_537)
+    client.publish(f"{stream}.a", b"\xff" * 100_000)
+    client.publish(f"{stream}.a", b"", headers={"Long": "h" * 70_000})
+
+    async def walk() -> None:
+        async with browser(tmp_path) as page:
+            await page.open(f"{server.http}/#/streams/{stream}")
+            await page.until("document.querySelectorAll('#messages details').length == 4")
+            wanted = ["", "value, of 65,537", "value, of 100,000", "headers, of 70,"]
+            for offset, said in enumerate(wanted):
+                details = f"document.querySelector('details[data-offset=\"{offset}\"]')"
+                await page.value(f"{details}.open = true")
+                await page.until(f"{details}.querySelector('pre')")
+                text = await page.value(f"{details}.textContent")
+                assert ("Only the first 64 KiB" in text) == bool(said)
+                assert said in text
+
+    asyncio.run(walk())
+
+
 _COMMAND = "document.querySelector('section[aria-label=Messages] .head code').textContent"
 
 

@@ -19,6 +19,7 @@ from jetstream_client.values.types import (
 )
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
+    InvalidRequestError,
     JetstreamError,
     StreamNotFoundError,
 )
@@ -29,6 +30,7 @@ from jetstream_protocol.subjects import no_stream
 _LEADER_SHARE = 2
 """The leader may take half of the timeout to describe its stream; then any node is asked."""
 
+_WILDCARDS = ("*", ">")
 _AS_LED_SECONDS = 2.0
 """How long a leader is asked what it knows of its stream. One that is alive answers at once."""
 
@@ -52,15 +54,24 @@ class Streams:
         check_text("the stream's name", name)
         check_text("the subject", subject)
         config = wire.to_config(settings)
-        answer = await self._control.call(
-            lambda stubs: stubs.streams.CreateStream,
-            pb.CreateStreamRequest(
-                name=name, subject=subject, config=config, allow_same_name=allow_same_name
-            ),
-            pb.CreateStreamResponse,
-            what=f"creating stream {name!r}",
-            changes=True,
-        )
+        try:
+            answer = await self._control.call(
+                lambda stubs: stubs.streams.CreateStream,
+                pb.CreateStreamRequest(
+                    name=name, subject=subject, config=config, allow_same_name=allow_same_name
+                ),
+                pb.CreateStreamResponse,
+                what=f"creating stream {name!r}",
+                changes=True,
+            )
+        except InvalidRequestError as error:
+            if subject[:1] in _WILDCARDS and "acks: off" in error.message:
+                error.add_note(
+                    f"{subject!r} begins with a wildcard, which stands for _INBOX and $JS, too: "
+                    f"begin it with a word, as in 'tenants.{subject}', or create a stream for each "
+                    "first word"
+                )
+            raise
         return wire.stream_of(answer.stream)
 
     async def alter(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -53,6 +54,7 @@ def test_a_cluster_where_all_is_well_has_no_problem_nor_has_one_with_a_draining_
         ({"isr": (0,)}, "too_few_in_sync"),
         ({"isr": (0, 1)}, "out_of_sync"),
         ({"damaged": (DamagedRange(1, 5, 9),)}, "records_damaged"),
+        ({"last_append": datetime(2100, 1, 1, tzinfo=UTC)}, "times_ahead"),
     ],
 )
 def test_each_thing_that_is_wrong_with_a_stream_is_one_problem(

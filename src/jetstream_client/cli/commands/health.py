@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ import typer
 
 from jetstream_client.cli import options
 from jetstream_client.cli.exits import Exit
-from jetstream_client.cli.output import emit_json, printable
+from jetstream_client.cli.output import emit_json, printable, timestamp_text
 from jetstream_client.cli.units import size_text
 from jetstream_client.cli.watching import Watch, show
 from jetstream_client.clients.blocking_client import Client
@@ -23,6 +24,10 @@ from jetstream_client.values.types import ClusterInfo, Node, StreamDescription
 
 NAMES_MAX = 3
 """Problems of one kind that people are shown, unless they ask for more; JSON has all."""
+
+
+AHEAD = timedelta(hours=1)
+"""By so much clocks do not differ unless one is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ _SAYS = {
     "too_few_in_sync": "streams that refuse publishers that ask for acks",
     "records_damaged": "streams with lost records on a disk",
     "out_of_sync": "streams with nodes out of sync",
+    "times_ahead": "streams with records from the future",
 }
 """The kinds, the worst first, and what each means for several nodes or streams."""
 _KINDS = tuple(_SAYS)
@@ -96,12 +102,28 @@ def _of_stream(stream: StreamDescription) -> Iterator[Problem]:
         )
     elif missing:
         yield Problem("out_of_sync", name, f"stream {name} has {nodes} out of sync")
+    if ahead := _times_ahead(stream, datetime.now(UTC)):
+        yield Problem("times_ahead", name, ahead)
     for bad in stream.damaged[:1]:
         yield Problem(
             "records_damaged",
             name,
             f"stream {name}: the disk of node {bad.node} has lost records, from offset {bad.start}",
         )
+
+
+def _times_ahead(stream: StreamDescription, now: datetime) -> str:
+    """What follows from a time of the last record that has not come: a clock was wrong, there or
+    here. "": nothing."""
+    if stream.last_append is None or stream.last_append - now < AHEAD:
+        return ""
+    until = timestamp_text(stream.last_append)
+    effects = "new records get that time, too"
+    if stream.max_age:
+        effects += ", and max_age removes nothing before it is over; use max_bytes or a purge"
+    return (
+        f"stream {stream.full_name}: its last record is of {until}, which has not come: {effects}"
+    )
 
 
 def notes_of(cluster: ClusterInfo, streams: Sequence[StreamDescription]) -> list[str]:

@@ -190,6 +190,7 @@ def message_to_json(message: pb.Message) -> dict[str, Any]:
         "key": bytes_to_json(message.key) if message.HasField("key") else None,
         "value": bytes_to_json(message.value) if message.HasField("value") else None,
         "headers": headers_of(message.header_block),
+        "headers_size": len(message.header_block),
     }
 
 

@@ -550,12 +550,17 @@ function messageRow(message) {
   return details;
 }
 
+const SHOWN_BYTES = 65536; // The API sends no more of a key, a value and all headers.
+const cut = (what, bytes) => bytes > SHOWN_BYTES ? [h("p", { class: "dim" }, `Only the first 64 KiB of ${what}, of ${count(bytes)} bytes. All of it: jetstream fetch.`)] : [];
+
 function messageBody(message) {
   const facts = [["Offset", String(message.offset)], ["Time (UTC)", moment(message.timestamp_us)], ["Subject", message.subject]];
   if (message.key !== null) facts.push(["Key", message.key.text !== undefined ? message.key.text : `base64 ${message.key.base64}`]);
   for (const [name, value] of message.headers) facts.push([name, value]);
   if (message.value !== null) facts.push(["Size", `${count(message.value.size)} bytes`]);
   return [h("dl", {}, facts.map(([title, value]) => [h("dt", {}, title), h("dd", { class: "mono" }, value)])),
+    ...cut("the key", message.key === null ? 0 : message.key.size), ...cut("the headers", message.headers_size),
+    ...cut("the value", message.value === null ? 0 : message.value.size),
     message.value === null ? h("p", { class: "dim" }, "No value: a tombstone.") : h("pre", { tabindex: "0" }, laidOut(message.value))];
 }
 
