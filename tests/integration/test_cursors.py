@@ -17,8 +17,11 @@ from jetstream_client import (
     Consumer,
     DivergedError,
     InvalidRequestError,
+    JetstreamError,
+    Last,
     NotFoundError,
     OffsetOutOfRangeError,
+    Position,
     PreconditionFailedError,
     StreamNotFoundError,
 )
@@ -76,6 +79,13 @@ def test_a_name_that_no_cursor_can_have_is_refused_when_its_reader_is_made(
                 asynchronous.consume_group(stream, wrong)
 
     asynchronously()
+
+
+def make_anew(client: Client, stream: str) -> None:
+    client.delete_stream(stream)
+    client.create_stream(stream, stream)
+    for _ in range(10):
+        client.publish(stream, b"new")
 
 
 class TestResuming:
@@ -312,6 +322,35 @@ class TestReset:
             assert offsets(consumer, 1) == [5]
         found = client.describe_cursor("billing", stream)
         assert (found.state, found.offset) == ("current", 6)
+
+    @pytest.mark.parametrize("auto_commit", [False, True])
+    def test_a_stream_made_anew_before_the_first_read_is_not_the_one_that_was_opened(
+        self, client: Client, stream: str, auto_commit: bool
+    ) -> None:
+        client.seek_cursor("billing", stream, 3)
+        consumer = client.consume(stream, cursor="billing", auto_commit=auto_commit)
+        assert consumer.position == 3
+        make_anew(client, stream)
+        with pytest.raises(StreamNotFoundError):
+            next(consumer)
+        with suppress(JetstreamError):
+            consumer.close()
+
+    @pytest.mark.parametrize("start", ["earliest", "latest", Last(2)])
+    def test_an_offset_of_a_stream_made_anew_before_the_first_read_says_nothing(
+        self, client: Client, stream: str, start: Position
+    ) -> None:
+        with client.consume(stream, start) as consumer:
+            make_anew(client, stream)
+            with pytest.raises(StreamNotFoundError):
+                next(consumer)
+
+    def test_a_seek_into_a_stream_made_anew_fails(self, client: Client, stream: str) -> None:
+        with client.consume(stream) as consumer:
+            next(consumer)
+            make_anew(client, stream)
+            with pytest.raises(StreamNotFoundError):
+                consumer.seek("latest")
 
     def test_an_epoch_of_another_history_is_no_silent_jump(
         self, client: Client, stream: str

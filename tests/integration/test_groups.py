@@ -371,3 +371,45 @@ def test_the_command_names_streams_that_no_member_has_committed_in(
     held = client.describe_stream("unread-1").high_watermark
     assert rows["unread-0@unread.>"][1] == "0"
     assert rows["unread-1@unread.>"] == ["-", str(held), "-"]
+
+
+@on_loop
+async def test_streams_that_join_a_group_are_read_from_their_beginning_whatever_its_start(
+    server: ServerProcess,
+) -> None:
+    """`start` is for the streams that were there: while a member reads, and after all had ended."""
+    async with AsyncClient(server.grpc) as client:
+        await client.create_group("grows", "grows.>", streams=1)
+        await client.publish("grows.x", b"before", key="k")
+        got: list[bytes | None] = []
+
+        async def read_until(count: int, streams: int, published: asyncio.Event) -> None:
+            async with client.consume_group(
+                "grows", "g", start="latest", session_timeout=SESSION
+            ) as member:
+                reading = asyncio.ensure_future(_read(member))
+                await until(lambda: bool(member.streams))
+                published.set()
+                await until(lambda: len(got) >= count and len(member.streams) == streams)
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+        async def _read(member: AsyncGroupConsumer) -> None:
+            async for message in member:
+                got.append(message.value)
+
+        joined = asyncio.Event()
+        reader = asyncio.ensure_future(read_until(21, 4, joined))
+        await joined.wait()
+        await client.publish("grows.x", b"while", key="k")
+        await until(lambda: got == [b"while"])
+        await client.create_group("grows", "grows.>", streams=4)
+        for number in range(20):  # The member has not heard of the new streams yet.
+            await client.publish("grows.x", b"%d" % number, key=f"k{number}")
+        await reader
+        assert sorted(filter(None, got[1:])) == sorted(b"%d" % number for number in range(20))
+        await client.create_group("grows", "grows.>", streams=8)
+        for number in range(20, 60):
+            await client.publish("grows.x", b"%d" % number, key=f"k{number}")
+        await read_until(61, 8, asyncio.Event())
+    assert sorted(filter(None, got[1:])) == sorted(b"%d" % number for number in range(60))

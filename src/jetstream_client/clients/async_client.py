@@ -466,12 +466,13 @@ class AsyncClient(
         """
         self._check_open()
         deserializers = Deserializers(key_deserializer, value_deserializer)
+        ref = wire.to_ref(stream)
         consumer = self._tracked(
-            self._reader.consume(stream, "earliest", None, deserializers=deserializers)
+            self._reader.consume(stream, "earliest", None, deserializers=deserializers, ref=ref)
         )
 
         async def latest() -> int:
-            return await self.offset_at(stream, "latest")
+            return (await self._reader.resolve(stream, "latest", None, ref=ref))[0]
 
         return AsyncTable(
             consumer, latest, wait=wait, patience=self.config.timeout, stale_after=stale_after

@@ -12,6 +12,7 @@ from jetstream_client.reading.membership import Membership
 from jetstream_client.reading.reader import filter_of
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.groups import Groups
+from jetstream_client.transport.streams import Streams
 from jetstream_client.values.positions import Position
 from jetstream_client.values.text import check_text
 from jetstream_client.values.types import ConsumerGroup, OnReset, Payload, ReadFrom
@@ -22,6 +23,7 @@ class AsyncGroupMethods(AsyncCursorMethods):
     """What follows is part of `AsyncClient`, which sets this."""
 
     _control: ControlPlane
+    _streams: Streams
     _group_consumers: weakref.WeakSet[AsyncGroupConsumer]
 
     def consume_group(
@@ -63,6 +65,11 @@ class AsyncGroupMethods(AsyncCursorMethods):
         check_text("the source", source)
         deserializers = Deserializers(key_deserializer, value_deserializer)
         wanted = filter_of(filter, key)
+        newest = 0
+
+        async def look_for_newest() -> None:
+            nonlocal newest
+            newest = await self._newest_stream(group)
 
         def make(stream_id: int, membership: Membership) -> AsyncConsumer:
             cursor = self._consumer_cursor(
@@ -74,7 +81,7 @@ class AsyncGroupMethods(AsyncCursorMethods):
             )
             return self._reader.consume(
                 stream_id,
-                start,
+                start if stream_id <= newest else "earliest",
                 None,
                 read_from=read_from,
                 deserializers=deserializers,
@@ -83,9 +90,18 @@ class AsyncGroupMethods(AsyncCursorMethods):
             )
 
         membership = Membership(Groups(self._control), group, source, instance, session_timeout)
-        consumer = AsyncGroupConsumer(membership, make, on_assigned, on_revoked)
+        before = None if start == "earliest" else look_for_newest
+        consumer = AsyncGroupConsumer(membership, make, on_assigned, on_revoked, before)
         self._group_consumers.add(consumer)
         return consumer
+
+    async def _newest_stream(self, group: str) -> int:
+        """The id of the newest stream for which `start` was meant: those that are created later
+        begin at their beginning. Ids grow with time. The group knows the streams that it had; a new
+        group has those that there are."""
+        known = await Groups(self._control).list(group)
+        ids = [stream_id for each in known for stream_id in each.streams]
+        return max(ids or [each.id for each in await self._streams.find()], default=0)
 
     async def list_groups(self) -> list[ConsumerGroup]:
         """List the consumer groups, also those without members."""

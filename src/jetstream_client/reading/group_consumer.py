@@ -63,8 +63,11 @@ class AsyncGroupConsumer(AsyncClosing):
         make: MakeConsumer,
         on_assigned: Listener | None,
         on_revoked: Listener | None,
+        before_joining: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """before_joining: awaited once, or again if it has failed."""
         self._membership = membership
+        self._before_joining = before_joining
         self._make = make
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
@@ -116,6 +119,9 @@ class AsyncGroupConsumer(AsyncClosing):
             await self._join()
 
     async def _join(self) -> None:
+        if self._before_joining is not None:
+            await self._before_joining()
+            self._before_joining = None
         await self._membership.begin(self._held)
         self._began = True
         if self._closed:  # Meanwhile.

@@ -34,6 +34,7 @@ from jetstream_protocol.errors import (
     NotLeaderError,
     OffsetOutOfRangeError,
     RecordsDamagedError,
+    StreamNotFoundError,
     UnavailableError,
     from_proto,
 )
@@ -129,13 +130,13 @@ class Reader:
         check_read_from(read_from)
         _check_bounds(max_messages, max_bytes, max_wait)
         name = await self._streams.name_of(stream)
-        offset, end = await self.resolve(stream, position, stop, read_from)
+        ref = wire.to_ref(stream)
+        offset, end = await self.resolve(stream, position, stop, read_from, ref=ref)
         collector = MessageCollector(
             name, offset, last_epoch=last_epoch, end=end, count_max=max_messages, wanted=wanted
         )
         few = max_messages is not None and max_messages <= _FEW_MESSAGES
         answer_bytes = _FEW_BYTES if few else _ANSWER_BYTES
-        ref = wire.to_ref(stream)
         may_be_later = not isinstance(position, int) and last_epoch < 0
         while True:
             try:
@@ -222,7 +223,7 @@ class Reader:
         timeout = self._timeout if within is None else min(self._timeout, within - wait)
         for attempt in range(REFUSALS_MAX):
             fetched = await self._data.fetch(request, read_from, timeout)
-            ref.CopyFrom(common_pb2.StreamRef(id=fetched.head.stream_id))
+            _pin(ref, fetched.head.stream_id)
             collector.log_start_offset = fetched.head.log_start_offset
             collector.high_watermark = fetched.head.high_watermark
             try:
@@ -268,9 +269,10 @@ class Reader:
 
     async def last(self, stream: StreamLike, wanted: RecordFilter | None) -> Message | None:
         """See AsyncClient.get_last."""
-        start, stop = await self.resolve(stream, "earliest", "latest")
+        ref = wire.to_ref(stream)
+        start, stop = await self.resolve(stream, "earliest", "latest", ref=ref)
         assert stop is not None
-        read = self._read_window(await self._streams.name_of(stream), wire.to_ref(stream), wanted)
+        read = self._read_window(await self._streams.name_of(stream), ref, wanted)
         return await last_of(Windows(start, stop), read)
 
     def _read_window(
@@ -319,13 +321,14 @@ class Reader:
         check_read_from(read_from)
         _check_bounds(max_messages, max_bytes)
         name = await self._streams.name_of(stream)
-        start, end = await self._committed(stream, position, stop, read_from)
+        ref = wire.to_ref(stream)
+        start, end = await self._committed(stream, position, stop, read_from, ref=ref)
         size = FIRST_OFFSETS
         if max_messages is not None and wanted is None:
             size = min(max_messages, size)
         windows = Windows(start, end, size)
         pinned = isinstance(position, int)
-        read = self._read_window(name, wire.to_ref(stream), wanted, read_from, pinned=pinned)
+        read = self._read_window(name, ref, wanted, read_from, pinned=pinned)
         return await newest_first(
             name, windows, read, count_max=max_messages, bytes_max=FETCH_BYTES, bytes_min=max_bytes
         )
@@ -337,12 +340,15 @@ class Reader:
         stop: Position | None,
         read_from: ReadFrom,
         timeout: float | None = None,
+        *,
+        ref: common_pb2.StreamRef,
     ) -> tuple[int, int]:
         """`resolve`, with the end of what is committed for no stop and for one behind it."""
-        first, end = await self.resolve(stream, start, "latest", read_from, timeout)
+        first, end = await self.resolve(stream, start, "latest", read_from, timeout, ref=ref)
         assert end is not None
         if stop is not None and stop != "latest":
-            end = min(end, (await self.resolve(stream, stop, None, read_from, timeout))[0])
+            found, _ = await self.resolve(stream, stop, None, read_from, timeout, ref=ref)
+            end = min(end, found)
         return first, end
 
     async def resolve(
@@ -352,30 +358,42 @@ class Reader:
         stop: Position | None,
         read_from: ReadFrom = "leader",
         timeout: float | None = None,
+        *,
+        ref: common_pb2.StreamRef | None = None,
     ) -> tuple[int, int | None]:
         """Both offsets, as of one moment; a stop of None stays None. timeout: a shorter one. The
         leader resolves them. If it cannot be reached, and the reader may use any replica, the
         bounds are those of the replica that serves it.
+
+        ref: names the stream, and is pinned to its id: an offset says nothing in another stream of
+        the name.
         """
         positions = [start] if stop is None else [start, stop]
-        asked = {each for position in positions for each in needed(position)}
-        may_stand_in = read_from != "leader" and asked <= {"earliest", "latest"}
+        asked = [each for position in positions for each in needed(position)]
+        may_stand_in = read_from != "leader" and set(asked) <= {"earliest", "latest"}
         patience = self._timeout if timeout is None else min(timeout, self._timeout)
         if may_stand_in:
             patience /= _LEADER_SHARE
         try:
-            found = await self.list_offsets([(stream, each) for each in positions], patience)
-            offsets = [each.offset for each in found]
+            named = stream if ref is None else ref.id or stream
+            found = await self._ask([(named, each) for each in asked], patience)
+            if ref is not None:
+                for each in found:
+                    _pin(ref, each.stream_id)
+            answers = iter([int(each.offset) for each in found])
         except JetstreamError as error:
             if not (may_stand_in and error.retriable):
                 raise
-            bounds = await self._bounds(stream, read_from)
-            offsets = [offset_of(each, [bounds[end] for end in needed(each)]) for each in positions]
+            if ref is not None and not ref.id:
+                _pin(ref, (await self._streams.registered(ref, self._timeout)).id)
+            bounds = await self._bounds(ref or wire.to_ref(stream), read_from)
+            answers = iter([bounds[str(each)] for each in asked])
+        offsets = [offset_of(each, [next(answers) for _ in needed(each)]) for each in positions]
         return offsets[0], None if stop is None else offsets[1]
 
-    async def _bounds(self, stream: StreamLike, read_from: ReadFrom) -> dict[Simple, int]:
+    async def _bounds(self, ref: common_pb2.StreamRef, read_from: ReadFrom) -> dict[str, int]:
         """The range of the replica that serves; every answer has its begin and end."""
-        request = pb.DataFetchRequest(stream=wire.to_ref(stream), offset=0, bytes_max=1)
+        request = pb.DataFetchRequest(stream=ref, offset=0, bytes_max=1)
         found: pb.DataFetchResponse | OffsetOutOfRangeError
         try:
             found = (await self._data.fetch(request, read_from)).head
@@ -460,8 +478,8 @@ class Reader:
         reverse: bool = False,
         cursor: ConsumerCursor | None = None,
     ) -> AsyncConsumer:
-        """pinned, cursor: see AsyncConsumer. ref: names the stream; the first answer pins it to its
-        id."""
+        """pinned, cursor: see AsyncConsumer. ref: names the stream; the first answer of any kind
+        pins it to its id."""
         check_read_from(read_from)
         if patience is not None and patience <= 0:
             raise InvalidRequestError(f"patience must be positive, not {patience}")
@@ -495,9 +513,10 @@ class Reader:
             return messages
 
         async def resolve(start: Position, stop: Position | None) -> tuple[int, int | None]:
-            if reverse:
-                return await self._committed(stream, start, stop, read_from, patience)
-            return await self.resolve(stream, start, stop, read_from, patience)
+            if cursor is not None:
+                _pin(ref, cursor.stream.id)
+            resolved = self._committed if reverse else self.resolve
+            return await resolved(stream, start, stop, read_from, patience, ref=ref)
 
         consumer = AsyncConsumer(
             fetch_backwards if reverse else fetch,
@@ -517,6 +536,18 @@ class Reader:
 
     async def close(self) -> None:
         await self._data.close()
+
+
+def _pin(ref: common_pb2.StreamRef, stream_id: int) -> None:
+    """From now on it names that stream by its id, so that no other stream of the name is read in
+    its place. Raises StreamNotFoundError if it names another one already."""
+    if not stream_id or ref.id == stream_id:
+        return
+    if ref.id:
+        raise StreamNotFoundError(
+            f"stream {ref.id} is no more: another one of its name, {stream_id}, was created"
+        )
+    ref.CopyFrom(common_pb2.StreamRef(id=stream_id))
 
 
 def _check_bounds(max_messages: int | None, max_bytes: int, max_wait: float = 0.0) -> None:
