@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
@@ -29,12 +30,12 @@ from jetstream_client.publishing.sender import (
 )
 from jetstream_client.publishing.subject_routes import SubjectRoutes
 from jetstream_client.reading.batches import FetchedBatches
-from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.consumer import FETCH_BYTES, AsyncConsumer
 from jetstream_client.reading.deserializers import Deserializer, Deserializers
 from jetstream_client.reading.group_consumer import AsyncGroupConsumer
 from jetstream_client.reading.lags import Lags
 from jetstream_client.reading.messages import ROWS, Message, Messages, check_rows
-from jetstream_client.reading.reader import FETCH_BYTES, Reader, filter_of
+from jetstream_client.reading.reader import Reader, filter_of
 from jetstream_client.reading.scan import AsyncScan
 from jetstream_client.reading.table import AsyncTable
 from jetstream_client.transport import wire
@@ -495,8 +496,15 @@ class AsyncClient(
             for publisher in list(self._publishers):
                 error = UnavailableError("the client is closed")
                 closing.push_async_callback(publisher.abort, error)
-            for consumer in [*self._consumers, *self._group_consumers]:
-                closing.push_async_callback(consumer.aclose)
+            closing.push_async_callback(self._close_consumers)
+
+    async def _close_consumers(self) -> None:
+        """All at a time: their commits share a call, and its time limit."""
+        consumers = [*self._consumers, *self._group_consumers]
+        closed = await asyncio.gather(*(c.aclose() for c in consumers), return_exceptions=True)
+        for failure in closed:
+            if failure is not None:
+                raise failure
 
     async def __aenter__(self) -> Self:
         return self

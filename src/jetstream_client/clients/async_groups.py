@@ -87,6 +87,7 @@ class AsyncGroupMethods(AsyncCursorMethods):
                 deserializers=deserializers,
                 wanted=wanted,
                 cursor=cursor,
+                budget=consumer.budget,
             )
 
         membership = Membership(Groups(self._control), group, source, instance, session_timeout)

@@ -16,6 +16,7 @@ from jetstream_client.processing.processor import Attempt, Processed, Processor
 from jetstream_client.processing.signals import stopping_on_signals
 from jetstream_client.processing.sources import CursorSource, GroupSource, Source
 from jetstream_client.processing.threads import limited
+from jetstream_client.reading.byte_budget import ByteBudget
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.group_consumer import Listener, tell
 from jetstream_client.reading.messages import Message
@@ -120,6 +121,7 @@ class AsyncProcessingMethods(AsyncGroupMethods):
                 read_from=options.read_from,
                 wanted=filter_of(options.filter, options.key),
                 cursor=self._consumer_cursor(options.name, source, options.on_reset, False),
+                budget=ByteBudget(options.outstanding_bytes),
             )
             return make(CursorSource(self._tracked(consumer)))
         going = _Going(options.on_revoked)
@@ -137,6 +139,7 @@ class AsyncProcessingMethods(AsyncGroupMethods):
             on_assigned=options.on_assigned,
             on_revoked=going.revoked,
         )
+        member.budget.bytes_max = options.outstanding_bytes
         going.processor = make(GroupSource(member))
         return going.processor
 

@@ -35,10 +35,9 @@ from jetstream_client.publishing.sender import (
 )
 from jetstream_client.reading.batches import FetchedBatches
 from jetstream_client.reading.blocking_consumer import Consumer
-from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.consumer import FETCH_BYTES, AsyncConsumer
 from jetstream_client.reading.deserializers import Deserializer
 from jetstream_client.reading.messages import ROWS, Message, Messages
-from jetstream_client.reading.reader import FETCH_BYTES
 from jetstream_client.reading.scan import AsyncScan, Scan
 from jetstream_client.reading.table import AsyncTable, Table
 from jetstream_client.transport.connection_events import Callbacks

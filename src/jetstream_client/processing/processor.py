@@ -449,34 +449,39 @@ class Processor:
     async def _commit_on_and_on(self) -> None:
         while True:
             await asyncio.sleep(CHECKPOINT_SECONDS)
-            for consumer in self._consumers():
-                try:
-                    await self._commit(consumer)
-                except JetstreamError as error:
-                    if is_passing(error):
-                        logger.warning("cursor not committed: %s; trying again", error.message)
-                    elif self._source.is_shared:
-                        # Its member notices at the next records, and joins anew.
-                        await consumer.fail(error)
-                    else:
-                        self._fail(error)
+            await asyncio.gather(*map(self._commit_now, self._consumers()))
+
+    async def _commit_now(self, consumer: AsyncConsumer) -> None:
+        """With all others: commits that are made at the same time share a call."""
+        try:
+            await self._commit(consumer)
+        except JetstreamError as error:
+            if is_passing(error):
+                logger.warning("cursor not committed: %s; trying again", error.message)
+            elif self._source.is_shared:
+                # Its member notices at the next records, and joins anew.
+                await consumer.fail(error)
+            else:
+                self._fail(error)
 
     async def _commit(self, consumer: AsyncConsumer) -> None:
         if self._schedule.has(consumer.stream_id):
             await consumer.commit_below(*self._schedule.checkpoint(consumer.stream_id))
 
     async def _commit_at_last(self, consumers: Sequence[AsyncConsumer]) -> None:
-        for consumer in consumers:
-            try:
-                await self._commit(consumer)
-            except JetstreamError as error:
-                # A group's stream may be another member's already.
-                is_taken = self._source.is_shared and isinstance(error, PreconditionFailedError)
-                if not is_passing(error) and not is_taken:
-                    self._fail(error)
-                    continue
-                # The next reader repeats the records since the last commit.
-                logger.warning("cursor not committed at the end: %s", error.message)
+        await asyncio.gather(*map(self._commit_last, consumers))
+
+    async def _commit_last(self, consumer: AsyncConsumer) -> None:
+        try:
+            await self._commit(consumer)
+        except JetstreamError as error:
+            # A group's stream may be another member's already.
+            is_taken = self._source.is_shared and isinstance(error, PreconditionFailedError)
+            if not is_passing(error) and not is_taken:
+                self._fail(error)
+                return
+            # The next reader repeats the records since the last commit.
+            logger.warning("cursor not committed at the end: %s", error.message)
 
 
 async def _cancelled(*tasks: asyncio.Task[None] | asyncio.Task[bool]) -> None:

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from jetstream_client._closing import AsyncClosing
 from jetstream_client._log import logger
 from jetstream_client._tracing import SWITCH as TRACING
+from jetstream_client.reading.byte_budget import ByteBudget
 from jetstream_client.reading.cursor import CHECKPOINT_SECONDS, ConsumerCursor
 from jetstream_client.reading.deserializers import Deserializers
-from jetstream_client.reading.fetch_buffer import FetchBuffer
+from jetstream_client.reading.fetch_buffer import Course, FetchBuffer
 from jetstream_client.reading.messages import Message, Messages, check_rows
 from jetstream_client.transport.cursors import is_passing
 from jetstream_client.values.positions import Position, check_offset
@@ -37,6 +38,9 @@ from jetstream_protocol.errors import (
 
 if TYPE_CHECKING:
     from typing import Self
+
+FETCH_BYTES = 8 * 1024 * 1024
+"""Size of one fetch by default: large enough for a fast reader, small enough for memory."""
 
 WAIT_SECONDS = 20.0
 """How long one fetch waits for records before the next one. It matters only for idle streams."""
@@ -86,7 +90,8 @@ class AsyncConsumer(AsyncClosing):
     must exist; by default they must if it is an offset. deserializers: for the records that are
     iterated over. last_epoch: as in AsyncClient.fetch. reverse: newest first; `fetch` goes on below
     the offset that it gets, and stops at the start. patience: seconds without a record after which
-    it raises UnavailableError; None: it waits for ever. cursor: keeps its position.
+    it raises UnavailableError; None: it waits for ever. cursor: keeps its position. budget: what it
+    fetches counts there; `fetch` asks for a share of it.
 
     Entering it (`async with`), or asking for the first record, resolves the start. `position` is
     the offset of the next record that it will return; in reverse it is that of the last one
@@ -106,6 +111,7 @@ class AsyncConsumer(AsyncClosing):
         patience: float | None = None,
         deserializers: Deserializers = _AS_STORED,
         cursor: ConsumerCursor | None = None,
+        budget: ByteBudget | None = None,
     ) -> None:
         self._fetch = fetch
         self._resolve = resolve
@@ -124,7 +130,9 @@ class AsyncConsumer(AsyncClosing):
         self._last_epoch = last_epoch
         self.buffer = FetchBuffer(reverse=reverse)
         self._ahead: asyncio.Future[Messages] | None = None
+        self._share = 0  # bytes that it is getting
         self._cursor = cursor
+        self._budget = budget
         self._checkpoints: asyncio.Task[None] | None = None
         self._failure: JetstreamError | None = None
         self._failure_is_told = False
@@ -260,6 +268,7 @@ class AsyncConsumer(AsyncClosing):
             is_found = self.buffer.course.finds()
             if self._ahead is None and not self._at_stop:
                 self._ahead = self._fetch_ahead()
+            self._count()
             if is_found:
                 return True
             if self._ahead is None:
@@ -283,6 +292,7 @@ class AsyncConsumer(AsyncClosing):
         if ahead is not self._ahead:
             return
         self._ahead = None
+        self._share = 0
         self._check_patience(messages)
         self.buffer.course.came(messages)
         if TRACING.active is not None:
@@ -429,11 +439,27 @@ class AsyncConsumer(AsyncClosing):
         return next_offset <= self._stop if self.reverse else next_offset >= self._stop
 
     def _fetch_ahead(self) -> asyncio.Future[Messages]:
-        course = self.buffer.course
-        fetched = self._fetch(course.next_offset, course.last_epoch, self._stop, self._wait)
-        task = asyncio.ensure_future(fetched)
-        task.add_done_callback(_retrieve)
+        task = asyncio.ensure_future(self._fetched(self.buffer.course))
+        task.add_done_callback(self._has_fetched)
         return task
+
+    async def _fetched(self, course: Course) -> Messages:
+        if self._budget is not None:
+            await self._budget.room()
+            self._share = self._budget.share(FETCH_BYTES)
+            self._count()
+        return await self._fetch(course.next_offset, course.last_epoch, self._stop, self._wait)
+
+    def _has_fetched(self, task: asyncio.Future[Messages]) -> None:
+        failed = task.cancelled() or task.exception() is not None
+        if task is self._ahead:  # Until it is in the buffer.
+            self._share = 0 if failed else task.result().length_bytes
+            self._count()
+
+    def _count(self) -> None:
+        """Tell the budget what it has in memory, or is getting."""
+        if self._budget is not None and not self._closed:
+            self._budget.uses(self, self.buffer.course.length_bytes + self._share)
 
     def _ended_well(self) -> None:
         self.finish()
@@ -454,11 +480,15 @@ class AsyncConsumer(AsyncClosing):
         self._closed = True
         self.resume()
         await self._give_up()
+        if self._budget is not None:
+            self._budget.leaves(self)
         if error is not None:
             raise error
 
     async def _give_up(self) -> None:
         ahead, self._ahead = self._ahead, None
+        self._share = 0
+        self._count()
         if ahead is not None:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
@@ -485,9 +515,3 @@ def _is_cancelled() -> bool:
     """Whether somebody cancelled the task that is running."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _retrieve(task: asyncio.Future[Messages]) -> None:
-    """Nobody needs the failure of an abandoned consumer; asyncio would log it otherwise."""
-    if not task.cancelled():
-        task.exception()

@@ -94,6 +94,12 @@ class Fetched:
         return -1
 
 
+def _nothing_at(offset: int, last_epoch: int) -> Fetched:
+    """Nothing was fetched yet there. last_epoch: of the record before."""
+    messages = Messages("", (), next_offset=offset, last_epoch=last_epoch)
+    return Fetched(messages, (offset, last_epoch), was_passed=True)
+
+
 class Course:
     """The way from one offset on, until a seek. next_offset, last_epoch: of the next fetch."""
 
@@ -107,8 +113,7 @@ class Course:
         """All below is done; and the leader epoch of the record before it."""
         self.went_to = offset
         """Where the fetches before `current` ended for the caller."""
-        nothing = Messages("", (), next_offset=offset, last_epoch=last_epoch)
-        self.current = Fetched(nothing, self.floor, was_passed=True)
+        self.current = _nothing_at(offset, last_epoch)
         self._waiting: list[Fetched] = []
 
     def came(self, messages: Messages) -> None:
@@ -119,10 +124,19 @@ class Course:
     def finds(self) -> bool:
         """Go on to the next fetch if nothing is left of `current`. False: nothing is left of any.
         Call it only if all that was handed out is done."""
-        if self.current.is_over and self._waiting:
-            self.went_to = self.position
+        if not self.current.is_over:
+            return True
+        self.went_to = self.position
+        if self._waiting:
             self.current = self._waiting.pop(0)
+        elif len(self.current.messages):
+            self.current = _nothing_at(*self.current.end())  # Nobody needs its records any more.
         return not self.current.is_over
+
+    @property
+    def length_bytes(self) -> int:
+        """What its fetches take in memory."""
+        return sum(each.messages.length_bytes for each in (self.current, *self._waiting))
 
     @property
     def position(self) -> int:
@@ -163,7 +177,7 @@ class Course:
         return epoch if offset == known else self.current.epoch_before(offset)
 
 
-NOTHING = Fetched(Messages("", (), next_offset=0), (0, -1), was_passed=True)
+NOTHING = _nothing_at(0, -1)
 
 
 class FetchBuffer:

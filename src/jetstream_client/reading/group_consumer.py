@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jetstream_client._closing import AsyncClosing
 from jetstream_client._log import logger
+from jetstream_client.reading.byte_budget import BUFFER_BYTES, ByteBudget
 from jetstream_client.reading.consumer import AsyncBatches, AsyncConsumer
 from jetstream_client.reading.fetch_buffer import FetchBuffer
 from jetstream_client.reading.membership import Membership
 from jetstream_client.reading.messages import Message, Messages
-from jetstream_protocol.errors import JetstreamError, PreconditionFailedError
+from jetstream_protocol.errors import PreconditionFailedError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -66,6 +67,8 @@ class AsyncGroupConsumer(AsyncClosing):
         before_joining: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """before_joining: awaited once, or again if it has failed."""
+        self.budget = ByteBudget(BUFFER_BYTES)
+        """Of the consumers of its streams together."""
         self._membership = membership
         self._before_joining = before_joining
         self._make = make
@@ -316,20 +319,27 @@ class AsyncGroupConsumer(AsyncClosing):
             self._is_letting_go = False
 
     async def _close(self, parts: Sequence[Part], *, commit: bool) -> None:
-        failure: JetstreamError | None = None
+        """All at a time: their commits share a call, and its time limit."""
+        failures = await asyncio.gather(
+            *(part.close(commit=commit) for part in parts), return_exceptions=True
+        )
         for part in parts:
-            try:
-                await part.close(commit=commit)
-            except PreconditionFailedError as error:
-                # The stream is another's already, who repeats the records.
-                logger.warning("consumer group %r: %s", self._membership.group, error.message)
-            except JetstreamError as error:
-                failure = failure or error
             self._parts.pop(part.stream_id, None)
             if part in self._untold:
                 self._untold.remove(part)
-        if failure is not None:
-            raise failure
+        self._raise_first(failures, but_refusals=True)
+
+    def _raise_first(
+        self, failures: Sequence[BaseException | None], *, but_refusals: bool = False
+    ) -> None:
+        """but_refusals: log those: the stream is another's already, who repeats the records."""
+        found = [failure for failure in failures if failure is not None]
+        for failure in list(found):
+            if but_refusals and isinstance(failure, PreconditionFailedError):
+                logger.warning("consumer group %r: %s", self._membership.group, failure.message)
+                found.remove(failure)
+        if found:
+            raise found[0]
 
     async def commit(self) -> None:
         """Commit all records returned so far as done. Returns once that is committed. In
@@ -338,12 +348,14 @@ class AsyncGroupConsumer(AsyncClosing):
 
         Raises PreconditionFailedError for a stream that belongs to another member by now.
         """
-        for part in list(self._parts.values()):
+        commits = []
+        for part in self._parts.values():
             position = part.consumer.position
             if position is not None and self._is_letting_go:
                 position, _ = part.consumer.buffer.course.done()
             if position is not None:
-                await part.consumer.commit(position)
+                commits.append(part.consumer.commit(position))
+        self._raise_first(await asyncio.gather(*commits, return_exceptions=True))
 
     def _ended_well(self) -> None:
         self.finish()

@@ -257,6 +257,12 @@ class Messages(Sequence[Message]):
         chunk, at = self.place_of(row)
         return row - at, list(chunk.messages(self.stream))
 
+    @property
+    def length_bytes(self) -> int:
+        """What the batches take in memory: all of them, also where rows were left out."""
+        headers = (chunk.batch.header for chunk in self.chunks)
+        return sum(max(header.length, header.uncompressed_length) for header in headers)
+
     def values(self) -> list[bytes | None]:
         """Every value, in order, without building a Message each."""
         return list(chain.from_iterable(chunk.values() for chunk in self.chunks))

@@ -14,7 +14,8 @@ from jetstream_client.reading.backwards import (
     newest_first,
 )
 from jetstream_client.reading.batches import FetchedBatches, checked
-from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.byte_budget import ByteBudget
+from jetstream_client.reading.consumer import FETCH_BYTES, AsyncConsumer
 from jetstream_client.reading.cursor import ConsumerCursor
 from jetstream_client.reading.deserializers import Deserializers
 from jetstream_client.reading.messages import Message, MessageCollector, Messages
@@ -41,9 +42,6 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import api_pb2, common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.record_filter import RecordFilter
-
-FETCH_BYTES = 8 * 1024 * 1024
-"""Size of one fetch by default: large enough for a fast reader, small enough for memory."""
 
 _ANSWER_BYTES = 1024 * 1024
 _ANSWER_BYTES_MAX = 4 * 1024 * 1024
@@ -477,9 +475,10 @@ class Reader:
         wanted: RecordFilter | None = None,
         reverse: bool = False,
         cursor: ConsumerCursor | None = None,
+        budget: ByteBudget | None = None,
     ) -> AsyncConsumer:
-        """pinned, cursor: see AsyncConsumer. ref: names the stream; the first answer of any kind
-        pins it to its id."""
+        """pinned, cursor, budget: see AsyncConsumer. ref: names the stream; the first answer of any
+        kind pins it to its id."""
         check_read_from(read_from)
         if patience is not None and patience <= 0:
             raise InvalidRequestError(f"patience must be positive, not {patience}")
@@ -493,8 +492,9 @@ class Reader:
             collector = MessageCollector(
                 name, offset, last_epoch=last_epoch, end=stop, wanted=wanted
             )
+            max_bytes = FETCH_BYTES if budget is None else budget.share(FETCH_BYTES)
             await self._fill(
-                collector, ref, max_wait, FETCH_BYTES, read_from=read_from, within=within
+                collector, ref, max_wait, max_bytes, read_from=read_from, within=within
             )
             return collector.messages()
 
@@ -529,6 +529,7 @@ class Reader:
             patience=patience,
             deserializers=deserializers,
             cursor=cursor,
+            budget=budget,
         )
         # An idle one notices in twice the timeout that its server is frozen.
         consumer.wait_max = min(consumer.wait_max, self._timeout)

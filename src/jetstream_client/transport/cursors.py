@@ -7,6 +7,8 @@ makes few calls.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from typing import TypeAlias
 
 from jetstream_client.transport import wire
 from jetstream_client.transport.control import ControlPlane
@@ -33,6 +35,7 @@ COMMITS_MAX = 500
 
 Commit = pb.CommitCursorsRequest.Commit
 Result = pb.CommitCursorsResponse.Result
+_Waiting: TypeAlias = tuple[Commit, asyncio.Future[Result]]
 
 
 class Cursors:
@@ -40,7 +43,7 @@ class Cursors:
 
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
-        self._waiting: list[tuple[Commit, asyncio.Future[Result]]] = []
+        self._waiting: list[_Waiting] = []
         self._sending: asyncio.Task[None] | None = None
 
     async def commit(self, commit: Commit) -> Result:
@@ -59,8 +62,14 @@ class Cursors:
     async def _send(self) -> None:
         while self._waiting:
             asked = self._waiting[:COMMITS_MAX]
-            await self._send_some(asked)
-            del self._waiting[: len(asked)]
+            ended, waiting = len(asked), len(self._waiting)
+            failure = await self._send_some(asked)
+            if failure is not None and is_passing(failure):
+                # Those behind have waited as long, and need not wait for one call after the other.
+                error = UnavailableError(failure.message)
+                _fail(self._waiting[ended:waiting], error)
+                ended = waiting
+            del self._waiting[:ended]
 
     def _has_sent(self, sending: asyncio.Task[None]) -> None:
         """Whatever it ended with, nobody is left waiting."""
@@ -75,13 +84,12 @@ class Cursors:
             failure = sending.exception()
         if failure is not None:
             unanswered, self._waiting = self._waiting, []
-            for _, answer in unanswered:
-                if not answer.done():
-                    answer.set_exception(failure)
+            _fail(unanswered, failure)
         elif self._waiting:
             self._begin_sending()
 
-    async def _send_some(self, asked: list[tuple[Commit, asyncio.Future[Result]]]) -> None:
+    async def _send_some(self, asked: list[_Waiting]) -> JetstreamError | None:
+        """The error of the whole call, which those who wait are told."""
         try:
             found = await self._control.call(
                 lambda stubs: stubs.cursors.CommitCursors,
@@ -91,13 +99,12 @@ class Cursors:
                 changes=True,
             )
         except JetstreamError as error:
-            for _, answer in asked:
-                if not answer.done():
-                    answer.set_exception(error)
-            return
+            _fail(asked, error)
+            return error
         for (_, answer), result in zip(asked, found.results, strict=True):
             if not answer.done():
                 answer.set_result(result)
+        return None
 
     async def list(self, name: str, stream: StreamLike | None) -> list[Cursor]:
         check_text("the cursor's name", name)
@@ -168,6 +175,12 @@ class Cursors:
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
+
+
+def _fail(waiting: Iterable[_Waiting], error: BaseException) -> None:
+    for _, answer in waiting:
+        if not answer.done():
+            answer.set_exception(error)
 
 
 def _says(cursor: Cursor, offset: int, last_epoch: int, metadata: str) -> bool:
