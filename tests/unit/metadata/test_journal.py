@@ -1,5 +1,6 @@
 import os
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,12 @@ from jetstream_protocol.logfiles.metadata_records import (
     encode_record,
 )
 from jetstream_protocol.logfiles.synced_length import FILE_BYTES, decode
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.raft.group_file import Group, GroupFile
 from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.snapshot_file import read_snapshot
 from jetstream_server.metadata.raft.standing import UNKNOWN_RUN, VoterState, VoterStatus
+from tests.support.descriptors import no_descriptor_left
 
 
 def entry(index: int, term: int = 1) -> Entry:
@@ -484,3 +488,21 @@ def test_a_failed_sync_takes_the_journal_offline_for_good(
     with pytest.raises(StorageError, match="offline"):
         journal.sync()
     journal.close()
+
+
+def test_a_snapshot_is_installed_though_connections_have_taken_every_descriptor(
+    tmp_path: Path,
+) -> None:
+    written(tmp_path, 1, 2, 3)
+    with closing(Journal.open(str(tmp_path))) as journal:
+        group = GroupFile.open(
+            str(tmp_path), Group(NodeId(0), ((NodeId(0), "a:1"),)), accept_voters=True
+        )
+        with no_descriptor_left():
+            for index in (2, 3):
+                base = (entry(index - 1), entry(index))
+                journal.install(Snapshot(index, 1, b"state", base), keep_from=index)
+                journal.sync()
+                group.set_cluster_id(f"c{index}")
+        assert journal.failure == ""
+    assert read_snapshot(str(tmp_path)).index == 3  # type: ignore[union-attr]

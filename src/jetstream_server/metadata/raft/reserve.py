@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from jetstream_server.log.disk import is_full
+from jetstream_server.metadata.raft.kept_descriptors import open_file
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ def in_room(folder: str, length: int, write: Callable[[], T]) -> T:
 def make_room(folder: str, length: int) -> bool:
     """Give back room for so many bytes. Returns False if nothing is left to be given."""
     try:
-        descriptor = os.open(os.path.join(folder, NAME), os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = open_file(os.path.join(folder, NAME), os.O_WRONLY)
     except OSError:
         return False
     try:
