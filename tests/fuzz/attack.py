@@ -38,7 +38,10 @@ class Target:
 
 
 class Attack:
-    """One way to be hostile. `steps` are drawn from; each ends by itself within seconds."""
+    """One way to be hostile. `steps` are drawn from; each ends by itself within seconds.
+    lingering_max: connections that `linger` keeps."""
+
+    lingering_max = LINGERING_MAX
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -56,7 +59,7 @@ class Attack:
     def linger(self, random: Random, sock: socket.socket) -> None:
         """Keep a connection open without another word, in place of an older one."""
         self._lingering.append(sock)
-        while len(self._lingering) > LINGERING_MAX:
+        while len(self._lingering) > self.lingering_max:
             self._lingering.pop(random.randrange(len(self._lingering))).close()
 
 

@@ -13,7 +13,16 @@ from random import Random
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft import handshake
 from jetstream_server.metadata.raft.handshake import Hello, Purpose
-from tests.fuzz.attack import Attack, Step, Target, connect, drain, leave, send_in_pieces
+from tests.fuzz.attack import (
+    Attack,
+    Step,
+    Target,
+    connect,
+    drain,
+    leave,
+    receive_exactly,
+    send_in_pieces,
+)
 from tests.fuzz.mutation import ODD_INTEGERS, mutated, noise
 
 
@@ -32,10 +41,11 @@ class RaftAttack(Attack):
 
     def challenged(self) -> tuple[socket.socket, bytes]:
         sock = connect(self.target.raft)
-        challenge = sock.recv(handshake.CHALLENGE_BYTES, socket.MSG_WAITALL)
-        if len(challenge) < handshake.CHALLENGE_BYTES:
-            sock.close()
-            raise EOFError("turned away")
+        try:
+            challenge = receive_exactly(sock, handshake.CHALLENGE_BYTES)
+        except (OSError, EOFError):
+            sock.close()  # Turned away.
+            raise
         return sock, handshake.decode_challenge(challenge)
 
     def hello(self, random: Random, challenge: bytes) -> tuple[bytes, bytes]:

@@ -1,8 +1,10 @@
 """A server with security on, attacked by strangers or by a principal that may only read: nothing
 changes, memory is bounded, and the administrator is served.
 
-The attacks are those of the other campaigns, with a wrong credential on the metadata port, and with
-TLS also attacks on its handshake. The administrator looks at the server before and afterwards.
+The attacks are those of the other campaigns, with a wrong credential on the metadata port; attacks
+on the handshake of TLS, also where the ports are plain; and crowds: more connections than a port
+keeps of strangers, that stay in any state of their handshakes. All of them on every port. The
+administrator looks at the server before and afterwards, and is served meanwhile.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from __future__ import annotations
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -20,16 +23,29 @@ import grpc
 
 from jetstream_client import Client
 from jetstream_protocol.errors import JetstreamError
-from tests.fuzz.attack import Attack, Target, secured
+from tests.fuzz.attack import Attack, Step, Target, plain, secured
 from tests.fuzz.campaign import ATTACKS, BULK, VICTIMS
 from tests.fuzz.oracle import CONTROL, RSS_MIB_MAX
 from tests.fuzz.raft import RaftAttack
 from tests.fuzz.tls import TlsAttack
-from tests.support.secured import SecuredServer, SecuredTlsServer, administered
+from tests.support.secured import (
+    SecuredNode,
+    SecuredServer,
+    SecuredTlsNode,
+    SecuredTlsServer,
+    administered,
+)
+from tests.support.strangers import STRANGERS
 
 PORTS = ("grpc", "data", "http")
 RECORDS = 50
-FAILURES = ("request_failed", "internal_error", "connection_failed")
+FAILURES = (
+    "request_failed", "internal_error", "connection_failed", "metadata_failed",
+    "metadata_thread_error", "metadata_connection_failed",
+)  # fmt: skip
+ASKED_SECONDS_MAX = 5.0
+"""While all attack at once, on the processors that the server has, too."""
+CROWD_MAX = 200
 PATIENCE_SECONDS = 60.0
 """For the administrator: what attackers have left behind may take a while to end."""
 
@@ -50,7 +66,7 @@ def attack(
     which they may read everything."""
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "secured"
-    starting = SecuredTlsServer(data, "none") if tls else SecuredServer(data)
+    starting = SecuredTlsNode(data) if tls else SecuredNode(data)
     with administered(starting) as server, server.client(timeout=PATIENCE_SECONDS) as admin:
         admin.create_stream(BULK, BULK)
         for name in (CONTROL, *VICTIMS):
@@ -64,11 +80,15 @@ def attack(
         before = _held(admin)
         kinds: list[Kind] = [kind for port in PORTS for kind in ATTACKS[port]]
         kinds.append(partial(RaftAttack, secret=b"not the credential"))
+        kinds += [TlsAttack, CrowdAttack]
         target = _target(server, token)
-        if tls:
-            kinds.append(TlsAttack)
-        steps, peak_mib = _attacked(server.pid, target, kinds, seconds, seed)
-        wrong = [each for each in FAILURES if each in server.log_text]
+        with _asking(server) as slowest:
+            steps, peak_mib = _attacked(server.pid, target, kinds, seconds, seed)
+        if slowest[0] > ASKED_SECONDS_MAX:
+            wrong_while = [f"the administrator waited {slowest[0]:.1f} s for an answer"]
+        else:
+            wrong_while = []
+        wrong = wrong_while + [each for each in FAILURES if f'"{each}"' in server.log_text]
         if _patiently(partial(_held, admin)) != before:
             wrong.append("streams, records, tokens or rules are others")
         if peak_mib > RSS_MIB_MAX:
@@ -82,6 +102,54 @@ def attack(
         who = f"{'a known principal' if known else 'strangers'}, TLS {'on' if tls else 'off'}"
         report(f"{who}: {steps} steps, at most {peak_mib} MiB; wrong: {wrong or 'nothing'}")
         return not wrong
+
+
+class CrowdAttack(Attack):
+    """Connections that stay, each in some state of its handshake."""
+
+    lingering_max = 4 * CROWD_MAX
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._ports = (target.grpc, target.data, target.http, target.raft)
+
+    def steps(self) -> Sequence[Step]:
+        return (self.crowd, self.mixed_crowd)
+
+    def crowd(self, random: Random) -> None:
+        """All of them in the same state, on one port."""
+        port, what = random.choice(self._ports), random.choice(list(STRANGERS.values()))
+        for _ in range(random.choice((74, CROWD_MAX))):
+            sock = plain(port)
+            self.linger(random, sock)
+            what(sock)
+
+    def mixed_crowd(self, random: Random) -> None:
+        for _ in range(random.choice((74, CROWD_MAX))):
+            sock = plain(random.choice(self._ports))
+            self.linger(random, sock)
+            random.choice(list(STRANGERS.values()))(sock)
+
+
+@contextmanager
+def _asking(server: SecuredServer) -> Iterator[list[float]]:
+    """Meanwhile the administrator asks again and again: the longest that an answer has taken."""
+    slowest, stop = [0.0], threading.Event()
+
+    def ask() -> None:
+        with server.client(timeout=PATIENCE_SECONDS) as admin:
+            while not stop.wait(0.2):
+                began = time.monotonic()
+                _patiently(admin.list_streams)
+                slowest[0] = max(slowest[0], time.monotonic() - began)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    try:
+        yield slowest
+    finally:
+        stop.set()
+        asking.join(PATIENCE_SECONDS)
 
 
 def _held(admin: Client) -> object:

