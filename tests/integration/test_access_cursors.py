@@ -90,6 +90,31 @@ def test_whoever_only_reads_steals_no_streams_from_a_consumer_group(
         assert reports.describe_group("billing-workers").creator.startswith("user:billing")
 
 
+def test_a_group_s_name_is_not_taken_for_other_streams_while_its_members_are_away(
+    server: SecuredServer, admin: Client, billing: Client
+) -> None:
+    """Whoever has every right on streams of its own has that to every name, but only there."""
+    principal = f"user:other{next(NAMES)}"
+    admin.add_acl(principal, "all", stream="mine*", subject="mine.>")
+    with signed_in(server, admin, principal) as other:
+        other.create_stream("mine", "mine.>")
+        with billing.consume_group("orders", "billing-nightly", session_timeout=1.0) as member:
+            next(member)
+            with pytest.raises(PermissionDeniedError, match="another consumer group") as refused:
+                other.consume_group("mine", "billing-nightly", session_timeout=1.0)
+            assert "orders" not in str(refused.value)
+        with pytest.raises(PermissionDeniedError, match="another consumer group"):
+            other.consume_group("mine", "billing-nightly", session_timeout=1.0)
+        with billing.consume_group("orders", "billing-nightly", session_timeout=1.0) as member:
+            next(member)
+        other.consume_group("mine", "nightly", session_timeout=1.0).close()
+        other.delete_stream("mine")
+    # Whoever has the right on both may do it, and what is gone is in nobody's way.
+    admin.create_stream("later", "later.>")
+    admin.consume_group("later", "nightly", session_timeout=1.0).close()
+    admin.consume_group("orders", "nightly", session_timeout=1.0).close()
+
+
 def test_a_name_that_the_rule_does_not_cover_is_another_s(admin: Client, billing: Client) -> None:
     admin.commit_cursor("audit", "orders", 4)
     for name in ("audit", "bill", "my-billing"):

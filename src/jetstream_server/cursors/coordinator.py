@@ -27,6 +27,7 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
     NotFoundError,
+    PermissionDeniedError,
     PreconditionFailedError,
     QuotaExceededError,
     UnavailableError,
@@ -62,7 +63,8 @@ logger = structlog.get_logger("jetstream.groups")
 class Heartbeat:
     """One heartbeat of a member. generation: the last one that the member has received, 0: none.
     principal: of the caller, "" for none. groups_max: how many groups with members a principal may
-    have begun, 0: any number."""
+    have begun, 0: any number. may_take: whether the caller has the right to the group's name on
+    that source, from which the name would be taken."""
 
     group: str
     source: str
@@ -72,6 +74,7 @@ class Heartbeat:
     wait_seconds: float
     principal: str = ""
     groups_max: int = 0
+    may_take: Callable[[str], bool] = lambda source: True
 
 
 class _Live:
@@ -147,8 +150,8 @@ class Coordinator:
         `wait_seconds`.
 
         Raises PreconditionFailedError for a member that was removed, FencedInstanceError for one
-        whose instance another process has taken, InvalidRequestError, QuotaExceededError,
-        UnavailableError once another node leads.
+        whose instance another process has taken, InvalidRequestError, PermissionDeniedError for the
+        name of another's group, QuotaExceededError, UnavailableError once another node leads.
         """
         live = self._groups.get(heartbeat.group)
         if live is None:
@@ -181,6 +184,10 @@ class Coordinator:
             if len(group.members) >= MEMBERS_MAX:
                 raise InvalidRequestError(f"a consumer group has at most {MEMBERS_MAX} members")
         if group.source != heartbeat.source:
+            if group.generation and not heartbeat.may_take(group.source):
+                raise PermissionDeniedError(
+                    f"the name {group.name!r} is that of another consumer group: choose another one"
+                )
             if group.members:
                 raise InvalidRequestError(
                     f"consumer group {group.name!r} reads {group.source!r}, not "

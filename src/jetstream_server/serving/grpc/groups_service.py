@@ -7,7 +7,11 @@ from dataclasses import replace
 from functools import partial
 
 from jetstream_protocol.cursor_names import check_cursor_name
-from jetstream_protocol.errors import InvalidRequestError, StreamNotFoundError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    PermissionDeniedError,
+    StreamNotFoundError,
+)
 from jetstream_protocol.generated import common_pb2, groups_pb2_grpc
 from jetstream_protocol.generated import groups_pb2 as pb
 from jetstream_server.cursors.coordinator import SESSION_MS, Heartbeat
@@ -45,17 +49,25 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
             _checked(request),
             principal=principal,
             groups_max=self._access.control.quotas.groups,
+            may_take=partial(self._may_take, principal, request.group),
         )
         check = partial(self._check_member, request.source, request.group, call.identity)
         check()
         await self._leader.create()
         with self._access.control.while_allowed(call.identity, check):
-            told = await self._leader.forward(
-                call, "GroupHeartbeat", request, pb.GroupHeartbeatResponse, principal
-            )
-            if told is not None:
-                return told
-            group = await (await self._store.coordinator()).heartbeat(heartbeat)
+            try:
+                told = await self._leader.forward(
+                    call, "GroupHeartbeat", request, pb.GroupHeartbeatResponse, principal
+                )
+                if told is not None:
+                    return told
+                group = await (await self._store.coordinator()).heartbeat(heartbeat)
+            except PermissionDeniedError as error:
+                if not call.identity.is_node:  # The node that was asked notes it.
+                    self._access.control.audit.refused(
+                        call.identity, Operation.COMMIT, request.group, error.message
+                    )
+                raise
         assigned = sorted(group.assigned(heartbeat.member.id))
         return pb.GroupHeartbeatResponse(generation=group.generation, assigned=assigned)
 
@@ -106,6 +118,18 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
             if not access.allows(identity, Operation.COMMIT, stream, group):
                 raise access.denied(identity, Operation.COMMIT, source, cursor=group)
             access.check(identity, Operation.READ, stream)
+
+    def _may_take(self, principal: str, group: str, source: str) -> bool:
+        """Whether the principal, "" for nobody's, may use the consumer group where it reads now, so
+        that it may take the name away from there. What is gone is nobody's."""
+        if not principal:
+            return True
+        access, caller = self._access.control, Identity(principal)
+        return all(
+            access.allows(caller, Operation.READ, stream)
+            and access.allows(caller, Operation.COMMIT, stream, group)
+            for stream in self._registry.read_as_one(source)
+        )
 
     def _may_see(self, source: str, identity: Identity) -> bool:
         access = self._access.control
