@@ -147,6 +147,20 @@ def test_a_denial_wins_and_commit_needs_read(server: SecuredServer, admin: Clien
         admin.remove_acl(denial.id)
 
 
+def test_the_right_to_a_name_on_all_streams_shows_no_stream(
+    server: SecuredServer, admin: Client
+) -> None:
+    principal = f"user:blind{next(NAMES)}"
+    admin.add_acl(principal, "commit", cursor="blind*")
+    with signed_in(server, admin, principal) as client:
+        assert client.list_streams() == []
+        with pytest.raises(PermissionDeniedError):
+            client.describe_stream("orders")
+        admin.add_acl(principal, "read", stream="orders", subject="orders.>")
+        assert [stream.name for stream in client.list_streams()] == ["orders"]
+        client.commit_cursor("blind", "orders", 1)
+
+
 def test_a_cursor_of_a_stream_that_is_gone_is_deleted_by_who_may_use_it(
     admin: Client, server: SecuredServer
 ) -> None:

@@ -82,7 +82,7 @@ def applies(each: AclRule, operation: Operation, name: str, subject: str, cursor
     if operation == Operation.COMMIT and each.cursor:
         names = names and is_named(each.cursor, cursor)
     if each.allow:
-        names = names or operation == Operation.DESCRIBE
+        names = names or (operation == Operation.DESCRIBE and {*each.operations} != {"commit"})
         return names and literals(subject) <= literals(each.subject)
     return names and bool(literals(subject) & literals(each.subject))
 

@@ -9,7 +9,8 @@ subjects does.
 their names as well.
 
 Deny wins. Without a rule that allows it, an operation is denied. A principal that may do anything
-with a stream may describe it, unless that is denied. Pure: depends only on the rules passed in.
+with a stream but `commit` may describe it, unless that is denied. Pure: depends only on the rules
+passed in.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ class AclRule:
         if ALL in self.operations or operation in self.operations:
             is_limited = self.cursor and operation is Operation.COMMIT
             return not is_limited or name_matches(self.cursor, cursor)
-        return operation is Operation.DESCRIBE and self.allow
+        # `commit` needs `read` besides, so it may be given for all streams, and shows none of them.
+        is_known_by = any(each != Operation.COMMIT for each in self.operations)
+        return operation is Operation.DESCRIBE and self.allow and is_known_by
 
     def holds(self, name: str, subject: str) -> bool:
         """Whether the rule applies to the stream. A rule for the cluster always applies."""
