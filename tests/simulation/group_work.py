@@ -1,32 +1,51 @@
-"""A consumer group at work, from a seed: members that read, commit, freeze and die; commits that
-come late or twice; coordinators that die with what they had not committed. What decides is shipped
-code (`Coordinator`, `groups.py`, `CursorTable`); log, network, members and clock are here.
+"""A consumer group at work, from a seed: members that read, begin slowly, commit, do not release,
+freeze, die and share an instance name; heartbeats and commits that come late or twice; writes that
+fail, or seem to; streams that appear and go; coordinators that die with what they had not
+committed. What decides is shipped code (`Coordinator`, `groups.py`, `leases.py`, `CursorTable`);
+log, network, members and clock are here.
 
 The checker, after each step:
 
 * no zombie commits: in the log each position follows a state of the group in which whoever commits
   owns the stream, since no later than the generation that it says;
 * a position never goes back, and never passes a record that nobody has handled;
-* generations never fall;
-* two members in good standing never read the same stream;
+* generations never fall, unless the group was deleted;
+* two members whose sessions hold, each by its own clock, never read the same stream;
+* a member whose heartbeats arrive is never removed, unless it keeps a stream for a minute that it
+  was told to release;
 * a member is never told to stop reading what stays its own;
-* in the end, once members live and are heard, everything has been handled and committed.
+* of the processes of one instance name one goes on;
+* in the end, once members live and are heard, everything has been handled and committed, even if
+  one of them never releases what it has.
+
+python -m tests.simulation.group_work --seeds N [--start S]
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import logging
 import random
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from jetstream_protocol.errors import PreconditionFailedError, UnavailableError
+import structlog
+
+from jetstream_protocol.errors import (
+    FencedInstanceError,
+    JetstreamError,
+    PreconditionFailedError,
+    UnavailableError,
+)
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.cursors.coordinator import Coordinator, Heartbeat
 from jetstream_server.cursors.groups import Group, Member
+from jetstream_server.cursors.leases import RELEASE_SECONDS
 from jetstream_server.cursors.table import NO_REVISION, CursorTable, Outcome, Write
 
 NAME, SOURCE = "workers", "jobs"
@@ -48,13 +67,25 @@ class Place:
 
 @dataclass
 class Worker:
-    """A member, as the SDK is one."""
+    """A member, as the SDK is one. beginning: the stream that it opens, in which generation it
+    began that, and what it has found. heard: when the last heartbeat that was answered was sent.
+    arrived: when the last one was sent. is_stuck: it handles one record for ever. keeps_since:
+    since when it keeps what it was told to release. was_silent: for a session."""
 
     id: str
+    instance: str = ""
     generation: int = 0
+    told: frozenset[int] = frozenset()
     held: dict[int, Place] = field(default_factory=dict)
+    beginning: tuple[int, int, Place] | None = None
     asking: asyncio.Task[Group] | None = None
+    asked: int = 0
+    heard: int = 0
+    arrived: int = 0
     is_frozen: bool = False
+    is_stuck: bool = False
+    keeps_since: int | None = None
+    was_silent: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,13 +112,19 @@ class World:
         self.high_watermark = 0
         self.ends = dict.fromkeys(range(STREAMS), 0)
         self.handled: dict[int, set[int]] = {stream: set() for stream in range(STREAMS)}
+        self.streams = list(range(STREAMS))
+        self.heartbeats: list[Heartbeat] = []
+        self.led_since = 0
         self.workers: list[Worker] = []
         self.network: list[Commit] = []
         self.born = 0
-        self.waiting: dict[int, asyncio.Future[Outcome]] = {}  # by end offset
+        self.waiting: deque[asyncio.Future[Outcome]] = deque()  # One for each plan that waits.
         self.others: list[asyncio.Task[None]] = []
         self.term = 0
         self.wrong = ""
+        self.calm = False
+        self.taken: set[str] = set()
+        """Instance names of processes that have died, perhaps just as they had taken it."""
         self.lead()
 
     # The log and its leader.
@@ -96,9 +133,12 @@ class World:
         """A new coordinator. What the last one had not committed is lost, or is committed now."""
         self.log = self.log[: self.random.randint(self.high_watermark, len(self.log))]
         self.high_watermark = len(self.log)
-        for answer in self.waiting.values():
-            answer.set_exception(UnavailableError("the leader changes"))
-        self.waiting = {}
+        for answer in self.waiting:
+            if not answer.done():
+                answer.set_exception(UnavailableError("the leader changes"))
+        self.waiting.clear()
+        self.note_silence()
+        self.led_since = self.now
         self.term += 1
         self.table = CursorTable()
         self.table.load(
@@ -107,38 +147,48 @@ class World:
             [b"%d" % number for number in range(len(self.log))],
         )
         self.coordinator = Coordinator(
-            partial(self.save, self.term), lambda _: range(STREAMS), lambda: MonotonicUs(self.now)
+            partial(self.save, self.term), lambda _: self.streams, lambda: MonotonicUs(self.now)
         )
         states = [state for _, state in self.log if isinstance(state, Group)]
-        self.coordinator.load(states[-1:])
+        self.coordinator.load(state for state in states[-1:] if not state.is_deleted)
         self.settle()
 
     async def save(self, term: int, group: Group) -> None:
         if term != self.term:
             raise UnavailableError("it leads no more")
-        outcome = await self.append(Write(GROUP_KEY, b"%d" % len(self.log)), group)
+        if not self.calm and self.random.random() < 0.1:
+            raise UnavailableError("too few replicas")
+        value = None if group.is_deleted else b"%d" % len(self.log)
+        outcome = await self.append(Write(GROUP_KEY, value), group)
         assert outcome.error is None
 
     def append(self, write: Write, said: Group | Commit) -> asyncio.Future[Outcome]:
         answer: asyncio.Future[Outcome] = self.loop.create_future()
         plan = self.table.plan([[write]], len(self.log))
-        if not plan.keys:
-            answer.set_result(plan.answers[0][0])
-            return answer
         self.table.appended(plan)
-        self.log.append((write.key, said))
-        if isinstance(said, Commit):
-            self.check_position(said)
-        else:
-            self.check_generation(said)
-        self.waiting[plan.end_offset] = answer
+        self.waiting.append(answer)
+        if plan.keys:
+            self.log.append((write.key, said))
+            if isinstance(said, Commit):
+                self.check_position(said)
+            else:
+                self.check_generation(said)
         answer.add_done_callback(_retrieve)
         return answer
 
     def commit_some(self) -> None:
         self.high_watermark = self.random.randint(self.high_watermark, len(self.log))
         for plan in self.table.advance(self.high_watermark):
-            self.waiting.pop(plan.end_offset).set_result(plan.answers[0][0])
+            answer = self.waiting.popleft()
+            if not answer.done():
+                answer.set_result(plan.answers[0][0])
+        self.settle()
+
+    def a_write_is_not_waited_for(self) -> None:
+        """It took too long: it may be committed all the same."""
+        for answer in self.waiting:
+            if not answer.done():
+                answer.set_exception(UnavailableError("not committed yet, and may be later"))
         self.settle()
 
     def settle(self) -> None:
@@ -163,7 +213,8 @@ class World:
 
     def a_member_is_born(self) -> None:
         if len(self.workers) < MEMBERS_MAX:
-            self.workers.append(Worker(self.name()))
+            instance = self.random.choice(["", "", "", "a", "b"])
+            self.workers.append(Worker(self.name(), instance, heard=self.now, arrived=self.now))
 
     def name(self) -> str:
         self.born += 1
@@ -171,12 +222,48 @@ class World:
 
     def a_member_dies(self) -> None:
         if self.workers:
-            self.workers.remove(self.random.choice(self.workers))
+            gone = self.random.choice(self.workers)
+            self.workers.remove(gone)
+            self.taken.add(gone.instance)
 
     def a_member_freezes_or_wakes(self) -> None:
         if self.workers:
             worker = self.random.choice(self.workers)
             worker.is_frozen = not worker.is_frozen
+            self.lapse()
+
+    def a_member_is_stuck_or_not(self) -> None:
+        if self.workers:
+            worker = self.random.choice(self.workers)
+            worker.is_stuck = not worker.is_stuck
+            self.adjust(worker)
+
+    def lapse(self) -> None:
+        """Members that run and were not answered for a session hold nothing any more."""
+        for worker in self.alive():
+            if worker.told and self.now - worker.heard >= SESSION_MS * 1000:
+                self.lost(worker)
+
+    def a_stream_appears(self) -> None:
+        number = max(self.ends) + 1
+        self.ends[number], self.handled[number] = 0, set()
+        self.streams = [*self.streams, number]
+
+    def a_stream_is_deleted(self) -> None:
+        if len(self.streams) > 2:
+            gone = self.random.choice(self.streams)
+            self.streams = [number for number in self.streams if number != gone]
+
+    def the_group_is_deleted(self) -> None:
+        if self.coordinator.groups():
+            self.others.append(self.loop.create_task(self.delete()))
+            self.settle()
+
+    async def delete(self) -> None:
+        try:
+            await self.coordinator.delete(NAME)
+        except JetstreamError:
+            return
 
     def a_member_is_heard(self) -> None:
         worker = self.one()
@@ -187,14 +274,34 @@ class World:
         heartbeat = Heartbeat(
             NAME,
             SOURCE,
-            Member(worker.id, session_ms=SESSION_MS),
+            Member(worker.id, worker.instance, SESSION_MS),
             worker.generation,
             frozenset(worker.held),
             0.0,
         )
+        if worker.is_stuck and not worker.generation:
+            return  # It joins again between two records.
+        self.note_silence()
+        worker.asked = worker.arrived = self.now
+        self.heartbeats = [*self.heartbeats[-9:], heartbeat]
         worker.asking = self.loop.create_task(self.coordinator.heartbeat(heartbeat))
         worker.asking.add_done_callback(_retrieve)
         self.settle()
+
+    def note_silence(self) -> None:
+        """Who is not heard for a session may be removed, and will hear of it."""
+        for worker in self.workers:
+            since = max(worker.arrived, self.led_since)
+            worker.was_silent |= self.now - since >= SESSION_MS * 1000
+
+    def a_heartbeat_comes_again(self) -> None:
+        """A copy of one that was sent before; nobody hears the answer."""
+        if self.heartbeats:
+            late = self.random.choice(self.heartbeats)
+            if late.generation or any(worker.id == late.member.id for worker in self.workers):
+                copy = self.loop.create_task(self.coordinator.heartbeat(late))
+                copy.add_done_callback(_retrieve)
+                self.settle()
 
     def a_member_hears(self) -> None:
         worker = self.one()
@@ -206,42 +313,76 @@ class World:
             return
         asking, worker.asking = worker.asking, None
         error = asking.exception()
-        if isinstance(error, PreconditionFailedError):
+        if isinstance(error, FencedInstanceError):
+            self.workers.remove(worker)
+        elif isinstance(error, PreconditionFailedError):
             self.lost(worker)
         if error is not None:
             return
         group = asking.result()
-        member_id = worker.id
-        told = group.assigned(member_id)
+        if not group.has(worker.id):
+            return  # It was said to a member that it is no more.
+        told = group.assigned(worker.id)
         for stream in worker.held:
-            share = group.shares[stream]
-            stays = share.owner == share.target == worker.id
+            share = group.shares.get(stream)
+            stays = share is not None and share.owner == share.target == worker.id
             assert stays <= (stream in told), f"stream {stream} stops, and does not move"
-        worker.generation = group.generation
-        for stream in sorted(worker.held.keys() - told):
+        worker.generation, worker.told, worker.heard = group.generation, told, worker.asked
+        self.adjust(worker)
+
+    def adjust(self, worker: Worker) -> None:
+        """Release what it was not told to read."""
+        member_id = worker.id
+        if worker.is_stuck:
+            if not worker.held.keys() - worker.told:
+                worker.keeps_since = None
+            elif worker.keeps_since is None:
+                worker.keeps_since = self.now
+            return
+        worker.keeps_since = None
+        for stream in sorted(worker.held.keys() - worker.told):
             if worker.id != member_id:
                 return  # A refusal has told it that it was given up.
             self.send(worker, stream)
             if self.random.random() < 0.7:  # Otherwise it is given up, and comes late.
                 self.deliver(self.network.pop())
             worker.held.pop(stream, None)
-        if worker.id != member_id:
-            return  # A refusal has told it that it was given up.
-        for stream in sorted(told - worker.held.keys()):
-            entry = self.table.committed.get(b"%d" % stream)
-            if entry is None:
-                worker.held[stream] = Place(0, NO_REVISION)
-                continue
-            committed = self.log[entry.revision][1]
-            assert isinstance(committed, Commit)
-            worker.held[stream] = Place(committed.offset, entry.revision)
+
+    def a_member_begins(self) -> None:
+        worker = self.one()
+        if worker is not None and not worker.is_stuck:
+            self.begin(worker)
+
+    def begin(self, worker: Worker) -> None:
+        """Open the next stream, or read what was opened."""
+        if worker.beginning is None:
+            missing = worker.told - worker.held.keys()
+            if missing:
+                stream = min(missing)
+                worker.beginning = stream, worker.generation, self.committed(stream)
+            return
+        if not self.calm and self.random.random() < 0.8:
+            return  # Its node is slow.
+        (stream, generation, place), worker.beginning = worker.beginning, None
+        if stream in worker.told and generation == worker.generation:
+            worker.held[stream] = place
+
+    def committed(self, stream: int) -> Place:
+        entry = self.table.committed.get(b"%d" % stream)
+        if entry is None:
+            return Place(0, NO_REVISION)
+        committed = self.log[entry.revision][1]
+        assert isinstance(committed, Commit)
+        return Place(committed.offset, entry.revision)
 
     def lost(self, worker: Worker) -> None:
-        worker.id, worker.generation = self.name(), 0
+        worker.id, worker.generation, worker.told = self.name(), 0, frozenset()
+        worker.was_silent = False
         worker.held.clear()
+        worker.beginning = None
 
     def a_record_is_published(self) -> None:
-        self.ends[self.random.randrange(STREAMS)] += 1
+        self.ends[self.random.choice(self.streams)] += 1
 
     def a_record_is_handled(self) -> None:
         places = self.places()
@@ -304,11 +445,17 @@ class World:
     # Time.
 
     def time_passes(self) -> None:
-        self.now += self.random.choice([50_000, 300_000, 1_200_000])
+        self.pass_time(self.random.choice([50_000, 300_000, 600_000, 1_200_000]))
+
+    def pass_time(self, microseconds: int) -> None:
+        self.now += microseconds
+        self.note_silence()
+        self.lapse()
         for live in list(self.coordinator._groups.values()):
-            look = self.coordinator._look_at(live, with_its_streams=False)
+            look = self.coordinator._look_at(live, with_its_streams=self.random.random() < 0.3)
             self.others.append(self.loop.create_task(look))
         self.settle()
+        self.check_removals()
 
     # The checker.
 
@@ -327,16 +474,40 @@ class World:
 
     def check_generation(self, group: Group) -> None:
         """At its append, in a task of the coordinator: `settle` tells."""
-        before = [said.generation for _, said in self.log[:-1] if isinstance(said, Group)]
-        if before and before[-1] > group.generation:
+        before = [said for _, said in self.log[:-1] if isinstance(said, Group)]
+        if before and not before[-1].is_deleted and before[-1].generation > group.generation:
             self.wrong = "a generation comes again"
 
     def check_readers(self) -> None:
+        """The processes of one instance name are one member: that they are not is a mistake, of
+        which the earlier one hears with its next heartbeat. Who keeps a stream for a minute is in
+        the middle of a record of it, and is handed out no other."""
+        held = [
+            (stream, worker.instance or worker.id)
+            for worker in self.workers
+            if self.now - worker.heard < SESSION_MS * 1000 and worker.keeps_since is None
+            for stream in worker.held
+        ]
+        readers = set(held)
+        assert len(readers) == len({stream for stream, _ in readers}), "two members read one stream"
+
+    def check_removals(self) -> None:
+        """A member that is heard stays, unless it keeps a stream for long."""
         for group in self.coordinator.groups():
-            held = [
-                stream for worker in self.workers if group.has(worker.id) for stream in worker.held
-            ]
-            assert len(held) == len(set(held)), "two members read one stream"
+            for worker in self.workers:
+                is_heard = self.now - max(worker.arrived, self.led_since) < SESSION_MS * 1000
+                is_replaced = worker.instance and any(
+                    member.instance == worker.instance for member in group.members
+                )
+                if worker.generation and is_heard and not (worker.was_silent or is_replaced):
+                    self.check_stays(group, worker)
+
+    def check_stays(self, group: Group, worker: Worker) -> None:
+        live = self.coordinator._groups[NAME]
+        if group.has(worker.id) or (live.coming is not None and live.coming.has(worker.id)):
+            return
+        kept = 0 if worker.keeps_since is None else self.now - worker.keeps_since
+        assert kept >= RELEASE_SECONDS * 1_000_000 - 2_000_000, f"{worker.id} was removed"
 
     # The run.
 
@@ -349,6 +520,13 @@ class World:
             (self.commit_some, 5),
             (self.a_member_is_heard, 8),
             (self.a_member_hears, 8),
+            (self.a_member_begins, 14),
+            (self.a_heartbeat_comes_again, 2),
+            (self.a_member_is_stuck_or_not, 0.5),
+            (self.a_write_is_not_waited_for, 0.5),
+            (self.a_stream_appears, 0.3),
+            (self.a_stream_is_deleted, 0.2),
+            (self.the_group_is_deleted, 0.3),
             (self.time_passes, 2),
             (self.a_member_is_born, 2),
             (self.a_member_dies, 0.4),
@@ -363,34 +541,56 @@ class World:
         self.finish()
 
     def finish(self) -> None:
-        """Everybody lives, and nothing is lost any more."""
+        """Everybody lives, and nothing is lost any more. One member may be stuck."""
         self.a_member_is_born()
+        stuck = self.random.choice([None, *self.workers[1:]])
         for worker in self.workers:
-            worker.is_frozen = False
-        for _ in range(60):
-            self.now += SESSION_MS * 100
-            self.time_passes()
-            for worker in self.workers:
-                if worker.asking is None:
-                    self.ask(worker)
-                self.high_watermark = len(self.log)
-                self.commit_some()
-                self.hear(worker)
-                self.check_readers()
-                for stream, place in list(worker.held.items()):
-                    if stream not in worker.held:
-                        break  # It has lost them all.
-                    self.handled[stream].update(range(place.position, self.ends[stream]))
-                    place.position = self.ends[stream]
-                    self.send(worker, stream)
-                    self.deliver(self.network.pop())
-            if self.all_done():
-                return
-        raise AssertionError("not everything is handled and committed")
+            worker.is_frozen, worker.is_stuck = False, worker is stuck
+        self.lapse()
+        instances = {worker.instance for worker in self.workers if worker.instance}
+        self.calm = True
+        end = self.now + 2 * RELEASE_SECONDS * 1_000_000
+        while self.now < end and not self.all_done(stuck):
+            self.pass_time(300_000)
+            for worker in list(self.workers):
+                self.work(worker)
+        assert self.all_done(stuck), "not everything is handled and committed"
+        for _ in range(5):
+            self.pass_time(300_000)
+            for worker in list(self.workers):
+                self.work(worker)
+        left = [worker.instance for worker in self.workers]
+        moving = [worker.instance for worker in self.workers if worker is not stuck]
+        for instance in sorted(instances):
+            assert instance in left or instance in self.taken, "no process of the name goes on"
+            assert moving.count(instance) <= 1, "two processes of one name go on"
 
-    def all_done(self) -> bool:
+    def work(self, worker: Worker) -> None:
+        """Its heartbeat is answered, and it reads all that it may."""
+        if worker.asking is None:
+            self.ask(worker)
+        self.high_watermark = len(self.log)
+        self.commit_some()
+        self.hear(worker)
+        self.check_readers()
+        if worker not in self.workers or worker.is_stuck:
+            return
+        self.adjust(worker)
+        for _ in range(2 * len(worker.told)):
+            self.begin(worker)
+        for stream, place in list(worker.held.items()):
+            if stream not in worker.held:
+                break  # It has lost them all.
+            self.handled[stream].update(range(place.position, self.ends[stream]))
+            place.position = self.ends[stream]
+            self.send(worker, stream)
+            self.deliver(self.network.pop())
+
+    def all_done(self, stuck: Worker | None) -> bool:
+        """But for what the one that is stuck may read."""
+        streams = [each for each in self.streams if stuck is None or each not in stuck.told]
         last = {said.stream: said.offset for _, said in self.log if isinstance(said, Commit)}
-        return all(last.get(stream, 0) == end for stream, end in self.ends.items())
+        return all(last.get(stream, 0) == self.ends[stream] for stream in streams)
 
 
 def _retrieve(done: asyncio.Future[Any]) -> None:
@@ -421,3 +621,24 @@ def a_loop() -> Iterator[asyncio.AbstractEventLoop]:
     finally:
         loop.run_until_complete(end())
         loop.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Consumer groups at work, from seeds.")
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--start", type=int, default=0)
+    arguments = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    failed = 0
+    for seed in range(arguments.start, arguments.start + arguments.seeds):
+        try:
+            run(seed)
+        except AssertionError as error:
+            failed += 1
+            print(f"seed {seed}: {error}")
+    print(f"{arguments.seeds} seeds, {failed} violations")
+    raise SystemExit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from jetstream_server.cursors import groups
-from jetstream_server.cursors.coordinator import Coordinator
+from jetstream_protocol.errors import PreconditionFailedError
+from jetstream_server.cursors import coordinator, groups
+from jetstream_server.cursors.coordinator import Coordinator, Heartbeat
 from jetstream_server.cursors.groups import NOBODY, Group, Share
+from jetstream_server.cursors.leases import Leases
 from jetstream_server.cursors.table import CursorTable
 from tests.simulation import group_work
 
 SEEDS = 40
-MUTANT_SEEDS = 400
+MUTANT_SEEDS = 2000
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -51,9 +53,7 @@ def revisions_are_not_looked_at(patch: Patch) -> None:
     patch.setattr(
         CursorTable,
         "_decide",
-        lambda self, write, planned, plan: decide(
-            self, replace(write, expected_revision=None), planned, plan
-        ),
+        lambda self, write, *more: decide(self, replace(write, expected_revision=None), *more),
     )
 
 
@@ -98,7 +98,7 @@ def who_is_gone_keeps_its_streams(patch: Patch) -> None:
 
 
 def the_next_coordinator_begins_anew(patch: Patch) -> None:
-    patch.setattr(Coordinator, "load", lambda self, states: None)
+    patch.setattr(Coordinator, "load", lambda self, *states: None)
 
 
 def everybody_stops_until_all_is_settled(patch: Patch) -> None:
@@ -110,7 +110,99 @@ def everybody_stops_until_all_is_settled(patch: Patch) -> None:
     )
 
 
+def any_heartbeat_releases(patch: Patch) -> None:
+    decide = Coordinator._next
+
+    def released(self: Coordinator, group: Group, heartbeat: Heartbeat) -> Group:
+        return decide(self, group, replace(heartbeat, generation=group.generation))
+
+    def as_it_says(self: Coordinator, group: Group, heartbeat: Heartbeat) -> Group:
+        known = group.has(heartbeat.member.id)
+        return released(self, group, heartbeat) if known else decide(self, group, heartbeat)
+
+    patch.setattr(Coordinator, "_next", as_it_says)
+
+
+def a_heartbeat_counts_once_it_is_answered(patch: Patch) -> None:
+    arrived, applied = Leases.arrived, Coordinator.heartbeat
+    patch.setattr(Leases, "arrived", lambda *_: None)
+
+    async def heartbeat(self: Coordinator, heartbeat: Heartbeat) -> Group:
+        group = await applied(self, heartbeat)
+        live = self._groups[heartbeat.group]
+        arrived(live.leases, heartbeat.member.id, self._now())
+        return group
+
+    patch.setattr(Coordinator, "heartbeat", heartbeat)
+
+
+def a_failed_write_is_forgotten(patch: Patch) -> None:
+    write = Coordinator._write
+
+    async def forgotten(self: Coordinator, live: Any, after: Group) -> None:
+        try:
+            await write(self, live, after)
+        finally:
+            live.coming = None
+
+    patch.setattr(Coordinator, "_write", forgotten)
+
+
+def nobody_is_removed_for_what_moved_before_a_failover(patch: Patch) -> None:
+    observe = Leases.observe
+
+    def without_moves(self: Leases, group: Group, now: float, **more: Any) -> None:
+        observe(self, group, now, **more)
+        self.moving = {key: at for key, at in self.moving.items() if key not in known}
+
+    known: set[tuple[int, str]] = set()
+    load = Coordinator.load
+
+    def loaded(self: Coordinator, states: Any) -> None:
+        states = list(states)
+        load(self, states)
+        for state in states:
+            known.update((n, share.owner) for n, share in state.shares.items())
+
+    patch.setattr(Leases, "observe", without_moves)
+    patch.setattr(Coordinator, "load", loaded)
+
+
+def a_group_that_was_not_written_is_dropped(patch: Patch) -> None:
+    patch.setattr(coordinator._Live, "is_unused", property(lambda self: not self.state.generation))
+
+
+def a_process_whose_name_was_taken_joins_again(patch: Patch) -> None:
+    patch.setattr(coordinator, "FencedInstanceError", PreconditionFailedError)
+
+
+def a_member_goes_on_for_two_sessions(patch: Patch) -> None:
+    def lapse(self: group_work.World) -> None:
+        for worker in self.alive():
+            if worker.told and self.now - worker.heard >= 2 * group_work.SESSION_MS * 1000:
+                self.lost(worker)
+
+    def check(self: group_work.World) -> None:
+        held = [
+            stream
+            for worker in self.alive()
+            if not worker.instance and worker.keeps_since is None
+            for stream in worker.held
+        ]
+        assert len(held) == len(set(held)), "two members read one stream"
+
+    patch.setattr(group_work.World, "lapse", lapse)
+    patch.setattr(group_work.World, "check_readers", check)
+
+
 MUTANTS = [
+    any_heartbeat_releases,
+    a_heartbeat_counts_once_it_is_answered,
+    a_failed_write_is_forgotten,
+    nobody_is_removed_for_what_moved_before_a_failover,
+    a_group_that_was_not_written_is_dropped,
+    a_process_whose_name_was_taken_joins_again,
+    a_member_goes_on_for_two_sessions,
     a_change_that_is_being_written_does_not_count,
     revisions_are_not_looked_at,
     a_stream_moves_before_its_owner_has_let_go,

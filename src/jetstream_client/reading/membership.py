@@ -73,7 +73,14 @@ class Membership:
         loop = asyncio.get_running_loop()
         self._now = loop.time
         self._heard = self._joined = self._now()
-        await self._beat(0.0)
+        try:
+            await self._beat(0.0)
+        except FencedInstanceError:
+            raise
+        except PreconditionFailedError:
+            self.lost()  # It joined, was not answered in time, and was removed.
+            self.is_lost = False
+            await self._beat(0.0)
         self._beating = loop.create_task(self._beat_on_and_on())
         self._lapsing = loop.create_task(self._lapse_in_time())
 

@@ -179,7 +179,7 @@ class Coordinator:
         if heartbeat.generation == group.generation:
             group = release(group, member.id, heartbeat.held)
         if not group.has(member.id):
-            if heartbeat.generation:
+            if heartbeat.generation or member.id in self._groups[group.name].leases.gone:
                 raise _no_member_error(group, heartbeat)
             if len(group.members) >= MEMBERS_MAX:
                 raise InvalidRequestError(f"a consumer group has at most {MEMBERS_MAX} members")

@@ -382,6 +382,18 @@ async def test_a_process_whose_instance_another_one_has_taken_is_told_so() -> No
 
 
 @on_loop
+async def test_a_late_copy_of_the_first_heartbeat_brings_nobody_back() -> None:
+    """Else the copy would take the name from the process that has it now."""
+    world = World()
+    await world.beat("a", set(), instance="worker")
+    group = await world.beat("b", set(), instance="worker")
+    with pytest.raises(FencedInstanceError):
+        await world.beat("a", set(), instance="worker")
+    held = set(group.assigned("b"))
+    assert (await world.beat("b", held, group.generation, instance="worker")).has("b")
+
+
+@on_loop
 async def test_a_group_is_deleted_once_it_has_no_members() -> None:
     world = World()
     with pytest.raises(NotFoundError):
