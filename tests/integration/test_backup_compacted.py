@@ -11,39 +11,14 @@ from jetstream_client.migration import parquet
 from jetstream_client.migration.backup import MANIFEST, back_up
 from jetstream_client.migration.parquet import manifest_of
 from tests.support import command
+from tests.support.overtaking import (
+    create,
+    overtake,
+    publish,
+    view_before,
+    wait_until_compacted,
+)
 from tests.support.server import ServerProcess
-
-_KEYS = 40
-
-
-def publish(client: Client, name: str, first: int, count: int) -> None:
-    """Record number N has the key N % 40, and the offset N. Some segments."""
-    with client.publisher(name, linger=0.0, max_bytes=8_192) as publisher:
-        for number in range(first, first + count):
-            publisher.send(b"%d" % number * 200, key=b"%d" % (number % _KEYS))
-
-
-def create(client: Client, name: str, **settings: Any) -> None:
-    client.create_stream(
-        name, name, compact=True, segment_bytes=65_536, segment_age=0, flush="none", **settings
-    )
-
-
-def wait_until_compacted(client: Client, name: str, offset: int) -> None:
-    """Until a pass has ended that looked at all records before `offset`."""
-    deadline = time.monotonic() + 60
-    while True:
-        compaction = client.describe_stream(name).compaction
-        if compaction is not None and compaction.cleaned_to >= offset:
-            return
-        assert time.monotonic() < deadline, f"compaction has not come to offset {offset}"
-        time.sleep(0.1)
-
-
-def overtake(client: Client, name: str, first: int) -> None:
-    """Supersede every record before offset `first`, and have all of them removed."""
-    publish(client, name, first, 600)
-    wait_until_compacted(client, name, first + _KEYS)
 
 
 def jetstream(server: ServerProcess, *arguments: str, code: int = 0) -> str:
@@ -55,11 +30,6 @@ def jetstream(server: ServerProcess, *arguments: str, code: int = 0) -> str:
 def view(client: Client, name: str) -> dict[bytes | None, bytes | None]:
     found = client.consume(name, stop="latest", patience=10)
     return {each.key: each.value for each in found}
-
-
-def view_before(offset: int) -> dict[bytes | None, bytes | None]:
-    """What a reader of all that `publish` has written ends with at that offset."""
-    return {b"%d" % (number % _KEYS): b"%d" % number * 200 for number in range(offset)}
 
 
 def test_a_backup_that_compaction_overtakes_lacks_no_key(

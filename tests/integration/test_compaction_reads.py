@@ -7,6 +7,7 @@ import time
 
 from jetstream_client import Client
 from jetstream_protocol.batch import iterate
+from tests.support import overtaking
 from tests.support.api import Api, DataPlane
 from tests.support.server import ServerProcess
 
@@ -106,3 +107,22 @@ def test_a_decoded_fetch_goes_on_where_nothing_is_left(
     assert len(seen) == KEYS
     assert set(seen.values()) == {b"11 " + VALUE}
     assert answers_without > 0
+
+
+def test_a_reader_that_stops_at_latest_and_is_overtaken_misses_no_key(client: Client) -> None:
+    overtaking.create(client, "overtaken")
+    overtaking.publish(client, "overtaken", 0, 600)
+    scan = client.scan("overtaken")
+    with client.consume("overtaken", stop="latest", patience=10) as consumer:
+        assert (consumer.stop, scan.stop) == (600, 600)
+        overtaking.overtake(client, "overtaken", 600)
+        consumed = {message.key: message.value for message in consumer}
+        assert consumer.stop is not None
+        assert consumer.stop > 600
+        assert consumed == overtaking.view_before(consumer.stop)
+    rows = scan.to_table().to_pydict()
+    scanned = dict(zip(rows["key"], rows["value"], strict=True))
+    assert scanned == overtaking.view_before(rows["offset"][-1] + 1)
+    # Who says an offset gets no record behind it.
+    with client.consume("overtaken", stop=600, patience=10) as consumer:
+        assert len(list(consumer)) < 40

@@ -122,6 +122,9 @@ class AsyncConsumer(AsyncClosing):
         self._going.set()
         self.deserializers = deserializers
         self._stop: int | None = None
+        self.stop_may_move = stop == "latest" and not reverse
+        """Whether it reads on behind its stop if compaction was faster than it, and has removed
+        records for later ones that are behind: it would miss their keys."""
         self._patience = patience
         self._waited = 0.0
         self._beginning = asyncio.Lock()
@@ -294,6 +297,8 @@ class AsyncConsumer(AsyncClosing):
         self._ahead = None
         self._share = 0
         self._check_patience(messages)
+        if self._stop is not None and self.stop_may_move:
+            self._stop = max(self._stop, messages.compacted_below)
         self.buffer.course.came(messages)
         if TRACING.active is not None:
             TRACING.active.received(messages)

@@ -196,12 +196,14 @@ class Messages(Sequence[Message]):
     next_offset: where the next fetch goes on; with newest first, the `stop` of the next fetch.
     last_epoch: the leader epoch of the last record, -1 for none; pass it to the next fetch, so that
     the server notices if the log before it was replaced. [log_start_offset, high_watermark) could
-    be read when the server answered.
+    be read when the server answered. compacted_below: what compaction had removed by then it had
+    removed for later records of the same keys, all of them below that offset.
     """
 
     __slots__ = (
         "_starts",
         "chunks",
+        "compacted_below",
         "high_watermark",
         "last_epoch",
         "log_start_offset",
@@ -218,6 +220,7 @@ class Messages(Sequence[Message]):
         last_epoch: int = -1,
         log_start_offset: int = 0,
         high_watermark: int = 0,
+        compacted_below: int = 0,
     ) -> None:
         self.stream = stream
         self.chunks = tuple(chunks)
@@ -225,6 +228,7 @@ class Messages(Sequence[Message]):
         self.last_epoch = last_epoch
         self.log_start_offset = log_start_offset
         self.high_watermark = high_watermark
+        self.compacted_below = compacted_below
         self._starts = list(accumulate(map(len, self.chunks), initial=0))
 
     def __len__(self) -> int:
@@ -297,6 +301,7 @@ class Messages(Sequence[Message]):
             last_epoch=first[-1].batch.header.leader_epoch,
             log_start_offset=self.log_start_offset,
             high_watermark=self.high_watermark,
+            compacted_below=self.compacted_below,
         )
         others = Messages(
             self.stream,
@@ -305,6 +310,7 @@ class Messages(Sequence[Message]):
             last_epoch=self.last_epoch,
             log_start_offset=self.log_start_offset,
             high_watermark=self.high_watermark,
+            compacted_below=self.compacted_below,
         )
         return head, others
 
@@ -375,6 +381,7 @@ class MessageCollector:
         self.last_epoch = last_epoch
         self.log_start_offset = 0
         self.high_watermark = 0
+        self.compacted_below = 0
         self.length_bytes = 0
         self.end = end
         self.record_count = 0
@@ -457,4 +464,5 @@ class MessageCollector:
             last_epoch=self.last_epoch,
             log_start_offset=self.log_start_offset,
             high_watermark=self.high_watermark,
+            compacted_below=self.compacted_below,
         )

@@ -224,6 +224,7 @@ class Reader:
             _pin(ref, fetched.head.stream_id)
             collector.log_start_offset = fetched.head.log_start_offset
             collector.high_watermark = fetched.head.high_watermark
+            collector.compacted_below = max(collector.compacted_below, fetched.head.compacted_below)
             try:
                 collector.add(fetched.batches)
                 if fetched.head.HasField("next_offset"):

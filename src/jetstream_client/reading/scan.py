@@ -3,7 +3,9 @@
 A scan is a range, not a position: start and stop are resolved once, and it can be read again and
 again, each time from its start. A reading returns every record of the range or fails. Only if the
 start was no offset may a later reading begin at a later record, because retention may have removed
-the first ones. The first answer fixes the stream's id, as for a consumer.
+the first ones. Only if the stop is "latest" may a reading of a compacted stream go on to later
+records: where compaction was faster, a reading would miss keys otherwise. The first answer fixes
+the stream's id, as for a consumer.
 
 Batches are returned as they are fetched, with the next fetch under way, so a scan takes the memory
 of two fetches no matter how long the stream is. Nothing is done per row in Python, and every buffer
@@ -66,7 +68,9 @@ class AsyncScan:
         await self.begin()
         assert self.start is not None
         assert self.stop is not None
-        return self._consume(self.start, max(self.start, self.stop), self._wanted[2])
+        consumer = self._consume(self.start, max(self.start, self.stop), self._wanted[2])
+        consumer.stop_may_move = self._wanted[1] == "latest"
+        return consumer
 
     async def __aiter__(self) -> AsyncGenerator[pyarrow.RecordBatch, None]:
         consumer = await self.open()

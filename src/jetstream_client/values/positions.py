@@ -1,8 +1,8 @@
 """Positions: where reading begins and ends.
 
 An offset is a position already. The stream's leader resolves everything else when a call begins:
-"latest" is the high watermark of that moment, not of the moment when the reader gets there. A stop
-is exclusive, in whatever form it is given.
+"latest" is the high watermark of that moment, not of the moment when the reader gets there (but see
+`AsyncConsumer.stop_may_move`). A stop is exclusive, in whatever form it is given.
 
     100                     offset 100
     "earliest", "latest"    the first record kept; the next record to come
