@@ -17,15 +17,11 @@ The checker, after each step:
 * of the processes of one instance name one goes on;
 * in the end, once members live and are heard, everything has been handled and committed, even if
   one of them never releases what it has.
-
-python -m tests.simulation.group_work --seeds N [--start S]
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import logging
 import random
 from collections import deque
 from collections.abc import Iterator
@@ -33,8 +29,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-
-import structlog
 
 from jetstream_protocol.errors import (
     FencedInstanceError,
@@ -621,24 +615,3 @@ def a_loop() -> Iterator[asyncio.AbstractEventLoop]:
     finally:
         loop.run_until_complete(end())
         loop.close()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Consumer groups at work, from seeds.")
-    parser.add_argument("--seeds", type=int, default=1000)
-    parser.add_argument("--start", type=int, default=0)
-    arguments = parser.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    failed = 0
-    for seed in range(arguments.start, arguments.start + arguments.seeds):
-        try:
-            run(seed)
-        except AssertionError as error:
-            failed += 1
-            print(f"seed {seed}: {error}")
-    print(f"{arguments.seeds} seeds, {failed} violations")
-    raise SystemExit(failed > 0)
-
-
-if __name__ == "__main__":
-    main()
