@@ -37,6 +37,7 @@ def stores_what_it_kept_whoever_led_meanwhile(patches: Patches) -> None:
         return store(self, ingest, self.leader_epoch + 1, log_end_offset)
 
     patches.set(StandBy, "store", always)
+    patches.set(Ingest, "led_elsewhere", lambda self, replica: None)  # It ends the stand-by, too.
 
 
 @mutant(LeftStandingBy)
@@ -103,7 +104,8 @@ def hands_over_without_draining(patches: Patches) -> None:
     """What NATS had delivered by then is not waited for."""
 
     async def at_once(self: Ingest, stream_id: int) -> None:
-        self._handing_over.add(stream_id)
-        self._unsubscribe(self._streams[stream_id])
+        ingest = self._streams[stream_id]
+        ingest.is_handed_over = True
+        self._unsubscribe(ingest)
 
     patches.set(Ingest, "pause", at_once)

@@ -82,13 +82,18 @@ async def test_a_stream_whose_follower_is_slow_leaves_room_for_the_others(
     assert (bounds.pending_acks, bounds.uncommitted_bytes, bounds.streams) == (0, 0, 1)
 
 
+def add(bounds: Bounds, own: Waiting, acks: int, length: int) -> None:
+    for each in (bounds, own):
+        each.pending_acks += acks
+        each.uncommitted_bytes += length
+
+
 def test_however_many_streams_are_stuck_each_has_its_share() -> None:
     bounds = Bounds(1_000_000, 256 * 1024 * 1024, streams=200)
     for _ in range(200):
         stuck = Waiting()
         while not bounds.reason(10, 1000, stuck):
-            bounds.add(10, 1000)
-            stuck.add(10, 1000)
+            add(bounds, stuck, 10, 1000)
         assert stuck.pending_acks >= 100
     assert bounds.pending_acks <= bounds.pending_acks_max
 
@@ -97,6 +102,5 @@ def test_however_many_streams_are_stuck_each_has_its_share() -> None:
 def test_a_stream_alone_may_have_nearly_all(acks_max: int) -> None:
     bounds, own = Bounds(acks_max, 1 << 30, streams=2), Waiting()
     while not bounds.reason(1, 1, own):
-        bounds.add(1, 1)
-        own.add(1, 1)
+        add(bounds, own, 1, 1)
     assert own.pending_acks == acks_max - acks_max // RESERVED

@@ -262,8 +262,9 @@ class NatsConnection:
         A PING follows each of them, because NATS does not always say which one it refuses: it is
         the one whose PONG comes next."""
         pong = None
+        line_bytes_max = self._line_bytes_max.get(_server_id(link))
         for each in wanted:
-            if each.longest_line > self._line_bytes_max.get(_server_id(link), each.longest_line):
+            if line_bytes_max is not None and each.longest_line > line_bytes_max:
                 # Later: its owner does not know the sid yet.
                 asyncio.get_running_loop().call_soon(self._leave_out, each)
                 continue

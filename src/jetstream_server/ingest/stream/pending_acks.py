@@ -48,10 +48,6 @@ class Waiting:
     pending_acks: int = 0
     uncommitted_bytes: int = 0
 
-    def add(self, acks: int, length: int) -> None:
-        self.pending_acks += acks
-        self.uncommitted_bytes += length
-
 
 @dataclass(slots=True)
 class Bounds:
@@ -69,6 +65,11 @@ class Bounds:
         they may. own: what waits already for their stream."""
         acks_after = self.pending_acks + acks
         acks_kept = self.pending_acks_max // RESERVED
+        if (
+            acks_after <= self.pending_acks_max - acks_kept
+            and 2 * self.uncommitted_bytes <= self.uncommitted_bytes_max
+        ):
+            return ""  # The usual case.
         bytes_kept = self.uncommitted_bytes_max // RESERVED
         if acks_after <= self.pending_acks_max and (
             own.pending_acks + acks <= acks_kept // self.streams
@@ -80,10 +81,6 @@ class Bounds:
         if self.uncommitted_bytes > self.uncommitted_bytes_max - bytes_kept:
             return f"{self.uncommitted_bytes} bytes are not committed yet"
         return ""
-
-    def add(self, acks: int, length: int) -> None:
-        self.pending_acks += acks
-        self.uncommitted_bytes += length
 
 
 class PendingAck(NamedTuple):
@@ -98,10 +95,6 @@ class PendingAck(NamedTuple):
     length: int
     answers: list[Answer]
 
-    @property
-    def ack_count(self) -> int:
-        return len(self.replies) + len(self.answers)
-
 
 class PendingAcks:
     """The pending acks of one leadership of one stream."""
@@ -110,11 +103,11 @@ class PendingAcks:
         "_bounds",
         "_counters",
         "_format",
-        "_own",
         "_pending",
         "_policy",
         "_replica",
         "_write",
+        "waiting",
     )
 
     def __init__(self, replica: Replica, policy: AckPolicy, bounds: Bounds, write: Write) -> None:
@@ -122,7 +115,7 @@ class PendingAcks:
         self._replica = replica
         self._policy = policy
         self._bounds = bounds
-        self._own = Waiting()
+        self.waiting = Waiting()
         bounds.streams += 1
         self._counters = replica.counters
         self._write = write
@@ -131,12 +124,6 @@ class PendingAcks:
     def __len__(self) -> int:
         """The number of batches whose acknowledgements wait for their commit."""
         return len(self._pending)
-
-    def overload_error(self, acks: int, length: int) -> UnavailableError | None:
-        """Why `acks` more acknowledgements, for messages of `length` bytes, must not wait; None
-        when they may."""
-        reason = self._bounds.reason(acks, length, self._own)
-        return UnavailableError(f"overloaded, try again: {reason}") if reason else None
 
     # At once.
 
@@ -212,11 +199,14 @@ class PendingAcks:
 
         What nobody waits for does not count: it may be uncommitted for days, while too few replicas
         are in sync, and it would use up the bounds of all streams."""
-        acks = pending.ack_count
+        acks = len(pending.replies) + len(pending.answers)
         if acks:
             self._pending.append(pending)
-            self._bounds.add(acks, pending.length)
-            self._own.add(acks, pending.length)
+            length, bounds, own = pending.length, self._bounds, self.waiting
+            bounds.pending_acks += acks
+            bounds.uncommitted_bytes += length
+            own.pending_acks += acks
+            own.uncommitted_bytes += length
 
     def committed(self, high_watermark: int) -> None:
         """Answer every batch below the high watermark."""
@@ -247,9 +237,12 @@ class PendingAcks:
             self._forget(self._pending.popleft())
 
     def _forget(self, pending: PendingAck) -> None:
-        acks = pending.ack_count
-        self._bounds.add(-acks, -pending.length)
-        self._own.add(-acks, -pending.length)
+        acks = len(pending.replies) + len(pending.answers)
+        length, bounds, own = pending.length, self._bounds, self.waiting
+        bounds.pending_acks -= acks
+        bounds.uncommitted_bytes -= length
+        own.pending_acks -= acks
+        own.uncommitted_bytes -= length
 
 
 def _is_theirs(error: StorageError) -> bool:

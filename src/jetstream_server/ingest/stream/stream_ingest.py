@@ -59,6 +59,7 @@ class StreamIngest:
 
     __slots__ = (
         "_answers",
+        "_bounds",
         "_replicas",
         "_spans",
         "is_handed_over",
@@ -92,6 +93,7 @@ class StreamIngest:
         self.refusal: PermissionDeniedError | None = None
         """Why NATS refuses the subscription; None: it does not."""
         self._replicas = replicas
+        self._bounds = bounds
         self._answers = PendingAcks(replica, policy, bounds, write)
 
     def deliver(self, delivery: Delivery) -> None:
@@ -178,9 +180,9 @@ class StreamIngest:
         None when they can."""
         if not asked:
             return None
-        overload_error = self._answers.overload_error(asked, length)
-        if overload_error is not None:
-            return overload_error
+        reason = self._bounds.reason(asked, length, self._answers.waiting)
+        if reason:
+            return UnavailableError(f"overloaded, try again: {reason}")
         leadership = self.replica.leadership
         if leadership is not None:
             try:
@@ -359,8 +361,9 @@ class StreamIngest:
         if answer.end_offset <= self.replica.high_watermark:
             self._answers.answer(answer)
             return
-        error = self._answers.overload_error(1, 0)
-        if error is not None:
+        reason = self._bounds.reason(1, 0, self._answers.waiting)
+        if reason:
+            error = UnavailableError(f"overloaded, try again: {reason}")
             self._answers.nack([answer.reply], error, answer.correlation)
             return
         end_offset = self.replica.log.log_end_offset
