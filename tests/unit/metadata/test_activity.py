@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -228,6 +229,23 @@ def test_tokens_and_rules_are_told_without_a_hash() -> None:
     assert [event["type"] for event in found] == ["token_created", "acl_added", "token_revoked"]
     assert found[0]["principal"] == "user:me"
     assert "slow-hash" not in str(found)
+
+
+def test_rules_that_get_a_right_by_a_new_level_are_told() -> None:
+    cluster = Cluster()
+    for node_id in range(3):
+        cluster.register(node_id, feature_level_max=FEATURE_LEVEL_MAX)
+    cluster.do(SetCluster(feature_level=FeatureLevel(5)))
+    cluster.create(ACTIVITY, "", internal=True)
+    rule = AddAcl(principal="user:me", operations=("read",), allow=True, stream="*", subject=">")
+    number = cluster.do(rule)["id"]
+    cluster.do(replace(rule, operations=("alter",)))
+    before = cluster.registry.activity.next_sequence
+    cluster.do(SetCluster(feature_level=FeatureLevel(6)))
+    level, removed, added = events(cluster.registry, before - 1)
+    assert level["type"] == "cluster_changed"
+    assert (removed["type"], removed["rule"][:3]) == ("acl_removed", [number, "user:me", ["read"]])
+    assert (added["type"], added["rule"][2]) == ("acl_added", ["read", "commit"])
 
 
 def test_what_waits_survives_a_snapshot_and_reaches_copies() -> None:

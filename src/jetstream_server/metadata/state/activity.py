@@ -217,16 +217,17 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any
 
 
 def _of_security(before: SecurityState, after: SecurityState) -> Iterator[dict[str, Any]]:
-    """Events about tokens name id and principal, never the hash."""
+    """Events about tokens name id and principal, never the hash. A rule that has changed, when
+    `commit` became a right of its own, was removed and added."""
     for token_id, token in after.tokens.items():
         if token_id not in before.tokens:
             yield {"type": "token_created", "token": token_id, "principal": token.principal}
     for token_id, token in before.tokens.items():
         if token_id not in after.tokens:
             yield {"type": "token_revoked", "token": token_id, "principal": token.principal}
-    for rule_id, rule in after.rules.items():
-        if rule_id not in before.rules:
-            yield {"type": "acl_added", "rule": rule.to_row()}
     for rule_id, rule in before.rules.items():
-        if rule_id not in after.rules:
+        if after.rules.get(rule_id) != rule:
             yield {"type": "acl_removed", "rule": rule.to_row()}
+    for rule_id, rule in after.rules.items():
+        if before.rules.get(rule_id) != rule:
+            yield {"type": "acl_added", "rule": rule.to_row()}
