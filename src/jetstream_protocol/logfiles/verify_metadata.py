@@ -46,6 +46,8 @@ METADATA_NAME = "metadata"
 RUNS_NAME = "runs"
 _RUNS_KIND = "runs"
 _JOURNAL, _SNAPSHOT, _GROUP = "journal", "snapshot", "group.json"
+_RESERVE = "reserve"
+"""Takes room on the disk; its content means nothing."""
 _META_FIELDS = ("format_version", "cluster", "cluster_id", "node_id")
 _GROUP_FIELDS = ("format", "node_id", "voters", "cluster_id", "recoveries")
 _COMMANDS, _NOTHING, _VOTERS = b"\x00", b"\x01", b"\x04"
@@ -93,7 +95,7 @@ def _verify_metadata(folder: Path, identity: _Identity | None) -> Iterator[Findi
         if entry.name.endswith(TEMPORARY_SUFFIX):
             message = "an atomic write that never took place; nothing reads it"
             yield Finding(str(entry), 0, Kind.LEFTOVER_FILE, message)
-        elif entry.name not in (_JOURNAL, _SNAPSHOT, _GROUP, SYNCED_NAME):
+        elif entry.name not in (_JOURNAL, _SNAPSHOT, _GROUP, SYNCED_NAME, _RESERVE):
             message = "not a file of the metadata; nothing reads it"
             yield Finding(str(entry), 0, Kind.UNKNOWN_FILE, message)
     try:

@@ -22,6 +22,7 @@ class ByteStream:
     """Owns the socket: `close` it. One task reads at a time."""
 
     def __init__(self, sock: StreamSocket) -> None:
+        self.bytes_received = 0
         if not isinstance(sock, TlsSocket):
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -81,6 +82,7 @@ class ByteStream:
         if not chunk:
             raise EOFError("the other end hung up")
         self._received += chunk
+        self.bytes_received += len(chunk)
         await asyncio.sleep(0)
 
     async def _readable(self) -> None:

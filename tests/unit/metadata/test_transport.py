@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
-from jetstream_protocol.errors import PreconditionFailedError, UnavailableError
+from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError, UnavailableError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft import transport
 from jetstream_server.metadata.raft.handshake import (
     UNKNOWN_CLUSTER,
     Capability,
     Identity,
+    Purpose,
     cluster_digest,
 )
 from jetstream_server.metadata.raft.joining import ask_one
-from jetstream_server.metadata.raft.link import SILENCE_MAX, LinkTimings
+from jetstream_server.metadata.raft.link import SILENCE_MAX, LinkTimings, split_address
 from jetstream_server.metadata.raft.transport import PeerLinks
 from tests.chaos.metadata_group import free_addresses
 from tests.support.loops import eventually, on_loop
@@ -37,6 +38,7 @@ class Member:
         self.ups: list[NodeId] = []
         self.downs: list[NodeId] = []
         self.superseded_by: list[str] = []
+        self.received: list[bytes] = []
 
     def link_up(self, peer: NodeId, capabilities: Capability) -> None:
         self.ups.append(peer)
@@ -45,7 +47,7 @@ class Member:
         self.downs.append(peer)
 
     def frame_received(self, peer: NodeId, payload: bytes) -> None:
-        pass
+        self.received.append(payload)
 
     def superseded(self, reason: str) -> None:
         self.superseded_by.append(reason)
@@ -162,3 +164,45 @@ async def test_whichever_end_hangs_up_the_link_is_made_anew(ending: int) -> None
         links[ending].drop(NodeId(1 - ending), "a trial")
         await eventually(lambda: len(one.ups) == len(other.ups) == 2)
     assert failures == []
+
+
+@on_loop
+async def test_a_long_frame_on_a_slow_line_is_no_silence() -> None:
+    """It would be sent again after every link, and never arrive."""
+    member = Member()
+    (address,) = free_addresses(1)
+    links = PeerLinks(
+        Identity(NodeId(0), b"%016d" % 0, b"secret"),
+        {NodeId(0): (address,)},
+        member,
+        lambda: UNKNOWN_CLUSTER,
+        member.timings,
+    )
+    await links.listen(address)
+    links.start()
+    try:
+        connection = await transport.dial(
+            address,
+            Purpose.LINK,
+            Identity(NodeId(1), b"%016d" % 1, b"secret"),
+            target=NodeId(0),
+            cluster=UNKNOWN_CLUSTER,
+            certificates=None,
+        )
+        frame = connection.codecs[0].seal(bytes(1000))
+        for start in range(0, len(frame), 100):
+            connection.stream.write(frame[start : start + 100])
+            await asyncio.sleep(SILENCE_SECONDS / 3)
+        await eventually(lambda: member.received == [bytes(1000)])
+        assert member.downs == []
+        await eventually(lambda: member.downs == [NodeId(1)])  # Silence is one still.
+        connection.stream.close()
+    finally:
+        await links.close()
+
+
+@pytest.mark.parametrize("port", ["65536", "9" * 30, "\u0664", "", "-1", "1 "])
+def test_an_impossible_port_is_no_address(port: str) -> None:
+    """A node may have registered it: whoever dials it must not end by that."""
+    with pytest.raises(InvalidRequestError, match="not an address"):
+        split_address(f"node1:{port}")

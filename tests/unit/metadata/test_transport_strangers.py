@@ -29,6 +29,7 @@ from tests.support.strangers import STRANGERS, Stranger
 from tests.unit.metadata.test_transport import Member
 
 SERVED_SECONDS = 0.1
+ATTEMPTS = 3
 SECRET = b"secret"
 
 
@@ -71,17 +72,24 @@ class Port:
             except OSError:
                 pass  # It was hung up on.
 
-    async def check_peer_is_linked(self, lateness: Lateness, node_id: int = 1) -> None:
+    async def seconds_to_link(self, lateness: Lateness) -> float:
+        """A peer's, from its dialling on, without the lateness of the machine."""
         member = Member()
-        links = self.dialler(node_id, member)
+        links = self.dialler(1, member)
         began = time.monotonic()
         links.start()
         try:
             await eventually(lambda: bool(member.ups))
-            took = time.monotonic() - began
-            assert took < SERVED_SECONDS + lateness.since(began), f"{took:.3f} s"
+            return time.monotonic() - began - lateness.since(began)
         finally:
             await links.close()
+
+    async def check_peer_is_linked(self, lateness: Lateness) -> None:
+        """Within SERVED_SECONDS; on a machine that others use, in one of some attempts."""
+        took = [await self.seconds_to_link(lateness)]
+        while min(took) > SERVED_SECONDS and len(took) < ATTEMPTS:
+            took.append(await self.seconds_to_link(lateness))
+        assert min(took) < SERVED_SECONDS, took
 
 
 @asynccontextmanager
@@ -108,9 +116,12 @@ def test_whatever_strangers_do_the_member_goes_on_and_links_peers_at_once(
 ) -> None:
     async def main() -> None:
         async with port(lambda node_id: of_node(authority, node_id) if tls else None) as found:
-            with ExitStack() as stack:
-                await found.strangers(stack, stranger, HANDSHAKES_MAX + 10)
-                await found.check_peer_is_linked(lateness)
+            took: list[float] = []
+            while min(took, default=1) > SERVED_SECONDS and len(took) < ATTEMPTS:
+                with ExitStack() as stack:
+                    await found.strangers(stack, stranger, HANDSHAKES_MAX + 10)
+                    took.append(await found.seconds_to_link(lateness))
+            assert min(took) < SERVED_SECONDS, took
 
     asyncio.run(main())  # On asyncio's own loop, as in the member's thread.
 

@@ -29,10 +29,10 @@ class Member(test_transport.Member):
 
     def __init__(self) -> None:
         super().__init__()
-        self.received = 0
+        self.count = 0
 
     def frame_received(self, peer: NodeId, payload: bytes) -> None:
-        self.received += len(payload)
+        self.count += len(payload)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ async def linked(first: Certificates | None, second: Certificates | None) -> str
         if not links[1].problems:
             assert links[0].send(NodeId(1), b"x" * 1_000_000)
             assert links[1].send(NodeId(0), b"y" * 1_000_000)
-            await eventually(lambda: all(each.received == 1_000_000 for each in members))
+            await eventually(lambda: all(each.count == 1_000_000 for each in members))
         else:
             assert [each.ups for each in members] == [[], []]
         return links[1].problems.get(NodeId(0), "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from jetstream_protocol.errors import InvalidRequestError
@@ -10,6 +11,8 @@ from jetstream_server.metadata.raft import handshake
 from jetstream_server.metadata.raft.handshake import Capability, Sealer
 from jetstream_server.net.byte_stream import ByteStream
 
+PORT_MAX = 65535
+_PORT = re.compile("[0-9]{1,5}")
 SILENCE_MAX = 4
 """Keep-alives that may be missing in a row before a link is dropped. They are counted when due, not
 timed: a process that was paused heard nothing, and must not drop links because of that."""
@@ -44,6 +47,7 @@ class Link:
         self.instance = instance
         self.capabilities = capabilities
         self.silence = 0
+        self._heard = 0
         self._stream = stream
         self._sealer, self._opener = codecs
 
@@ -61,9 +65,16 @@ class Link:
             head = await self._stream.read_exactly(handshake.FRAME_HEAD_BYTES)
             payload = await self._stream.read_exactly(handshake.frame_length(head))
             self._opener.check(head[-handshake.TAG_BYTES :], payload)
-            self.silence = 0
             if payload:
                 return payload
+
+    def count_silence(self) -> int:
+        """Note that a keep-alive was due. Returns how many are missing in a row. Bytes of a long
+        frame count: on a slow line it may take longer than that, and keep-alives wait behind it."""
+        heard = self._stream.bytes_received
+        self.silence = self.silence + 1 if heard == self._heard else 0
+        self._heard = heard
+        return self.silence
 
     def close(self) -> None:
         self._stream.close()
@@ -72,6 +83,6 @@ class Link:
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of host:port; an IPv6 host may be in brackets."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not _PORT.fullmatch(port) or int(port) > PORT_MAX:
         raise InvalidRequestError(f"{address!r} is not an address of the form host:port")
     return host.strip("[]"), int(port)

@@ -478,8 +478,7 @@ class PeerLinks:
         while True:
             await asyncio.sleep(self._timings.keep_alive)
             for link in tuple(self._links.values()):
-                link.silence += 1
-                if link.silence > SILENCE_MAX:
+                if link.count_silence() > SILENCE_MAX:
                     silent_s = SILENCE_MAX * self._timings.keep_alive
                     self._note(link.peer, f"has been silent for {silent_s} s")
                     link.close()

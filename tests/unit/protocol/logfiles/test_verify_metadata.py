@@ -205,6 +205,10 @@ CASES: dict[str, tuple[Spoil, list[tuple[str, int, Kind]]]] = {
         lambda f: (f / "metadata" / "snapshot.tmp").write_bytes(b"half"),
         [("snapshot.tmp", 0, Kind.LEFTOVER_FILE)],
     ),
+    "the reserve for a full disk, and a file that is none of ours": (
+        lambda f: [(f / "metadata" / name).write_bytes(b"hello") for name in ("reserve", "notes")],
+        [("notes", 0, Kind.UNKNOWN_FILE)],
+    ),
     "a file that is none of ours": (
         lambda f: (f / "metadata" / "notes").write_bytes(b"hello"),
         [("notes", 0, Kind.UNKNOWN_FILE)],
