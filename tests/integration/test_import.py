@@ -529,3 +529,15 @@ def test_a_topic_of_kafka_becomes_streams_of_a_group(
         client.delete_stream(f"topic-{number}")
     again = jetstream(server, "import", "topic", *arguments)
     assert [json.loads(line) for line in again.split("\n") if line] == said[1:]
+
+
+def test_an_import_that_cannot_go_on_says_what_to_do_with_what_it_has_made(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    file = tmp_path / "large.jsonl"
+    file.write_text(json.dumps({"value": "x" * (4 << 20)}) + "\n")
+    said = jetstream(
+        server, "import", "too-large", "--from", str(file), "--subject", "too-large", code=2
+    )
+    assert "the record at offset 0 is too large" in said
+    assert "jetstream stream delete 'too-large@too-large' --yes" in said

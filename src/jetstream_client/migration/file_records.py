@@ -21,6 +21,8 @@ from jetstream_client.values.types import to_timestamp_us
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.subjects import is_pattern
 
+OFFSET_MAX = 2**42 - 1
+"""Offsets without records are covered by batches without any: so many take 400 MB."""
 _NO_SUBJECT = re.compile(rb"[ \t\r\n]")
 """What no message of NATS can have in its subject."""
 
@@ -86,6 +88,11 @@ class RecordsOfFile:
         found = [offset for offset in offsets if offset is not None]
         is_whole = len(found) == len(offsets)
         if is_whole and found[0] >= self._next_offset and all(map(lt, found, found[1:])):
+            if found[-1] > OFFSET_MAX:
+                at = next(row for row, offset in enumerate(found) if offset > OFFSET_MAX)
+                raise self.wrong(
+                    numbers[at], f"offset {found[at]} is too large: an import takes {OFFSET_MAX}"
+                )
             return found
         least = self._next_offset
         for number, offset in zip(numbers, offsets, strict=True):

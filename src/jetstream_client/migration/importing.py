@@ -24,6 +24,7 @@ from jetstream_client.migration.restore import (
     followed,
     listen,
     records_of,
+    told_what_is_left,
 )
 from jetstream_client.migration.restore_writer import RestoreWriter
 from jetstream_client.values.types import Stream
@@ -76,14 +77,15 @@ class Import:
 
     def add(self, source: Iterable[Records], advance: Advance) -> None:
         """Records in the order of their offsets; returns once all of them are committed."""
-        for records in source:
-            before = self._writer.next_offset
-            self._digest.add(records)
-            if records.offsets and records.offsets[0] < self._copied_before:
-                self._source.add(records.offsets)
-            self._writer.put(records)
-            advance(max(0, self._writer.next_offset - before))
-        self._writer.flush()
+        with told_what_is_left(self.stream):
+            for records in source:
+                before = self._writer.next_offset
+                self._digest.add(records)
+                if records.offsets and records.offsets[0] < self._copied_before:
+                    self._source.add(records.offsets)
+                self._writer.put(records)
+                advance(max(0, self._writer.next_offset - before))
+            self._writer.flush()
 
     def copy(self, source: Iterable[Records], bounds: tuple[int, int], bar: Bar) -> Imported:
         """`add` and `verify` what the source has between two offsets."""

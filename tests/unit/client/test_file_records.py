@@ -245,3 +245,11 @@ def test_an_error_names_the_row_and_the_column(
 ) -> None:
     with pytest.raises(InvalidRequestError, match=says):
         of_table(tmp_path, **table)
+
+
+@pytest.mark.parametrize("offset", [2**42, 2**63 - 1, 2**63, 10**30])
+def test_an_offset_that_no_import_reaches_is_refused(tmp_path: Path, offset: int) -> None:
+    first, second = (f'{{"offset": {each}, "value": "x"}}' for each in (2**42 - 1, offset))
+    assert of_lines(tmp_path, first)["offsets"] == [2**42 - 1]
+    with pytest.raises(InvalidRequestError, match=f"line 2: offset {offset} is too large"):
+        of_lines(tmp_path, first, second)
