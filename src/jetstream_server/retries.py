@@ -128,10 +128,11 @@ class RetryTimer(Generic[Key]):
         if due is None or (self._timer is not None and self._timer.when() <= due):
             return
         self.cancel()
-        self._timer = self._loop.call_at(due, self._is_due)
+        self._timer = self._loop.call_at(due, self._is_due, due)
 
-    def _is_due(self) -> None:
+    def _is_due(self, due: float) -> None:
         self._timer = None
-        if keys := self._retries.due(self._loop.time()):
+        # A loop may call a little early, by less than its clock shows.
+        if keys := self._retries.due(max(due, self._loop.time())):
             self._retry(keys)
         self._set()

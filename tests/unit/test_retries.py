@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_server.retries import Retries
+from jetstream_server.retries import Retries, RetryTimer
 
 
 def test_pauses_grow_up_to_a_limit_and_begin_anew_when_it_worked() -> None:
@@ -73,3 +74,22 @@ def test_a_key_is_due_once_for_each_wait_and_never_after_it_was_forgotten(
             waiting.difference_update(found)
         assert {each for each in range(5) if retries.waits(each)} == waiting
     assert set(retries.due(now + 100)) == waiting
+
+
+def test_a_key_whose_timer_is_called_a_little_early_is_tried() -> None:
+    """Else the timer would be set again for the same moment, without end."""
+    loop = asyncio.new_event_loop()
+    tried: list[int] = []
+    retries: Retries[int] = Retries(pause_max=1.0)
+    timer = RetryTimer(loop, retries, tried.extend)
+    try:
+        now = loop.time()
+        loop.time = lambda: now  # type: ignore[method-assign]
+        timer.refused(1, 0.1)
+        handle = timer._timer
+        assert handle is not None
+        handle._run()
+        assert tried == [1]
+        assert timer._timer is None
+    finally:
+        loop.close()
