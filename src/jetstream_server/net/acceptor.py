@@ -79,7 +79,7 @@ def _failed(sock: socket.socket, error: Exception, logger: structlog.stdlib.Boun
 
 
 async def listen_on(host: str, port: int, backlog: int = BACKLOG) -> list[socket.socket]:
-    """Listen on every address of the host. Raises OSError."""
+    """Listen on every address of the host of whose family this machine has any. Raises OSError."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -87,9 +87,16 @@ async def listen_on(host: str, port: int, backlog: int = BACKLOG) -> list[socket
     listeners: list[socket.socket] = []
     try:
         for family, place in dict.fromkeys((each[0], each[4]) for each in found):
-            listener = socket.create_server(place, family=family, backlog=backlog)
+            try:
+                listener = socket.create_server(place, family=family, backlog=backlog)
+            except OSError as error:
+                if error.errno != errno.EAFNOSUPPORT:
+                    raise
+                continue
             listeners.append(listener)
             listener.setblocking(False)
+        if not listeners:
+            raise OSError(errno.EADDRNOTAVAIL, f"{host} has no address here")
     except BaseException:
         for listener in listeners:
             listener.close()

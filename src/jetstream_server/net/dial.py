@@ -31,7 +31,11 @@ async def dial_any(
     loop = asyncio.get_running_loop()
     failure = OSError("the name has no address")
     for family, place in places:
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # For example: this machine has no IPv6.
+            failure = error
+            continue
         sock.setblocking(False)
         try:
             async with asyncio.timeout(timeout_s / len(places)):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from jetstream_server.net import frame_socket
+from jetstream_server.net.acceptor import listen_on
 from jetstream_server.net.dial import dial, dial_any
 from tests.support.lateness import Lateness
 from tests.support.loops import on_loop
@@ -95,3 +97,32 @@ async def test_a_cancelled_attempt_leaves_no_socket_open() -> None:
         attempt.cancel()
         with pytest.raises(asyncio.CancelledError):
             await attempt
+
+
+@on_loop
+async def test_an_address_of_a_family_that_the_machine_lacks_is_passed_over() -> None:
+    """As IPv6 on some machines, where a name has addresses of both."""
+    lacking = socket.AddressFamily.AF_X25
+    with pytest.raises(OSError) as lacked:
+        socket.socket(lacking, socket.SOCK_STREAM)
+    assert lacked.value.errno == errno.EAFNOSUPPORT
+    with listening() as answering:
+        places = [(lacking, answering), (socket.AF_INET, answering)]
+        with await dial_any(places, 1.0) as sock:
+            assert sock.getpeername() == answering
+        with pytest.raises(OSError) as failed:
+            await dial_any(places[:1], 1.0)
+        assert failed.value.errno == errno.EAFNOSUPPORT
+
+
+@on_loop
+async def test_a_port_listens_at_every_address_of_its_name() -> None:
+    listeners = await listen_on("localhost", 0)
+    try:
+        for listener in listeners:
+            with await dial_any([(listener.family, listener.getsockname())], 1.0):
+                pass
+        assert {each.family for each in listeners} <= {socket.AF_INET, socket.AF_INET6}
+    finally:
+        for listener in listeners:
+            listener.close()
