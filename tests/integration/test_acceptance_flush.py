@@ -18,7 +18,7 @@ import pytest
 
 from jetstream_protocol.errors import CODES, StorageError, UnknownOutcomeError
 from jetstream_protocol.generated import api_pb2 as pb
-from tests.support.api import Api, RawNats, raw_nats
+from tests.support.api import Api, RawNats, answer_of, raw_nats
 from tests.support.server import ServerProcess
 
 GATED = "tests.integration.gated_server"
@@ -97,7 +97,7 @@ def publisher(request: pytest.FixtureRequest) -> Iterator[RawNats]:
 def answer(client: RawNats) -> dict[str, object]:
     text = client.message()[1]
     assert b"/data" not in text, "publishers are told nothing of our files"
-    return dict(json.loads(text))
+    return answer_of(text)
 
 
 def expect_silence(client: RawNats) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from jetstream_protocol.errors import CODES, StorageFullError
-from tests.support.api import Api, raw_nats
+from tests.support.api import Api, answer_of, raw_nats
 from tests.support.server import ServerProcess, free_port_base
 
 STOP_SECONDS = 20
@@ -133,7 +133,7 @@ def test_below_the_disk_reserve_appends_are_nacked_and_readyz_says_so(tmp_path: 
         with raw_nats(server.nats) as client:
             client.subscribe("_INBOX.full")
             client.publish("full", b"stored", "_INBOX.full")
-            assert json.loads(client.message()[1]) == {"stream": "full", "seq": 1}
+            assert answer_of(client.message()[1]) == {"stream": "full", "seq": 1}
         server.stop()
         server.environment.update(more_than_any_disk)
         server.start()

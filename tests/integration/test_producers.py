@@ -13,6 +13,7 @@ import pytest
 from nats.js.errors import APIError
 
 from jetstream_client import Client, SequenceTakenError
+from jetstream_protocol.ack_cluster import mark_of
 from jetstream_protocol.batch import HEADER_BYTES, BatchHeader, EncodedBatch, encode, iterate
 from jetstream_protocol.body_compression import compress
 from jetstream_protocol.columns import Flags
@@ -179,10 +180,10 @@ def test_under_acks_envelope_a_service_answers_requests_and_the_stream_envelopes
         batch = encode([b"1", b"2"], b"served")
         client.publish("served", encode_batch(batch, ack_inbox=b"_INBOX.batch"), "_INBOX.request")
         subject, ack = client.message()
-        assert (subject, json.loads(ack)) == (
-            "_INBOX.batch",
-            {"stream": "served", "seq": 3, "count": 2},
-        )
+        answer = json.loads(ack)
+        cluster = api.cluster.DescribeCluster(pb.DescribeClusterRequest())
+        assert answer.pop("cluster") == mark_of(cluster.cluster_id)
+        assert (subject, answer) == ("_INBOX.batch", {"stream": "served", "seq": 3, "count": 2})
     assert api.values("served") == [b"request", b"1", b"2"]
 
 

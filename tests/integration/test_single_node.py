@@ -18,7 +18,7 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
 )
 from jetstream_protocol.generated import api_pb2 as pb
-from tests.support.api import Api, raw_nats
+from tests.support.api import Api, answer_of, raw_nats
 from tests.support.server import ServerProcess
 
 
@@ -28,7 +28,7 @@ def test_creating_and_then_publishing_loses_nothing(server: ServerProcess, api: 
         for cycle in range(100):
             api.create(f"cycle-{cycle}", f"cycle.{cycle}")
             client.publish(f"cycle.{cycle}", b"x", "_INBOX.cycle")
-            assert json.loads(client.message()[1]) == {"stream": f"cycle-{cycle}", "seq": 1}
+            assert answer_of(client.message()[1]) == {"stream": f"cycle-{cycle}", "seq": 1}
 
 
 def test_creating_again_returns_the_same_stream_and_differing_is_an_error(api: Api) -> None:

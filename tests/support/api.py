@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
 from jetstream_protocol import frames
+from jetstream_protocol.ack_cluster import MARK_LENGTH
 from jetstream_protocol.batch import Batch, iterate
 from jetstream_protocol.errors import JetstreamError, UnavailableError, from_proto
 from jetstream_protocol.frames import Kind
@@ -232,3 +235,10 @@ def raw_nats(url: str) -> Iterator[RawNats]:
 def garbage_prefix(length: int, kind: int = 3, head_length: int = 0) -> bytes:
     """The first bytes of a frame that claims what it likes."""
     return struct.pack("<IBBHI", length, kind, 0, head_length, 1)
+
+
+def answer_of(payload: bytes) -> dict[str, Any]:
+    """An ack or nack without the mark of its cluster, which it must have."""
+    answer: dict[str, Any] = json.loads(payload)
+    assert len(answer.pop("cluster")) == MARK_LENGTH
+    return answer

@@ -147,7 +147,9 @@ class AsyncClient(
         self._cursors = Cursors(self._control)
         self._reader = Reader(self._streams, data_plane, self._control, config.timeout)
         self._lags = Lags(self._streams, self._reader)
-        self._routes = SubjectRoutes(self._streams.find, self._streams.as_led)
+        self._routes = SubjectRoutes(
+            self._streams.find, self._streams.as_led, lambda: self._streams.ack_cluster
+        )
         self._publisher = PlainPublisher(
             config, self._routes, self._nats_urls, lambda: self._control.trouble, self._events
         )

@@ -5,6 +5,9 @@ The payload of an acknowledgement is the JSON that NATS clients know (docs/proto
     {"stream":"orders","seq":43}                                   seq = offset + 1
     {"error":{"code":…,"err_code":…,"description":…},"stream":"orders","seq":0}
 
+Other clusters and NATS JetStream may hear the subject, and answer. Those answers do not count: a
+client that knows its cluster's mark (ack_cluster.py) takes only answers with it.
+
 `Pending` decides, without I/O, when a publish is done: see `PublishResult` for the rules.
 """
 
@@ -15,11 +18,22 @@ import json
 from dataclasses import dataclass
 
 from jetstream_client.publishing.subject_routes import Expectation, SubjectRoute
+from jetstream_protocol.ack_cluster import SIGN
 from jetstream_protocol.errors import CODES, InternalError, JetstreamError, UnknownOutcomeError
 
 _BY_ERR_CODE: dict[int, type[JetstreamError]] = {
     spelling.nats_err_code: cls for cls, spelling in CODES.items()
 }
+
+
+OF_OTHERS = (
+    "something else acknowledges on this subject: another cluster, or a stream of NATS JetStream"
+)
+
+
+def marked(route: SubjectRoute) -> str:
+    """The end of a token, by which servers see whose answer is expected."""
+    return f"{SIGN}{route.cluster}" if route.cluster else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +74,13 @@ class PublishResult:
         return (Ack(self.stream, self.offset, self.duplicate), *self._others)
 
 
-def parse_ack(payload: bytes) -> Ack | tuple[str, JetstreamError]:
-    """The ack; or the stream's name ("" if the answer has none) and the reason why it refused."""
+def parse_ack(payload: bytes, cluster: str = "") -> Ack | tuple[str, JetstreamError] | None:
+    """The ack; or the stream's name ("" if the answer has none) and the reason why it refused.
+    None: it is not of that cluster. cluster: a mark; "": any will do."""
     try:
         answer = json.loads(payload)
+        if cluster and answer.get("cluster") != cluster:
+            return None
         stream = str(answer.get("stream", ""))
         error = answer.get("error")
         if error is None:
@@ -98,6 +115,7 @@ class Pending:
         "expected",
         "future",
         "missing",
+        "of_others",
         "one_is_enough",
         "refusals",
         "route",
@@ -128,6 +146,8 @@ class Pending:
         self.attempt = attempt
         self.future: asyncio.Future[PublishResult] = asyncio.get_running_loop().create_future()
         self.acks: tuple[Ack, ...] = ()
+        self.of_others = False
+        """Whether something else than the streams of this cluster has answered."""
         self.refusals: tuple[JetstreamError, ...] = ()
 
     @property
@@ -137,7 +157,10 @@ class Pending:
 
     def answered(self, payload: bytes) -> bool:
         """Take in one answer. True: the publish is done, and the future set."""
-        answer = parse_ack(payload)
+        answer = parse_ack(payload, self.route.cluster)
+        if answer is None:
+            self.of_others = True
+            return False
         if isinstance(answer, Ack):
             self.acks += (answer,)
             self._strike(answer.stream)

@@ -29,7 +29,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from jetstream_client.publishing.ack import Ack, parse_ack
+from jetstream_client.publishing.ack import OF_OTHERS, Ack, parse_ack
 from jetstream_client.publishing.record_accumulator import Batch
 from jetstream_client.publishing.subject_routes import Expectation
 from jetstream_protocol.errors import (
@@ -117,6 +117,9 @@ class InFlightBatches:
         new_id: Callable[[], int] | None = None,
     ) -> None:
         self.known: frozenset[str] = frozenset().union(*expected)
+        self.cluster = ""
+        """The mark of all answers that count; "": any."""
+        self._of_others = False
         self.stale = False
         self.failure: JetstreamError | None = None
         self._expected = expected
@@ -140,7 +143,9 @@ class InFlightBatches:
         """Why the batches in flight are sent again; "": they are not."""
         if not self._setbacks:
             return ""
-        return self._last_refusal.message if self._last_refusal else "no acknowledgement in time"
+        if self._last_refusal is not None:
+            return self._last_refusal.message
+        return "no acknowledgement in time" + (f", but {OF_OTHERS}" if self._of_others else "")
 
     @property
     def batches(self) -> list[Batch]:
@@ -237,7 +242,10 @@ class InFlightBatches:
         batch, attempt = self._tokens.get(token, (None, 0))
         if batch is None:
             return []
-        answer = parse_ack(payload)
+        answer = parse_ack(payload, self.cluster)
+        if answer is None:
+            self._of_others = True
+            return []
         if isinstance(answer, Ack):
             return self._acknowledged(batch, answer, payload)
         stream, error = answer
@@ -256,7 +264,7 @@ class InFlightBatches:
             self.stale = self.stale or ack.stream not in self.known
             return []
         self._setbacks = 0
-        self._last_refusal = None
+        self._last_refusal, self._of_others = None, False
         batch.missing = tuple(each for each in batch.missing if each is not expectation)
         batch.unanswered = tuple(each for each in batch.unanswered if each is not expectation)
         count = count_of(payload)
@@ -357,6 +365,8 @@ class InFlightBatches:
         cls: type[JetstreamError] = UnavailableError
         if lost:
             why = f": {lost}"
+        elif self._of_others and self._last_refusal is None:
+            why = f": {OF_OTHERS}"
         elif self._last_refusal is not None:
             why, cls = f": {self._last_refusal.message}", type(self._last_refusal)
         if not certain:

@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from jetstream_client._log import logger
-from jetstream_client.publishing.ack import Pending, PublishResult
+from jetstream_client.publishing.ack import OF_OTHERS, Pending, PublishResult, marked
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
 from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.control import next_step
@@ -272,8 +272,8 @@ class PlainPublisher:
         if repeats:
             deadline = min(deadline, asyncio.get_running_loop().time() + _REPEAT_SECONDS)
         self._token += 1
-        token = f"{self._token:x}"
         target, route = place
+        token = f"{self._token:x}{marked(route)}"
         expected = route.wanted(subject, acks)
         pending = Pending(token, subject, route, expected, acks == "any", deadline, attempt, target)
         self._pending[token] = pending
@@ -354,6 +354,7 @@ class PlainPublisher:
                 # Perhaps a stream that the publish waits for is gone: ask the registry next time.
                 self._routes.forget(pending.subject)
                 got = f", {len(pending.acks)} acknowledged in time" if pending.acks else ""
+                got += f", and {OF_OTHERS}" if pending.of_others else ""
                 got += f": {self.why_lost}" if self.why_lost else ""
                 pending.fail(self._unknown(pending.subject, f"no acknowledgement in time{got}"))
         self._sweep_timer = None

@@ -21,12 +21,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from jetstream_client._log import logger
+from jetstream_client.publishing.ack import marked
 from jetstream_client.publishing.in_flight import Done, InFlightBatches, Sending
 from jetstream_client.publishing.plain_publisher import PlainPublisher
 from jetstream_client.publishing.record_accumulator import Batch, RecordAccumulator
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
 from jetstream_client.values.types import Payload
 from jetstream_protocol import envelope
+from jetstream_protocol.ack_cluster import SIGN
 from jetstream_protocol.batch import HEADER_BYTES
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import (
@@ -163,7 +165,7 @@ class Sender:
             sequence=self._options.first_sequence,
             new_id=(lambda: secrets.randbits(63)) if fixed is None else None,
         )
-        in_flight.known = self._route.names
+        in_flight.known, in_flight.cluster = self._route.names, self._route.cluster
         return in_flight
 
     @property
@@ -258,7 +260,7 @@ class Sender:
             deadline = self._in_flight.deadline
             self._say_trouble()
             inbox = await self._plain.connected(deadline)
-            token = f"{self._key}{sending.token}"
+            token = f"{self._key}{sending.token}{marked(self._route)}"
             ack_inbox = (inbox.prefix + token).encode()
             payload = envelope.encode_batch(encoded, ack_inbox=ack_inbox)
             token = "" if self._route.services else token
@@ -270,6 +272,7 @@ class Sender:
 
     def _on_answer(self, token: str, payload: bytes | None) -> None:
         now, chance = self._loop.time(), random.random()
+        token = token.partition(SIGN)[0]
         if payload is None:
             nobody = UnavailableError(f"nobody listens at the moment: {self._route.why_nobody}")
             self._settle(self._in_flight.not_sent(token, nobody, now, chance))
@@ -328,7 +331,7 @@ class Sender:
             return
         else:
             self._route = route
-            self._in_flight.known = route.names
+            self._in_flight.known, self._in_flight.cluster = route.names, route.cluster
             self._settle(self._in_flight.adopt(expected))
         self._wanted.set()
 

@@ -54,7 +54,8 @@ class SubjectRoute:
     seconds for which every stream recognises a message's id. services: whether a stream says by
     `acks: envelope` that others answer on the subject. refusals: why streams do not listen now, by
     name. group: the keyed group that the subject belongs to; `place` tells its streams apart.
-    listening: the numbers of those of them that listen, or of all if none does.
+    listening: the numbers of those of them that listen, or of all if none does. cluster: the mark
+    that all answers have; "": some may have none.
     """
 
     expectations: tuple[Expectation, ...]
@@ -66,10 +67,11 @@ class SubjectRoute:
     refusals: Mapping[str, JetstreamError] = field(default_factory=dict)
     group: KeyedGroup | None = None
     listening: tuple[int, ...] = ()
+    cluster: str = ""
     _places: dict[int, Place] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, streams: Sequence[Stream], subject: str = "") -> SubjectRoute:
+    def of(cls, streams: Sequence[Stream], subject: str = "", cluster: str = "") -> SubjectRoute:
         """subject: to look for a keyed group; "": those of one stream of such a group."""
         group = KeyedGroup.among(streams, subject) if subject else None
         numbers = (
@@ -89,6 +91,7 @@ class SubjectRoute:
             {stream.name: _refusal(stream) for stream in streams if not _listens(stream)},
             group,
             numbers,
+            cluster,
         )
 
     @property
@@ -114,7 +117,9 @@ class SubjectRoute:
             assert self.group is not None
             stream = self.group.streams[partition]
             target = ingest_prefix(stream.group, partition) + subject
-            found = self._places[partition] = Place(target, SubjectRoute.of([stream]))
+            found = self._places[partition] = Place(
+                target, SubjectRoute.of([stream], cluster=self.cluster)
+            )
         return found
 
     def place_for(self, subject: str, key: bytes | None, turn: int) -> Place:
@@ -233,16 +238,18 @@ class SubjectRoutes:
 
     streams_on: asks any node's registry. as_led: returns a stream as its leader knows it. The
     leader is asked about streams that do not listen: another node may not know yet that they do
-    again.
+    again. cluster: the mark of all answers, as the registry told last.
     """
 
     def __init__(
         self,
         streams_on: Callable[[str], Awaitable[Sequence[Stream]]],
         as_led: Callable[[Stream], Awaitable[Stream]],
+        cluster: Callable[[], str] = lambda: "",
     ) -> None:
         self._streams_on = streams_on
         self._as_led = as_led
+        self._cluster = cluster
         self._cache: dict[
             str, tuple[float, SubjectRoute]
         ] = {}  # the route, and until when it is fresh
@@ -292,7 +299,7 @@ class SubjectRoutes:
             )
         if len(self._cache) >= SUBJECTS_MAX:
             self._cache.clear()
-        route = SubjectRoute.of(streams, subject)
+        route = SubjectRoute.of(streams, subject, self._cluster())
         if route.refusals:
             self._cache.pop(subject, None)  # The next publish asks again whether that is over.
             return route

@@ -42,6 +42,8 @@ class Streams:
         self._control = control
         self._cluster = Cluster(control)
         self._names: dict[int, str] = {}
+        self.ack_cluster = ""
+        """The mark of the cluster's acks, as `find` was told last; "": some may have none."""
 
     async def create(
         self,
@@ -171,6 +173,7 @@ class Streams:
             # Publishers wait for this answer, and any node can give it.
             share_first=1.0 if feeding_subject else math.inf,
         )
+        self.ack_cluster = answer.ack_cluster
         return [wire.stream_of(stream) for stream in answer.streams]
 
     async def describe_all(

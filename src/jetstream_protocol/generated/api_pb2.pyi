@@ -248,14 +248,16 @@ class ListStreamsRequest(_message.Message):
     def __init__(self, feeding_subject: _Optional[str] = ..., describe_led: _Optional[bool] = ..., include_internal: _Optional[bool] = ...) -> None: ...
 
 class ListStreamsResponse(_message.Message):
-    __slots__ = ("streams", "revision", "led")
+    __slots__ = ("streams", "revision", "led", "ack_cluster")
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     LED_FIELD_NUMBER: _ClassVar[int]
+    ACK_CLUSTER_FIELD_NUMBER: _ClassVar[int]
     streams: _containers.RepeatedCompositeFieldContainer[Stream]
     revision: int
     led: _containers.RepeatedCompositeFieldContainer[StreamDescription]
-    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., revision: _Optional[int] = ..., led: _Optional[_Iterable[_Union[StreamDescription, _Mapping]]] = ...) -> None: ...
+    ack_cluster: str
+    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., revision: _Optional[int] = ..., led: _Optional[_Iterable[_Union[StreamDescription, _Mapping]]] = ..., ack_cluster: _Optional[str] = ...) -> None: ...
 
 class DeleteStreamRequest(_message.Message):
     __slots__ = ("stream",)

@@ -37,6 +37,7 @@ from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.ingest.stream.commit_spans import SpanSource
 from jetstream_server.ingest.stream.stand_by import StandBy
 from jetstream_server.ingest.stream.stream_ingest import Bounds, StreamIngest
+from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.log_config import why_no_appends
 from jetstream_server.replication.core.replica import Replica
@@ -66,9 +67,12 @@ class Ingest(ReplicaListener):
         bounds: Bounds,
         lease_held: Callable[[], bool],
         spans: SpanSource | None = None,
+        cluster: str = "",
     ) -> None:
         """lease_held: returns whether this node's session lease holds. spans: None: tracing is
-        off."""
+        off. cluster: the mark of its acks."""
+        self._cluster = cluster
+        self._throttle = LogThrottle()
         self._spans = spans
         self._connection = connection
         self._lease_held = lease_held
@@ -91,6 +95,8 @@ class Ingest(ReplicaListener):
             self._bounds,
             self._connection.write,
             self._spans,
+            self._cluster,
+            self._is_of_others,
         )
         self._streams[replica.stream.id] = ingest
         stand_by = self._standing_by.pop(replica.stream.id, None)
@@ -103,6 +109,17 @@ class Ingest(ReplicaListener):
             self._silenced = True  # `check_lease` subscribes once it does.
         else:
             self._settle(ingest)
+
+    def _is_of_others(self, replica: Replica, mark: str) -> None:
+        """Note that somebody publishes who expects the answers of another cluster."""
+        if self._throttle.is_due(replica.stream.id):
+            logger.warning(
+                "publisher_of_another_cluster",
+                stream=replica.stream.full_name,
+                subject=replica.stream.subject,
+                cluster=self._cluster,
+                other=mark,
+            )
 
     def _adopt(self, ingest: StreamIngest, stand_by: StandBy) -> bool:
         """Store the messages received while standing by, and those that arrive from now on. Returns

@@ -20,6 +20,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
+from jetstream_protocol.ack_cluster import mark_of
 from jetstream_protocol.errors import StorageError, UnavailableError
 from jetstream_protocol.types import StreamId
 from jetstream_server.background import run_in_background
@@ -300,7 +301,8 @@ class NodeStart:
         spans: SpanSource | None = None,
     ) -> Ingest:
         lease_held = self.membership.lease_held
-        return Ingest(connection, logs.replicas, policy, bounds, lease_held, spans)
+        cluster = mark_of(self.metadata.registry.settings.cluster_id)
+        return Ingest(connection, logs.replicas, policy, bounds, lease_held, spans, cluster)
 
     async def start_ingest(
         self, ingest: Ingest, connection: NatsConnection, connect_seconds: float

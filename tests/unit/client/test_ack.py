@@ -12,6 +12,7 @@ from jetstream_client import (
     NotEnoughReplicasError,
     PreconditionFailedError,
     PublishResult,
+    UnavailableError,
 )
 from jetstream_client.publishing.ack import Pending, parse_ack
 from jetstream_client.publishing.subject_routes import SubjectRoute
@@ -39,6 +40,32 @@ def nack(stream: str, error: JetstreamError) -> bytes:
 def test_an_ack_is_the_servers() -> None:
     line = AckFormat('o"rders').acks(Replies([b"_INBOX.1"], range(1)), 41)
     assert parse_ack(line.split(b"\r\n")[1]) == Ack('o"rders', 41)
+
+
+MARK = "3f9a12c07be4"
+
+
+def test_where_the_cluster_is_known_only_its_answers_count() -> None:
+    ours, others = AckFormat("orders", MARK), AckFormat("orders", "000000000000")
+    refusal = UnavailableError("why")
+    for form, counts in ((ours, True), (others, False), (AckFormat("orders"), False)):
+        line = form.acks(Replies([b"_INBOX.1"], range(1)), 41)
+        assert parse_ack(line.split(b"\r\n")[1], MARK) == (Ack("orders", 41) if counts else None)
+        assert (parse_ack(form.nack_payload(refusal), MARK) is not None) == counts
+    assert parse_ack(b'{"stream":"orders","seq":42,"domain":"hub"}', MARK) is None
+
+
+@on_loop
+async def test_a_publish_waits_on_when_another_cluster_answers() -> None:
+    expected = (frozenset(("orders",)),)
+    route = SubjectRoute(expected, frozenset(("orders",)), cluster=MARK)
+    publish = Pending("1", "x.y", route, expected, False, deadline=0.0)
+    assert not publish.answered(ack("orders", 7))
+    assert not publish.answered(nack("orders", UnavailableError("not now")))
+    assert publish.of_others
+    line = AckFormat("orders", MARK).acks(Replies([b"_INBOX.1"], range(1)), 3)
+    assert publish.answered(line.split(b"\r\n")[1])
+    assert publish.future.result().offset == 3
 
 
 def test_a_duplicate_says_so() -> None:

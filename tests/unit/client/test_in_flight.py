@@ -65,6 +65,27 @@ def answered(
     return made.answered(sending.token, payload, now, 0.5)
 
 
+def test_answers_of_another_cluster_count_for_nothing_and_are_told() -> None:
+    made = in_flight()
+    made.cluster = "3f9a12c07be4"
+    (sent,) = added(made, 1, deadline=5.0)
+    assert answered(made, sent, ack(2)) == []
+    assert answered(made, sent, nack(InvalidRequestError("never"))) == []
+    made.due(1.0)
+    assert "another cluster" in made.trouble
+    ((_, error),) = made.expire(5.0)
+    assert isinstance(error, UnknownOutcomeError)
+    assert "another cluster" in error.message
+
+
+def test_an_answer_of_the_own_cluster_counts() -> None:
+    made = in_flight()
+    made.cluster = "3f9a12c07be4"
+    (sent,) = added(made, 1)
+    ((_, error),) = answered(made, sent, ack(2, cluster="3f9a12c07be4"))
+    assert error is None
+
+
 def test_five_batches_are_in_flight_and_no_more() -> None:
     made = in_flight()
     sent = added(made, 5)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import nats.js.api
 import nats.js.errors
@@ -15,6 +16,9 @@ from jetstream_protocol.errors import (
 )
 from jetstream_server.ingest.nats.replies import AckPolicy, Replies
 from jetstream_server.ingest.stream.acks import AckFormat, Answer
+from jetstream_server.ingest.stream.stream_ingest import StreamIngest
+from tests.support.loops import on_loop
+from tests.unit.ingest.streams import stream_on
 
 
 def published(wire: bytes) -> list[tuple[bytes, bytes]]:
@@ -174,3 +178,24 @@ def test_nats_py_reads_an_ack() -> None:
     ((_, payload),) = published(AckFormat("orders").acks(Replies([b"r"], range(1)), 0))
     ack = nats.js.api.PubAck.from_response(json.loads(payload))
     assert (ack.stream, ack.seq, ack.duplicate) == ("orders", 1, None)
+
+
+@on_loop
+async def test_who_expects_the_acks_of_another_cluster_is_noticed(tmp_path: Path) -> None:
+    stream = stream_on(tmp_path)
+    noticed: list[str] = []
+    stream.ingest = StreamIngest(
+        stream.replica,
+        stream.node.replicas,
+        AckPolicy(),
+        stream.bounds,
+        stream.write,
+        cluster="3f9a12c07be4",
+        is_of_others=lambda replica, mark: noticed.append(f"{replica.stream.name} {mark}"),
+    )
+    stream.replica.on_commit = lambda _: stream.ingest.committed()
+    for reply in (b"_INBOX.a", b"_INBOX.a@3f9a12c07be4", b"_INBOX.a@000000000000"):
+        stream.deliver((b"x", reply))
+        stream.node.flushes.run()
+    assert noticed == [f"{stream.replica.stream.name} 000000000000"]
+    assert {payload["cluster"] for _, payload in stream.answers()} == {"3f9a12c07be4"}

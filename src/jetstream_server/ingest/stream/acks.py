@@ -7,7 +7,9 @@ client libraries' `js.publish()` already understands (docs/protocol.md, "Acks"):
     {"stream":"orders","seq":1043,"count":1000,"duplicate":true,"correlation":"c-17"}
     {"error":{"code":503,"err_code":20012,"description":"…"},"stream":"orders","seq":0}
 
-The last three fields occur only where they apply: `count` for a batch, the others on request.
+The last three fields occur only where they apply: `count` for a batch, the others on request. All
+answers end with the mark of the cluster (jetstream_protocol/ack_cluster.py):
+`,"cluster":"3f9a12c07be4"`.
 
 Invariant.
 * Whole batches are formatted at once: no Python statement runs per ordinary ack.
@@ -42,10 +44,11 @@ class AckFormat:
 
     __slots__ = ("_after", "_before", "_name")
 
-    def __init__(self, stream_name: str) -> None:
+    def __init__(self, stream_name: str, cluster: str = "") -> None:
+        """cluster: its mark; "": the answers have none."""
         self._name = json.dumps(stream_name)
         self._before = b'{"stream":%b,"seq":' % self._name.encode()
-        self._after = b"}"
+        self._after = b',"cluster":"%b"}' % cluster.encode() if cluster else b"}"
 
     def acks(self, replies: Replies, base_offset: int) -> bytes:
         """One PUB for each reply, for the record at `base_offset` + its position (ascending)."""
@@ -80,7 +83,7 @@ class AckFormat:
         }
         text = json.dumps(fields, separators=(",", ":"))
         said = f'{{"error":{text},"stream":{self._name},"seq":0'.encode()
-        return said + _correlated(correlation) + b"}"
+        return said + _correlated(correlation) + self._after
 
 
 def _correlated(correlation: bytes) -> bytes:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Final, NamedTuple
 
+from jetstream_protocol.ack_cluster import mark_in
 from jetstream_protocol.errors import (
     CorruptBatchError,
     JetstreamError,
@@ -101,8 +102,10 @@ class PendingAcks:
 
     __slots__ = (
         "_bounds",
+        "_cluster",
         "_counters",
         "_format",
+        "_is_of_others",
         "_pending",
         "_policy",
         "_replica",
@@ -110,8 +113,20 @@ class PendingAcks:
         "waiting",
     )
 
-    def __init__(self, replica: Replica, policy: AckPolicy, bounds: Bounds, write: Write) -> None:
-        self._format = AckFormat(replica.stream.name)
+    def __init__(
+        self,
+        replica: Replica,
+        policy: AckPolicy,
+        bounds: Bounds,
+        write: Write,
+        cluster: str = "",
+        is_of_others: Callable[[Replica, str], None] = lambda replica, mark: None,
+    ) -> None:
+        """cluster: the mark of this one. is_of_others: told that a publisher expects the answers of
+        another one, and its mark."""
+        self._format = AckFormat(replica.stream.name, cluster)
+        self._cluster = cluster
+        self._is_of_others = is_of_others
         self._replica = replica
         self._policy = policy
         self._bounds = bounds
@@ -157,19 +172,19 @@ class PendingAcks:
     def ack(self, replies: Replies, base_offset: int) -> None:
         """Acknowledge records. replies: only allowed ones."""
         if len(replies):
-            self._write(self._format.acks(replies, base_offset))
+            self._send(self._format.acks(replies, base_offset))
             self._counters.acknowledged(len(replies))
 
     def answer(self, answer: Answer) -> None:
         """Send an answer, whose reply must be allowed."""
-        self._write(self._format.answer(answer))
+        self._send(self._format.answer(answer))
         self._counters.acknowledged(1)
 
     def nack(self, replies: list[bytes], error: JetstreamError, correlation: bytes = b"") -> None:
         allowed = self._allowed(replies)
         if len(allowed):
             nacks = self._format.nacks(allowed.to_list(), self._for_publishers(error), correlation)
-            self._write(nacks)
+            self._send(nacks)
             self._counters.refused(len(allowed), error.code)
 
     def nack_all(self, askers: Sequence[tuple[bytes, bytes]], error: JetstreamError) -> None:
@@ -190,6 +205,14 @@ class PendingAcks:
         if {*stream.isr, *stream.elr} - {self._replica.node_id}:
             return UnavailableError("the leader's log has failed; another replica will lead")
         return StorageError("the stream's log takes no appends; its description says why")
+
+    def _send(self, acks: bytes) -> None:
+        """Write answers. Looks at the first of them: publishers of another cluster are noticed
+        sooner or later, and many answers cost no more than one."""
+        mark = mark_in(acks[4 : acks.find(b" ", 4)])
+        if mark and mark != self._cluster and self._cluster:
+            self._is_of_others(self._replica, mark)
+        self._write(acks)
 
     # After the commit.
 

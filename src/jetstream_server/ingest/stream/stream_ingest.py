@@ -16,7 +16,7 @@ pending_acks.py sends the answers and holds those that wait.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from jetstream_protocol import batch as batches
@@ -77,8 +77,11 @@ class StreamIngest:
         bounds: Bounds,
         write: Write,
         spans: SpanSource | None = None,
+        cluster: str = "",
+        is_of_others: Callable[[Replica, str], None] = lambda replica, mark: None,
     ) -> None:
-        """spans: for messages with `traceparent`; None: tracing is off."""
+        """spans: for messages with `traceparent`; None: tracing is off. cluster, is_of_others: see
+        PendingAcks."""
         stream = replica.stream
         self._spans = (
             None if spans is None else CommitSpans(spans, stream.name, stream.leader_epoch)
@@ -94,7 +97,7 @@ class StreamIngest:
         """Why NATS refuses the subscription; None: it does not."""
         self._replicas = replicas
         self._bounds = bounds
-        self._answers = PendingAcks(replica, policy, bounds, write)
+        self._answers = PendingAcks(replica, policy, bounds, write, cluster, is_of_others)
 
     def deliver(self, delivery: Delivery) -> None:
         """Store one delivery, and answer it at once or after its commit. Never raises for its

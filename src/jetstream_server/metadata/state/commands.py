@@ -43,6 +43,8 @@ NAMES_LEVEL = FeatureLevel(6)
 """From this level on the metadata decides whether a name was taken meanwhile (CreateStream)."""
 QUICK_HASH_LEVEL = FeatureLevel(6)
 """From this level on, nodes verify tokens whose hash is quick (security/tokens.py)."""
+ACK_CLUSTER_LEVEL = FeatureLevel(6)
+"""From this level on every node names its cluster in its acks (ListStreams)."""
 COMMIT_LEVEL = FeatureLevel(6)
 """From this level on `commit` is a right of its own (SetCluster, AddAcl)."""
 COPY_BYTES_PER_SECOND_MIN = 64 * 1024

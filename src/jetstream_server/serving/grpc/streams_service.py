@@ -10,6 +10,7 @@ from functools import partial
 import structlog
 
 from jetstream_protocol import subjects
+from jetstream_protocol.ack_cluster import mark_of
 from jetstream_protocol.errors import (
     JetstreamError,
     NotLeaderError,
@@ -23,8 +24,12 @@ from jetstream_protocol.types import NO_NODE
 from jetstream_server.clocks import WallClock
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.client.streams import Streams
-from jetstream_server.metadata.state.commands import DeleteStream, SetStreamAccess
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.commands import (
+    ACK_CLUSTER_LEVEL,
+    DeleteStream,
+    SetStreamAccess,
+)
+from jetstream_server.metadata.state.model import ClusterSettings, StreamMetadata
 from jetstream_server.replication.core.log_config import active_key_id, why_no_appends
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.compaction import status_of
@@ -182,7 +187,9 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         # One call per turn, whatever the number of callers: 5 µs a stream.
         async with self._listing:
             answer = pb.ListStreamsResponse(
-                streams=map(stream_to_proto, streams), revision=registry.revision
+                streams=map(stream_to_proto, streams),
+                revision=registry.revision,
+                ack_cluster=ack_cluster(registry.settings),
             )
             await asyncio.sleep(0)
             if request.describe_led:
@@ -373,3 +380,10 @@ def _progress(replica: Replica) -> list[pb.ReplicaProgress]:
         for node_id in replica.stream.copies
         if node_id != replica.node_id
     ]
+
+
+def ack_cluster(settings: ClusterSettings) -> str:
+    """What all acks of the cluster carry; "": some may not."""
+    if settings.feature_level < ACK_CLUSTER_LEVEL:
+        return ""
+    return mark_of(settings.cluster_id)
