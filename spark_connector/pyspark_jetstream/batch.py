@@ -11,7 +11,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from jetstream_client import AsyncClient
 from pyspark_jetstream import planning
-from pyspark_jetstream.errors import OptionError, explained
+from pyspark_jetstream.clients import asked_now
+from pyspark_jetstream.errors import OptionError, explained, naming
 from pyspark_jetstream.options import ReadOptions
 from pyspark_jetstream.ranges import Range, tasks
 from pyspark_jetstream.scan import Scan
@@ -61,18 +62,23 @@ class JetstreamReader(DataSourceReader):
 
 async def planned(options: ReadOptions) -> list[Range]:
     """Resolve the options to ranges. Raises OptionError and the SDK's errors."""
-    async with AsyncClient.from_config(options.config) as client:
+
+    async def ask(client: AsyncClient) -> list[Range]:
         return await planning.settled(lambda: _planned(client, options), options.config.timeout)
+
+    return await asked_now(options.config, ask)
 
 
 async def _planned(client: AsyncClient, options: ReadOptions) -> list[Range]:
     listed = await client.list_streams()
     planning.check_names(listed, options.selection)
+    planning.warn_of_subjects(listed, options.selection)
     streams = planning.select(listed, options.selection)
     planning.check_found(streams, options.selection)
-    known = await planning.held(client, streams)
-    starts = await planning.resolve(client, streams, options.starting, known, options)
-    stops = await planning.resolve(client, streams, options.ending, known, options)
+    with naming({number: stream.full_name for number, stream in streams.items()}):
+        known = await planning.held(client, streams)
+        starts = await planning.resolve(client, streams, options.starting, known, options)
+        stops = await planning.resolve(client, streams, options.ending, known, options)
     parts = []
     for number, stream in streams.items():
         start, stop = starts[number], stops[number]

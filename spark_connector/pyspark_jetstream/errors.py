@@ -6,7 +6,8 @@ So every message is one line and ends with advice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from jetstream_client import (
@@ -95,6 +96,22 @@ def explained(servers: str) -> Iterator[None]:
         if not what_to_do:
             raise
         raise type(error)(f"{one_line(error)}; {what_to_do}") from error
+
+
+@contextmanager
+def naming(names: Mapping[int, str]) -> Iterator[None]:
+    """Streams are asked for by id; errors say their names instead."""
+
+    def name(found: re.Match[str]) -> str:
+        known = names.get(int(found[1]))
+        return found[0] if known is None else f"stream {known!r}"
+
+    try:
+        yield
+    except JetstreamError as error:
+        error.message = re.sub(r"\bstream '?(\d+)'?(?![\w@'])", name, error.message)
+        error.args = (error.message, *error.args[1:])
+        raise
 
 
 def one_line(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from jetstream_client import (
 from pyspark_jetstream import planning
 from pyspark_jetstream.admission import Limits, Pace, admitted, is_delayed
 from pyspark_jetstream.checkpoint import Mark, Offsets
-from pyspark_jetstream.errors import START_ANEW, DataLossError, OptionError, log
+from pyspark_jetstream.errors import START_ANEW, DataLossError, OptionError, log, naming
 from pyspark_jetstream.losses import is_selected, losses
 from pyspark_jetstream.options import ReadOptions
 from pyspark_jetstream.planning import Held
@@ -62,6 +62,7 @@ class Follower:
         self._cluster = ""
         self._listed: list[Stream] = []
         self._streams: dict[int, Stream] = {}
+        self._full_names: dict[int, str] = {}
         self._is_complete = False
         self._is_checked = False
         self._listed_at = float("-inf")
@@ -79,6 +80,7 @@ class Follower:
     async def _initial(self) -> Offsets:
         await self._list(0.0)
         planning.check_names(self._listed, self._options.selection)
+        planning.warn_of_subjects(self._listed, self._options.selection)
         self._is_checked = True
         known = await planning.held(self._client, self._streams)
         starts = await planning.resolve(
@@ -147,6 +149,8 @@ class Follower:
         """
         if self._is_checked:
             return
+        planning.warn_of_subjects(self._listed, self._options.selection)
+        self._warn_of_left_out(start)
         known = planning.names_of(mark.name for mark in start.streams.values()) if start else set()
         for name in planning.missing(self._listed, self._options.selection):
             if name in known:
@@ -156,6 +160,18 @@ class Follower:
                 raise OptionError(wrong)
             log.warning("%s; going on because failOnDataLoss is false", wrong)
         self._is_checked = True
+
+    def _warn_of_left_out(self, start: Offsets | None) -> None:
+        """The checkpoint forgets streams that the options do not name any more."""
+        marks = start.streams.values() if start else ()
+        for mark in marks:
+            if not is_selected(mark.name, self._options.selection):
+                log.warning(
+                    "the query has read stream %s up to offset %d, and its options do not name it "
+                    "any more: it is left out from here on, and begins anew if it is named again",
+                    mark.name,
+                    mark.offset,
+                )
 
     async def _not_below(
         self, marks: Mapping[int, Mark], latest: Mapping[int, int]
@@ -270,7 +286,8 @@ class Follower:
     async def _settled(self, ask: Callable[[], Awaitable[_T]]) -> _T:
         async def asked() -> _T:
             try:
-                return await ask()
+                with naming(self._full_names):
+                    return await ask()
             except StreamNotFoundError:
                 self._listed_at = float("-inf")
                 raise
@@ -302,6 +319,7 @@ class Follower:
         if time.monotonic() - self._listed_at < age_max:
             return
         self._listed = await self._client.list_streams()
+        self._full_names |= {stream.id: stream.full_name for stream in self._listed}
         selection = self._options.selection
         self._streams = planning.select(self._listed, selection)
         self._is_complete = bool(selection.names) and not planning.missing(self._listed, selection)

@@ -161,7 +161,9 @@ class _Given:
         return self._values.get(name.lower(), default).strip()
 
     def items(self, name: str) -> tuple[str, ...]:
-        return tuple(part.strip() for part in self.text(name).split(",") if part.strip())
+        """The parts of a list; `\\,` is a comma within one."""
+        parts = re.split(r"(?<!\\),", self.text(name))
+        return tuple(part.strip().replace("\\,", ",") for part in parts if part.strip())
 
     def flag(self, name: str, default: bool) -> bool:
         text = self.text(name, str(default)).lower()

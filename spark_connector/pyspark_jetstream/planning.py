@@ -11,13 +11,13 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from jetstream_client import AsyncClient, Stream, StreamNotFoundError
 from jetstream_client.values.types import partitions_of
 from jetstream_protocol.subjects import no_stream, overlaps
-from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.errors import OptionError, log
 from pyspark_jetstream.options import ReadOptions, Selection
 from pyspark_jetstream.positions import Place, Positions
 
@@ -93,6 +93,18 @@ def check_names(streams: Sequence[Stream], selection: Selection) -> None:
     """Raise OptionError if there is no stream of a name."""
     for name in missing(streams, selection):
         raise OptionError(not_found(name, streams))
+
+
+def warn_of_subjects(streams: Sequence[Stream], selection: Selection) -> None:
+    """Log a warning for each pattern of option subject that no selected stream can fit."""
+    named = select(streams, replace(selection, subjects=())).values()
+    for subject in selection.subjects:
+        if not any(overlaps(stream.subject, subject) for stream in named):
+            log.warning(
+                "option subject: no stream that is read listens on %r, so it adds no records; "
+                "commas separate patterns: write a comma that belongs to a subject as \\,",
+                subject,
+            )
 
 
 def check_found(streams: Mapping[int, Stream], selection: Selection) -> None:

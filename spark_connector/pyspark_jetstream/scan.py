@@ -25,7 +25,7 @@ from jetstream_client import (
     UnavailableError,
 )
 from pyspark_jetstream.clients import client_for
-from pyspark_jetstream.errors import LOAD_ANEW, DataLossError, explained, log, one_line
+from pyspark_jetstream.errors import LOAD_ANEW, DataLossError, explained, log, naming, one_line
 from pyspark_jetstream.filters import SubjectMatches
 from pyspark_jetstream.headers import parsed_headers
 from pyspark_jetstream.options import ReadFrom, ReadOptions
@@ -71,9 +71,10 @@ class Scan:
             columns = ("subject", *columns)
         with explained(",".join(self.config.servers)):
             for part in parts:
-                for messages in self._messages(part):
-                    for batch in messages.iter_batches(ROWS, columns):
-                        yield self._finished(batch)
+                with naming({part.stream_id: part.name}):
+                    for messages in self._messages(part):
+                        for batch in messages.iter_batches(ROWS, columns):
+                            yield self._finished(batch)
 
     def up_to_now(self, parts: Iterable[Range]) -> Iterator[Range]:
         """The ranges, with the current end of the committed records as their ends."""

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 
 from jetstream_client import AsyncClient, Stream
 from jetstream_protocol.subjects import example_pattern, matches
+from pyspark_jetstream.clients import asked_now
 from pyspark_jetstream.ending import whole
 from pyspark_jetstream.errors import OptionError, explained, log
 from pyspark_jetstream.options import WriteOptions
@@ -202,13 +203,16 @@ def micro_batch() -> str:
 async def begin_write(options: WriteOptions) -> tuple[Target, ...]:
     """What is known of the transaction in each stream; nothing without a transaction. Raises
     OptionError if no stream listens on the subject of all rows."""
-    async with AsyncClient.from_config(options.config) as client:
+
+    async def ask(client: AsyncClient) -> tuple[Target, ...]:
         streams = await client.list_streams()
         if options.subject:
             check_heard(streams, options.subject)
         if options.transaction is None:
             return ()
         return await begin(client, options.transaction, streams)
+
+    return await asked_now(options.config, ask)
 
 
 def check_heard(streams: Iterable[Stream], subject: str) -> None:

@@ -253,9 +253,10 @@ def _kind(spark: SparkSession, kind: str, grpc: str, asked: Any, folder: Path) -
             try:
                 each = run(spark, grpc, client, kind, number, asked.seed, folder)
                 within += 0 < each.stored < ROWS
-            except AssertionError as error:
+            except (AssertionError, PySparkException) as error:
                 wrong += 1
-                print(f"{kind} {number}: {error}", flush=True)
+                said = getattr(error, "_desc", error)
+                print(f"{kind} {number}: {said}", flush=True)
             client.delete_stream(f"{kind}_{number}")
     seconds = time.monotonic() - start
     print(

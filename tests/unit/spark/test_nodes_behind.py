@@ -25,6 +25,7 @@ from pyspark_jetstream.ranges import Range
 from pyspark_jetstream.scan import Scan
 from pyspark_jetstream.stream import JetstreamStreamReader
 from tests.support.loops import on_loop
+from tests.support.spark_logs import connector_messages
 from tests.unit.spark.log_client import LogClient
 from tests.unit.spark.test_marks import NO_LIMITS, follower_of
 
@@ -295,3 +296,26 @@ def test_the_start_of_a_deleted_stream_in_a_repeated_batch_is_not_needed(
             assert [(part.stream_id, part.start, part.stop) for part in task.value] == [
                 (1, 90, 100)
             ]
+
+
+@on_loop
+async def test_a_stream_that_the_options_do_not_name_any_more_is_left_out_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = LogClient({1: 9, 2: 9}, names={1: "orders", 2: "clicks"})
+    follower = await follower_of(client, streams="orders")
+    start = Offsets("c", {1: Mark("orders@orders.>", 9, 7), 2: Mark("clicks@clicks.>", 5, 7)})
+    await follower.next_offsets(start, NO_LIMITS, {})
+    said = [each for each in connector_messages(caplog) if "left out" in each]
+    assert ["clicks@clicks.> up to offset 5" in each for each in said] == [True]
+
+
+@on_loop
+async def test_a_subject_that_no_stream_can_have_brings_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client: Any = LogClient({1: 9}, names={1: "orders"})
+    given = {"streams": "orders", "subject": "orders.x,y"}
+    await _planned(client, read_options(given, "batch"))
+    said = [each for each in connector_messages(caplog) if "option subject" in each]
+    assert ["listens on 'y'" in each for each in said] == [True]

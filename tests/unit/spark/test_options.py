@@ -175,3 +175,8 @@ def test_a_write_signs_in_to_nats_as_the_environment_says_unless_options_say_oth
         found = write_options({**write, **option}).config.nats_options
         assert (found.credentials, found.tls_ca) == (None, None)
         assert found.nkey_seed == option.get("natsNkeySeed")
+
+
+def test_a_comma_in_a_subject_is_written_with_a_backslash() -> None:
+    found = read_options({"streams": "a", "subject": r"a.b\,c, d.>"}, "batch")
+    assert found.selection.subjects == ("a.b,c", "d.>")
