@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 
 from jetstream_client import Client, TlsConfig
 from jetstream_protocol.errors import UnauthenticatedError
 from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.raft.transport import HANDSHAKE_SECONDS_MAX, HANDSHAKES_MAX
 from jetstream_server.net.certificates import Certificates, TlsFiles
 from jetstream_server.net.frame_socket import dial
 from jetstream_server.net.node_link import NodeIdentity, greet
@@ -96,3 +98,22 @@ def test_a_plain_connection_to_a_raft_port_gets_nothing(cluster: TlsCluster) -> 
             assert not plain.recv(100).startswith(b"JSRAFT")
         except ConnectionResetError:
             pass
+
+
+def test_silent_strangers_at_every_raft_port_end_no_node(
+    cluster: TlsCluster, client: Client
+) -> None:
+    client.create_stream("calm", "calm")
+    before = client.describe_stream("calm").leader_epoch
+    with ExitStack() as held:
+        for node in cluster.cluster.config["nodes"]:
+            host, _, port = node["raft"].rpartition(":")
+            for _ in range(HANDSHAKES_MAX + 10):
+                held.enter_context(socket.create_connection((host, int(port)), timeout=10))
+        time.sleep(2 * HANDSHAKE_SECONDS_MAX)
+        client.publish("calm", b"still here")
+        client.create_stream("made-meanwhile", "made-meanwhile")
+    assert client.describe_stream("calm").leader_epoch == before
+    for number in cluster.nodes:
+        assert '"metadata_failed"' not in cluster.log(number)
+        assert '"metadata_thread_error"' not in cluster.log(number)
