@@ -132,6 +132,9 @@ class World:
                 answer.set_exception(UnavailableError("the leader changes"))
         self.waiting.clear()
         self.note_silence()
+        # A new leader does not know who is gone: a late copy of the heartbeat by which such a one
+        # joined may take its instance name again.
+        self.heartbeats = [beat for beat in self.heartbeats if beat.generation]
         self.led_since = self.now
         self.term += 1
         self.table = CursorTable()
