@@ -15,6 +15,7 @@ from jetstream_client import (
     AsyncGroupConsumer,
     Client,
     InvalidRequestError,
+    NotFoundError,
     PreconditionFailedError,
     StreamNotFoundError,
 )
@@ -413,3 +414,25 @@ async def test_streams_that_join_a_group_are_read_from_their_beginning_whatever_
             await client.publish("grows.x", b"%d" % number, key=f"k{number}")
         await read_until(61, 8, asyncio.Event())
     assert sorted(filter(None, got[1:])) == sorted(b"%d" % number for number in range(60))
+
+
+@on_loop
+async def test_a_group_is_deleted_with_its_positions_once_its_members_have_left(
+    server: ServerProcess,
+) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await prepare(client, "deleted")
+        member = Worker(client, "deleted")
+        await until(lambda: len(member.values) == 40)
+        with pytest.raises(PreconditionFailedError, match="members"):
+            await client.delete_group("deleted-workers")
+        await member.end()
+        await client.delete_group("deleted-workers")
+        with pytest.raises(NotFoundError):
+            await client.describe_group("deleted-workers")
+        assert await client.list_cursors("deleted-workers") == []
+        with pytest.raises(NotFoundError):
+            await client.delete_group("deleted-workers")
+        again = Worker(client, "deleted")
+        await until(lambda: len(again.values) == 40)  # It begins anew.
+        await again.end()

@@ -109,6 +109,25 @@ class AsyncGroupMethods(AsyncCursorMethods):
         self._check_open()
         return await Groups(self._control).list()
 
+    async def delete_group(self, group: str) -> None:
+        """Delete a consumer group that has no members, and its positions, as Kafka does: the next
+        member of that name begins anew. If a call fails, repeat it.
+
+        Raises PreconditionFailedError while it has members, NotFoundError.
+        """
+        self._check_open()
+        cursors = await self._cursors.list(group, None)
+        for cursor in cursors:
+            try:
+                await self._cursors.delete(group, cursor.stream)
+            except NotFoundError:
+                continue  # It was deleted meanwhile.
+        try:
+            await Groups(self._control).delete(group)
+        except NotFoundError:
+            if not cursors:
+                raise
+
     async def describe_group(self, group: str) -> ConsumerGroup:
         """Describe one consumer group: its members, and which streams each reads. Raises
         NotFoundError."""

@@ -140,6 +140,14 @@ class CursorMethods:
         """List the consumer groups, also those without members."""
         return self._thread.run(self._client.list_groups())
 
+    def delete_group(self, group: str) -> None:
+        """Delete a consumer group that has no members, and its positions, as Kafka does: the next
+        member of that name begins anew. If a call fails, repeat it.
+
+        Raises PreconditionFailedError while it has members, NotFoundError.
+        """
+        self._thread.run(self._client.delete_group(group))
+
     def describe_group(self, group: str) -> ConsumerGroup:
         """Describe one consumer group: its members, and which streams each reads. Raises
         NotFoundError."""

@@ -52,6 +52,16 @@ class Groups:
             timeout=min(2 * _GRACE_SECONDS, self._control.timeout),
         )
 
+    async def delete(self, group: str) -> None:
+        await self._control.call(
+            lambda stubs: stubs.groups.DeleteGroup,
+            pb.DeleteGroupRequest(group=group),
+            pb.DeleteGroupResponse,
+            what=f"deleting consumer group {group!r}",
+            done_already=NotFoundError,
+            changes=True,
+        )
+
     async def list(self, name: str = "") -> list[ConsumerGroup]:
         check_text("the group's name", name)
         found = await self._control.call(

@@ -49,6 +49,11 @@ class GroupsStub:
                 request_serializer=jetstream_dot_v1_dot_groups__pb2.ListGroupsRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_groups__pb2.ListGroupsResponse.FromString,
                 _registered_method=True)
+        self.DeleteGroup = channel.unary_unary(
+                '/jetstream.v1.Groups/DeleteGroup',
+                request_serializer=jetstream_dot_v1_dot_groups__pb2.DeleteGroupRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_groups__pb2.DeleteGroupResponse.FromString,
+                _registered_method=True)
 
 
 class GroupsServicer:
@@ -77,6 +82,13 @@ class GroupsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteGroup(self, request, context):
+        """Forgets a group without members. Its cursors stay.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GroupsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +106,11 @@ def add_GroupsServicer_to_server(servicer, server):
                     servicer.ListGroups,
                     request_deserializer=jetstream_dot_v1_dot_groups__pb2.ListGroupsRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_groups__pb2.ListGroupsResponse.SerializeToString,
+            ),
+            'DeleteGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGroup,
+                    request_deserializer=jetstream_dot_v1_dot_groups__pb2.DeleteGroupRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_groups__pb2.DeleteGroupResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -177,6 +194,33 @@ class Groups:
             '/jetstream.v1.Groups/ListGroups',
             jetstream_dot_v1_dot_groups__pb2.ListGroupsRequest.SerializeToString,
             jetstream_dot_v1_dot_groups__pb2.ListGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Groups/DeleteGroup',
+            jetstream_dot_v1_dot_groups__pb2.DeleteGroupRequest.SerializeToString,
+            jetstream_dot_v1_dot_groups__pb2.DeleteGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -249,6 +249,7 @@ class Coordinator:
             return replace(group, is_deleted=True) if group.generation else group
 
         await self._change(live, decide)
+        self._forget_unused(live)
 
     async def _change(self, live: _Live, decide: Callable[[Group], Group]) -> None:
         """Write the next state. It becomes valid once it is committed."""

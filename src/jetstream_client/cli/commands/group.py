@@ -15,7 +15,7 @@ from jetstream_client.cli.watching import Watch, show
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ConsumerGroup, CursorDescription, StreamDescription
 
-app = options.group("Show consumer groups.")
+app = options.group("Show and delete consumer groups.")
 
 
 @app.command("list")
@@ -66,6 +66,27 @@ def describe(
             return _Found(found, cursors, unread)
 
         show(look, _draw_json if as_json else _draw, watch=watch, lines=as_json)
+
+
+@app.command()
+def delete(
+    context: typer.Context,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="A consumer group's name.")],
+    yes: options.Yes = False,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Delete a consumer group without members, and its positions: its next member begins anew.
+
+    A group without members is forgotten by itself after a week; its positions stay then.
+
+    Example: jetstream group delete workers --yes
+    """
+    options.confirm(f"Forget consumer group {group} and its positions?", "not deleted", yes=yes)
+    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+        client.delete_group(group)
+    options.answer(context, json, {"deleted": group}, f"deleted consumer group {group}")
 
 
 class _Found(NamedTuple):

@@ -9,6 +9,7 @@ from functools import partial
 from jetstream_protocol.cursor_names import check_cursor_name
 from jetstream_protocol.errors import (
     InvalidRequestError,
+    NotFoundError,
     PermissionDeniedError,
     StreamNotFoundError,
 )
@@ -98,6 +99,29 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
                 if request.name in ("", group.name) and self._may_see(group.source, call.identity)
             ]
         )
+
+    async def DeleteGroup(
+        self, request: pb.DeleteGroupRequest, call: Call
+    ) -> pb.DeleteGroupResponse:
+        check_cursor_name(request.group)
+        principal = quota_holder(self._access.control, call)
+        if self._leader.exists:
+            told = await self._leader.forward(
+                call, "DeleteGroup", request, pb.DeleteGroupResponse, principal
+            )
+            if told is not None:
+                return told
+        if not self._leader.exists:
+            raise NotFoundError(f"there is no consumer group {request.group!r}")
+        coordinator = await self._store.coordinator()
+        source = next(
+            (each.source for each in coordinator.groups() if each.name == request.group), ""
+        )
+        if not self._may_take(principal, request.group, source):
+            access, caller = self._access.control, Identity(principal)
+            raise access.denied(caller, Operation.COMMIT, source, cursor=request.group)
+        await coordinator.delete(request.group)
+        return pb.DeleteGroupResponse()
 
     def _check_member(self, source: str, group: str, identity: Identity) -> None:
         """Raise StreamNotFoundError; or PermissionDeniedError unless the caller may read all of the
