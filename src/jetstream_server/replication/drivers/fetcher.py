@@ -111,7 +111,11 @@ class Fetcher:
     def follow(self, replica: Replica) -> None:
         """Follow a stream. Call it again when the stream's metadata has changed."""
         stream = replica.stream
-        self._retries.forget(stream.id)  # The refusal may have been for the earlier metadata.
+        if self._retries.waits(stream.id):
+            # At once: the refusal may have been for the earlier metadata. The leader has answered
+            # this position, so it must be told to answer it again.
+            self._retries.forget(stream.id)
+            self._dropped.append(stream.id)
         if not self._following and self._connection is None:
             self._heard_at_us = self._monotonic_clock()  # Nothing was expected of it before.
         self._following[stream.id] = replica
