@@ -56,7 +56,7 @@ class NodeHelloReply(_message.Message):
 class Positions(_message.Message):
     __slots__ = ("positions", "dropped")
     class Position(_message.Message):
-        __slots__ = ("stream_id", "leader_epoch", "fetch_offset", "last_epoch", "flushed_offset", "stream_epoch", "refused", "damaged_start_offset", "damaged_end_offset")
+        __slots__ = ("stream_id", "leader_epoch", "fetch_offset", "last_epoch", "flushed_offset", "stream_epoch", "refused", "damaged_start_offset", "damaged_end_offset", "cannot_append")
         STREAM_ID_FIELD_NUMBER: _ClassVar[int]
         LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
         FETCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +66,7 @@ class Positions(_message.Message):
         REFUSED_FIELD_NUMBER: _ClassVar[int]
         DAMAGED_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
         DAMAGED_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        CANNOT_APPEND_FIELD_NUMBER: _ClassVar[int]
         stream_id: int
         leader_epoch: int
         fetch_offset: int
@@ -75,7 +76,8 @@ class Positions(_message.Message):
         refused: bool
         damaged_start_offset: int
         damaged_end_offset: int
-        def __init__(self, stream_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., refused: _Optional[bool] = ..., damaged_start_offset: _Optional[int] = ..., damaged_end_offset: _Optional[int] = ...) -> None: ...
+        cannot_append: bool
+        def __init__(self, stream_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., refused: _Optional[bool] = ..., damaged_start_offset: _Optional[int] = ..., damaged_end_offset: _Optional[int] = ..., cannot_append: _Optional[bool] = ...) -> None: ...
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     positions: _containers.RepeatedCompositeFieldContainer[Positions.Position]

@@ -85,6 +85,7 @@ def request(
     flushed_offset: int = 0,
     stream_epoch: int = 7,
     stream_id: int = 1,
+    cannot_append: bool = False,
 ) -> FetchRequest:
     return FetchRequest(
         stream_id=StreamId(stream_id),
@@ -95,4 +96,5 @@ def request(
         last_epoch=last_epoch,
         flushed_offset=flushed_offset,
         stream_epoch=stream_epoch,
+        cannot_append=cannot_append,
     )

@@ -24,6 +24,7 @@ from jetstream_server.clocks import monotonic_clock
 from jetstream_server.net import peer_auth
 from jetstream_server.net.frame_socket import FrameSocket, dial
 from jetstream_server.replication.core.closeness import Closeness
+from jetstream_server.replication.core.follower import Append
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import fetcher
 from jetstream_server.replication.drivers.fetcher import RETRY_SECONDS, Fetcher, NodeIdentity
@@ -260,6 +261,48 @@ async def test_what_was_appended_before_the_disk_was_full_is_to_be_flushed(grows
         following.follow(replica)
         await sent.wait()
     assert bool(accepted) == grows
+
+
+@on_loop
+@pytest.mark.parametrize("changes", [True, False], ids=["its metadata changes", "time passes"])
+async def test_who_has_no_room_says_so_at_once_and_until_it_has_appended(
+    monkeypatch: pytest.MonkeyPatch, changes: bool
+) -> None:
+    monkeypatch.setattr(fetcher, "FULL_RETRY_SECONDS", 60.0 if changes else 0.05)
+    replica = follower_of(isr=(0, 1, 2))
+    replica.must_confirm_flush = False
+    has_room = False
+
+    def accept(*_: object) -> Append:
+        if not has_room:
+            raise StorageFullError("the disk is full")
+        return Append(3, has_records=True)
+
+    replica.accept = accept  # type: ignore[method-assign,assignment]
+    said: asyncio.Queue[pb.Positions] = asyncio.Queue()
+
+    async def answer(connection: FrameSocket) -> None:
+        """As a leader does: one answer to a position, and another if the stream was dropped."""
+        answered = False
+        while True:
+            _, positions = await connection.read_frame(Kind.POSITIONS, pb.Positions)
+            if positions.positions:
+                said.put_nowait(positions)
+                if not answered or positions.dropped:
+                    answered = True
+                    part = pb.Records.Part(stream_id=1, leader_epoch=3, fetch_offset=5)
+                    await connection.send(Kind.RECORDS, 0, pb.Records(parts=[part]))
+
+    async with followed(Leader(answer)) as following:
+        following.follow(replica)
+        first, told = await said.get(), await said.get()
+        assert [each.positions[0].cannot_append for each in (first, told)] == [False, True]
+        has_room = True
+        if changes:
+            following.follow(replica)
+        asked, done = await said.get(), await said.get()
+        assert list(asked.dropped) == [1], "the leader would not answer again"
+        assert [each.positions[0].cannot_append for each in (asked, done)] == [True, False]
 
 
 @on_loop

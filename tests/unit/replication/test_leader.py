@@ -193,6 +193,26 @@ class TestIsr:
         assert change is not None
         assert change.isr == (0, 1)
 
+    def test_who_cannot_append_leaves_once_it_lacks_something_and_joins_when_it_can(self) -> None:
+        log = log_of(10)
+        state = leading(stream(), log)
+        for follower in (1, 2):
+            state.fetch(request(follower, 10, cannot_append=follower == 2), 1)
+        assert state.propose(1) is None, "it has everything"
+        log.log_end_offset += 5
+        state.fetch(request(1, 15), 2)
+        change = state.propose(2)
+        assert change is not None
+        assert change.isr == (0, 1)
+        state.settle(change, Outcome.ACCEPTED, 2)
+        state.update(stream((0, 1), stream_epoch=8), nodes())
+        state.fetch(request(2, 10, stream_epoch=8, cannot_append=True), 3)
+        assert state.propose(10**6) is None
+        state.fetch(request(2, 15, stream_epoch=8), 4)
+        joined = state.propose(10**6)
+        assert joined is not None
+        assert joined.isr == (0, 1, 2)
+
     def test_a_steady_delay_is_no_lag(self) -> None:
         log = log_of(10)
         state = leading(stream(), log)

@@ -188,7 +188,7 @@ class LeaderState:
         Raises FencedEpochError, UnknownEpochError, InvalidRequestError: nothing is recorded then.
         """
         progress = self.check(request)
-        progress.damaged = request.damaged
+        progress.damaged, progress.cannot_append = request.damaged, request.cannot_append
         problem = self.compare(request)
         if problem is None and request.stream_epoch >= progress.counts_from:
             if request.incarnation != progress.incarnation:

@@ -37,7 +37,8 @@ class FetchRequest:
     leader_epoch: the leadership that it follows. fetch_offset: its log end. last_epoch: leader
     epoch of the record before that; NO_RECORD: there is none. flushed_offset: records below it
     survive a power failure. stream_epoch: of the metadata that the follower had applied, or
-    INCOMPLETE. damaged: the first offsets that its disk has lost, [start, end).
+    INCOMPLETE. damaged: the first offsets that its disk has lost, [start, end). cannot_append: it
+    had no room, descriptor or key for what was sent, and tries again.
     """
 
     stream_id: StreamId
@@ -49,6 +50,7 @@ class FetchRequest:
     flushed_offset: int
     stream_epoch: int
     damaged: tuple[int, int] | None = None
+    cannot_append: bool = False
 
     def matches(self, other: FetchRequest) -> bool:
         """Whether one answer serves both: the flushed offset and the stream epoch may differ."""

@@ -21,17 +21,18 @@ class FollowerProgress:
     """Times are µs of the leader's monotonic clock. counts_from: positions count from this stream
     epoch on. counts: whether `position` was sent since. said_ahead: the stream epoch with which it
     was sent, if the leader has not applied that one yet. is_silent: its node was not heard for a
-    while (liveness.py)."""
+    while (liveness.py). cannot_append: it says so."""
 
     __slots__ = (
-        "_mark_at_us", "_mark_offset", "caught_up_at_us", "counts", "counts_from", "damaged",
-        "incarnation", "is_silent", "position", "said_ahead",
+        "_mark_at_us", "_mark_offset", "cannot_append", "caught_up_at_us", "counts",
+        "counts_from", "damaged", "incarnation", "is_silent", "position", "said_ahead",
     )  # fmt: skip
 
     def __init__(self, incarnation: int, now_us: MonotonicUs, counts_from: int) -> None:
         self.counts_from = counts_from
         self.damaged: tuple[int, int] | None = None
         self.is_silent = False
+        self.cannot_append = False
         self.renew(incarnation, now_us)
 
     def renew(self, incarnation: int, now_us: MonotonicUs) -> None:
@@ -87,8 +88,9 @@ class FollowerProgress:
         self.counts = False
 
     def lags(self, log_end_offset: int, now_us: MonotonicUs, lag_max_us: int) -> bool:
-        """Whether the follower has been behind for too long."""
-        return self.position < log_end_offset and now_us - self.caught_up_at_us > lag_max_us
+        """Whether the follower has been behind for too long, or will be: it cannot append."""
+        is_late = self.cannot_append or now_us - self.caught_up_at_us > lag_max_us
+        return self.position < log_end_offset and is_late
 
     def excuse(self, slept_us: int, now_us: MonotonicUs) -> None:
         """Extend the follower's time: the leader itself did not run for this long."""

@@ -27,6 +27,7 @@ def position_to_proto(request: FetchRequest) -> pb.Positions.Position:
         last_epoch=request.last_epoch,
         flushed_offset=request.flushed_offset,
         stream_epoch=request.stream_epoch,
+        cannot_append=request.cannot_append,
     )
     if request.damaged is not None:
         position.damaged_start_offset, position.damaged_end_offset = request.damaged
@@ -50,6 +51,7 @@ def position_from_proto(
         flushed_offset=position.flushed_offset,
         stream_epoch=position.stream_epoch,
         damaged=damaged,
+        cannot_append=position.cannot_append,
     )
 
 

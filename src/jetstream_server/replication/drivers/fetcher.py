@@ -93,6 +93,7 @@ class Fetcher:
         self._frames_sent = 0
         self._dropped: list[int] = []
         self._refused: dict[int, str] = {}  # the last refusal for a stream, and its cause
+        self._cannot_append: dict[int, None] = {}  # streams that lack room, descriptor or key here
         self._retries: Retries[int] = Retries(RETRY_SECONDS_MAX)
         self._complaints = LogThrottle(lambda: monotonic_clock() / 1e6)
         self._loop = asyncio.get_running_loop()
@@ -132,6 +133,7 @@ class Fetcher:
             self._out_of_sync.pop(stream_id, None)
             self._dirty.pop(stream_id, None)
             self._refused.pop(stream_id, None)
+            self._cannot_append.pop(stream_id, None)
             self._retries.forget(stream_id)
             self._dropped.append(stream_id)
             if not self._following:
@@ -239,6 +241,7 @@ class Fetcher:
             if position is not None:
                 sent = position_to_proto(position)
                 sent.refused = stream_id in self._refused
+                sent.cannot_append = stream_id in self._cannot_append
                 message.positions.append(sent)
         return message
 
@@ -277,7 +280,7 @@ class Fetcher:
         except StorageFullError:  # NoDescriptorError is one.
             if replica.log.log_end_offset != end_offset:
                 self._accepted(replica)  # A part of the answer was appended.
-            self._retry_later(part.stream_id, FULL_RETRY_SECONDS)
+            self._lacks_means(part.stream_id)
             return
         except CannotDecryptError as error:
             self._cannot_decrypt(replica, error)
@@ -287,7 +290,7 @@ class Fetcher:
             return
         except StorageError as error:
             if lacks_descriptors(error.__cause__) and not replica.log.offline_reason:
-                self._retry_later(part.stream_id, FULL_RETRY_SECONDS)  # The log is as good as ever.
+                self._lacks_means(part.stream_id)  # The log is as good as ever.
             else:
                 self._failed(replica, error)
             return
@@ -295,6 +298,9 @@ class Fetcher:
         if isinstance(step, Ignore):
             return
         self._retries.forget(part.stream_id)
+        if part.stream_id in self._cannot_append:
+            del self._cannot_append[part.stream_id]
+            self.touch(part.stream_id)
         is_online_again = was_offline and not replica.log.offline_reason
         if isinstance(step, Append) and not (
             step.has_records or replica.must_confirm_flush or is_online_again
@@ -322,7 +328,14 @@ class Fetcher:
         """Append nothing. After a restart with the key, fetching continues from here."""
         if self._complaints.is_due("cannot_decrypt", replica.stream.full_name):
             logger.error("cannot_decrypt", stream=replica.stream.full_name, reason=error.message)
-        self._retry_later(replica.stream.id, FULL_RETRY_SECONDS)
+        self._lacks_means(replica.stream.id)
+
+    def _lacks_means(self, stream_id: int) -> None:
+        """Try again later, and tell the leader, whose commits need not wait for that."""
+        if stream_id not in self._cannot_append:
+            self._cannot_append[stream_id] = None
+            self.touch(stream_id)
+        self._retry_later(stream_id, FULL_RETRY_SECONDS)
 
     def _retry_later(self, stream_id: int, seconds: float) -> None:
         self._retry_timer.refused(stream_id, seconds)
