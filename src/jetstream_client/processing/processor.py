@@ -24,6 +24,7 @@ from jetstream_client.reading.cursor import CHECKPOINT_SECONDS
 from jetstream_client.reading.deserializers import text_of
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.transport.cursors import is_passing
+from jetstream_client.transport.recovery import Caller, repeats
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.types import Payload
 from jetstream_protocol.errors import (
@@ -203,7 +204,7 @@ class Processor:
                     await asyncio.gather(*asked)
             except JetstreamError as error:
                 # Other errors are the next read's, which knows what `on_reset` says of them.
-                if is_passing(error) and not self._stopping.is_set():
+                if error.retriable and not self._stopping.is_set():
                     logger.error("%r ends: %s", self._options.name, error.message)
                     self._fail(error)
 
@@ -431,7 +432,7 @@ class Processor:
                 await self._publish(subject, value, key=key, headers=headers, msg_id=msg_id)
                 return
             except JetstreamError as error:
-                if not is_passing(error):
+                if not repeats(error, Caller.PUBLISH):
                     raise
                 if self._stopping.is_set():
                     raise _Unfinished from error

@@ -27,9 +27,9 @@ from jetstream_client.reading.deserializers import Deserializers
 from jetstream_client.reading.fetch_buffer import Course, FetchBuffer
 from jetstream_client.reading.messages import Message, Messages, check_rows
 from jetstream_client.transport.cursors import is_passing
+from jetstream_client.transport.recovery import Caller, Recovery, recovery
 from jetstream_client.values.positions import Position, check_offset
 from jetstream_protocol.errors import (
-    DivergedError,
     InvalidRequestError,
     JetstreamError,
     OffsetOutOfRangeError,
@@ -312,9 +312,7 @@ class AsyncConsumer(AsyncClosing):
                 # Retention was faster than the first fetch: the first record is a later one now.
                 course.next_offset = error.log_start_offset
                 return
-        elif not isinstance(error, DivergedError):
-            raise error
-        if self._cursor is None:
+        if self._cursor is None or recovery(error, Caller.READ) is not Recovery.RESET:
             raise error
         # The cursor's position is gone.
         offset, _ = await self._resolve(self._cursor.reset_by(error), None)

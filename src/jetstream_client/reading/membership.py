@@ -18,6 +18,7 @@ from collections.abc import Callable, Set
 
 from jetstream_client._log import logger
 from jetstream_client.transport.groups import Groups
+from jetstream_client.transport.recovery import Caller, Recovery, recovery
 from jetstream_protocol.cursor_names import check_cursor_name
 from jetstream_protocol.errors import (
     FencedInstanceError,
@@ -142,11 +143,13 @@ class Membership:
                 self.lost()
                 self.failure = error
                 return
-            except PreconditionFailedError as error:
-                logger.warning("consumer group %r: %s", self.group, error.message)
-                self.lost()
             except JetstreamError as error:
-                if not error.retriable:
+                what = recovery(error, Caller.HEARTBEAT)
+                if what is Recovery.REJOIN:
+                    logger.warning("consumer group %r: %s", self.group, error.message)
+                    self.lost()
+                    continue
+                if what is not Recovery.REPEAT:
                     self.failure = error
                     self.news.set()
                     return

@@ -25,6 +25,7 @@ from jetstream_client._loop_thread import LoopThread
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.deserializers import Deserializers, text_of
 from jetstream_client.reading.messages import Messages
+from jetstream_client.transport.recovery import Caller, repeats
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 
 if TYPE_CHECKING:
@@ -225,7 +226,10 @@ class AsyncTable(Rows, AsyncClosing):
                 if self.failure is None and self.position < target:
                     reached = asyncio.get_running_loop().create_future()
                     self._waiting.append((target, reached))
-                    await reached
+                    try:
+                        await reached
+                    finally:  # Also after a time limit: nobody waits for it any more.
+                        self._waiting = [w for w in self._waiting if w[1] is not reached]
         except TimeoutError as error:
             raise UnavailableError(f"the table is at {self.position} after {timeout} s") from error
         self._current()
@@ -235,7 +239,7 @@ class AsyncTable(Rows, AsyncClosing):
             try:
                 messages = await self._consumer.next_messages()
             except JetstreamError as error:
-                if not error.retriable:
+                if not repeats(error, Caller.TABLE):
                     self._end(error)
                     return
                 self.trouble = error

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from jetstream_client.transport import wire
 from jetstream_client.transport.control import ControlPlane
+from jetstream_client.transport.recovery import Caller, repeats
 from jetstream_client.values.text import check_text
 from jetstream_client.values.types import Cursor, StreamLike, to_datetime
 from jetstream_protocol.errors import (
@@ -236,4 +237,4 @@ def error_of(result: Result) -> JetstreamError | None:
 
 def is_passing(error: JetstreamError) -> bool:
     """Whether a later commit may succeed after this one failed."""
-    return error.retriable or isinstance(error, UnavailableError | UnknownOutcomeError)
+    return repeats(error, Caller.COMMIT)
