@@ -35,6 +35,7 @@ GROUPS = {
 OF_A_SHELL = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>"}
 ELLIPSIS = {"…", "..."}
 LABELS = {
+    "jetstream acks/",
     "jetstream batches",
     "jetstream key id",
     "jetstream call/METHOD/SENDER/TARGET/INCARNATION",
