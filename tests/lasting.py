@@ -1,0 +1,138 @@
+"""What a reader keeps in memory that is used for months: seeks, time limits, changes of a group.
+
+    python -m tests.lasting --count 1000000
+
+Each kind of work is done a few times first, then `count` times more; what Python has allocated by
+then must not have grown by more than BYTES_MAX. Servers are faked: only the client is measured.
+Exit code 0 when nothing has grown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import sys
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from tests.unit.client.test_consume import Log
+from tests.unit.client.test_group_consumer import Member
+from tests.unit.client.test_table import Endless, table_of
+
+BYTES_MAX = 128 * 1024
+WARM_UP = 200
+
+Once: TypeAlias = Callable[[int], Awaitable[object]]
+
+
+async def seeks(measure: Callable[[Once], Awaitable[None]]) -> None:
+    """Under a call that waits, and with records that are taken."""
+    async with Log().consume("latest", None) as consumer:
+        reading = asyncio.ensure_future(anext(consumer))
+
+        async def once(number: int) -> None:
+            await consumer.seek("latest")
+            await asyncio.sleep(0)
+
+        await measure(once)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+async def reads(measure: Callable[[Once], Awaitable[None]]) -> None:
+    async with Log().consume("earliest", None) as consumer:
+
+        async def once(number: int) -> None:
+            await consumer.seek(number % 10)
+            await anext(consumer)
+
+        await measure(once)
+
+
+async def time_limits(measure: Callable[[Once], Awaitable[None]]) -> None:
+    async with Log().consume("latest", None) as consumer:
+        batches = consumer.batches()
+
+        async def once(number: int) -> None:
+            for waits in (anext(consumer), anext(batches)):
+                waiting = asyncio.ensure_future(waits)
+                await asyncio.sleep(0)
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+
+        await measure(once)
+
+
+async def waits_for_a_table(measure: Callable[[Once], Awaitable[None]]) -> None:
+    table = table_of(Endless())
+
+    async def once(number: int) -> None:
+        waiting = asyncio.ensure_future(table.wait_until_current())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    await measure(once)
+    await table.aclose()
+
+
+async def rebalances(measure: Callable[[Once], Awaitable[None]]) -> None:
+    """Streams that come and go, one with records at hand."""
+    member = Member()
+    member.coordinator.assigned = [1, 2]
+    async with member.consumer as consumer:
+
+        async def once(number: int) -> None:
+            member.events.clear()
+            member.membership.told = frozenset([1, 2 + number % 2])
+            member.membership._compare()
+            for part in consumer.parts:
+                await part.consumer.seek(0)
+            await anext(consumer)
+
+        await measure(once)
+
+
+KINDS = (seeks, reads, time_limits, waits_for_a_table, rebalances)
+
+
+async def grown_by(
+    kind: Callable[[Callable[[Once], Awaitable[None]]], Awaitable[None]], count: int
+) -> int:
+    """Bytes."""
+    found: list[int] = []
+
+    async def measure(once: Once) -> None:
+        for number in range(WARM_UP):
+            await once(number)
+        gc.collect()
+        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(count):
+            await once(number)
+        gc.collect()
+        found.append(tracemalloc.get_traced_memory()[0] - before)
+        tracemalloc.stop()
+
+    await kind(measure)
+    return found[0]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--count", type=int, default=1_000_000)
+    count = parser.parse_args().count
+    logging.disable()
+    failed = False
+    for kind in KINDS:
+        grown = asyncio.run(grown_by(kind, count))
+        failed |= grown > BYTES_MAX
+        print(f"{kind.__name__}: {grown / 1024:.0f} KiB more after {count} times", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
