@@ -68,6 +68,7 @@ async def time_limits(measure: Callable[[Once], Awaitable[None]]) -> None:
 
 async def waits_for_a_table(measure: Callable[[Once], Awaitable[None]]) -> None:
     table = table_of(Endless())
+    await table.begin()
 
     async def once(number: int) -> None:
         waiting = asyncio.ensure_future(table.wait_until_current())
