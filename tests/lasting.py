@@ -30,10 +30,12 @@ Once: TypeAlias = Callable[[int], Awaitable[object]]
 
 async def seeks(measure: Callable[[Once], Awaitable[None]]) -> None:
     """Under a call that waits, and with records that are taken."""
-    async with Log().consume("latest", None) as consumer:
+    log = Log()
+    async with log.consume("latest", None) as consumer:
         reading = asyncio.ensure_future(anext(consumer))
 
         async def once(number: int) -> None:
+            log.asked.clear()
             await consumer.seek("latest")
             await asyncio.sleep(0)
 
@@ -43,9 +45,11 @@ async def seeks(measure: Callable[[Once], Awaitable[None]]) -> None:
 
 
 async def reads(measure: Callable[[Once], Awaitable[None]]) -> None:
-    async with Log().consume("earliest", None) as consumer:
+    log = Log()
+    async with log.consume("earliest", None) as consumer:
 
         async def once(number: int) -> None:
+            log.asked.clear()
             await consumer.seek(number % 10)
             await anext(consumer)
 

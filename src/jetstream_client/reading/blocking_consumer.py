@@ -64,6 +64,8 @@ class Consumer(Closing):
         self._thread = thread
         self._consumer = consumer
         self._buffer = consumer.buffer
+        deserializers = consumer.deserializers
+        self._deserialize = deserializers.apply if deserializers else None
 
     def __repr__(self) -> str:
         return repr(self._consumer).replace("AsyncConsumer", "Consumer")
@@ -87,7 +89,8 @@ class Consumer(Closing):
             front = self._buffer.front
             message = front.record()
             if message is not None:
-                message = self._consumer.deserializers.apply(message)
+                if self._deserialize is not None:
+                    message = self._deserialize(message)
                 # Nothing is called any more, so that no signal can come in between.
                 front.taken += 1
                 return message
