@@ -289,7 +289,7 @@ class RecordAccumulator:
     ) -> None:
         self.batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
-        self._linger = linger
+        self._linger = min(linger, delivery_timeout / 2)  # There must be time to send it, too.
         self._timeout = delivery_timeout
         self._clock = clock
         self._wake = wake
@@ -495,7 +495,7 @@ class RecordAccumulator:
                 return None
             if batch.is_sealed or not has_room:
                 return batch.deadline
-            return min(batch.due, batch.deadline)
+            return batch.due
 
     @property
     def buffered(self) -> int:

@@ -94,10 +94,8 @@ class PublisherOptions:
             raise InvalidRequestError(
                 f"invalid compression {self.compression!r}: say 'zstd' or 'lz4'"
             )
-        if not 0 <= self.linger < self.delivery_timeout:
-            raise InvalidRequestError(
-                "linger must be at least 0, and delivery_timeout greater than linger"
-            )
+        if self.linger < 0 or self.delivery_timeout <= 0:
+            raise InvalidRequestError("linger must be at least 0, delivery_timeout greater than 0")
         if not 0 < self.max_bytes <= BATCH_BYTES_MAX or self.buffer_bytes <= 0:
             raise InvalidRequestError(
                 f"max_bytes must be 1 to {BATCH_BYTES_MAX}, buffer_bytes greater than 0"

@@ -205,3 +205,11 @@ def test_many_records_are_cut_into_batches_within_bounds_and_none_is_lost(
 def test_keys_without_values_to_match_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="1 values and 2 keys"):
         columns_of([b"1"], [b"k", b"l"])
+
+
+def test_a_record_lingers_at_most_half_of_its_delivery_timeout() -> None:
+    clock = Clock()
+    buffer = buffer_of(clock, linger=60.0)
+    buffer.put(b"1", None, b"")
+    assert buffer.next_time() == 5.0
+    assert buffer.take(5.0) is not None
