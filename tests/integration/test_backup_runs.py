@@ -14,8 +14,11 @@ import pytest
 
 from jetstream_client import Client
 from jetstream_client.migration import parquet
-from jetstream_client.migration.backup import MANIFEST, batch_files
+from jetstream_client.migration.backup import MANIFEST, back_up, batch_files
+from jetstream_client.reading.batches import FetchedBatches
+from jetstream_client.values.types import ClusterInfo
 from jetstream_protocol.batch import BatchHeader, decode_header, encode
+from jetstream_protocol.errors import PreconditionFailedError
 from jetstream_protocol.restored_batch import RESTORE_BYTES_MAX
 from jetstream_protocol.types import WallUs
 from tests.support import command
@@ -168,6 +171,80 @@ def test_a_backup_that_is_refused_leaves_the_one_before_as_it_was(
     assert "holds a backup of an earlier stream of this name (id " in said
     assert contents(folder) == before
     assert restored(server, client, folder, "refused-again") == _SOME
+
+
+class Trimming(Client):
+    """Retention removes the first records of a stream once a backup has looked at it."""
+
+    trimmed = ""
+    times = 1
+
+    def describe_cluster(self) -> ClusterInfo:
+        self._trim()
+        return super().describe_cluster()
+
+    def fetch_batches(self, *arguments: Any, **options: Any) -> FetchedBatches:
+        self._trim()
+        return super().fetch_batches(*arguments, **options)
+
+    def _trim(self) -> None:
+        if self.times:
+            self.times -= 1
+            self.purge_stream(self.trimmed, self.offset_at(self.trimmed, "earliest") + 5)
+
+
+def filled_singly(client: Client, name: str) -> None:
+    """A new stream with each value in a batch of its own: any number of them can be removed."""
+    client.create_stream(name, name)
+    for value in _SOME:
+        client.publish(name, value)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_first_backup_begins_behind_what_retention_removes_at_that_moment(
+    server: ServerProcess, client: Client, tmp_path: Path, times: int
+) -> None:
+    folder, file = tmp_path / "trimmed", tmp_path / "trimmed.parquet"
+    name = f"trimmed-{times}"
+    filled_singly(client, name)
+    with Trimming(server.grpc) as trimming:
+        trimming.trimmed, trimming.times = name, times
+        back_up(trimming, name, folder, lambda _: None)
+    assert restored(server, client, folder, f"{name}-again") == _SOME[5 * times :]
+
+    filled_singly(client, f"{name}-file")
+    with Trimming(server.grpc) as trimming:
+        trimming.trimmed, trimming.times = f"{name}-file", times
+        parquet.back_up(trimming, f"{name}-file", file, lambda _: None)
+    assert restored(server, client, file, f"{name}-file-again") == _SOME[5 * times :]
+
+
+def test_a_backup_that_has_copied_nothing_yet_begins_behind_what_was_removed(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "begun"
+    filled_singly(client, "begun")
+    killed_backup(server, "begun", folder, 0)
+    for path in batch_files(folder):
+        path.unlink()
+    client.purge_stream("begun", 5)
+    assert "no backup into" in jetstream(server, "stream", "restore", str(folder), code=1)
+    jetstream(server, "stream", "backup", "begun", str(folder))
+    assert restored(server, client, folder, "begun-again") == _SOME[5:]
+
+
+def test_a_backup_that_retention_overtakes_says_what_to_do(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
+    filled(client, "overtaken", _LARGE)
+
+    def purge(offsets: int) -> None:
+        if offsets:
+            client.purge_stream("overtaken")
+            fill(client, "overtaken", _SOME)
+
+    with pytest.raises(PreconditionFailedError, match="is gone; begin another backup in another"):
+        back_up(client, "overtaken", tmp_path / "overtaken", purge)
 
 
 def test_what_was_complete_is_restored_after_a_later_backup_was_killed(

@@ -40,6 +40,7 @@ from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import (
     CorruptBatchError,
     InvalidRequestError,
+    OffsetOutOfRangeError,
     PreconditionFailedError,
     UnavailableError,
 )
@@ -79,8 +80,18 @@ def back_up(
     _begun(cluster_id, described, folder)  # May refuse the folder: then it stays as it is.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _only_run(folder):
-        files = _Files(folder, _begun(cluster_id, described, folder))
-        return _copy(client, described, files, advance, note)
+        while True:
+            files = _Files(folder, _begun(cluster_id, described, folder))
+            try:
+                return _copy(client, described, files, advance, note)
+            except OffsetOutOfRangeError as error:
+                if error.log_start_offset <= files.next_offset:
+                    raise
+                if files.next_offset > files.manifest.start_offset:
+                    raise _gone_error(files, error.log_start_offset) from error
+            finally:
+                files.close()
+            described = describe_with_end(client, stream)  # Retention was faster: begin behind it.
 
 
 def describe_with_end(client: Client, stream: StreamLike) -> StreamDescription:
@@ -101,11 +112,9 @@ def _copy(
     assert end_offset is not None
     files.find()
     if files.next_offset < log_start_offset:
-        raise PreconditionFailedError(
-            f"the backup ends at offset {files.next_offset}, and the stream begins at "
-            f"{log_start_offset} now: what is between is gone; begin another backup in another "
-            f"folder. {files.folder} stays as it is"
-        )
+        if not files.is_empty:
+            raise _gone_error(files, log_start_offset)
+        files.begin_at(log_start_offset)
     view = OneView(client, described, files.next_offset, files.gone_below)
     files.go_on(view.gone_below)
     advance(files.next_offset - files.manifest.start_offset)
@@ -115,6 +124,14 @@ def _copy(
         if end_offset == files.next_offset:
             return files.finish()
         note(overtaken(files.next_offset, end_offset))
+
+
+def _gone_error(files: _Files, log_start_offset: int) -> PreconditionFailedError:
+    return PreconditionFailedError(
+        f"the backup ends at offset {files.next_offset}, and the stream begins at "
+        f"{log_start_offset} now: what is between is gone; begin another backup in another "
+        f"folder. {files.folder} stays as it is"
+    )
 
 
 def overtaken(copied_to: int, end_offset: int) -> str:
@@ -250,6 +267,16 @@ class _Files:
             known = self.manifest
             self.gone_below = max(known.end_offset, known.tombstones_gone_below)
 
+    @property
+    def is_empty(self) -> bool:
+        """After `find`: no run has ended, and none has left a whole batch."""
+        return not self._done and not self.manifest.is_restorable
+
+    def begin_at(self, offset: int) -> None:
+        """Of an empty folder: `go_on` notes it."""
+        self.manifest = replace(self.manifest, start_offset=offset, end_offset=offset)
+        self.next_offset = offset
+
     def go_on(self, gone_below: int) -> None:
         """Cut off what an interrupted run has not written to its end; begin a new folder, and note
         below which offset tombstones were gone before anything was copied."""
@@ -262,7 +289,7 @@ class _Files:
                 os.fsync(file.fileno())
         if not (self.folder / MANIFEST).exists():
             sync_folder(self.folder.parent)
-        if not self._done and not self.manifest.is_restorable:
+        if self.is_empty:
             _write(self.folder, replace(self.manifest, tombstones_gone_below=gone_below))
 
     def append(self, data: bytes) -> None:
@@ -297,6 +324,11 @@ class _Files:
         path = Path(self._file.name)
         self._add(path, path.stat().st_size)
         self._file = None
+
+    def close(self) -> None:
+        """What a run that failed has written stays for the next one."""
+        if self._file is not None:
+            self._file.close()
 
     def _add(self, path: Path, length: int) -> None:
         """A file, as far as it was written; `next_offset` is where it ends."""

@@ -51,6 +51,7 @@ from jetstream_protocol.errors import (
     CorruptBatchError,
     DivergedError,
     InvalidRequestError,
+    OffsetOutOfRangeError,
     PreconditionFailedError,
     StreamExistsError,
     UnavailableError,
@@ -75,6 +76,28 @@ def back_up(
     PreconditionFailedError if it has records that the stream has no more, MessageTooLargeError for
     a record that cannot be restored.
     """
+    copied = 0
+
+    def counted(offsets: int) -> None:
+        nonlocal copied
+        copied += offsets
+        advance(offsets)
+
+    while True:
+        try:
+            return _back_up(client, stream, path, counted, note)
+        except OffsetOutOfRangeError as error:
+            if copied:
+                raise PreconditionFailedError(
+                    "retention has removed records before they were copied, and the stream begins "
+                    f"at offset {error.log_start_offset} now: run the same again"
+                ) from error
+
+
+def _back_up(
+    client: Client, stream: StreamLike, path: Path, advance: Advance, note: Note
+) -> Manifest:
+    """Raises OffsetOutOfRangeError if retention was faster."""
     parquet, arrow = _pyarrow()
     described = describe_with_end(client, stream)
     assert described.log_start_offset is not None
