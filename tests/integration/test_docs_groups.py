@@ -11,7 +11,7 @@ from jetstream_client import Client
 from tests.support.server import ServerProcess
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {"keyed_groups.md": 3, "coming_from_kafka.md": 6, "coming_from_jetstream.md": 8}
+PAGES = {"keyed_groups.md": 4, "coming_from_kafka.md": 6, "coming_from_jetstream.md": 8}
 
 
 @pytest.fixture

@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jetstream_client.clients.async_methods import AsyncMethods
-from jetstream_client.publishing.keyed_group import check_room, names_of
+from jetstream_client.publishing.keyed_group import (
+    check_room,
+    check_whole,
+    names_of,
+    note_rest,
+    streams_of,
+)
 from jetstream_client.publishing.subject_routes import SubjectRoutes
 from jetstream_client.transport.streams import Streams
-from jetstream_client.values.settings import GroupSettings
-from jetstream_client.values.types import Stream
+from jetstream_client.values.settings import AlterableSettings, GroupSettings
+from jetstream_client.values.types import Stream, StreamDescription
+from jetstream_protocol.errors import JetstreamError
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -51,5 +58,47 @@ class AsyncKeyedGroupMethods(AsyncMethods):
                 )
                 for number, each in enumerate(names_of(name, streams))
             ]
+        finally:
+            self._routes.forget_all()
+
+    async def describe_keyed_group(self, name: str) -> list[StreamDescription]:
+        """Describe the streams of a keyed group, by number, as `describe_streams` does. Each names
+        its stream for calls about one, as in `client.pause_stream(each)`. Raises
+        StreamNotFoundError if there is no such group."""
+        self._check_open()
+        described = {each.id: each for each in await self._streams.describe_all("")}
+        return [described[each.id] for each in streams_of(name, list(described.values()))]
+
+    async def alter_keyed_group(
+        self, name: str, **settings: Unpack[AlterableSettings]
+    ) -> list[Stream]:
+        """Change settings (see AlterableSettings) of each stream of a keyed group; returns the
+        changed streams. If it fails, repeat it: a note at the error says which streams have the old
+        settings. Raises StreamNotFoundError, and NoStreamError if the group lacks streams."""
+        self._check_open()
+        streams = streams_of(name, await self._streams.find())
+        check_whole(name, streams)
+        altered: list[Stream] = []
+        for at, stream in enumerate(streams):
+            try:
+                altered.append(await self._streams.alter(stream, settings, None))
+            except JetstreamError as error:
+                note_rest(error, name, streams, at)
+                raise
+        return altered
+
+    async def delete_keyed_group(self, name: str) -> None:
+        """Delete the streams of a keyed group and their records, for good, from the last to the
+        first. If it fails, repeat it: it deletes those that are left. Raises StreamNotFoundError if
+        there are none. `delete_group` deletes a consumer group."""
+        self._check_open()
+        streams = streams_of(name, await self._streams.find())[::-1]
+        try:
+            for at, stream in enumerate(streams):
+                try:
+                    await self._streams.delete(stream)
+                except JetstreamError as error:
+                    note_rest(error, name, streams, at)
+                    raise
         finally:
             self._routes.forget_all()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.clients.async_client import AsyncClient
-from jetstream_client.values.settings import GroupSettings
-from jetstream_client.values.types import Stream
+from jetstream_client.values.settings import AlterableSettings, GroupSettings
+from jetstream_client.values.types import Stream, StreamDescription
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -37,3 +37,21 @@ class KeyedGroupMethods:
         return self._thread.run(
             self._client.create_group(name, subject, streams=streams, **settings)
         )
+
+    def describe_keyed_group(self, name: str) -> list[StreamDescription]:
+        """Describe the streams of a keyed group, by number, as `describe_streams` does. Each names
+        its stream for calls about one, as in `client.pause_stream(each)`. Raises
+        StreamNotFoundError if there is no such group."""
+        return self._thread.run(self._client.describe_keyed_group(name))
+
+    def alter_keyed_group(self, name: str, **settings: Unpack[AlterableSettings]) -> list[Stream]:
+        """Change settings (see AlterableSettings) of each stream of a keyed group; returns the
+        changed streams. If it fails, repeat it: a note at the error says which streams have the old
+        settings. Raises StreamNotFoundError, and NoStreamError if the group lacks streams."""
+        return self._thread.run(self._client.alter_keyed_group(name, **settings))
+
+    def delete_keyed_group(self, name: str) -> None:
+        """Delete the streams of a keyed group and their records, for good, from the last to the
+        first. If it fails, repeat it: it deletes those that are left. Raises StreamNotFoundError if
+        there are none. `delete_group` deletes a consumer group."""
+        self._thread.run(self._client.delete_keyed_group(name))

@@ -11,7 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jetstream_client.values.types import Stream
-from jetstream_protocol.errors import InvalidRequestError, NoStreamError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    NoStreamError,
+    StreamNotFoundError,
+)
 from jetstream_protocol.subjects import (
     PARTITIONS_MAX,
     covers,
@@ -75,6 +80,43 @@ def partition_count(members: Sequence[Stream]) -> int:
     counts = {stream.partitions for stream in members}
     complete = [count for count in counts if numbers.issuperset(range(count))]
     return max(complete, default=0)
+
+
+def streams_of(group: str, streams: Sequence[Stream]) -> list[Stream]:
+    """The streams of a keyed group, by number. Raises StreamNotFoundError if there are none."""
+    numbered = {
+        each.partition: each
+        for each in streams
+        if each.group == group and each.partition is not None
+    }
+    if not numbered:
+        raise StreamNotFoundError(f"there is no keyed group {group!r}")
+    return [numbered[number] for number in sorted(numbered)]
+
+
+def check_whole(group: str, members: Sequence[Stream]) -> None:
+    """Raise NoStreamError if streams of the keyed group are missing, or hidden from the caller."""
+    if not partition_count(members):
+        wanted = min(each.partitions for each in members)
+        there = {each.partition for each in members}
+        missing = [number for number in range(wanted) if number not in there]
+        raise NoStreamError(
+            f"group {group!r} lacks partitions {missing} of {wanted}, or you may not see them: "
+            "create_group makes missing ones"
+        )
+
+
+def note_rest(error: JetstreamError, group: str, streams: Sequence[Stream], done: int) -> None:
+    """Say at an error how far a change of a group's streams has come, if it has begun. done: for so
+    many it was made; the next one failed."""
+    if not done:
+        return
+    rest = streams[done:]
+    last = f" to {rest[-1].name}" if len(rest) > 1 else ""
+    error.add_note(
+        f"not done, or not known to be done, for {rest[0].name}{last} of group {group!r}, and done "
+        "for those before: repeat it"
+    )
 
 
 def names_of(group: str, count: int) -> list[str]:

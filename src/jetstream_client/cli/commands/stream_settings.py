@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ import typer
 from jetstream_client.cli import options
 from jetstream_client.cli.commands.streams_beside import note_others, streams_beside
 from jetstream_client.cli.output import emit_json, stream_row
+from jetstream_client.cli.stream_or_group import for_each
 from jetstream_client.cli.units import parse_duration, parse_size
 from jetstream_client.clients.blocking_client import Client
 from jetstream_protocol.errors import InvalidRequestError
@@ -277,12 +279,14 @@ def alter(
 ) -> None:
     """Change settings of a running stream; other settings stay.
 
+    With the name of a keyed group it changes all its streams. If that fails, repeat it.
+
     Example: jetstream stream alter orders --max-age 1h --max-bytes 10GB
     """
     config = options.config_of_one_thing(context, server, timeout)
     with _settings_are_options(), Client.from_config(config) as client:
-        after = client.alter_stream(
-            stream,
+        change = partial(
+            client.alter_stream,
             stream_epoch=stream_epoch,
             observers=observers,
             min_insync_replicas=min_insync_replicas,
@@ -298,6 +302,10 @@ def alter(
             segment_age=segment_age,
             encryption=None if encryption is None else encryption.value,
         )
-    options.answer(
-        context, json, stream_row(after), f"altered {after.name}, stream epoch {after.stream_epoch}"
-    )
+        if stream_epoch is not None:
+            altered = iter([(stream, change(stream))])  # An epoch is of one stream.
+        else:
+            altered = for_each(client, stream, change)
+        for _, after in altered:
+            said = f"altered {after.name}, stream epoch {after.stream_epoch}"
+            options.answer(context, json, stream_row(after), said)

@@ -22,6 +22,7 @@ from jetstream_client.cli.units import age_text, duration_text, size_text
 from jetstream_client.cli.watching import Watch, show
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import DamagedRange, ReplicaProgress, Stream, StreamDescription
+from jetstream_protocol.errors import StreamNotFoundError
 
 _DURATIONS = ("max_age", "tombstone_grace", "duplicate_window", "segment_age", "hand_over_gap")
 """Fields of `describe` in seconds."""
@@ -142,6 +143,9 @@ def describe(
 ) -> None:
     """Show a stream: settings, replicas, offsets, counters.
 
+    With the name of a keyed group it lists the group's streams, with the columns of `list`; --json
+    tells everything of each.
+
     Examples:
 
       jetstream stream describe orders --json | jq .high_watermark
@@ -152,8 +156,23 @@ def describe(
     with Client.from_config(
         options.config_of_one_thing(context, server, timeout, watch=watch)
     ) as client:
-        draw = _draw_json if as_json else _draw_description
-        show(lambda: client.describe_stream(stream), draw, watch=watch, lines=as_json)
+
+        def look() -> StreamDescription | list[StreamDescription]:
+            try:
+                return client.describe_stream(stream)
+            except StreamNotFoundError as error:
+                try:
+                    return client.describe_keyed_group(stream)
+                except StreamNotFoundError:
+                    raise error from None
+
+        def draw(found: StreamDescription | list[StreamDescription]) -> None:
+            if isinstance(found, list):
+                (_draw_json_lines if as_json else _draw_list)(found)
+            else:
+                (_draw_json if as_json else _draw_description)(found)
+
+        show(look, draw, watch=watch, lines=as_json)
 
 
 def _draw_json(stream: Stream) -> None:

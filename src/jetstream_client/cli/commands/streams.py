@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -14,7 +15,15 @@ from jetstream_client.cli.commands.reassign import reassign
 from jetstream_client.cli.commands.stream_settings import alter, create, create_group
 from jetstream_client.cli.commands.stream_views import describe, list_
 from jetstream_client.cli.output import stream_row
+from jetstream_client.cli.stream_or_group import (
+    check_group,
+    each_of,
+    for_each,
+    listed,
+    streams_in,
+)
 from jetstream_client.clients.blocking_client import Client
+from jetstream_protocol.errors import StreamNotFoundError
 
 app = options.group("Create, show, alter and delete streams.")
 app.command()(create)
@@ -42,9 +51,11 @@ def readonly(
       jetstream stream readonly orders --undo
     """
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
-        after = client.set_stream_readonly(stream, not undo)
-    said = "takes records again" if undo else "is read-only"
-    options.answer(context, json, stream_row(after), f"{after.name} {said}")
+        said = "takes records again" if undo else "is read-only"
+        for _, after in for_each(
+            client, stream, lambda each: client.set_stream_readonly(each, not undo)
+        ):
+            options.answer(context, json, stream_row(after), f"{after.name} {said}")
 
 
 @app.command()
@@ -63,8 +74,8 @@ def pause(
     Example: jetstream stream pause orders
     """
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
-        after = client.pause_stream(stream)
-    options.answer(context, json, stream_row(after), f"paused {after.name}")
+        for _, after in for_each(client, stream, client.pause_stream):
+            options.answer(context, json, stream_row(after), f"paused {after.name}")
 
 
 @app.command()
@@ -80,8 +91,9 @@ def resume(
     Example:  jetstream stream resume orders
     """
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
-        after = client.resume_stream(stream)
-    options.answer(context, json, stream_row(after), f"{after.name} keeps {after.subject} again")
+        for _, after in for_each(client, stream, client.resume_stream):
+            said = f"{after.name} keeps {after.subject} again"
+            options.answer(context, json, stream_row(after), said)
 
 
 @app.command("transfer-leader")
@@ -121,12 +133,23 @@ def delete(
 ) -> None:
     """Delete a stream and all its records, for good. It asks first.
 
+    With the name of a keyed group it deletes all its streams. If that fails, repeat it.
+
     Example:  jetstream stream delete orders --yes
     """
     options.confirm(f"Delete stream {stream} and all its records?", "not deleted", yes=yes)
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
-        client.delete_stream(stream)
-    options.answer(context, json, {"deleted": stream}, f"deleted {stream}")
+        try:
+            client.delete_stream(stream)
+        except StreamNotFoundError as error:
+            streams = streams_in(client, stream, error)
+        else:
+            options.answer(context, json, {"deleted": stream}, f"deleted {stream}")
+            return
+        what = f"{stream} is a keyed group: delete {listed(streams)} and all records?"
+        options.confirm(what, "not deleted", yes=yes)
+        for name, _ in each_of(stream, streams[::-1], client.delete_stream):
+            options.answer(context, json, {"deleted": name}, f"deleted {name}")
 
 
 @app.command()
@@ -156,6 +179,9 @@ def purge(
     that holds them is sealed and nothing in it is kept. A purge of all records empties the files,
     unless more come meanwhile.
 
+    With the name of a keyed group it purges all its streams; --before is a time then, or the last
+    records of each.
+
     Examples:
 
       jetstream stream purge orders --yes
@@ -166,6 +192,15 @@ def purge(
     what = "all records" if before is None else f"the records before {before}"
     options.confirm(f"Purge {what} of stream {stream}?", "not purged", yes=yes)
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
-        start = client.purge_stream(stream, position)
-    row = {"purged": stream, "log_start_offset": start}
-    options.answer(context, json, row, f"purged {stream}: its first offset is {start} now")
+        starts: Iterable[tuple[str, int]]
+        try:
+            starts = [(stream, client.purge_stream(stream, position))]
+        except StreamNotFoundError as error:
+            streams = streams_in(client, stream, error)
+            check_group(stream, streams, position)
+            what = f"{stream} is a keyed group: purge {what} of {listed(streams)}?"
+            options.confirm(what, "not purged", yes=yes)
+            starts = each_of(stream, streams, lambda each: client.purge_stream(each, position))
+        for name, start in starts:
+            row = {"purged": name, "log_start_offset": start}
+            options.answer(context, json, row, f"purged {name}: its first offset is {start} now")

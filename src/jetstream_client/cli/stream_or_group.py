@@ -1,0 +1,69 @@
+"""Commands that take the name of a stream also take that of a keyed group: all its streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.publishing.keyed_group import check_whole, note_rest, streams_of
+from jetstream_client.values.positions import Position
+from jetstream_client.values.types import Stream, StreamLike
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StreamNotFoundError
+
+_Done = TypeVar("_Done")
+
+
+def for_each(
+    client: Client, name: str, do: Callable[[StreamLike], _Done]
+) -> Iterator[tuple[str, _Done]]:
+    """Do it to the stream of this name; if there is none, to each stream of the keyed group of this
+    name. Each is told by its name and what came of it, before the next is begun."""
+    try:
+        done = do(name)
+    except StreamNotFoundError as error:
+        streams = streams_in(client, name, error)
+        check_whole(name, streams)
+    else:
+        yield name, done
+        return
+    yield from each_of(name, streams, do)
+
+
+def each_of(
+    group: str, streams: Sequence[Stream], do: Callable[[StreamLike], _Done]
+) -> Iterator[tuple[str, _Done]]:
+    """The same for streams of a keyed group. A failure says for which it was not done."""
+    for at, stream in enumerate(streams):
+        try:
+            done = do(stream)
+        except JetstreamError as error:
+            note_rest(error, group, streams, at)
+            raise
+        yield stream.name, done
+
+
+def streams_in(client: Client, name: str, error: StreamNotFoundError) -> list[Stream]:
+    """The streams of the keyed group of this name. error: what is raised if there are none."""
+    try:
+        return streams_of(name, client.list_streams())
+    except StreamNotFoundError:
+        raise error from None
+
+
+def check_group(name: str, streams: Sequence[Stream], *positions: Position | None) -> None:
+    """Raise NoStreamError if streams are missing; InvalidRequestError for an offset."""
+    check_whole(name, streams)
+    if any(isinstance(position, int) for position in positions):
+        raise InvalidRequestError(
+            f"{name!r} is a group of streams, and each has offsets of its own: name one of them, "
+            f"as in {streams[0].name}, or say earliest, latest, a time, or -10 for the last ten of "
+            "each"
+        )
+
+
+def listed(streams: Sequence[Stream]) -> str:
+    """How many, and their names."""
+    if len(streams) == 1:
+        return f"its stream {streams[0].name}"
+    return f"its {len(streams)} streams, {streams[0].name} to {streams[-1].name},"
