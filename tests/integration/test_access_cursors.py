@@ -212,6 +212,33 @@ def test_the_commands_show_and_test_the_limit(
     assert run(*test, "other")[0] == 1
 
 
+@pytest.mark.parametrize("empty", ["stream", "subject", "cursor"])
+def test_an_empty_pattern_gives_no_right_to_everything(
+    server: SecuredServer, admin: Client, empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a script passes it whose variable is not set: an empty stream was the whole cluster."""
+    given = {"stream": "orders", "subject": "orders.>", "cursor": "a*"} | {empty: ""}
+    with pytest.raises(InvalidRequestError, match=f"the {empty} is empty"):
+        admin.add_acl("user:empty", "commit", **given)
+    with pytest.raises(InvalidRequestError, match=f"the {empty} is empty"):
+        admin.add_acl("user:empty", "all", **{empty: ""})  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match=f"the {empty} is empty"):
+        admin.test_acl("commit", **given)
+    monkeypatch.setenv("JETSTREAM_SERVERS", server.grpc)
+    monkeypatch.setenv("JETSTREAM_TOKEN", server.admin)
+    done = command.jetstream("acl", "add", "user:empty", "--allow", "all", f"--{empty}", "")
+    assert done.returncode == 2, done
+    assert f"the {empty} is empty" in done.stderr
+    assert not [each for each in admin.list_acls() if each.principal == "user:empty"]
+
+
+def test_an_empty_principal_is_not_everybody_or_the_caller(admin: Client) -> None:
+    with pytest.raises(InvalidRequestError, match="the principal is empty"):
+        admin.list_acls("")
+    with pytest.raises(InvalidRequestError, match="the principal is empty"):
+        admin.test_acl("security_alter", principal="")
+
+
 def test_the_next_page_names_no_cursor_that_the_caller_may_not_see(
     server: SecuredServer, admin: Client, reports: Client
 ) -> None:

@@ -63,7 +63,7 @@ class AsyncSecurityMethods(AsyncMethods):
 
     async def list_acls(self, principal: str | None = None) -> list[AclRule]:
         """List the ACL rules; with a principal only those that hold for it, `*` included."""
-        return await self._security.list_acls(principal or "")
+        return await self._security.list_acls(principal)
 
     async def remove_acl(self, rule_id: int) -> None:
         """Remove an ACL rule by its id."""
@@ -85,9 +85,5 @@ class AsyncSecurityMethods(AsyncMethods):
         that `commit` is about.
         """
         return await self._security.test_acl(
-            operation,
-            stream=stream or "",
-            subject=subject or "",
-            principal=principal or "",
-            cursor=cursor or "",
+            operation, stream=stream, subject=subject, principal=principal, cursor=cursor
         )

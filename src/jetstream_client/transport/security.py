@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.values.access import AclDecision, AclRule, NewToken, Token
 from jetstream_client.values.settings import Seconds, to_us
-from jetstream_client.values.text import check_text
+from jetstream_client.values.text import check_text, text_or_empty
 from jetstream_client.values.types import to_datetime
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
@@ -73,9 +73,9 @@ class Security:
             principal=principal,
             operations=names,
             allow=allow,
-            stream=stream or "",
-            subject=subject or "",
-            cursor=cursor or "",
+            stream=text_or_empty("the stream", stream),
+            subject=text_or_empty("the subject", subject),
+            cursor=text_or_empty("the cursor", cursor),
         )
         answer = await self._control.call(
             lambda stubs: stubs.security.AddAcl,
@@ -86,10 +86,11 @@ class Security:
         )
         return _rule_of(answer.rule)
 
-    async def list_acls(self, principal: str) -> list[AclRule]:
+    async def list_acls(self, principal: str | None) -> list[AclRule]:
+        request = pb.ListAclsRequest(principal=text_or_empty("the principal", principal))
         answer = await self._control.call(
             lambda stubs: stubs.security.ListAcls,
-            pb.ListAclsRequest(principal=principal),
+            request,
             pb.ListAclsResponse,
             what="listing ACL rules",
         )
@@ -105,17 +106,24 @@ class Security:
         )
 
     async def test_acl(
-        self, operation: str, *, stream: str, subject: str, principal: str, cursor: str
+        self,
+        operation: str,
+        *,
+        stream: str | None,
+        subject: str | None,
+        principal: str | None,
+        cursor: str | None,
     ) -> AclDecision:
+        request = pb.TestAclRequest(
+            principal=text_or_empty("the principal", principal),
+            operation=operation,
+            stream=text_or_empty("the stream", stream),
+            subject=text_or_empty("the subject", subject),
+            cursor=text_or_empty("the cursor", cursor),
+        )
         answer = await self._control.call(
             lambda stubs: stubs.security.TestAcl,
-            pb.TestAclRequest(
-                principal=principal,
-                operation=operation,
-                stream=stream,
-                subject=subject,
-                cursor=cursor,
-            ),
+            request,
             pb.TestAclResponse,
             what="testing the ACL rules",
         )

@@ -15,3 +15,14 @@ def check_text(what: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequestError(f"{what} is not valid Unicode") from error
+
+
+def text_or_empty(what: str, text: str | None) -> str:
+    """For a field in which nothing stands for all: "" for None. Raises InvalidRequestError for "",
+    which a script passes whose variable is not set, and which must not mean all."""
+    if text is None:
+        return ""
+    check_text(what, text)
+    if not text:
+        raise InvalidRequestError(f"{what} is empty: give one, or leave it out")
+    return text
