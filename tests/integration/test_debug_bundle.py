@@ -10,6 +10,7 @@ import pytest
 
 from jetstream_client import Client
 from tests.support.command import jetstream
+from tests.support.secured import SecuredServer
 from tests.support.server import ServerProcess, free_port_base
 
 PLANTED = "pl4nted"
@@ -57,3 +58,21 @@ def test_a_bundle_has_what_support_needs_and_no_secret(
     assert "\njetstream_streams 2.0\n" in files["nodes/0/metrics.txt"]
     lines = [json.loads(line) for line in files["nodes/0/log.jsonl"].splitlines()]
     assert any(line["event"] == "ingest_form" for line in lines)
+
+
+def test_a_bundle_that_lacks_a_node_s_files_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise somebody sends it away, and hears a day later that nothing is in it."""
+    path = tmp_path / "bundle.tar.gz"
+    server = SecuredServer(tmp_path / "data")
+    try:
+        server.start()
+        with server.client(server.bootstrap()) as admin:
+            monkeypatch.setenv("JETSTREAM_TOKEN", admin.create_token("user:nobody").text)
+        done = jetstream("--server", server.grpc, "debug", "bundle", "--output", str(path))
+    finally:
+        server.kill()
+    assert (done.returncode, done.stdout) == (0, f"{path}: 5 files\n")
+    assert done.stderr.startswith("note: it has no files of node 0: user:nobody may not ")
+    assert "cluster_alter" in done.stderr

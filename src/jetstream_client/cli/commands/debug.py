@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -22,7 +23,7 @@ import typer
 from jetstream_client.cli import options
 from jetstream_client.cli.commands.cluster import cluster_row
 from jetstream_client.cli.commands.health import problems_of
-from jetstream_client.cli.output import json_value, stream_row
+from jetstream_client.cli.output import json_value, printable, stream_row
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.whole_file import whole_file
 from jetstream_client.values.types import ClusterInfo, NodeDebug
@@ -47,7 +48,7 @@ def bundle(
     """Write a .tar.gz about the cluster, for support.
 
     It has descriptions of the cluster and its streams, and of each node its configuration without
-    secrets, its metrics and its last log lines.
+    secrets, its metrics and its last log lines. A note names each node whose files it lacks.
 
     Example: jetstream debug bundle --output bundle.tar.gz
     """
@@ -64,6 +65,10 @@ def bundle(
             entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
             entry.size, entry.mtime = len(data), int(now.timestamp())
             archive.addfile(entry, io.BytesIO(data))
+    for name, text in files.items():
+        if name.endswith("/error.txt"):
+            reason = printable(text.strip())
+            print(f"note: it has no files of node {name.split('/')[1]}: {reason}", file=sys.stderr)
     options.answer(
         context, json, {"file": str(path), "contains": sorted(files)}, f"{path}: {len(files)} files"
     )
