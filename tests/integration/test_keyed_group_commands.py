@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from jetstream_client import (
     Client,
     InvalidRequestError,
+    Messages,
     NoStreamError,
     Stream,
     StreamNotFoundError,
     UnavailableError,
 )
+from jetstream_client.cli import group_fetch
 from jetstream_client.cli.main import run as run_command
 from jetstream_client.transport.streams import Streams
 from tests.support.nats_server import NatsServer
@@ -170,3 +175,98 @@ def test_a_stream_of_the_name_is_meant_and_not_the_group(
         ("both-0", False),
         ("both-1", False),
     ]
+
+
+def test_fetch_merges_the_streams_of_a_group_by_time(client: Client, jetstream: Command) -> None:
+    client.create_group("feed", "feed.>", streams=3)
+    sent = []
+    for number in range(60):
+        client.publish(f"feed.{number % 2}", f"{number}", key=f"k{number % 7}")
+        sent.append(str(number))
+    rows = [json.loads(line) for line in jetstream("fetch feed --json").splitlines()]
+    assert [row["value"] for row in rows] == sent
+    for row in rows:
+        stored = client.fetch(row["stream"], row["offset"], max_messages=1)[0]
+        assert stored.text == row["value"]
+    assert {row["stream"] for row in rows} == {"feed-0", "feed-1", "feed-2"}
+
+    def shown(words: str) -> list[str]:
+        return jetstream(f"fetch feed --format %v\\n {words}").splitlines()
+
+    assert shown("--reverse") == sent[::-1]
+    assert shown("--reverse --max 4") == sent[:-5:-1]
+    assert shown("--max 5") == sent[:5]
+    assert shown("--filter feed.1") == sent[1::2]
+    assert shown("--key k3 --max 3") == ["3", "10", "17"]
+    assert shown("--filter nothing.here") == []
+    assert shown("--from latest") == []
+    assert shown("--from 1h") == sent
+    assert shown("--from -2 --max 100")[-1] == "59"
+    assert len(shown("--from -2")) == 6
+    at = client.fetch(rows[30]["stream"], rows[30]["offset"], max_messages=1)[0].timestamp_us
+    moment = f"@{at // 1_000_000}.{at % 1_000_000:06}"
+    assert shown(f"--from {moment}") == sent[30:]
+    assert shown(f"--to {moment} --follow") == sent[:30]
+    assert jetstream("fetch feed --max 1").split()[0] == rows[0]["stream"]
+    assert jetstream("fetch feed --max 1 --format %N:%o") == f"{rows[0]['stream']}:0"
+    refused = jetstream("fetch feed --offset 3", code=2)
+    assert "name one of them, as in feed-0, or say earliest" in refused
+    client.purge_stream("feed-1")
+    kept = [row["value"] for row in rows if row["stream"] != "feed-1"]
+    assert shown("--from earliest") == kept
+    assert shown("--reverse") == kept[::-1]
+    client.delete_stream("feed-2")
+    assert "lacks partitions [2] of 3" in jetstream("fetch feed", code=3)
+
+
+def test_a_group_is_read_in_pieces_without_a_gap_or_a_repetition(
+    client: Client, jetstream: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_fetch, "_FETCH_BYTES_MAX", 1)
+    monkeypatch.setattr(group_fetch, "_WRITTEN_AT_ONCE", 3)
+    client.create_group("pieces", "pieces.>", streams=3)
+    sent = [str(number) for number in range(40)]
+    for value in sent:
+        client.publish("pieces.x", value)
+    assert jetstream("fetch pieces --format %v\\n").splitlines() == sent
+    assert jetstream("fetch pieces --reverse --format %v\\n").splitlines() == sent[::-1]
+
+
+def test_following_a_group_goes_on_after_failures_and_shows_each_record_once(
+    client: Client, jetstream: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_fetch, "_FETCH_BYTES_MAX", 1)
+    monkeypatch.setattr(group_fetch, "_WRITTEN_AT_ONCE", 4)
+    monkeypatch.setattr(group_fetch, "FOLLOW_SECONDS", 0.02)
+    client.create_group("live", "live.>", streams=3)
+    sent = [str(number) for number in range(60)]
+    for value in sent[:30]:
+        client.publish("live.x", value)
+    fetch, calls = Client.fetch, 0
+
+    def sometimes_fails(self: Client, *arguments: Any, **options: Any) -> Messages:
+        nonlocal calls
+        calls += 1
+        if calls % 11 == 0:
+            raise UnavailableError("nobody leads it")
+        return fetch(self, *arguments, **options)
+
+    monkeypatch.setattr(Client, "fetch", sometimes_fails)
+
+    def publish() -> None:
+        for value in sent[30:]:
+            time.sleep(0.02)
+            client.publish("live.x", value)
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    try:
+        words = f"fetch live --follow --max {len(sent)} --format %N:%o:%v\\n"
+        shown = [line.split(":") for line in jetstream(words).splitlines()]
+    finally:
+        publisher.join()
+    assert sorted(int(value) for _, _, value in shown) == list(range(60))
+    for stream in ("live-0", "live-1", "live-2"):
+        offsets = [int(offset) for name, offset, _ in shown if name == stream]
+        assert offsets == list(range(len(offsets)))
+    assert calls > 22

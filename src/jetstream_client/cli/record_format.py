@@ -4,7 +4,8 @@ r"""`fetch --format`: the format of each record, with the letters of kcat and rp
     %s  subject                       %t  timestamp, as 2026-01-31T12:00:00.000000Z
     %k  key                           %T  timestamp in milliseconds since 1970
     %v  value; %p (payload) too       %S  size of the value in bytes, -1 for a tombstone
-    %K  size of the key, -1: none     %%  a percent sign
+    %K  size of the key, -1: none     %N  name of the stream
+    %%  a percent sign
 
 Escapes: \n \t \r \0 \\ and \xHH. Nothing is added: a line needs its \n. Nothing is written for a
 missing key or value. Fields are written as they are stored, byte for byte; on a terminal, control
@@ -47,6 +48,7 @@ _FIELDS: dict[str, Field] = {
     "h": _headers,
     "t": lambda message: timestamp_text(message.timestamp).encode(),
     "T": lambda message: b"%d" % (message.timestamp_us // 1000),
+    "N": lambda message: message.stream.encode(),
 }
 
 

@@ -14,14 +14,16 @@ import typer
 
 from jetstream_client.cli import options, positions
 from jetstream_client.cli.exits import end_with_the_reader
+from jetstream_client.cli.group_fetch import GroupFetch
 from jetstream_client.cli.output import json_line, message_line, message_row
 from jetstream_client.cli.record_format import RecordFormat
+from jetstream_client.cli.stream_or_group import check_group, streams_in
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.reading.blocking_consumer import Consumer
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.values.positions import Position
 from jetstream_client.values.types import ReadFrom
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StreamNotFoundError
 
 RETRY_SECONDS = 0.5
 """Between two attempts of --follow, where a server refuses at once. The client itself has tried
@@ -102,12 +104,16 @@ def fetch(
 
     Without --follow it ends with what is committed by now.
 
+    With the name of a keyed group it merges the records of all its streams by the time of their
+    append, and shows each record's stream. Positions are those of each stream there: -10 is the
+    last ten of each; an offset is refused.
+
     JSON rows carry offset, timestamp, subject, key, key_encoding, value, value_encoding, headers;
     an encoding is utf8 or base64.
 
     Letters of --format, as of kcat: %o offset, %s subject, %k key, %v (or %p) value, %h headers,
-    %t time, %T milliseconds since 1970, %S and %K bytes of value and key (-1: null), %% a percent
-    sign; escapes \n \t \r \0 \\ \xHH. Nothing is added: a line needs its \n.
+    %t time, %T milliseconds since 1970, %S and %K bytes of value and key (-1: null), %N stream, %%
+    a percent sign; escapes \n \t \r \0 \\ \xHH. Nothing is added: a line needs its \n.
 
     Examples:
 
@@ -137,7 +143,20 @@ def fetch(
         wanted = _Wanted(
             stream, start, stop, max_, read_from.value, filter_, only_key, reverse, follow
         )
-        wanted.print_from(client, write)
+        try:
+            wanted.print_from(client, write)
+        except StreamNotFoundError as error:
+            streams = streams_in(client, stream, error)
+            check_group(stream, streams, start, stop)
+            GroupFetch(
+                client,
+                streams,
+                _writer(as_json, format_, with_stream=True),
+                read_from.value,
+                filter_,
+                only_key,
+                reverse,
+            ).run(start, stop, max_, follow=follow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +229,10 @@ class _Wanted:
             time.sleep(RETRY_SECONDS)
 
 
-def _writer(as_json: bool, format_: str | None) -> Write:
+def _writer(as_json: bool, format_: str | None, *, with_stream: bool = False) -> Write:
     if format_ is None:
+        if with_stream:
+            return _line_writer(_json_line_with_stream if as_json else _line_with_stream)
         return _line_writer(_json_line if as_json else message_line)
     if as_json:
         raise InvalidRequestError("--json and --format cannot be used together")
@@ -236,3 +257,11 @@ def _byte_writer(record: RecordFormat) -> Write:
 
 def _json_line(message: Message) -> str:
     return json_line(message_row(message))
+
+
+def _json_line_with_stream(message: Message) -> str:
+    return json_line({"stream": message.stream, **message_row(message)})
+
+
+def _line_with_stream(message: Message) -> str:
+    return f"{message.stream}  {message_line(message)}"
