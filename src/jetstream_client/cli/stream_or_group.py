@@ -9,9 +9,18 @@ from jetstream_client.clients.blocking_client import Client
 from jetstream_client.publishing.keyed_group import check_whole, note_rest, streams_of
 from jetstream_client.values.positions import Position
 from jetstream_client.values.types import Stream, StreamLike
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StreamNotFoundError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    PermissionDeniedError,
+    StreamNotFoundError,
+)
 
 _Done = TypeVar("_Done")
+
+NO_SUCH_STREAM = (StreamNotFoundError, PermissionDeniedError)
+"""What a server answers to a name that no stream has: the latter to callers whose rights are on
+other names, such as those of the group's streams."""
 
 
 def for_each(
@@ -21,7 +30,7 @@ def for_each(
     name. Each is told by its name and what came of it, before the next is begun."""
     try:
         done = do(name)
-    except StreamNotFoundError as error:
+    except NO_SUCH_STREAM as error:
         streams = streams_in(client, name, error)
         check_whole(name, streams)
     else:
@@ -43,12 +52,16 @@ def each_of(
         yield stream.name, done
 
 
-def streams_in(client: Client, name: str, error: StreamNotFoundError) -> list[Stream]:
-    """The streams of the keyed group of this name. error: what is raised if there are none."""
+def streams_in(client: Client, name: str, error: JetstreamError) -> list[Stream]:
+    """The streams of the keyed group of this name. error: what is raised if there are none, or a
+    stream has the name."""
+    streams = client.list_streams()
     try:
-        return streams_of(name, client.list_streams())
+        if all(each.name != name for each in streams):
+            return streams_of(name, streams)
     except StreamNotFoundError:
-        raise error from None
+        pass
+    raise error from None
 
 
 def check_group(name: str, streams: Sequence[Stream], *positions: Position | None) -> None:

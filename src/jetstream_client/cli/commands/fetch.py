@@ -17,13 +17,13 @@ from jetstream_client.cli.exits import end_with_the_reader
 from jetstream_client.cli.group_fetch import GroupFetch
 from jetstream_client.cli.output import json_line, message_line, message_row
 from jetstream_client.cli.record_format import RecordFormat
-from jetstream_client.cli.stream_or_group import check_group, streams_in
+from jetstream_client.cli.stream_or_group import NO_SUCH_STREAM, check_group, streams_in
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.reading.blocking_consumer import Consumer
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.values.positions import Position
 from jetstream_client.values.types import ReadFrom
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StreamNotFoundError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
 RETRY_SECONDS = 0.5
 """Between two attempts of --follow, where a server refuses at once. The client itself has tried
@@ -145,7 +145,7 @@ def fetch(
         )
         try:
             wanted.print_from(client, write)
-        except StreamNotFoundError as error:
+        except NO_SUCH_STREAM as error:
             streams = streams_in(client, stream, error)
             check_group(stream, streams, start, stop)
             GroupFetch(

@@ -18,11 +18,11 @@ from jetstream_client.cli.output import (
     replicas_text,
     stream_row,
 )
+from jetstream_client.cli.stream_or_group import NO_SUCH_STREAM, streams_in
 from jetstream_client.cli.units import age_text, duration_text, size_text
 from jetstream_client.cli.watching import Watch, show
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import DamagedRange, ReplicaProgress, Stream, StreamDescription
-from jetstream_protocol.errors import StreamNotFoundError
 
 _DURATIONS = ("max_age", "tombstone_grace", "duplicate_window", "segment_age", "hand_over_gap")
 """Fields of `describe` in seconds."""
@@ -160,11 +160,9 @@ def describe(
         def look() -> StreamDescription | list[StreamDescription]:
             try:
                 return client.describe_stream(stream)
-            except StreamNotFoundError as error:
-                try:
-                    return client.describe_keyed_group(stream)
-                except StreamNotFoundError:
-                    raise error from None
+            except NO_SUCH_STREAM as error:
+                streams_in(client, stream, error)
+                return client.describe_keyed_group(stream)
 
         def draw(found: StreamDescription | list[StreamDescription]) -> None:
             if isinstance(found, list):

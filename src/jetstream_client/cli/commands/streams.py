@@ -16,6 +16,7 @@ from jetstream_client.cli.commands.stream_settings import alter, create, create_
 from jetstream_client.cli.commands.stream_views import describe, list_
 from jetstream_client.cli.output import stream_row
 from jetstream_client.cli.stream_or_group import (
+    NO_SUCH_STREAM,
     check_group,
     each_of,
     for_each,
@@ -23,7 +24,6 @@ from jetstream_client.cli.stream_or_group import (
     streams_in,
 )
 from jetstream_client.clients.blocking_client import Client
-from jetstream_protocol.errors import StreamNotFoundError
 
 app = options.group("Create, show, alter and delete streams.")
 app.command()(create)
@@ -141,7 +141,7 @@ def delete(
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         try:
             client.delete_stream(stream)
-        except StreamNotFoundError as error:
+        except NO_SUCH_STREAM as error:
             streams = streams_in(client, stream, error)
         else:
             options.answer(context, json, {"deleted": stream}, f"deleted {stream}")
@@ -195,7 +195,7 @@ def purge(
         starts: Iterable[tuple[str, int]]
         try:
             starts = [(stream, client.purge_stream(stream, position))]
-        except StreamNotFoundError as error:
+        except NO_SUCH_STREAM as error:
             streams = streams_in(client, stream, error)
             check_group(stream, streams, position)
             what = f"{stream} is a keyed group: purge {what} of {listed(streams)}?"
