@@ -24,7 +24,8 @@ import base64
 import json
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from jetstream_protocol.batch import HEADER_BYTES, BatchHeader, decode_header
@@ -255,11 +256,9 @@ class ProducersRecovery:
         for segment in segments:
             if segment.next_offset <= saved.end_offset:
                 continue
-            try:
+            with _passing_damage():
                 for position, header in segment.headers(0, segment.size):
                     self.note(segment, position, header)
-            except CorruptBatchError:
-                continue  # Damage in a sealed segment is reported by its readers.
         return self._producers
 
     def _replayed(self, segments: Sequence[Segment]) -> Producers:
@@ -267,7 +266,7 @@ class ProducersRecovery:
         producers = Producers(self._window_us)
         with_ids: deque[tuple[LogTimeUs, Segment, int, BatchHeader]] = deque()
         for segment in segments:
-            try:
+            with _passing_damage():
                 for position, header in segment.headers(0, segment.size):
                     if not matters(header):
                         continue
@@ -276,10 +275,9 @@ class ProducersRecovery:
                         with_ids.append((time_us, segment, position, header))
                     while with_ids and with_ids[0][0] < time_us - self._window_us:
                         with_ids.popleft()
-            except CorruptBatchError:
-                continue  # Damage in a sealed segment is reported by its readers.
         for time_us, segment, position, header in with_ids:
-            producers.note_ids(*_plain(segment, position, header, self._encryption), time_us)
+            with _passing_damage():
+                producers.note_ids(*_plain(segment, position, header, self._encryption), time_us)
         return producers
 
 
@@ -297,15 +295,14 @@ class _Records:
             return None
         segment = self._segments[at]
         try:
-            position, header = segment.locate(base_offset)
-        except CorruptBatchError:
-            return None
+            with _passing_damage():
+                position, header = segment.locate(base_offset)
+                if header.base_offset == base_offset:
+                    return _plain(segment, position, header, self._encryption)[0]
         finally:
             if at < len(self._segments) - 1:
                 segment.unload_index()
-        if header.base_offset != base_offset:
-            return None
-        return _plain(segment, position, header, self._encryption)[0]
+        return None
 
     def named(self, times: Mapping[int, LogTimeUs]) -> list[MessageId]:
         """The ids of the records at those offsets, oldest first, as far as they can be read."""
@@ -314,7 +311,7 @@ class _Records:
         for segment in self._segments:
             if segment.next_offset <= offsets[0]:
                 continue
-            try:
+            with _passing_damage():
                 for position, header in segment.headers(0, segment.size):
                     slot = bisect_left(offsets, header.base_offset)
                     if slot == len(offsets):
@@ -326,9 +323,20 @@ class _Records:
                             for offset, subject, message_id in message_ids(*plain)
                             if offset in times
                         ]
-            except CorruptBatchError:
-                continue  # Damage in a sealed segment is reported by its readers.
         return found
+
+
+@contextmanager
+def _passing_damage() -> Iterator[None]:
+    """Passes over what is damaged in a sealed segment, or refused by the device: its readers report
+    it. Raises other OSErrors."""
+    try:
+        yield
+    except CorruptBatchError:
+        pass
+    except OSError as error:
+        if not is_refused(error):
+            raise
 
 
 def _plain(
@@ -356,11 +364,9 @@ def _of_the_last_day(segments: Sequence[Segment]) -> Sequence[Segment]:
         first -= 1
         if not segments[first].size:
             continue
-        try:
+        with _passing_damage():
             header = segments[first].header_at(0)
-        except CorruptBatchError:
-            continue
-        if later is not None and later.leader_epoch == header.leader_epoch:
-            passed_us += later.append_timestamp - header.append_timestamp
-        later = header
+            if later is not None and later.leader_epoch == header.leader_epoch:
+                passed_us += later.append_timestamp - header.append_timestamp
+            later = header
     return segments[first:]
