@@ -120,6 +120,27 @@ def test_a_state_of_compaction_whose_write_failed_says_nothing_about_later_recor
     assert reopen(disk).committed_below <= end_offset
 
 
+@pytest.mark.parametrize("fails_first", [True, False])
+def test_a_failed_append_leaves_no_record_that_later_ones_were_committed(fails_first: bool) -> None:
+    """The disk that refuses the append refuses to take back what was noted before it, too."""
+    disk = (LateDisk if fails_first else FaultyDisk)(MemoryDisk())
+    log = reopen(disk)
+    append(log, 2)
+    if fails_first:
+        disk.fail("write_atomic", "compaction", errno.EIO)
+        with pytest.raises(StorageError):
+            log.compaction.note_committed(5)
+        disk.heal()
+    else:
+        log.compaction.note_committed(5)
+        disk.fail("write_atomic", "compaction", errno.ENOSPC)
+    log.compaction.not_appended(2)
+    disk.heal()
+    append(log, 4)
+    log.flush()
+    assert reopen(disk).committed_below <= 2
+
+
 def test_what_could_not_be_synced_beside_a_log_is_written_again() -> None:
     disk = FaultyDisk(MemoryDisk())
     offsets = OffsetsFile(disk, "/17", "boot")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from jetstream_protocol.batch import encode
-from jetstream_protocol.errors import StorageError, StorageFullError
+from jetstream_protocol.errors import StorageError, StorageFullError, UnavailableError
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import Disk
 from tests.support.compacting import GRACE_US, compact
@@ -125,6 +127,21 @@ def test_a_compaction_state_that_can_be_read_again_is_not_believed(
     assert reopen(memory.killed()).committed_below <= END
 
 
+@pytest.mark.parametrize("is_rebuilt", [True, False])
+def test_a_sealed_segment_that_the_device_refuses_is_only_damaged(
+    memory: MemoryDisk, disk: FaultyDisk, is_rebuilt: bool
+) -> None:
+    """What producers stored in it is not known any more. The rest of the log is good."""
+    memory.put(PRODUCERS, b"rot")
+    if is_rebuilt:  # It does not tell the content of batches of which rows were removed.
+        reopen(memory, clean=True).close(clean=True)
+    for segment in reopen(memory.killed(), clean=True).damage.segments()[:-1]:
+        disk.fail("pread", segment.path, errno.EIO)
+    log = reopen(disk, clean=True)
+    assert (log.offline_reason, log.log_end_offset) == ("", END)
+    append(log, 1)
+
+
 def test_a_refused_checkpoint_stays_if_the_log_cannot_be_opened_without_it(
     disk: FaultyDisk,
 ) -> None:
@@ -187,6 +204,58 @@ def test_a_state_that_finds_no_room_is_cut_before_anything_is_appended(
     assert log.log_end_offset == END + 5
     again = reopen(memory.killed())
     assert (again.log_end_offset, again.committed_below) == (END + 5, END)
+
+
+class _Mutex:
+    """Lets a pass of compaction begin just before the owner of the log gets the mutex."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[], None] | None = None
+
+    def __enter__(self) -> None:
+        before, self.before = self.before, None
+        if before is not None:
+            before()
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_a_pass_that_begins_while_the_state_is_settled_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise nobody would know that tombstones are being removed."""
+    mutex, full = _Mutex(), FaultyDisk(MemoryDisk())
+    log = reopen(full)
+    append(log, END)
+    log.roll()
+    log.flush()
+    log.compaction.note_committed(END + 9)
+    full.fail("write_atomic", COMPACTION, errno.ENOSPC)
+    monkeypatch.setattr(full, "mutex", lambda: mutex)
+    log = reopen(full)
+    full.heal()
+    task = log.compaction.plan(
+        log.compaction.sources(END), token="1", tombstones_below=END, kept_base_offsets=frozenset()
+    )
+    mutex.before = lambda: log.compaction.begin(task)
+    append(log, 1)
+    assert log.compaction.state.tombstones_gone_below == END
+    assert reopen(full).compaction.state.tombstones_gone_below == END
+
+
+def test_a_pass_that_began_before_a_repair_cleans_nothing(disk: FaultyDisk) -> None:
+    """The repaired segment may hold older records of the same keys. Nothing is clean yet."""
+    log = reopen(disk)
+    log.compaction.forget()
+    task = log.compaction.plan(
+        log.compaction.sources(END), token="1", tombstones_below=0, kept_base_offsets=frozenset()
+    )
+    log.compaction.begin(task)
+    log.compaction.note_repaired(0)
+    with pytest.raises(UnavailableError):
+        log.compaction.finish(task, replace(log.compaction.state, cleaned_to=END))
+    assert log.compaction.state.cleaned_to == 0
 
 
 def test_a_log_that_lost_its_state_is_opened_on_a_full_disk(memory: MemoryDisk) -> None:

@@ -53,7 +53,8 @@ class LogCompaction:
         self._is_in_doubt = storage.has_lost_compaction
         """A write or the first read of the state has failed: the file may say something else."""
         self._found_end: int | None = None
-        """Where recovery found the log end, until the file says nothing of later records."""
+        """Where recovery found the log end, or an append has failed, until the file says nothing of
+        later records."""
 
     @property
     def state(self) -> CompactionState:
@@ -208,10 +209,10 @@ class LogCompaction:
     def note_repaired(self, start_offset: int) -> None:
         """Note that records from this offset on come from another log. That log may hold records
         that this one had removed."""
-        state = self.state.dirty_from(start_offset)
-        if self._is_new(state):
-            self._token = ""
-            with self._mutex:
+        self._token = ""  # Even if nothing is clean yet: the pass under way would call them clean.
+        with self._mutex:
+            state = self.state.dirty_from(start_offset)
+            if self._is_new(state):
                 self._write(state)
 
     def cutting(self) -> None:
@@ -277,10 +278,12 @@ class LogCompaction:
         committed because the missing ones did.
         """
         with suppress(StorageError), self._mutex:
-            if self.state.committed_below > log_end_offset:
+            if self.state.committed_below > log_end_offset or self._is_in_doubt:
                 self._state = self.state.cut_to(log_end_offset)
                 self._is_in_doubt = True  # The file still says more.
+                self._found_end = log_end_offset  # If it goes on to say so, `settle` tries again.
                 self._write(self._state)
+                self._found_end = None
 
     def found_end(self, log_end_offset: int) -> None:
         """Note where recovery found the log end, and write a state that recovery rebuilt or cut.
@@ -301,11 +304,11 @@ class LogCompaction:
         """**safety** Call it before an append: after another start, the new records must not count
         as those that the file knew as committed there. Raises StorageFullError, too."""
         if self._found_end is not None:
-            state = self.state
-            if self._is_in_doubt:
-                with self._mutex:
+            with self._mutex:
+                state = self.state  # Only now: a pass may have begun or ended meanwhile.
+                if self._is_in_doubt:
                     self._write(state)
-            self._found_end = None
+                self._found_end = None
 
     def _is_new(self, state: CompactionState) -> bool:
         """Whether the file says, or may say, something else."""
