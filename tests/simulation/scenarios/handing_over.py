@@ -118,9 +118,10 @@ class PlannedHandOvers(Scenario):
             others.reverse()
         again_us = delay + world.between(50_000, 900_000)
         self.cluster.metadata.slow["transfer_leader"] = 100_000
+        # Once it leads: a follower without room leaves the ISR at once.
         world.later(delay, None, self.transfer, others[0])
+        world.later(delay, None, self._fill, int(others[0]), again_us + 100_000)
         world.later(again_us, None, self.transfer, others[1])
-        self._fill(int(others[0]), again_us + 100_000)
         self.keep_quiet(again_us + 300_000)
 
     def _fill(self, node_id: int, lasting_us: int) -> None:
