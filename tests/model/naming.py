@@ -238,7 +238,8 @@ RENAMED: dict[type, dict[str, Rename]] = {
 """What is renamed of a value, and how."""
 
 _KEPT: dict[type, str] = {
-    FollowerProgress: "_mark_at_us _mark_offset caught_up_at_us counts damaged is_silent position",
+    FollowerProgress: "_mark_at_us _mark_offset cannot_append caught_up_at_us counts damaged"
+    " is_silent position",
     FollowerState: "_asks_flush_since _confirmable _rebuild high_watermark",
     InSyncReplicas: "_awaits_metadata _not_before_us",
     LeaderEpochCache: "",
@@ -246,11 +247,11 @@ _KEPT: dict[type, str] = {
     ModelLog: "flushed_offset",
     Replica: "_flush_target _lag_max_us _rebuild _recorded_failure _waiters closed closeness"
     " counters failures high_watermark is_deleted on_commit leader_log_start_offset on_unreadable"
-    " unreadable_reason",
+    " unreadable_reason why_unheard",
     # Nothing is purged in the model: `purged_epoch` is no epoch there.
     StreamMetadata: "config created_at_us creator group id name partition partitions paused"
     " purged_epoch purged_offset readonly subject was_compacted",
-    FetchRequest: "damaged fetch_offset flushed_offset stream_id",
+    FetchRequest: "cannot_append damaged fetch_offset flushed_offset stream_id",
     LeaderSnapshot: "high_watermark log_start_offset tombstones_gone_below",
     Diverging: "end_offset",
     OutOfRange: "",
