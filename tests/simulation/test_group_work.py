@@ -18,7 +18,7 @@ from jetstream_server.cursors.table import CursorTable
 from tests.simulation import group_work
 
 SEEDS = 40
-MUTANT_SEEDS = 2000
+MUTANT_SEEDS = 8_000
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
