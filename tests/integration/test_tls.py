@@ -19,7 +19,7 @@ import pytest
 
 from examples.certificates.authority import Authority
 from jetstream_client import AsyncClient, Client, TlsConfig, UnauthenticatedError
-from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 from tests.support import command
 from tests.support.server import ServerProcess
 from tests.support.tls import tls_server
@@ -91,6 +91,18 @@ def test_a_client_that_does_not_fit_is_told_why(
     strangers = TlsConfig(str(authority.certificate_file), *map(str, other.client("x")))
     assert "refuses this client's certificate" in refusal(server, strangers)
     assert "refuses this client's certificate" in refusal(server, config_of(authority, old))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("port", ["data", "http"])
+def test_a_client_at_another_port_is_told_so(
+    server: ServerProcess, tls: TlsConfig, authority: Authority, port: str, host: str
+) -> None:
+    wrong = f"{host}:{server.port_base + ('grpc', 'data', 'raft', 'http').index(port)}"
+    for each in (tls, config_of(authority, None)):
+        with Client(wrong, tls=each, timeout=10) as client, pytest.raises(JetstreamError) as caught:
+            client.describe_cluster()
+        assert "clients need the gRPC port, 9292 by default" in caught.value.message
 
 
 def test_a_client_takes_up_a_new_certificate_by_itself(

@@ -19,10 +19,15 @@ _WANTS_ONE = (
     "wants a certificate of the client: give cert and key (--cert and --key, JETSTREAM_CERT and "
     "JETSTREAM_KEY)"
 )
+_NOT_GRPC = "speaks TLS, and is no gRPC port: clients need the gRPC port, 9292 by default"
 _REFUSES_IT = (
     "refuses this client's certificate: is it valid today, and signed by an authority that the "
     "server trusts?"
 )
+
+
+class NotGrpcError(Exception):
+    """TLS is spoken there, and not gRPC over it."""
 
 
 async def why_tls_fails(address: str, tls: TlsConfig) -> str:
@@ -32,6 +37,8 @@ async def why_tls_fails(address: str, tls: TlsConfig) -> str:
             return ""
         # gRPC closes the connection silently if it does not accept the client.
         return _WANTS_ONE if tls.cert is None else _REFUSES_IT
+    except NotGrpcError:
+        return _NOT_GRPC
     except ssl.SSLCertVerificationError as error:
         return (
             f"shows a certificate that is not trusted: {error.verify_message}. Is its authority in "
@@ -62,6 +69,8 @@ async def speaks_tls(address: str) -> bool:
     context.set_alpn_protocols(list(_ALPN))
     try:
         await _connect(address, context)
+    except NotGrpcError:
+        return True
     except ssl.SSLError as error:
         return "ALERT" in (error.reason or "")
     except (OSError, UnicodeError):
@@ -71,13 +80,16 @@ async def speaks_tls(address: str) -> bool:
 
 async def _connect(address: str, context: ssl.SSLContext) -> bool:
     """Whether the server has taken us: it sends something, or waits for us. Raises what goes wrong
-    with TLS, up to the answer to the certificate that was shown."""
+    with TLS, up to the answer to the certificate that was shown; NotGrpcError if the port is
+    another one, which says so before it looks at certificates."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     reader, writer = await asyncio.open_connection(
         host, int(port), ssl=context, server_hostname=host
     )
     try:
+        if writer.get_extra_info("ssl_object").selected_alpn_protocol() not in _ALPN:
+            raise NotGrpcError
         async with asyncio.timeout(ALERT_SECONDS):
             return bool(await reader.read(1))
     except TimeoutError:
