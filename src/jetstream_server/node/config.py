@@ -152,6 +152,8 @@ class Endpoint(_Section):
 
 def _endpoint(value: object) -> object:
     """Let an address stand for an endpoint that is reached where it listens."""
+    if isinstance(value, int):  # YAML reads 9292, and 12:30, as numbers.
+        raise ValueError(f"{value} is not host:port")
     return {"listen": value} if isinstance(value, str) else value
 
 

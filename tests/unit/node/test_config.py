@@ -59,6 +59,7 @@ def test_an_empty_file_is_a_single_node_on_loopback(tmp_path: Path) -> None:
         ("nodes: [{id: 0}, {id: 0}]", "nodes: two nodes have the same id"),
         ("nodes: [{id: 0}, {id: 1}]", "nodes: two ports are advertised as 127.0.0.1:9292"),
         ("nodes: [{id: 0, grpc: nonsense}]", "nodes.0.grpc.listen: 'nonsense' is not host:port"),
+        ("nodes: [{id: 0, grpc: 9292}]", "nodes.0.grpc: 9292 is not host:port"),
         ("nodes: [{id: 0, grpc: '0.0.0.0:1'}]", "nodes.0.grpc: advertise is needed"),
         ("nodes: [{id: 0, grpc: '10.1.1.1:1'}]", "nodes: node 0 listens for grpc on 10.1.1.1"),
         ("nats: {user: u}", "nats: user and password go together"),
