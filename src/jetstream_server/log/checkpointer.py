@@ -206,6 +206,7 @@ class LogCheckpointer:
         self._may_be_marked = True
         mark = Bounds(offset, offset, Mark.EMPTYING)
         with self._health.changing("resetting"):
+            self._offsets.replace_refused(mark)
             self._offsets.write_end(0)
             self._offsets.write_bounds(mark)
         with self._health.committed("resetting"):  # The next start may empty the log by now.

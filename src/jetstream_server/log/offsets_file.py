@@ -19,7 +19,7 @@ from jetstream_protocol.logfiles.offsets_file import (
     encode_end,
 )
 from jetstream_server.log.disk import Disk
-from jetstream_server.log.state_files import owner_of
+from jetstream_server.log.state_files import is_refused, owner_of
 
 
 def read_offsets(disk: Disk, directory: str) -> Offsets | None:
@@ -91,6 +91,29 @@ class OffsetsFile:
         if slot != self._written.get(END_AT) or END_AT in self._in_doubt:
             self._write(END_AT, slot)
             self.end_offset = log_end_offset
+
+    def replace_refused(self, bounds: Bounds) -> None:
+        """If the device refuses to read the file, begin another one, durably: with these bounds,
+        and an empty log. Nor could slots of the old one be written."""
+        try:
+            self._disk.read_file(self.path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if not is_refused(error):
+                raise
+        else:
+            return
+        self._written = {BOUNDS_AT: encode_bounds(self._owner, bounds)}
+        if self._boot_id:
+            self._written[END_AT] = encode_end(self._owner, 0, self._boot_id, is_cut=False)
+        self._in_doubt = set(self._written)
+        content = bytearray(FILE_BYTES)
+        for at, slot in self._written.items():
+            content[at : at + len(slot)] = slot
+        self._disk.write_atomic(self.path, bytes(content))
+        self._in_doubt.clear()
+        self.bounds, self.end_offset = bounds, 0 if self._boot_id else None
 
     def create(self) -> None:
         """Make the file if there is none. Its name is not synced."""

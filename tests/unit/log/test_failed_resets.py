@@ -11,9 +11,11 @@ import pytest
 
 from jetstream_protocol.errors import StorageError, StorageFullError
 from jetstream_protocol.logfiles.offsets_file import Bounds
-from jetstream_server.log.commit_log import CommitLog
+from jetstream_protocol.logfiles.recorded import Recorded
+from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import Buffer
 from jetstream_server.log.offsets_file import OffsetsFile
+from jetstream_server.log.recovery import Recovered
 from tests.support.log_batches import batch, values_of
 from tests.support.log_disk import FaultyDisk, Killed, MemoryDisk
 from tests.support.log_start import advance_log_start
@@ -139,6 +141,68 @@ def test_a_failed_append_leaves_no_record_that_later_ones_were_committed(fails_f
     append(log, 4)
     log.flush()
     assert reopen(disk).committed_below <= 2
+
+
+class BadSector(FaultyDisk):
+    """`path` lies on a bad sector, until another file has that name."""
+
+    path = "/17.offsets"
+
+    def write_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        super().write_atomic(path, data, durable=durable)
+        if path == self.path:
+            self.path = ""
+
+    def _check(self, operation: str, path: str) -> None:
+        super()._check(operation, path)
+        if path == self.path and operation in ("read_file", "pread", "write", "fsync"):
+            raise OSError(errno.EIO, "Input/output error", path)
+
+
+def unread_log(disk: FaultyDisk) -> CommitLog:
+    """A log that could not be opened because of its device."""
+    log = CommitLog(disk, "/17", LogConfig(), Recovered(recorded=Recorded(boot_id="boot")))
+    log.health.unread("Input/output error")
+    return log
+
+
+def test_a_log_whose_offsets_file_lies_on_a_bad_sector_can_be_emptied() -> None:
+    memory = MemoryDisk()
+    log = reopen(memory)
+    append(log, 6)
+    log.flush()
+    disk = BadSector(memory)
+    with pytest.raises(StorageError):
+        reopen(disk)
+    log = unread_log(disk)
+    log.reset(3)
+    append(log, 2)
+    log.note_end()
+    log.flush()
+    for each in (log, reopen(memory.killed()), reopen(memory.power_failed(lambda count: 0))):
+        assert (each.offline_reason, each.incomplete_reason) == ("", "")
+        assert (each.log_start_offset, each.log_end_offset) == (3, 5)
+
+
+@pytest.mark.parametrize("dies_after", range(40))
+def test_a_kill_while_that_log_is_emptied_leaves_nothing_of_it(dies_after: int) -> None:
+    """Either it still cannot be opened, or it is empty: nobody knows what it lacks."""
+    memory = MemoryDisk()
+    log = reopen(memory)
+    append(log, 6)
+    log.flush()
+    disk, before = BadSector(memory), memory.read_file("/17.offsets")
+    memory.crash_after = memory.operations + dies_after
+    with suppress(Killed):
+        unread_log(disk).reset(3)
+    found = memory.killed()
+    if found.read_file("/17.offsets") == before:
+        disk._disk = found
+        with pytest.raises(StorageError):
+            reopen(disk)
+    else:
+        again = reopen(found)
+        assert (again.log_start_offset, again.log_end_offset) == (3, 3)
 
 
 def test_what_could_not_be_synced_beside_a_log_is_written_again() -> None:
