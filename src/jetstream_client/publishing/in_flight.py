@@ -157,10 +157,13 @@ class InFlightBatches:
         """Whether a further batch may be added now."""
         if self._retiring or self._resend_at is not None or self.failure is not None:
             return False
-        return (
-            not self._flight
-            or self._next_sequence - self._flight[0].sequence < BATCHES_IN_FLIGHT_MAX
-        )
+        return not self._held and self._has_sequence
+
+    @property
+    def _has_sequence(self) -> bool:
+        """Whether the server would still recognise the first batch in flight after one more."""
+        flight = self._flight
+        return not flight or self._next_sequence - flight[0].sequence < BATCHES_IN_FLIGHT_MAX
 
     def add(self, batch: Batch) -> None:
         """Put a batch behind the others. Only while there is room."""
@@ -482,18 +485,17 @@ class InFlightBatches:
         batch.tokens.clear()
 
     def _renew(self) -> list[Done]:
-        """Begin with the next producer, once nothing of this one is in flight."""
-        if self._flight or not self._retiring:
-            return []
-        if self._new_id is not None:
-            self._producer_id, self._next_sequence = self._new_id(), 0
-            self._acknowledged_to = 0
-        elif self._next_sequence > SEQUENCE_MAX:
-            self.failure = InvalidRequestError("the producer id has no sequence left")
-        self._retiring = False
-        held, self._held = self._held, []
-        for batch in held:
-            self._enter(batch)
+        """Begin with the next producer, once nothing of this one is in flight. **safety** Batches
+        that were split may be more than may be in flight: the others follow as soon as they may."""
+        if self._retiring and not self._flight:
+            if self._new_id is not None:
+                self._producer_id, self._next_sequence = self._new_id(), 0
+                self._acknowledged_to = 0
+            elif self._next_sequence > SEQUENCE_MAX:
+                self.failure = InvalidRequestError("the producer id has no sequence left")
+            self._retiring = False
+        while self._held and not self._retiring and self._has_sequence:
+            self._enter(self._held.pop(0))
         return []
 
 

@@ -9,6 +9,7 @@ import pytest
 from jetstream_client import (
     InvalidRequestError,
     JetstreamError,
+    MessageTooLargeError,
     OutOfSequenceError,
     SequenceTakenError,
     StorageFullError,
@@ -438,3 +439,22 @@ def test_an_answer_that_is_no_acknowledgement_does_not_count_as_one() -> None:
     (sent,) = added(made, 1)
     assert answered(made, sent, b"thank you") == []
     assert made.batches == [sent.batch]
+
+
+def test_batches_that_are_split_are_no_more_in_flight_than_the_server_recognises() -> None:
+    made = in_flight()
+    sent = added(made, 5)
+    for sending in sent:
+        sending.batch.encode(b"orders", 0)
+    too_large = MessageTooLargeError("NATS takes less now")
+    assert made.not_sent(sent[0].token, too_large, 0.0, 0.5) == []
+    again = made.due(0.0)
+    assert [each.sequence for each in again] == [0, 1, 2, 3, 4]
+    assert len(made.batches) == 6
+    assert not made.has_room, "the sixth comes before any other"
+    for number, sending in enumerate(again[:2]):
+        one = ack(number, count=1)
+        assert answered(made, sending, one) == [Done(sending.batch, None)]
+    (last,) = made.due(0.0)
+    assert (last.sequence, last.batch) == (5, sent[4].batch)
+    assert made.has_room
