@@ -252,9 +252,11 @@ class Batch:
         """Once it is stored: the offsets of so many records from that place on, in the first stream
         that acknowledged. One range, unless the batch was split."""
         ends = [part.place for part in self._parts[1:] if place < part.place < place + count]
+        stream = self.acks_from(place)[0].stream
         found = []
         for first, stop in pairwise([place, *ends, place + count]):
-            offset = self.acks_from(first)[0].offset
+            acks = self.acks_from(first)  # Streams answer each part in another order.
+            offset = next((ack for ack in acks if ack.stream == stream), acks[0]).offset
             found.append(range(offset, offset + stop - first))
         return found
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_client import InvalidRequestError, UnavailableError
+from jetstream_client.publishing.ack import Ack
 from jetstream_client.publishing.record_accumulator import (
     RECORD_BYTES,
     Batch,
@@ -213,3 +214,16 @@ def test_a_record_lingers_at_most_half_of_its_delivery_timeout() -> None:
     buffer.put(b"1", None, b"")
     assert buffer.next_time() == 5.0
     assert buffer.take(5.0) is not None
+
+
+def test_the_offsets_of_a_split_batch_are_those_of_one_stream() -> None:
+    batch = Batch(0.0, 10.0)
+    batch.extend([b"a", b"b", b"c", b"d"], None)
+    batch.encode(b"orders", 0)
+    first, second = batch.split()
+    first.acks = Ack("orders", 10, False), Ack("audit", 500, False)
+    second.acks = Ack("audit", 502, False), Ack("orders", 12, False)
+    first.finish(None)
+    assert second.finish(None) is batch
+    assert batch.runs(0, 4) == [range(10, 12), range(12, 14)]
+    assert batch.runs(2, 2) == [range(502, 504)]
