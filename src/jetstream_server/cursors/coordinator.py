@@ -171,8 +171,9 @@ class Coordinator:
         return live.state
 
     def _forget_unused(self, live: _Live) -> None:
-        if live.is_unused:
-            self._groups.pop(live.state.name, None)
+        """Not a group that has come under the same name since."""
+        if live.is_unused and self._groups.get(live.state.name) is live:
+            del self._groups[live.state.name]
 
     def _next(self, group: Group, heartbeat: Heartbeat) -> Group:
         member = heartbeat.member

@@ -405,3 +405,32 @@ async def test_a_group_is_deleted_once_it_has_no_members() -> None:
     await world.coordinator.delete("g")
     assert world.written[-1].is_deleted
     assert (await world.beat("b", set())).assigned("b") == {1, 2, 3, 4}
+
+
+@on_loop
+async def test_a_look_at_all_groups_forgets_none_that_was_made_anew_meanwhile() -> None:
+    world = World()
+    await world.beat("a", set(), group="f", session=1_000)
+    await world.beat("a", set())
+    await world.coordinator.leave("g", "s", "a")
+    save, stuck = world.save, asyncio.Event()
+
+    async def slow_for_f(group: Group) -> None:
+        if group.name == "f":
+            stuck.set()
+            await world.writable.wait()
+        else:
+            world.written.append(group)
+
+    world.coordinator._save = slow_for_f
+    world.writable.clear()
+    watching = asyncio.ensure_future(world.coordinator.watch())
+    world.now_us += 2_000_000  # The member of "f" is silent.
+    await stuck.wait()
+    await world.coordinator.delete("g")
+    group = await world.beat("b", set())
+    world.coordinator._save = save
+    world.writable.set()
+    await asyncio.sleep(0.02)
+    watching.cancel()
+    assert not world.coordinator.why_not("g", 1, "b", group.generation)
