@@ -1,4 +1,5 @@
-"""What a reader keeps in memory that is used for months: seeks, time limits, changes of a group.
+"""What a reader keeps in memory that is used for months: seeks, time limits, changes of a group,
+reconnects.
 
     python -m tests.lasting --count 1000000
 
@@ -16,14 +17,24 @@ import logging
 import sys
 import tracemalloc
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from contextlib import ExitStack
+from typing import Any, TypeAlias
+from unittest.mock import patch
 
+from jetstream_client.transport import connection_events, control, data_plane, routes
+from jetstream_client.transport.data_connection import Fetched
+from jetstream_client.values.config import ClientConfig
+from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.generated import dataplane_pb2 as pb
 from tests.unit.client.test_consume import Log
 from tests.unit.client.test_group_consumer import Member
 from tests.unit.client.test_table import Endless, table_of
 
 BYTES_MAX = 128 * 1024
 WARM_UP = 200
+CHANNELS_SHARE = 256  # A channel is expensive to make.
+REMEMBERED_MAX = 1  # A channel that replaces another is counted as growth: some 50 KiB.
 
 Once: TypeAlias = Callable[[int], Awaitable[object]]
 
@@ -101,7 +112,33 @@ async def rebalances(measure: Callable[[Once], Awaitable[None]]) -> None:
         await measure(once)
 
 
-KINDS = (seeks, reads, time_limits, waits_for_a_table, rebalances)
+async def reconnects(measure: Callable[[Once], Awaitable[None]]) -> None:
+    """To nodes at new addresses, which hold streams that are new."""
+    nobody: Any = None
+    config = ClientConfig()
+    with ExitStack() as bounds:
+        for module in (routes, data_plane, control, connection_events):
+            for name in {"STREAMS_MAX", "ADDRESSES_MAX"} & vars(module).keys():
+                bounds.enter_context(patch.object(module, name, REMEMBERED_MAX))
+        events = connection_events.ConnectionEvents()
+        calls = control.ControlPlane(config, events)
+        plane = data_plane.DataPlane(nobody, nobody, nobody, lambda: True, config, events)
+
+    async def once(number: int) -> None:
+        address, stream = f"n{number}:1", common_pb2.StreamRef(id=number)
+        head = pb.DataFetchResponse(stream_id=number)
+        plane._routes.redirected(stream, "leader", address)
+        plane._served_by(Fetched(head, b"", address))
+        calls._lost(address, UnavailableError("away"))
+        calls._found(address)
+        if number % CHANNELS_SHARE == 0:
+            calls._connect(address)
+
+    await measure(once)
+    await calls.close()
+
+
+KINDS = (seeks, reads, time_limits, waits_for_a_table, rebalances, reconnects)
 
 
 async def grown_by(

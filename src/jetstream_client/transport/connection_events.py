@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from jetstream_client._log import logger
+from jetstream_client.transport.recent import ADDRESSES_MAX, Recent
 from jetstream_protocol.errors import JetstreamError, from_proto
 
 CLOSING_SECONDS = 1.0
@@ -64,20 +65,19 @@ class ConnectionEvents:
 
     def __init__(self, callbacks: Callbacks | None = None) -> None:
         self._callbacks = Callbacks() if callbacks is None else callbacks
-        self._lost: set[tuple[Kind, str]] = set()
+        self._lost: Recent[tuple[Kind, str], bool] = Recent(ADDRESSES_MAX)
         self._queue: asyncio.Queue[_Call | None] | None = None
         self._calling: asyncio.Task[None] | None = None
         self._is_closed = False
 
     def connected(self, kind: Kind, address: str) -> None:
-        again = (kind, address) in self._lost
-        self._lost.discard((kind, address))
+        again = self._lost.pop((kind, address)) is not None
         logger.info("connected to %s at %s%s", _NAMES[kind], address, " again" if again else "")
         if again:
             self._tell(self._callbacks.get("reconnected_cb"), ConnectionEvent(kind, address))
 
     def lost(self, kind: Kind, address: str, reason: object) -> None:
-        self._lost.add((kind, address))
+        self._lost.put((kind, address), True)
         logger.warning("lost %s at %s: %s", _NAMES[kind], address, reason)
         self._tell(
             self._callbacks.get("disconnected_cb"), ConnectionEvent(kind, address, str(reason))

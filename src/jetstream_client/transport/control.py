@@ -21,11 +21,13 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import aclosing, suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import grpc
 from google.protobuf.message import Message
 
 from jetstream_client._log import logger
@@ -39,6 +41,7 @@ from jetstream_client.transport.grpc_calls import (
     ask_for_many,
 )
 from jetstream_client.transport.port_probe import what_listens
+from jetstream_client.transport.recent import ADDRESSES_MAX, Recent
 from jetstream_client.transport.servers import Servers
 from jetstream_client.transport.tls_probe import speaks_tls, why_tls_fails
 from jetstream_client.values.config import ClientConfig
@@ -152,7 +155,8 @@ class ControlPlane:
         self.trouble = ""
         self._total_timeout = config.total_timeout
         self._ends_at: float | None = None  # of the loop's clock, with a total timeout
-        self._stubs: dict[str, Stubs] = {}
+        self._stubs: Recent[str, Stubs] = Recent(ADDRESSES_MAX)
+        self._calls: Counter[grpc.Channel] = Counter()  # under way
         self._servers = Servers(config.servers)
         self._given = config.servers
         self._tls_files: dict[str, object] = {}
@@ -160,8 +164,8 @@ class ControlPlane:
         self._current_token = config.current_token
         self._tls = config.tls
         self._has_met_one = config.retry_on_failed_connect
-        self._in_touch: set[str] = set()
-        self._probed: dict[str, str] = {}
+        self._in_touch: Recent[str, bool] = Recent(ADDRESSES_MAX)
+        self._probed: Recent[str, str] = Recent(ADDRESSES_MAX)
         self._learning: asyncio.Task[None] | None = None
         self._learn_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -236,11 +240,12 @@ class ControlPlane:
         """Yields the answers of one server until it has no more. Raises the first JetstreamError:
         no attempt is repeated. `timeout` may pass between two answers."""
         stubs = self._stubs.get(address) or self._connect(address)
-        found = ask_for_many(rpc(stubs), request, self.timeout, address, self._current_token())
-        async with aclosing(found):
-            async for each in found:
-                assert isinstance(each, answer)
-                yield each
+        with self._calling(stubs):
+            found = ask_for_many(rpc(stubs), request, self.timeout, address, self._current_token())
+            async with aclosing(found):
+                async for each in found:
+                    assert isinstance(each, answer)
+                    yield each
 
     def _deadline(self, now: float, timeout: float) -> float:
         if self._total_timeout is None:
@@ -301,7 +306,8 @@ class ControlPlane:
         failed, deadline = asyncio.Event(), asyncio.get_running_loop().time() + share
         looking = asyncio.create_task(self._look(address, failed, share))
         try:
-            found = await ask(rpc(stubs), request, share, address, self._current_token())
+            with self._calling(stubs):
+                found = await ask(rpc(stubs), request, share, address, self._current_token())
         except (UnreachedError, LostCallError) as error:
             self._lost(address, error)
             self._renew(address)
@@ -320,27 +326,51 @@ class ControlPlane:
             raise UnavailableError("the client is closed")
         if self._tls is not None:
             self._tls_files[address] = self._tls.signature()
-        stubs = self._stubs[address] = Stubs.connect(address, self._tls)
+        stubs = Stubs.connect(address, self._tls)
+        forgotten = self._stubs.put(address, stubs)
+        if forgotten is not None:
+            self._retire(*forgotten)
         return stubs
+
+    @contextmanager
+    def _calling(self, stubs: Stubs) -> Iterator[None]:
+        """A retired channel is closed when its last call has ended."""
+        self._calls[stubs.channel] += 1
+        try:
+            yield
+        finally:
+            self._calls[stubs.channel] -= 1
+            if not self._calls[stubs.channel]:
+                del self._calls[stubs.channel]
+                if stubs in self._retired:
+                    self._retired.remove(stubs)
+                    stubs.channel.close()
+
+    def _retire(self, address: str, stubs: Stubs) -> None:
+        self._tls_files.pop(address, None)
+        self._probed.pop(address)
+        if self._calls[stubs.channel]:
+            self._retired.append(stubs)
+        else:
+            stubs.channel.close()
 
     def _renew(self, address: str) -> None:
         """gRPC keeps the certificates with which a channel was made. If the files are new, the next
         attempt makes another channel; calls on the old one go on."""
         if self._tls is not None and self._tls.signature() != self._tls_files.get(address):
-            old = self._stubs.pop(address, None)
-            self._probed.pop(address, None)
+            old = self._stubs.pop(address)
             if old is not None:
-                self._retired.append(old)
+                self._retire(address, old)
 
     def _found(self, address: str) -> None:
         self._has_met_one = True
-        if address not in self._in_touch:
-            self._in_touch.add(address)
+        if self._in_touch.get(address) is None:
+            self._in_touch.put(address, True)
             self._events.connected("grpc", address)
 
     def _lost(self, address: str, error: JetstreamError) -> None:
         if address in self._in_touch:
-            self._in_touch.remove(address)
+            self._in_touch.pop(address)
             self._events.lost("grpc", address, error.message)
 
     async def _look(
@@ -353,9 +383,10 @@ class ControlPlane:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds / 2):
                 await failed.wait()
-        if address not in self._probed:
-            self._probed[address] = await what_listens(address)
-        found = self._probed[address]
+        found = self._probed.get(address)
+        if found is None:
+            found = await what_listens(address)
+            self._probed.put(address, found)
         if found and "gRPC" not in found:
             return WrongPortError(
                 f"{address} is {found}: clients need the gRPC port, 9292 by default"
@@ -378,8 +409,7 @@ class ControlPlane:
         if self._learning is not None:
             self._learning.cancel()
             await asyncio.gather(self._learning, return_exceptions=True)
-        stubs, self._stubs = self._stubs, {}
-        for server in (*stubs.values(), *self._retired):
+        for server in (*self._stubs.pop_all(), *self._retired):
             server.channel.close()
         self._retired.clear()
 

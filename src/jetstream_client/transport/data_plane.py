@@ -17,6 +17,7 @@ from jetstream_client._log import logger
 from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.control import next_step
 from jetstream_client.transport.data_connection import DataConnection, Fetched
+from jetstream_client.transport.recent import STREAMS_MAX, Recent
 from jetstream_client.transport.routes import Routes
 from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.types import ClusterInfo, ReadFrom, Stream
@@ -74,7 +75,7 @@ class DataPlane:
         )
         self._pools: dict[str, list[DataConnection]] = {}
         self._opening: dict[str, asyncio.Task[DataConnection]] = {}
-        self._served: dict[int, str] = {}
+        self._served: Recent[int, str] = Recent(STREAMS_MAX)
         self._closed = False
 
     async def fetch(
@@ -134,11 +135,11 @@ class DataPlane:
 
     def _served_by(self, fetched: Fetched) -> None:
         stream_id = fetched.head.stream_id
-        before = self._served.get(stream_id, fetched.address)
-        if fetched.address != before:
+        before = self._served.get(stream_id)
+        if before is not None and fetched.address != before:
             say = "stream %d is read at %s now, before at %s"
             logger.info(say, stream_id, fetched.address, before)
-        self._served[stream_id] = fetched.address
+        self._served.put(stream_id, fetched.address)
 
     async def _ask(
         self,
@@ -188,10 +189,8 @@ class DataPlane:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while not self._closed:
-            pool = self._pools.setdefault(address, [])
-            pool[:] = [connection for connection in pool if not connection.closed]
-            for connection in pool:
-                if connection.pending < PENDING_MAX:
+            for connection in self._pools.get(address, ()):
+                if not connection.closed and connection.pending < PENDING_MAX:
                     return connection
             opening = self._opening.get(address) or self._begin_opening(address)
             await asyncio.wait([opening], timeout=max(0.001, deadline - loop.time()))
@@ -218,10 +217,18 @@ class DataPlane:
         patience = self._timeout / _CONNECT_SHARE
         token, tls = self._config.current_token(), self._config.tls
         connection = await DataConnection.open(address, patience, token, tls)
+        self._forget_closed()
         self._pools.setdefault(address, []).append(connection)
         connection.on_lost = partial(self._events.lost, "data", address)
         self._events.connected("data", address)
         return connection
+
+    def _forget_closed(self) -> None:
+        """Also the addresses of nodes that are gone."""
+        pools, self._pools = self._pools, {}
+        for address, pool in pools.items():
+            if still_open := [connection for connection in pool if not connection.closed]:
+                self._pools[address] = still_open
 
     async def close(self) -> None:
         """Fetches under way raise UnavailableError."""

@@ -15,11 +15,11 @@ reading needs no leader.
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from jetstream_client.transport.recent import ADDRESSES_MAX, STREAMS_MAX, Recent
 from jetstream_client.values.types import ClusterInfo, Node, ReadFrom, Stream
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 from jetstream_protocol.generated import common_pb2
@@ -70,10 +70,11 @@ class Routes:
         self._glance = timeout / _GLANCE_SHARE
         self._rack = rack
         self._nodes: dict[int, Node] = {}
-        self._chosen: dict[_Route, str] = {}
+        self._chosen: Recent[_Route, str] = Recent(STREAMS_MAX)
         self._avoided: dict[tuple[_Key | None, str], float] = {}
-        self._leaderless: dict[_Key, float] = {}  # Not found; until when it is not looked for.
-        self._greeted_in: dict[str, float] = {}
+        # Not found; until when it is not looked for.
+        self._leaderless: Recent[_Key, float] = Recent(STREAMS_MAX)
+        self._greeted_in: Recent[str, float] = Recent(ADDRESSES_MAX)
 
     @property
     def node_count(self) -> int:
@@ -85,9 +86,11 @@ class Routes:
         address = self._chosen.get(route)
         if address is None:
             address = await self._choose(stream, read_from)
-        elif read_from == "leader" and self._leaderless.get(key, math.inf) <= time.monotonic():
-            address = await self._leader(stream, await self._alive()) or address
-        self._chosen[route] = address
+        elif read_from == "leader":
+            not_before = self._leaderless.get(key)
+            if not_before is not None and not_before <= time.monotonic():
+                address = await self._leader(stream, await self._alive()) or address
+        self._chosen.put(route, address)
         return address
 
     def is_known_as(
@@ -97,18 +100,19 @@ class Routes:
         key, pinned = _key(stream), (stream_id, "", "")
         if key == pinned:
             return
-        if (key, read_from) in self._chosen:
-            self._chosen[pinned, read_from] = self._chosen[key, read_from]
-        if key in self._leaderless:
-            self._leaderless[pinned] = self._leaderless[key]
+        address, not_before = self._chosen.get((key, read_from)), self._leaderless.get(key)
+        if address is not None:
+            self._chosen.put((pinned, read_from), address)
+        if not_before is not None:
+            self._leaderless.put(pinned, not_before)
 
     def redirected(self, stream: common_pb2.StreamRef, read_from: ReadFrom, address: str) -> None:
         """A node has named a better one."""
-        self._chosen[_key(stream), read_from] = address
+        self._chosen.put((_key(stream), read_from), address)
 
     def failed(self, stream: common_pb2.StreamRef, read_from: ReadFrom) -> None:
         """The chosen node did not answer as expected: perhaps the nodes have changed."""
-        address = self._chosen.pop((_key(stream), read_from), None)
+        address = self._chosen.pop((_key(stream), read_from))
         if address is not None:
             self._avoid(None, address)
         self._nodes = {}
@@ -116,7 +120,7 @@ class Routes:
     def is_behind(self, stream: common_pb2.StreamRef, read_from: ReadFrom) -> None:
         """The chosen replica has less than the reader has read, or gets no new records."""
         key = _key(stream)
-        address = self._chosen.pop((key, read_from), None)
+        address = self._chosen.pop((key, read_from))
         if address is not None:
             self._avoid(key, address)
 
@@ -162,11 +166,11 @@ class Routes:
         patience = self._patience if not_before is None else self._glance
         leader = await self._leader_of(stream, patience)
         if leader in nodes:
-            self._leaderless.pop(key, None)
+            self._leaderless.pop(key)
             return nodes[leader].data
         if leader >= 0:
             self._nodes = {}  # It was not among them when they were asked for.
-        self._leaderless[key] = time.monotonic() + AVOID_SECONDS
+        self._leaderless.put(key, time.monotonic() + AVOID_SECONDS)
         return None
 
     async def _replicas(
@@ -200,7 +204,8 @@ class Routes:
         unknown = [address for address in addresses if address not in self._greeted_in]
         if len(addresses) > 1 and unknown:
             await asyncio.gather(*map(self._measure, unknown))
-        return min(addresses, key=lambda each: self._greeted_in.get(each, float("inf")))
+        greeted_in = {each: self._greeted_in.get(each) for each in addresses}
+        return min(addresses, key=lambda each: (greeted_in[each] is None, greeted_in[each] or 0.0))
 
     async def _measure(self, address: str) -> None:
         began = time.monotonic()
@@ -209,4 +214,4 @@ class Routes:
         except JetstreamError:
             self._avoid(None, address)
         else:
-            self._greeted_in[address] = time.monotonic() - began
+            self._greeted_in.put(address, time.monotonic() - began)

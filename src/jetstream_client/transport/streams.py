@@ -9,6 +9,7 @@ from typing import Any
 from jetstream_client.transport import wire
 from jetstream_client.transport.cluster import Cluster
 from jetstream_client.transport.control import ControlPlane, Rpc
+from jetstream_client.transport.recent import STREAMS_MAX, Recent
 from jetstream_client.values.settings import AlterableSettings, StreamSettings
 from jetstream_client.values.text import check_text
 from jetstream_client.values.types import (
@@ -41,7 +42,7 @@ class Streams:
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
         self._cluster = Cluster(control)
-        self._names: dict[int, str] = {}
+        self._names: Recent[int, str] = Recent(STREAMS_MAX)
         self.ack_cluster = ""
         """The mark of the cluster's acks, as `find` was told last; "": some may have none."""
 
@@ -324,7 +325,9 @@ class Streams:
         if not isinstance(stream, int):
             check_text("the stream's name", stream)
             return stream.partition("@")[0]
-        if stream not in self._names:
+        name = self._names.get(stream)
+        if name is None:
             known = await self._known(wire.to_ref(stream))
-            self._names[stream] = known.description.stream.name
-        return self._names[stream]
+            name = known.description.stream.name
+            self._names.put(stream, name)
+        return name
