@@ -60,8 +60,10 @@ class Leases:
             self.idle_since = now - max(0.0, idle_seconds)
 
     def arrived(self, member_id: str, now: float) -> None:
-        """A heartbeat is there. It counts from now on, however long its answer takes."""
-        self.heard[member_id] = now
+        """A heartbeat is there. It counts from now on, however long its answer takes. That of
+        somebody who is no member is not kept: `observe` counts from when it has become one."""
+        if member_id in self.members:
+            self.heard[member_id] = now
 
     def late(self, group: Group, now: float) -> set[str]:
         """The members to be removed."""

@@ -434,3 +434,13 @@ async def test_a_look_at_all_groups_forgets_none_that_was_made_anew_meanwhile() 
     await asyncio.sleep(0.02)
     watching.cancel()
     assert not world.coordinator.why_not("g", 1, "b", group.generation)
+
+
+@on_loop
+async def test_heartbeats_of_those_who_are_no_members_leave_nothing() -> None:
+    world = World()
+    await world.beat("a", set())
+    for number in range(100):
+        with pytest.raises(PreconditionFailedError):
+            await world.beat(f"stranger{number}", set(), generation=5)
+    assert world.coordinator._groups["g"].leases.heard.keys() == {"a"}
