@@ -115,7 +115,7 @@ def test_readers_notice_nothing_and_the_disk_shows_nothing(
         with Client(server.grpc, timeout=30) as client:
             assert values(client, "orders") == said(range(50))
             assert client.describe_cursor(f"{SECRET}-cursor", "orders").offset == 7
-            again = client.publish("orders.x", "twice", msg_id=f"{SECRET}-orders-3")
+            again = client.publish(f"orders.{SECRET}.one", "twice", msg_id=f"{SECRET}-orders-3")
             assert (again.duplicate, again.offset) == (True, 3)
     assert SECRET not in _log_without_audit(server)
     assert KEY not in server.log_text

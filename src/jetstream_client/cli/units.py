@@ -73,5 +73,5 @@ def parse_size(text: str | int) -> int:
     number, unit, binary = match.groups()
     size = Decimal(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()]
     if size >= 2**63:
-        raise typer.BadParameter(f"{text!r} is too large: say 8388607TiB at most.")
+        raise typer.BadParameter(f"{text!r} is not a size: it is too large (8388607TiB).")
     return int(size)

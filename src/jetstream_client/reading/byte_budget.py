@@ -2,7 +2,8 @@
 
 A fetch begins only while there is room, and asks for a share of it. So the sum exceeds the budget
 by at most one share for each consumer, or by one batch where that is longer: a server sends whole
-batches. What fills the budget is at hand, and is handed out next; so there is room again.
+batches. Only what is at hand fills the budget, and is handed out next; so there is room again. What
+long polls of idle streams ask for does not: others would wait for their end.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class ByteBudget:
 
     @property
     def used(self) -> int:
-        """Bytes that were fetched, or asked for, and not handed out."""
+        """Bytes that were fetched, and not handed out."""
         return self._sum
 
     def share(self, bytes_max: int) -> int:

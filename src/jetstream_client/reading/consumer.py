@@ -133,7 +133,7 @@ class AsyncConsumer(AsyncClosing):
         self._last_epoch = last_epoch
         self.buffer = FetchBuffer(reverse=reverse)
         self._ahead: asyncio.Future[Messages] | None = None
-        self._share = 0  # bytes that it is getting
+        self._ahead_bytes = 0  # of what was fetched ahead
         self._cursor = cursor
         self._budget = budget
         self._checkpoints: asyncio.Task[None] | None = None
@@ -295,7 +295,7 @@ class AsyncConsumer(AsyncClosing):
         if ahead is not self._ahead:
             return
         self._ahead = None
-        self._share = 0
+        self._ahead_bytes = 0
         self._check_patience(messages)
         if self._stop is not None and self.stop_may_move:
             self._stop = max(self._stop, messages.compacted_below)
@@ -449,20 +449,19 @@ class AsyncConsumer(AsyncClosing):
     async def _fetched(self, course: Course) -> Messages:
         if self._budget is not None:
             await self._budget.room()
-            self._share = self._budget.share(FETCH_BYTES)
-            self._count()
+            self._count()  # Not what it asks for: a long poll of an idle stream brings nothing.
         return await self._fetch(course.next_offset, course.last_epoch, self._stop, self._wait)
 
     def _has_fetched(self, task: asyncio.Future[Messages]) -> None:
         failed = task.cancelled() or task.exception() is not None
         if task is self._ahead:  # Until it is in the buffer.
-            self._share = 0 if failed else task.result().length_bytes
+            self._ahead_bytes = 0 if failed else task.result().length_bytes
             self._count()
 
     def _count(self) -> None:
-        """Tell the budget what it has in memory, or is getting."""
+        """Tell the budget what it has in memory."""
         if self._budget is not None and not self._closed:
-            self._budget.uses(self, self.buffer.course.length_bytes + self._share)
+            self._budget.uses(self, self.buffer.course.length_bytes + self._ahead_bytes)
 
     def _ended_well(self) -> None:
         self.finish()
@@ -490,7 +489,7 @@ class AsyncConsumer(AsyncClosing):
 
     async def _give_up(self) -> None:
         ahead, self._ahead = self._ahead, None
-        self._share = 0
+        self._ahead_bytes = 0
         self._count()
         if ahead is not None:
             ahead.cancel()

@@ -27,6 +27,9 @@ class Recent(Generic[_Key, _Value]):
     def __contains__(self, key: _Key) -> bool:
         return key in self._values
 
+    def __getitem__(self, key: _Key) -> _Value:
+        return self._values[key]
+
     def get(self, key: _Key) -> _Value | None:
         """Counts as a use."""
         if key not in self._values:

@@ -159,3 +159,31 @@ async def test_nothing_is_fetched_while_the_budget_is_used_up(is_closed: bool) -
     await first.aclose()
     await second.aclose()
     assert budget.used == 0
+
+
+@on_loop
+async def test_long_polls_of_idle_streams_keep_no_other_from_fetching() -> None:
+    budget = ByteBudget(1000 * KIB)
+
+    def consumer(is_idle: bool) -> AsyncConsumer:
+        async def fetch(offset: int, *_: Any) -> Messages:
+            if is_idle:
+                await asyncio.Event().wait()
+            return messages_of(batch_bytes([b"x"], offset))
+
+        async def resolve(*_: Any) -> tuple[int, None]:
+            return 0, None
+
+        return AsyncConsumer(fetch, resolve, "earliest", None, budget=budget)  # type: ignore[arg-type]
+
+    idle = [consumer(is_idle=True) for _ in range(40)]
+    polls = []
+    for each in idle:
+        polls.append(asyncio.ensure_future(anext(each)))
+        await asyncio.sleep(0)
+    busy = consumer(is_idle=False)
+    for offset in range(5):
+        assert (await asyncio.wait_for(anext(busy), 5.0)).offset == offset
+    for each in (*idle, busy):
+        await each.aclose()
+    await asyncio.gather(*polls, return_exceptions=True)

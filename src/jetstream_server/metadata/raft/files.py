@@ -8,7 +8,7 @@ import os
 import struct
 from collections.abc import Sequence
 
-from jetstream_server.metadata.raft.kept_descriptors import open_file
+from jetstream_server.metadata.raft.kept_descriptors import opened
 from jetstream_server.metadata.raft.reserve import in_room
 
 _GET_GENERATION = 0x80087601
@@ -27,7 +27,7 @@ def is_there(path: str) -> bool:
 
 
 def read_file(path: str) -> bytes:
-    with open(path, "rb", opener=open_file) as file:
+    with opened(lambda: open(path, "rb")) as file:
         return file.read()
 
 
@@ -42,20 +42,20 @@ def replace_file(path: str, parts: Sequence[bytes | bytearray]) -> None:
 
 def _write_new(path: str, parts: Sequence[bytes | bytearray]) -> None:
     """Write a file, durably. After a failure there is none: on a full disk it would waste room."""
-    try:
-        with open(path, "wb", opener=open_file) as file:
+    with opened(lambda: open(path, "wb")) as file:
+        try:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        raise
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise
 
 
 def sync_path(path: str) -> None:
     """Make a file, or the names in a directory, durable."""
-    descriptor = open_file(path, os.O_RDONLY)
+    descriptor = opened(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     try:
         os.fsync(descriptor)
     finally:
@@ -68,7 +68,7 @@ def identity_of(path: str) -> int:
     Made of the inode, and of its generation if the file system (ext4, xfs, btrfs) has one. On other
     file systems a copy may by chance get the inode of the file that it replaces.
     """
-    descriptor = open_file(path, os.O_RDONLY)
+    descriptor = opened(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     try:
         generation = 0
         with contextlib.suppress(OSError):

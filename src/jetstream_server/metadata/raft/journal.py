@@ -41,7 +41,7 @@ from jetstream_protocol.logfiles.metadata_records import (
 )
 from jetstream_server.metadata.raft.files import identity_of, is_there, read_file, replace_file
 from jetstream_server.metadata.raft.journal_recovery import recover
-from jetstream_server.metadata.raft.kept_descriptors import open_file
+from jetstream_server.metadata.raft.kept_descriptors import opened
 from jetstream_server.metadata.raft.reserve import in_room
 from jetstream_server.metadata.raft.snapshot_file import (
     read_snapshot,
@@ -151,7 +151,8 @@ class Journal:
     def _open_file(self, path: str) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
-        self._descriptor = open_file(path, os.O_WRONLY | os.O_APPEND)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        self._descriptor = opened(lambda: os.open(path, flags))
         self.size_bytes = os.fstat(self._descriptor).st_size
         self._identity = identity_of(path)
 

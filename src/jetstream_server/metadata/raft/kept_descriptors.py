@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 KEPT = 4
 """A file is written and its folder synced while the journal, its follower and `synced` are open."""
@@ -16,18 +20,18 @@ KEPT = 4
 _kept: list[int] = []
 
 
-def open_file(path: str, flags: int, mode: int = 0o666) -> int:
-    """Like `os.open`; also fit as `opener` of the built-in `open`."""
+def opened(open_file: Callable[[], T]) -> T:
+    """What `open_file` returns, which is called again if it finds no descriptor."""
     while True:
         try:
-            descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
+            file = open_file()
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE) or not _kept:
                 raise
             os.close(_kept.pop())
         else:
             _keep()
-            return descriptor
+            return file
 
 
 def _keep() -> None:

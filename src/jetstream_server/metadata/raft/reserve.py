@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from jetstream_server.log.disk import is_full
-from jetstream_server.metadata.raft.kept_descriptors import open_file
+from jetstream_server.metadata.raft.kept_descriptors import opened
 
 T = TypeVar("T")
 
@@ -44,7 +44,8 @@ def in_room(folder: str, length: int, write: Callable[[], T]) -> T:
 def make_room(folder: str, length: int) -> bool:
     """Give back room for so many bytes. Returns False if nothing is left to be given."""
     try:
-        descriptor = open_file(os.path.join(folder, NAME), os.O_WRONLY)
+        path = os.path.join(folder, NAME)
+        descriptor = opened(lambda: os.open(path, os.O_WRONLY | os.O_CLOEXEC))
     except OSError:
         return False
     try:

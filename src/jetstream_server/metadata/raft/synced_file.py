@@ -16,7 +16,7 @@ from jetstream_protocol.logfiles.synced_length import (
     decode,
 )
 from jetstream_server.metadata.raft.files import is_there, read_file, replace_file
-from jetstream_server.metadata.raft.kept_descriptors import open_file
+from jetstream_server.metadata.raft.kept_descriptors import opened
 from jetstream_server.metadata.raft.reserve import in_room
 
 
@@ -60,7 +60,7 @@ class SyncedFile:
             slot = self._last.encode()
             content[self._last.offset : self._last.offset + len(slot)] = slot
         replace_file(self.path, [content])
-        self._descriptor = open_file(self.path, os.O_WRONLY)
+        self._descriptor = opened(lambda: os.open(self.path, os.O_WRONLY | os.O_CLOEXEC))
 
     def write(self, generation: int, identity: int, length: int, *, clean: bool = False) -> None:
         """Record how many bytes of that journal file are synced. Durable on return."""
