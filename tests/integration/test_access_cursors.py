@@ -115,6 +115,31 @@ def test_a_group_s_name_is_not_taken_for_other_streams_while_its_members_are_awa
     admin.consume_group("orders", "nightly", session_timeout=1.0).close()
 
 
+def test_whoever_may_not_delete_a_consumer_group_does_not_learn_what_it_reads(
+    server: SecuredServer, admin: Client, billing: Client
+) -> None:
+    principal = f"user:other{next(NAMES)}"
+    admin.add_acl(principal, "all", stream="mine*", subject="mine.>")
+    with billing.consume_group("orders", "billing-secret", session_timeout=1.0) as member:
+        next(member)
+    with signed_in(server, admin, principal) as other:
+        with pytest.raises(PermissionDeniedError, match="another consumer group") as refused:
+            other.delete_group("billing-secret")
+        assert "orders" not in str(refused.value)
+    billing.delete_group("billing-secret")
+    lines = [json.loads(line) for line in server.log_text.splitlines() if line[:1] == "{"]
+    noted = [
+        line
+        for line in lines
+        if line["event"] == "audit" and "billing-secret" in line.get("resource", "")
+    ]
+    noted = [line for line in noted if "Cursor" not in line["operation"]]
+    assert [line["outcome"] for line in noted] == ["refused", "done"]
+    assert noted[0]["principal"] == principal
+    assert noted[1]["principal"].startswith("user:billing")
+    assert all(line["peer"] for line in noted)
+
+
 def test_a_name_that_the_rule_does_not_cover_is_another_s(admin: Client, billing: Client) -> None:
     admin.commit_cursor("audit", "orders", 4)
     for name in ("audit", "bill", "my-billing"):

@@ -158,7 +158,8 @@ class Coordinator:
             live = self._groups[heartbeat.group] = _Live(Group(heartbeat.group, heartbeat.source))
         live.calls += 1
         try:
-            live.leases.arrived(heartbeat.member.id, self._now())
+            if live.state.source == heartbeat.source:  # Else its caller may have no right to it.
+                live.leases.arrived(heartbeat.member.id, self._now())
             await self._change(live, lambda group: self._next(group, heartbeat))
             await self._news(live, heartbeat)
         finally:

@@ -110,7 +110,9 @@ RPCS: dict[str, Requirement] = {
     ),
     "/jetstream.v1.Groups/GroupHeartbeat": Requirement(Scope.EACH, Operation.COMMIT, nodes=True),
     "/jetstream.v1.Groups/LeaveGroup": Requirement(Scope.EACH, Operation.COMMIT, nodes=True),
-    "/jetstream.v1.Groups/DeleteGroup": Requirement(Scope.EACH, Operation.COMMIT, nodes=True),
+    "/jetstream.v1.Groups/DeleteGroup": Requirement(
+        Scope.EACH, Operation.COMMIT, nodes=True, changes=True
+    ),
     "/jetstream.v1.Groups/ListGroups": Requirement(Scope.AUTHENTICATED, nodes=True),
     "/jetstream.v1.Security/CreateToken": _cluster(Operation.SECURITY_ALTER, changes=True),
     "/jetstream.v1.Security/ListTokens": _cluster(Operation.SECURITY_ALTER),

@@ -11,6 +11,7 @@ from jetstream_protocol.errors import (
     FencedInstanceError,
     InvalidRequestError,
     NotFoundError,
+    PermissionDeniedError,
     PreconditionFailedError,
     QuotaExceededError,
     UnavailableError,
@@ -444,3 +445,20 @@ async def test_heartbeats_of_those_who_are_no_members_leave_nothing() -> None:
         with pytest.raises(PreconditionFailedError):
             await world.beat(f"stranger{number}", set(), generation=5)
     assert world.coordinator._groups["g"].leases.heard.keys() == {"a"}
+
+
+@on_loop
+async def test_a_heartbeat_for_another_source_keeps_no_member_in_the_group() -> None:
+    """Whoever may use the name on streams of its own may not have those of a dead member kept."""
+    world = World()
+    watching = asyncio.ensure_future(world.coordinator.watch())
+    await world.beat("a", set())
+    for _ in range(3):
+        await world.pass_time(4)
+        forged = Heartbeat(
+            "g", "mine", Member("a", "", 10_000), 0, frozenset(), 0.0, may_take=lambda _: False
+        )
+        with pytest.raises((PermissionDeniedError, PreconditionFailedError)):
+            await world.coordinator.heartbeat(forged)
+    watching.cancel()
+    assert world.coordinator.groups()[0].members == ()

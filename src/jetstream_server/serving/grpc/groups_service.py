@@ -64,10 +64,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
                     return told
                 group = await (await self._store.coordinator()).heartbeat(heartbeat)
             except PermissionDeniedError as error:
-                if not call.identity.is_node:  # The node that was asked notes it.
-                    self._access.control.audit.refused(
-                        call.identity, Operation.COMMIT, request.group, error.message
-                    )
+                self._note_refusal(call.identity, request.group, error)
                 raise
         assigned = sorted(group.assigned(heartbeat.member.id))
         return pb.GroupHeartbeatResponse(generation=group.generation, assigned=assigned)
@@ -104,13 +101,23 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         self, request: pb.DeleteGroupRequest, call: Call
     ) -> pb.DeleteGroupResponse:
         check_cursor_name(request.group)
+        try:
+            await self._delete(request, call)
+        except PermissionDeniedError as error:
+            self._note_refusal(call.identity, request.group, error)
+            raise
+        return pb.DeleteGroupResponse()
+
+    async def _delete(self, request: pb.DeleteGroupRequest, call: Call) -> None:
+        """Delete here or on the node that leads. The error names no stream: the caller may not know
+        of those that the group reads."""
         principal = quota_holder(self._access.control, call)
         if self._leader.exists:
             told = await self._leader.forward(
                 call, "DeleteGroup", request, pb.DeleteGroupResponse, principal
             )
             if told is not None:
-                return told
+                return
         if not self._leader.exists:
             raise NotFoundError(f"there is no consumer group {request.group!r}")
         coordinator = await self._store.coordinator()
@@ -118,10 +125,17 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
             (each.source for each in coordinator.groups() if each.name == request.group), ""
         )
         if not self._may_take(principal, request.group, source):
-            access, caller = self._access.control, Identity(principal)
-            raise access.denied(caller, Operation.COMMIT, source, cursor=request.group)
+            raise PermissionDeniedError(
+                f"the name {request.group!r} is that of another consumer group: deleting it needs "
+                f"the rights `{Operation.READ}` and `{Operation.COMMIT}` on all that it reads"
+            )
         await coordinator.delete(request.group)
-        return pb.DeleteGroupResponse()
+
+    def _note_refusal(self, identity: Identity, group: str, error: PermissionDeniedError) -> None:
+        """Note in the audit log that the name is another's, on the node that the client has asked:
+        it knows the client's address."""
+        if not identity.is_node:
+            self._access.control.audit.refused(identity, Operation.COMMIT, group, error.message)
 
     def _check_member(self, source: str, group: str, identity: Identity) -> None:
         """Raise StreamNotFoundError; or PermissionDeniedError unless the caller may read all of the
