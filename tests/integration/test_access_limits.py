@@ -16,6 +16,7 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated.dataplane_pb2 import DataFetchRequest, DataFetchResponse
 from tests.support.api import Api, DataPlane
+from tests.support.deaf_call import DeafCall
 from tests.support.secured import SecuredServer, secured_server
 
 RATE = 200_000
@@ -216,6 +217,30 @@ def test_the_data_plane_counts_the_requests_of_all_connections(server: SecuredSe
     while two.fetch("orders", 0)[0].HasField("error"):
         assert time.monotonic() < deadline
     two.close()
+
+
+def test_who_does_not_read_its_digest_keeps_nobody_from_theirs(server: SecuredServer) -> None:
+    """A node digests one replica at a time."""
+    with server.client() as admin:
+        admin.create_stream("deaf", "deaf")
+        admin.publish("deaf", b"1")
+        admin.add_acl("user:deaf", "read", stream="deaf", subject="deaf")
+        token = admin.create_token("user:deaf").text
+    ref = common_pb2.StreamRef(name="deaf")
+    api = Api(server.grpc)
+    with DeafCall(
+        ("127.0.0.1", server.port_base),
+        "/jetstream.v1.Cluster/DigestKeys",
+        pb.DigestKeysRequest(stream=ref, end_offset=1),
+        token,
+    ):
+        *_, answer = api.cluster.DigestKeys(
+            pb.DigestKeysRequest(stream=common_pb2.StreamRef(name="orders"), end_offset=60),
+            timeout=30,
+            metadata=[("authorization", f"Bearer {server.admin}")],
+        )
+    api.close()
+    assert answer.records == 60
 
 
 def counted(server: SecuredServer, name: str) -> float:

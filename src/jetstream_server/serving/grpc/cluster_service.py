@@ -52,6 +52,8 @@ logger = structlog.get_logger("jetstream.replication")
 
 TOLD_SECONDS = 3.0
 TOLD_RETRY_SECONDS = 0.05
+PROGRESS_SECONDS = 0.5
+"""Between two answers of a digest that takes long."""
 
 
 class ClusterService(api_pb2_grpc.ClusterServicer):
@@ -195,12 +197,22 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         if self._digesting_keys.locked():  # Each takes memory.
             raise UnavailableError(f"node {self._node_id} digests another replica; try again")
         digest = KeyDigest(replica, request.start_offset, request.end_offset)
-        async with self._digesting_keys:
-            async for done in digest.steps():
-                yield pb.DigestKeysResponse(node_id=self._node_id, done=done)
+        working = asyncio.ensure_future(self._digest_keys(digest))
+        try:
+            while not (await asyncio.wait((working,), timeout=PROGRESS_SECONDS))[0]:
+                yield pb.DigestKeysResponse(node_id=self._node_id, done=digest.progress)
+            await working
+        finally:
+            working.cancel()
         yield pb.DigestKeysResponse(
             node_id=self._node_id, done=1.0, digest=digest.digest, records=digest.records
         )
+
+    async def _digest_keys(self, digest: KeyDigest) -> None:
+        """Goes on whether or not the caller reads what it is told: nobody else waits for that."""
+        async with self._digesting_keys:
+            async for progress in digest.steps():
+                digest.progress = progress
 
     async def DebugNode(self, request: pb.DebugNodeRequest, call: Call) -> pb.DebugNodeResponse:
         if request.node_id == self._node_id:

@@ -68,7 +68,8 @@ class _Part:
 
 class KeyDigest:
     """The digest of the records in [start, end) of one replica. `steps` does the work; then
-    `digest` and `records` are set. keys_max: see the module."""
+    `digest` and `records` are set. keys_max: see the module. progress: as `steps` has told it last,
+    noted by who calls it."""
 
     def __init__(
         self, replica: Replica, start_offset: int, end_offset: int, keys_max: int = KEYS_MAX
@@ -79,6 +80,7 @@ class KeyDigest:
         self._keys_max = keys_max
         self._sum = 0
         self._done = 0.0
+        self.progress = 0.0
         self.records = 0
 
     @property
