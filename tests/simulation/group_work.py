@@ -585,6 +585,10 @@ class World:
 
     def all_done(self, stuck: Worker | None) -> bool:
         """But for what the one that is stuck may read."""
+        if all(worker is stuck for worker in self.workers):
+            return (
+                True  # The others were fenced: copies of what dead processes sent had their names.
+            )
         streams = [each for each in self.streams if stuck is None or each not in stuck.told]
         last = {said.stream: said.offset for _, said in self.log if isinstance(said, Commit)}
         return all(last.get(stream, 0) == self.ends[stream] for stream in streams)
