@@ -116,17 +116,14 @@ class AsyncGroupMethods(AsyncCursorMethods):
         Raises PreconditionFailedError while it has members, NotFoundError.
         """
         self._check_open()
-        cursors = await self._cursors.list(group, None)
-        for cursor in cursors:
-            try:
-                await self._cursors.delete(group, cursor.stream)
-            except NotFoundError:
-                continue  # It was deleted meanwhile.
-        try:
-            await Groups(self._control).delete(group)
-        except NotFoundError:
-            if not cursors:
-                raise
+        streams = set((await self.describe_group(group)).streams)
+        for cursor in await self._cursors.list(group, None):
+            if cursor.stream_id in streams:  # Others of the name are no members' positions.
+                try:
+                    await self._cursors.delete(group, cursor.stream)
+                except NotFoundError:
+                    continue  # It was deleted meanwhile.
+        await Groups(self._control).delete(group)
 
     async def describe_group(self, group: str) -> ConsumerGroup:
         """Describe one consumer group: its members, and which streams each reads. Raises
