@@ -121,9 +121,9 @@ def _balancing(world: World) -> Iterator[None]:
     def soon() -> ControllerSettings:
         return ControllerSettings(round_seconds=0.4, settle_seconds=0.7, pause_seconds=0.7)
 
-    async def seen(self: Controller, *arguments: Any, insist: bool) -> bool:
-        is_moved = await move(self, *arguments, insist=insist)
-        if is_moved and not insist:
+    async def seen(self: Controller, *arguments: Any, **more: Any) -> bool:
+        is_moved = await move(self, *arguments, **more)
+        if is_moved and not more:
             world.count("leadership moved for balance")
         return is_moved
 
