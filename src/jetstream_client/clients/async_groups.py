@@ -116,7 +116,8 @@ class AsyncGroupMethods(AsyncCursorMethods):
         Raises PreconditionFailedError while it has members, NotFoundError.
         """
         self._check_open()
-        streams = set((await self.describe_group(group)).streams)
+        found = await Groups(self._control).list(group)
+        streams = {stream_id for each in found for stream_id in each.streams}
         for cursor in await self._cursors.list(group, None):
             if cursor.stream_id in streams:  # Others of the name are no members' positions.
                 try:
