@@ -253,7 +253,7 @@ def test_mutant_dies(
             HandingOut,
             settings=settings(
                 TestHandingOut.settings,
-                max_examples=500,
+                max_examples=4000,
                 derandomize=True,
                 database=None,
                 phases=[Phase.generate],

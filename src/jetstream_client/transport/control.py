@@ -25,9 +25,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import grpc
 from google.protobuf.message import Message
 
 from jetstream_client._log import logger
@@ -55,6 +54,9 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 from jetstream_protocol.generated import api_pb2
+
+if TYPE_CHECKING:
+    import grpc
 
 _BACKOFF_FIRST = 0.05
 _BACKOFF_MAX = 1.0
