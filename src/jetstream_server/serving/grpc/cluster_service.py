@@ -48,6 +48,11 @@ from jetstream_server.serving.grpc.peers import Peers, was_forwarded
 from jetstream_server.serving.grpc.transfers import Transfers
 from jetstream_server.serving.grpc.voters import GroupVoters
 
+HAND_OVERS = 4
+AGAIN_SECONDS = 0.5
+"""So often and so soon a hand-over that an operator demands is tried: a node that has just woken up
+needs a moment to renew its session."""
+
 logger = structlog.get_logger("jetstream.replication")
 
 TOLD_SECONDS = 3.0
@@ -160,16 +165,21 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         return pb.TransferLeaderResponse(stream=stream_to_proto(after))
 
     async def _transfer(self, stream: StreamMetadata, target: NodeId) -> None:
-        """Transfer by hand-over; if that fails, without the leader: an operator demands it."""
+        """Transfer by hand-over; if that fails again and again, without the leader: an operator
+        demands it."""
         if target in stream.isr and stream.leader not in (NO_NODE, target):
-            try:
-                await self._transfers.transfer(stream, target, urgent=True)
-            except UnavailableError as error:
-                logger.warning("not_handed_over", stream=stream.full_name, reason=error.message)
-            else:
-                # The old leader has applied it. After the barrier this node has too.
-                await self._metadata.barrier()
-                return
+            for left in reversed(range(HAND_OVERS)):
+                try:
+                    await self._transfers.transfer(stream, target, urgent=True)
+                except UnavailableError as error:
+                    if left:
+                        await asyncio.sleep(AGAIN_SECONDS)
+                        continue
+                    logger.warning("not_handed_over", stream=stream.full_name, reason=error.message)
+                else:
+                    # The old leader has applied it. After the barrier this node has too.
+                    await self._metadata.barrier()
+                    return
         await self._metadata.propose(TransferLeader(stream_id=stream.id, leader=target))
 
     async def ElectLeader(
