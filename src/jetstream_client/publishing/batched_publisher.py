@@ -154,10 +154,6 @@ class AsyncPublisher(AsyncClosing):
         if self.options.value_serializer is not None:
             values = list(map(self.options.serialized, values))
         values, keys = columns_of(values, keys)
-        if header_blocks is not None and len(header_blocks) != len(values):
-            raise InvalidRequestError(
-                f"{len(values)} values and {len(header_blocks)} header blocks"
-            )
         many = ManyRecords(self.senders, self.subject, values, keys, header_blocks, trace)
         for share in many.shares:
             while share.left:

@@ -105,10 +105,6 @@ class Publisher(Closing):
         if self._publisher.options.value_serializer is not None:
             values = list(map(self._publisher.options.serialized, values))
         values, keys = columns_of(values, keys)
-        if header_blocks is not None and len(header_blocks) != len(values):
-            raise InvalidRequestError(
-                f"{len(values)} values and {len(header_blocks)} header blocks"
-            )
         many = ManyRecords(
             self._publisher.senders, self.subject, values, keys, header_blocks, trace
         )

@@ -9,6 +9,7 @@ from jetstream_client.publishing.partitioner import rows_by_partition
 from jetstream_client.publishing.record_accumulator import ends_of
 from jetstream_client.publishing.sender import Sender
 from jetstream_client.publishing.senders import Senders
+from jetstream_protocol.errors import InvalidRequestError
 
 _Column = Sequence[bytes | None]
 
@@ -50,7 +51,8 @@ class Share:
 
 
 class ManyRecords:
-    """Shared out when it is made. Raises MessageTooLargeError before anything is added."""
+    """Shared out when it is made. Raises InvalidRequestError and MessageTooLargeError before
+    anything is added."""
 
     def __init__(
         self,
@@ -63,6 +65,8 @@ class ManyRecords:
     ) -> None:
         """blocks: the headers of each record; None: there are none. trace: those of the first
         record in each stream, if it has no others; b"": none."""
+        if blocks is not None and len(blocks) != len(values):
+            raise InvalidRequestError(f"{len(values)} values and {len(blocks)} header blocks")
         self._subject = subject
         self._is_keyed = senders.is_keyed
         self._parts: list[BatchDelivery] = []

@@ -327,9 +327,8 @@ class RecordAccumulator:
             batch = self._place_for(size)
             if batch is None:
                 return None
-            batch.size += (
-                size  # First: an interrupted call may leave it too large, never too small.
-            )
+            # First: an interrupted call may leave the size too large, never too small.
+            batch.size += size
             batch.add(value, key, block)
             place = batch.count - 1
             if not batch.is_announced:
