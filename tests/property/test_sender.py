@@ -260,20 +260,28 @@ class Program:
                 assert not set(values) & set(stored), error
 
 
+async def ended(helpers: list[asyncio.Future[None]]) -> None:
+    """End them. What one of them raised is raised here, and never by the garbage collector."""
+    for helper in helpers:
+        helper.cancel()
+    for error in await asyncio.gather(*helpers, return_exceptions=True):
+        if error is not None and not isinstance(error, asyncio.CancelledError):
+            raise error
+
+
 async def run(draw: Random, fates: list[str], flaky: bool, smaller: bool, linger: float) -> Program:
     nats = Nats(draw, fates)
     program = Program(nats, linger)
-    helpers = [asyncio.ensure_future(program.watch())]
+    helpers: list[asyncio.Future[None]] = [asyncio.ensure_future(program.watch())]
     if flaky:
         helpers.append(asyncio.ensure_future(nats.come_and_go(smaller)))
-    for _ in range(draw.randrange(1, 30)):
-        program.put(draw.choice([1, 1, 3, 12]))
-        await asyncio.sleep(draw.choice([0.0, 0.001, 0.2, 3.0]))
-    await asyncio.sleep(DELIVERY_SECONDS + 1)
-    for helper in helpers:
-        if helper.done():
-            helper.result()
-        helper.cancel()
+    try:
+        for _ in range(draw.randrange(1, 30)):
+            program.put(draw.choice([1, 1, 3, 12]))
+            await asyncio.sleep(draw.choice([0.0, 0.001, 0.2, 3.0]))
+        await asyncio.sleep(DELIVERY_SECONDS + 1)
+    finally:
+        await ended(helpers)
     await program.sender.stop(UnavailableError("over"))
     return program
 
