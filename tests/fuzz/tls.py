@@ -9,6 +9,7 @@ from random import Random
 
 from tests.fuzz.attack import Attack, Step, Target, connect, drain, leave, plain, send_in_pieces
 from tests.fuzz.mutation import mutated, noise
+from tests.support.tls_records import HANDSHAKE, RecordClient
 
 
 class TlsAttack(Attack):
@@ -20,7 +21,7 @@ class TlsAttack(Attack):
         return (
             self.noise, self.half_hello, self.slow_hello, self.mutated_hello, self.wrong_records,
             self.handshake_and_silence, self.garbage_behind_the_handshake, self.hello_again,
-            self.many_connections,
+            self.many_connections, self.changes_of_keys, self.short_records,
         )  # fmt: skip
 
     def plain(self, random: Random) -> socket.socket:
@@ -98,3 +99,16 @@ class TlsAttack(Attack):
             sock = self.plain(random)
             sock.sendall(hello[: random.choice((1, 5, len(hello)))])
             self.linger(random, sock)
+
+    def changes_of_keys(self, random: Random) -> None:
+        """Records that are sealed as they should be, and hold no data."""
+        client = RecordClient(random.choice(self._ports))
+        asks = random.random() < 0.5
+        client.sock.sendall(b"".join(client.key_update(asks=asks) for _ in range(2_000)))
+        leave(random, client.sock)
+
+    def short_records(self, random: Random) -> None:
+        client = RecordClient(random.choice(self._ports))
+        data, kind = random.choice(((b"", 23), (b"\x00", 23), (b"\x18", HANDSHAKE)))
+        client.sock.sendall(b"".join(client.record(data, kind) for _ in range(2_000)))
+        leave(random, client.sock)

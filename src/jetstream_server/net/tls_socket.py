@@ -14,31 +14,47 @@ import asyncio
 import os
 import socket
 import ssl
+from typing import Any
 
 from jetstream_server.net.certificates import reason
 from jetstream_server.net.tls import PeerIdentity, of_certificate
+from jetstream_server.net.tls_records import RecordGate, TooManyRecordsError
 
 PIECE_BYTES = 128 * 1024
-"""Bytes read from a file at a time. A piece that a full socket did not take is read again."""
+"""Bytes encrypted at a time, and read from a file. A piece that a full socket did not take is read
+again."""
+CIPHERTEXT_BYTES = 64 * 1024
+"""Bytes received at a time."""
 RECEIVE_BYTES = 256 * 1024
 """Upper bound on one call. OpenSSL itself returns at most 16 KiB."""
+PIECES_AT_ONCE = 32
+"""Pieces of records that one call takes if they hold data: a peer may send one byte in each."""
 
 
 class TlsError(ConnectionError):
     """reason: without the word TLS."""
 
-    def __init__(self, error: ssl.SSLError) -> None:
-        self.reason = reason(error)
+    def __init__(self, error: ssl.SSLError | TooManyRecordsError) -> None:
+        self.reason = reason(error) if isinstance(error, ssl.SSLError) else str(error)
         super().__init__(f"TLS: {self.reason}")
 
 
 class TlsSocket:
     """Made by `handshake`. Owns the socket: `close` it. identity: the identity in the other end's
-    certificate."""
+    certificate.
 
-    def __init__(self, sock: ssl.SSLSocket) -> None:
+    OpenSSL reads and writes memory, not the socket: see tls_records.py."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server_side: bool) -> None:
+        """sock: non-blocking. Call `shake_hands` until it returns."""
+        self.identity: PeerIdentity | None = None
+        self.context = context
         self._sock = sock
-        self.identity: PeerIdentity | None = of_certificate(sock.getpeercert())
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
+        self._gate = RecordGate()
+        self._unsent = b""  # Encrypted; the socket has not taken it.
+        self._owed = 0  # Bytes of the caller that are in it: to be reported once all is sent.
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -48,62 +64,139 @@ class TlsSocket:
 
     def shutdown(self, how: int) -> None:
         """Close without TLS's close message: frame lengths show whether a frame is complete."""
-        socket.socket.shutdown(self._sock, how)
+        self._sock.shutdown(how)
+
+    def say_goodbye(self) -> None:
+        """Send TLS's close message, if the socket takes it at once."""
+        try:
+            self._tls.unwrap()
+        except ssl.SSLError:
+            pass  # The other end has not answered, and need not.
+        self._flush_quietly()
 
     def getpeername(self) -> tuple[str, int]:
         host, port, *_ = self._sock.getpeername()
         return host, port
 
+    def getpeercert(self) -> dict[str, Any] | None:
+        return self._tls.getpeercert()
+
     def pending(self) -> int:
-        """Bytes that `recv` would return at once."""
+        """Whether `recv` would return, or end, without the socket: 0 if not."""
+        return self._tls.pending() or self._incoming.pending or int(self._gate.has_more)
+
+    # Reading.
+
+    @property
+    def wants_to_send(self) -> bool:
+        """Whether the socket has not taken all of what is encrypted."""
+        return bool(self._unsent)
+
+    def shake_hands(self) -> None:
+        """Go on with the handshake. Raises BlockingIOError if it has to wait, and TlsError."""
         try:
-            return self._sock.pending()
-        except ValueError:  # The socket is closed.
-            return 0
+            while True:
+                try:
+                    self._tls.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    self._flush()
+                    if not self._take_in():
+                        self._incoming.write_eof()
+            self._flush()
+        except (ssl.SSLError, TooManyRecordsError) as error:
+            self._flush_quietly()  # Tell the other end why.
+            raise TlsError(error) from error
+        self._gate.shook_hands()
+        self.identity = of_certificate(self._tls.getpeercert())
 
     def recv(self, size: int) -> bytes:
         buffer = bytearray(size)
         return bytes(memoryview(buffer)[: self.recv_into(memoryview(buffer))])
 
     def recv_into(self, room: memoryview) -> int:
+        """Like the socket's. What many short records hold is returned by several calls."""
         room = room[:RECEIVE_BYTES]
-        received = 0
-        while received < len(room):
-            try:
-                count = self._sock.recv_into(room[received:])
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-                if not received:
-                    raise BlockingIOError from error
-                break
-            except ssl.SSLError as error:
-                raise TlsError(error) from error
-            if not count:
-                break  # The next call raises it again.
-            received += count
+        received, pieces = 0, PIECES_AT_ONCE
+        try:
+            while received < len(room):
+                try:
+                    count = self._read(room[received:])
+                except ssl.SSLWantReadError:
+                    pieces -= 1
+                    if received and not pieces:
+                        break
+                    if self._take_in():
+                        continue
+                    break  # The next call finds the end again.
+                if not count:
+                    break
+                self._gate.had_data()
+                received += count
+        except BlockingIOError:
+            if not received:
+                raise
+        except (ssl.SSLError, TooManyRecordsError) as error:
+            raise TlsError(error) from error
+        finally:
+            if self._outgoing.pending:
+                self._flush_quietly()
         return received
 
+    def _read(self, room: memoryview) -> int:
+        count: Any = self._tls.read(len(room), room)
+        return int(count)
+
+    def _take_in(self) -> bool:
+        """Give OpenSSL more of what the other end sent. False: it has hung up. Raises
+        BlockingIOError: there is no more yet."""
+        if not self._gate.has_more:
+            data = self._sock.recv(CIPHERTEXT_BYTES)
+            if not data:
+                return False
+            self._gate.received(data)
+            if not self._gate.has_more:
+                raise BlockingIOError
+        self._incoming.write(self._gate.take())
+        return True
+
+    # Writing.
+
     def send(self, data: bytes | memoryview, flags: int = 0) -> int:
-        """Send what is possible without waiting. flags: ignored; they only divide data into
+        """Send what is possible without waiting. After a BlockingIOError the next call must begin
+        with the same data, of which a part was sent. flags: ignored; they only divide data into
         packets."""
+        self._flush()
+        if self._owed:
+            owed, self._owed = self._owed, 0
+            return owed
         try:
-            return self._sock.send(data)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-            raise BlockingIOError from error
+            taken = self._tls.write(data[:PIECE_BYTES])
         except ssl.SSLError as error:
             raise TlsError(error) from error
+        self._owed = taken
+        self._flush()
+        self._owed = 0
+        return taken
+
+    def _flush(self) -> None:
+        """Send what is encrypted. Raises BlockingIOError unless the socket has taken all."""
+        while self._unsent or self._outgoing.pending:
+            data = self._unsent or self._outgoing.read()
+            self._unsent = data  # Also if the socket takes nothing.
+            self._unsent = data[self._sock.send(data) :]
+
+    def _flush_quietly(self) -> None:
+        """The same as far as possible: the rest is sent with the next data."""
+        try:
+            self._flush()
+        except OSError:
+            pass
 
     def sendfile(self, fd: int, position: int, length: int) -> int:
         """Like os.sendfile: returns 0 at the end of the file."""
-        piece = memoryview(os.pread(fd, min(length, PIECE_BYTES), position))
-        sent = 0
-        while sent < len(piece):
-            try:
-                sent += self.send(piece[sent:])
-            except BlockingIOError:
-                if not sent:
-                    raise
-                break
-        return sent
+        piece = os.pread(fd, min(length, PIECE_BYTES), position)
+        return self.send(piece) if piece else 0
 
 
 StreamSocket = socket.socket | TlsSocket
@@ -128,34 +221,27 @@ async def handshake(
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.getpeername()  # `wrap_socket` would not close the socket of a peer that has left.
-        wrapped = context.wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)
+        secured = TlsSocket(sock, context, server_side=server_side)
+        async with asyncio.timeout(timeout_s):
+            await _shake_hands(secured, turn)
     except BaseException:
         sock.close()
         raise
-    try:
-        async with asyncio.timeout(timeout_s):
-            await _shake_hands(wrapped, turn)
-        return TlsSocket(wrapped)
-    except ssl.SSLError as error:
-        wrapped.close()
-        raise TlsError(error) from error
-    except BaseException:
-        wrapped.close()
-        raise
+    return secured
 
 
-async def _shake_hands(sock: ssl.SSLSocket, turn: asyncio.Lock | None) -> None:
+async def _shake_hands(sock: TlsSocket, turn: asyncio.Lock | None) -> None:
     loop = asyncio.get_running_loop()
     fd = sock.fileno()
     while True:
         try:
             await _step(sock, turn)
             return
-        except ssl.SSLWantReadError:
-            add, remove = loop.add_reader, loop.remove_reader
-        except ssl.SSLWantWriteError:
-            add, remove = loop.add_writer, loop.remove_writer
+        except BlockingIOError:
+            if sock.wants_to_send:
+                add, remove = loop.add_writer, loop.remove_writer
+            else:
+                add, remove = loop.add_reader, loop.remove_reader
         ready = asyncio.Event()
         add(fd, ready.set)
         try:
@@ -164,12 +250,12 @@ async def _shake_hands(sock: ssl.SSLSocket, turn: asyncio.Lock | None) -> None:
             remove(fd)
 
 
-async def _step(sock: ssl.SSLSocket, turn: asyncio.Lock | None) -> None:
+async def _step(sock: TlsSocket, turn: asyncio.Lock | None) -> None:
     if turn is None:
-        sock.do_handshake()
+        sock.shake_hands()
         return
     async with turn:
         try:
-            sock.do_handshake()
+            sock.shake_hands()
         finally:
             await asyncio.sleep(0)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -24,8 +23,9 @@ from jetstream_server.background import run_in_background
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net.acceptor import accept_each
 from jetstream_server.net.certificates import Certificates
-from jetstream_server.net.certificates import reason as tls_reason
 from jetstream_server.net.frame_socket import peer_of
+from jetstream_server.net.tls_socket import TlsError, handshake
+from jetstream_server.net.tls_transport import TlsTransport
 from jetstream_server.origins import Strangers, origin_of
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.serving.http.guard import admit
@@ -77,6 +77,7 @@ class HttpServer:
         self._routes = routes
         self._access = access
         self._certificates = certificates
+        self._turn = asyncio.Lock()  # of a handshake
         self._runner: web.AppRunner | None = None
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -137,18 +138,13 @@ class HttpServer:
             sock.close()
 
     async def _connect(self, sock: socket.socket) -> None:
-        assert self._runner is not None
-        assert self._runner.server is not None
-        tls, peer = self._certificates, peer_of(sock)
+        peer = peer_of(sock)
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
-                    self._runner.server, sock, ssl=None if tls is None else tls.http
-                )
-        except ssl.SSLError as error:
+                transport = await self._transport(sock)
+        except TlsError as error:
             if self._throttle.is_due("tls_refused", peer):
-                logger.info("tls_refused", peer=peer, reason=tls_reason(error))
-            sock.close()
+                logger.info("tls_refused", peer=peer, reason=error.reason)
             return
         except OSError as error:
             if self._throttle.is_due("accept_failed", type(error).__name__):
@@ -163,6 +159,20 @@ class HttpServer:
         self._since[transport] = asyncio.get_running_loop().time()
         if len(self._connections) > CONNECTIONS_MAX:
             self._make_room()
+
+    async def _transport(self, sock: socket.socket) -> asyncio.Transport:
+        """A transport of aiohttp's protocol. Raises OSError."""
+        assert self._runner is not None
+        protocols = self._runner.server
+        assert protocols is not None
+        if self._certificates is None:
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.connect_accepted_socket(protocols, sock)
+            return transport
+        secured = await handshake(
+            sock, self._certificates.http, HANDSHAKE_SECONDS, server_side=True, turn=self._turn
+        )
+        return TlsTransport(secured, protocols())
 
     def _make_room(self) -> None:
         """Forget connections that have ended. If that is not enough, end some: see the module."""
