@@ -29,7 +29,7 @@ from jetstream_server.replication.core.messages import (
     Records,
 )
 from jetstream_server.replication.core.progress import FollowerProgress
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from tests.model.log import Entry, ModelLog, Slice
 from tests.model.process import NODES, Group, Process, Proposal, incarnation_of, session_of
 from tests.model.values import DEEP, Interned
@@ -245,8 +245,8 @@ _KEPT: dict[type, str] = {
     LeaderEpochCache: "",
     LeaderState: "_lag_max_us _ticked_at_us epoch_start_offset high_watermark",
     ModelLog: "flushed_offset",
-    Replica: "_flush_target _lag_max_us _rebuild _recorded_failure _waiters closed closeness"
-    " counters failures high_watermark is_deleted on_commit leader_log_start_offset on_unreadable"
+    Replica: "_flush_target _lag_max_us _rebuild _recorded_failure _services _waiters closed"
+    " closeness counters failures high_watermark is_deleted on_commit leader_log_start_offset"
     " unreadable_reason why_unheard",
     # Nothing is purged in the model: `purged_epoch` is no epoch there.
     StreamMetadata: "config created_at_us creator group id name partition partitions paused"

@@ -18,12 +18,13 @@ from jetstream_protocol.errors import (
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.replication.core.isr import Outcome
 from jetstream_server.replication.core.messages import Answer, FetchRequest, Records
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.restart_trust import RunRecord, Trust, judge
+from jetstream_server.replication.replica import Replica
 from tests.model.log import Entry, ModelLog, Record
 from tests.model.metadata import Metadata
 from tests.model.naming import Named
 from tests.model.process import Process, Proposal, session_of
+from tests.support.services import services
 
 RETRY = 1_000_000
 """A time at which retries are due."""
@@ -123,7 +124,11 @@ class Nodes:
         process.power_lost = False
         stream = self._metadata.stream(view)
         process.replica = Replica(
-            stream, cast(CommitLog, process.log), node_id=process.node_id, incarnation=incarnation
+            stream,
+            cast(CommitLog, process.log),
+            services(),
+            node_id=process.node_id,
+            incarnation=incarnation,
         )
         return self.learn(process, view)
 
@@ -134,9 +139,7 @@ class Nodes:
 
     def publish(self, process: Process, number: int) -> Proposal | None:
         replica = _running(process)
-        replica.append(cast(Any, Record(number)), 0, 0)
-        if not replica.counts_flushed:
-            replica.moved()
+        replica.append(cast(Any, Record(number)))
         return _propose(process, 0)
 
     def flush(self, process: Process) -> Proposal | None:

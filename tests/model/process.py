@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from tests.model.log import ModelLog
 from tests.model.values import copy, freeze
 

@@ -11,7 +11,7 @@ from jetstream_server.replication.core.follower import FollowerState
 from jetstream_server.replication.core.isr import InSyncReplicas
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.progress import FollowerProgress
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from tests.model.log import ModelLog
 
 DEEP: dict[type, tuple[str, ...]] = {
@@ -28,7 +28,8 @@ FOUND_ELSEWHERE = {FollowerState: ("_log",), LeaderState: ("_log", "_nodes")}
 """Slots that are looked at in another way: the log is the replica's."""
 INSIGNIFICANT = (
     "_asks_flush_since", "_confirmable", "_mark_at_us", "_mark_offset", "_waiters",
-    "caught_up_at_us", "closeness", "counters", "leader_log_start_offset", "on_commit",
+    "_services", "caught_up_at_us", "closeness", "counters", "leader_log_start_offset",
+    "on_commit",
 )  # fmt: skip
 """Slots that no decision depends on while time stands still and no setting changes."""
 

@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from jetstream_protocol.batch import encode
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from jetstream_server.serving.grpc.key_digest import KeyDigest
 from tests.support.compacting import GRACE_US, compact
 from tests.support.examples import scaled
@@ -39,7 +39,7 @@ async def _replica(
         keys, values = zip(*rows, strict=True)
         batch = encode(list(values), b"a.b", keys=list(keys) if any(keys) else None)
         node.clocks.advance(1)
-        node.replicas.append(replica, batch)
+        replica.append(batch)
         node.flushes.run()
         if at in passes:
             compact(node.disk, replica.log, wall_us=at * 2 * GRACE_US)

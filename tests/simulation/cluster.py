@@ -21,7 +21,7 @@ from jetstream_server.metadata.state.commands import (
     SetCluster,
 )
 from jetstream_server.metadata.state.model import Addresses, StreamMetadata
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.sessions.lease import SessionSettings
 from tests.simulation.checker import Checker
 from tests.simulation.faults import Faults

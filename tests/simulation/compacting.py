@@ -20,11 +20,12 @@ from jetstream_server.log.compaction.log_compaction import LogCompaction
 from jetstream_server.log.compaction.rewrite_pass import Rewritten, Task
 from jetstream_server.log.compaction.state import CompactionState
 from jetstream_server.metadata.state.commands import AlterStream
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import compaction
 from jetstream_server.replication.drivers.compaction import Compaction
+from jetstream_server.replication.replica import Replica
 from tests.simulation.cluster import Cluster
 from tests.simulation.compacted import CompactingChecker, is_tombstone, key_of
+from tests.simulation.compaction_process import SimulatedPass
 from tests.simulation.process import stream_of
 from tests.simulation.scenarios import Returns, Scenario, scenario_of
 from tests.simulation.watched import WatchedStream
@@ -210,7 +211,7 @@ def eager(passes: Passes) -> Iterator[None]:
     swap, finish = LogCompaction.swap, LogCompaction.finish
 
     async def choose_if_eager(self: Compaction) -> Replica | None:
-        process: Process = self._replicas._flusher.process  # type: ignore[attr-defined]
+        process = passes.process_on(cast(SimulatedPass, self._spawn()).disk)
         return await choose(self) if passes.may_begin(process) else None
 
     def plan_drawn(self: LogCompaction, *arguments: Any, **rest: Any) -> Task:

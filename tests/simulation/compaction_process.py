@@ -19,13 +19,13 @@ class SimulatedPass:
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self.stdin = self.stdout = self
-        self._disk = disk
+        self.disk = disk
         self._messages: Iterator[dict[str, Any]] = iter(())
         self._is_killed = False
 
     def write(self, request: bytes) -> None:
         task = Task.from_dict(json.loads(request)["task"])
-        self._messages = messages(self._disk, task, lambda length: None)
+        self._messages = messages(self.disk, task, lambda length: None)
 
     def close(self) -> None:
         pass

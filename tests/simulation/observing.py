@@ -25,8 +25,6 @@ from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.node import node
 from jetstream_server.replication.core import unclean_election
 from jetstream_server.replication.core.follower import Append, Ignore, Reset, Truncate
-from jetstream_server.replication.core.replica import Replica
-from jetstream_server.replication.core.role_change import RoleChange
 from jetstream_server.replication.drivers import (
     compaction,
     scrub,
@@ -40,6 +38,8 @@ from jetstream_server.replication.drivers import (
 )
 from jetstream_server.replication.drivers.leader_stream import LeaderStream
 from jetstream_server.replication.drivers.retention import Retention
+from jetstream_server.replication.listeners import RoleChange
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.replication.run_record import RunRecordFile
 from tests.simulation.disk import Killed
@@ -58,7 +58,8 @@ LAG_MAX_US = 2_000_000
 
 
 def _process_of(replica: Replica) -> Process:
-    return owner_of(replica.on_commit.__self__)  # type: ignore[union-attr]
+    process: Process = replica._services.flusher.process  # type: ignore[attr-defined]
+    return process
 
 
 def _checker(replica: Replica) -> Checker:
@@ -68,14 +69,14 @@ def _checker(replica: Replica) -> Checker:
 
 def owner_of(replicas: ReplicaManager) -> Process:
     """The process that they belong to."""
-    process: Process = replicas._flusher.process  # type: ignore[attr-defined]
+    process: Process = replicas._services.flusher.process  # type: ignore[attr-defined]
     return process
 
 
 def _append(self: Replica, *arguments: Any) -> int:
     process, end_offset = _process_of(self), self.log.log_end_offset
     try:
-        base_offset = _ORIGINAL[Replica, "append"](self, *arguments)
+        base_offset = _ORIGINAL[Replica, "_append"](self, *arguments)
     except StorageFullError:
         process.world.count("leader's disk full")
         raise
@@ -92,9 +93,10 @@ def _append(self: Replica, *arguments: Any) -> int:
     return int(base_offset)
 
 
-def _committed(self: ReplicaManager, replica: Replica) -> None:
-    _checker(replica).high_watermark_rose(owner_of(self), replica)
-    _ORIGINAL[ReplicaManager, "_committed"](self, replica)
+def _rose(self: Replica, high_watermark: int) -> None:
+    self.high_watermark = high_watermark
+    _checker(self).high_watermark_rose(_process_of(self), self)
+    _ORIGINAL[Replica, "_rose"](self, high_watermark)
 
 
 def _accept(self: Replica, *arguments: Any) -> Any:
@@ -217,11 +219,11 @@ def _rebuilt(self: RunRecordFile, stream_id: int) -> None:
 
 
 _WATCHED: dict[tuple[type, str], Any] = {
-    (Replica, "append"): _append,
+    (Replica, "_append"): _append,
     (Replica, "accept"): _accept,
     (Replica, "update"): _update,
     (Replica, "fetch"): _fetch,
-    (ReplicaManager, "_committed"): _committed,
+    (Replica, "_rose"): _rose,
     (ReplicaManager, "_report_failure"): _failed,
     (StreamIngest, "deliver"): _deliver,
     (NatsConnection, "write"): _write,

@@ -34,7 +34,7 @@ from jetstream_server.metadata.state.commands import TransferLeader
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.net.frame_connection import FrameConnection
 from jetstream_server.node.node import Environment, Logs, Node, NodeSettings, NodeStart
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.serving.grpc.peers import Peers
 from tests.simulation.compaction_process import SimulatedPass
@@ -442,7 +442,7 @@ class Process:
         if self.replicas is None or replica is None:
             return
         if not replica.closed and not self.stopping:
-            self.loop.enter(self.replicas.flush, replica)
+            self.loop.enter(replica.flush)
 
 
 class _Inline(Executor):

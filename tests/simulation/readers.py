@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from jetstream_protocol.errors import DivergedError, JetstreamError, OffsetOutOfRangeError
 from jetstream_protocol.types import NO_EPOCH
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:

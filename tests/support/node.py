@@ -17,8 +17,8 @@ from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.flusher import Flusher
 from jetstream_server.metadata.state.commands import DeleteStream
 from jetstream_server.metadata.state.model import StreamMetadata
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import Listeners, ReplicaListener
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.replication.run_record import RunRecordFile
 from tests.support.clocks import FakeClocks
@@ -135,7 +135,7 @@ class Node:
 
     def append(self, replica: Replica, *values: bytes, flush: bool = True) -> int:
         """One batch; committed on return unless `flush` is False. Returns its base offset."""
-        base_offset = self.replicas.append(replica, batch(*values))
+        base_offset = replica.append(batch(*values))
         if flush:
             self.flushes.run()
         return base_offset

@@ -41,9 +41,8 @@ from jetstream_server.cursors.teller import EventTeller
 from jetstream_server.log.encryption import plain_batches
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.activity import tells_of_cursors
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import RoleListener
-from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.replication.replica import Replica
 
 CURSORS = "__cursors"
 SUBJECT = CURSORS.encode()
@@ -76,7 +75,6 @@ class CursorStore(RoleListener):
 
     def __init__(
         self,
-        replicas: ReplicaManager,
         lease_held: Callable[[], bool],
         streams_of: StreamsOf,
         monotonic_clock: MonotonicClock,
@@ -85,7 +83,6 @@ class CursorStore(RoleListener):
         """lease_held: returns whether this node's session lease holds. streams_of: returns the
         streams that a consumer group reads."""
         self._metadata = metadata
-        self._replicas = replicas
         self._lease_held = lease_held
         self._streams_of = streams_of
         self._clock = monotonic_clock
@@ -103,9 +100,7 @@ class CursorStore(RoleListener):
             before.end()
             self._leading = None
         if leads:
-            self._leading = Leadership(
-                replica, self._replicas, self._streams_of, self._clock, self._metadata
-            )
+            self._leading = Leadership(replica, self._streams_of, self._clock, self._metadata)
 
     async def write(self, writes: Sequence[Write]) -> list[Outcome]:
         """Append the records that may be written, and return one outcome for each write once they
@@ -171,7 +166,6 @@ class Leadership:
     def __init__(
         self,
         replica: Replica,
-        replicas: ReplicaManager,
         streams_of: StreamsOf,
         monotonic_clock: MonotonicClock,
         metadata: MetadataLog,
@@ -186,7 +180,6 @@ class Leadership:
         self.ended = False
         self.trouble = ""
         self._replica = replica
-        self._replicas = replicas
         self._queue: list[_Request] = []
         # One list for each plan.
         self._plan_answers: deque[list[asyncio.Future[list[Outcome]]]] = deque()
@@ -250,7 +243,7 @@ class Leadership:
                 at = batch.header.next_offset
         except CorruptBatchError as error:
             # Once it is inspected, it is either readable or known to be damaged.
-            replica.on_unreadable(replica, max(at, offset), error)
+            replica.suspect(max(at, offset), error)
             raise
         return found.next_offset
 
@@ -353,7 +346,7 @@ class Leadership:
             leadership.check_can_append()
         if plan.keys:
             encoded = batches.encode(plan.values, SUBJECT, keys=plan.keys)
-            base_offset = self._replicas.append(self._replica, encoded)
+            base_offset = self._replica.append(encoded)
             assert base_offset == plan.base_offset, "nobody else appends"
         return plan
 

@@ -39,9 +39,8 @@ from jetstream_server.ingest.stream.stand_by import StandBy
 from jetstream_server.ingest.stream.stream_ingest import Bounds, StreamIngest
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.metadata.state.model import StreamMetadata
-from jetstream_server.replication.core.log_config import why_no_appends
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import ReplicaListener
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 CONFIRM_SECONDS = 5.0
@@ -99,6 +98,7 @@ class Ingest(ReplicaListener):
             self._is_of_others,
         )
         self._streams[replica.stream.id] = ingest
+        replica.on_commit = partial(self._committed, ingest)
         stand_by = self._standing_by.pop(replica.stream.id, None)
         if stand_by is not None:
             wants = self._lease_held() and self._wants(ingest, whether_silenced=False)
@@ -140,9 +140,7 @@ class Ingest(ReplicaListener):
         stream, leadership = replica.stream, replica.leadership
         # Only members of groups ask, because looking at each disk and log takes its time.
         can_store = not stream.group or (
-            leadership is not None
-            and leadership.can_commit
-            and not (self._replicas.full_reason or why_no_appends(stream.config, replica.log))
+            leadership is not None and leadership.can_commit and not replica.why_no_appends
         )
         return wants_to_listen(stream, is_handed_over=ingest.is_handed_over, can_store=can_store)
 
@@ -192,6 +190,7 @@ class Ingest(ReplicaListener):
             self._end_stand_by(replica.stream.id)
 
     def stopped_leading(self, replica: Replica) -> None:
+        replica.on_commit = None
         ingest = self._streams.pop(replica.stream.id, None)
         if ingest is not None:
             # **safety** Also a subscription that is being drained: another node leads now, and may
@@ -199,13 +198,11 @@ class Ingest(ReplicaListener):
             self._connection.unsubscribe(ingest.sid)
             ingest.drop()
 
-    def committed(self, replica: Replica) -> None:
-        ingest = self._streams.get(replica.stream.id)
-        if ingest is not None:
-            if self._lease_held():
-                ingest.committed()
-            else:
-                self._withheld = True
+    def _committed(self, ingest: StreamIngest, _: Replica) -> None:
+        if self._lease_held():
+            ingest.committed()
+        else:
+            self._withheld = True
 
     # Pausing.
 

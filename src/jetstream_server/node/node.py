@@ -392,10 +392,10 @@ class NodeStart:
         isr_driver = IsrDriver(
             self.metadata, node_id=identity.node_id, monotonic_clock=clocks.monotonic
         )
-        retention = self._until_stop(Retention(replicas, wall_clock=clocks.wall))
+        retention = self._until_stop(Retention(wall_clock=clocks.wall))
         compaction = self._make_compaction(replicas)
         log_replacement = self._make_log_replacement(replicas, identity, fetcher_manager)
-        healing = self._make_healing(replicas, identity)
+        healing = self._make_healing(identity)
         scrub = self._make_scrub(replicas)
         cursors = self._make_cursors(replicas)
         changes = ReplicaChanges()
@@ -444,7 +444,6 @@ class NodeStart:
         environment = self._environment
         return self._until_stop(
             Compaction(
-                replicas,
                 wall_clock=environment.clocks.wall,
                 monotonic_clock=environment.clocks.monotonic,
                 bytes_per_second=self._settings.compaction_bytes_per_second,
@@ -467,7 +466,7 @@ class NodeStart:
             )
         )
 
-    def _make_healing(self, replicas: ReplicaManager, identity: NodeIdentity) -> Healing:
+    def _make_healing(self, identity: NodeIdentity) -> Healing:
         environment = self._environment
         disk, threads = environment.disk, environment.threads
         repair = SegmentRepair(
@@ -477,7 +476,7 @@ class NodeStart:
             environment.dial,
             threads("jetstream-repair"),
         )
-        return self._until_stop(Healing(replicas, repair, disk, threads("jetstream-inspection")))
+        return self._until_stop(Healing(repair, disk, threads("jetstream-inspection")))
 
     def _make_scrub(self, replicas: ReplicaManager) -> Scrub:
         environment = self._environment
@@ -493,9 +492,7 @@ class NodeStart:
     def _make_cursors(self, replicas: ReplicaManager) -> CursorStore:
         clock = self._environment.clocks.monotonic
         return self._until_stop(
-            CursorStore(
-                replicas, self.membership.lease_held, self._read_as_one, clock, self.metadata
-            )
+            CursorStore(self.membership.lease_held, self._read_as_one, clock, self.metadata)
         )
 
     def _read_as_one(self, source: str) -> list[StreamId]:

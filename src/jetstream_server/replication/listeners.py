@@ -1,4 +1,4 @@
-"""The listeners of `ReplicaManager`. A listener overrides the methods that it needs.
+"""The listeners of the replicas. A listener overrides the methods that it needs.
 
 All methods are called on the event loop, and must not block it.
 """
@@ -6,15 +6,44 @@ All methods are called on the event loop, and must not block it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Protocol
 
 from jetstream_protocol.errors import JetstreamError, StorageError
 from jetstream_protocol.types import NodeId
-from jetstream_server.replication.core.replica import Replica
+
+if TYPE_CHECKING:
+    from jetstream_server.replication.replica import Replica
+
+
+class RoleChange(Enum):
+    """A change of a replica's role that new metadata brings. They are acted on in this order."""
+
+    STOPPED_LEADING = auto()
+    """**safety** Pending acks are dropped without an answer: the new leader may commit the
+    records."""
+    LEADS = auto()
+    FOLLOWS = auto()
+    """There is a new leader, or a new epoch of the same one: begin to fetch."""
+    IDLES = auto()
+    """There is no leader to follow."""
+    FELL_BELOW_MINIMUM = auto()
+    """Appended records cannot be committed at present: answer with an unknown outcome."""
 
 
 class ReplicaListener:
     """Acts on leaderships: ingest subscribes and acknowledges by them."""
+
+    def changed(self, replica: Replica, change: RoleChange) -> None:
+        """Called with each change of the role. Calls the method for it."""
+        if change is RoleChange.STOPPED_LEADING:
+            self.stopped_leading(replica)
+        elif change is RoleChange.LEADS:
+            self.leading(replica)
+        elif change is RoleChange.FOLLOWS:
+            self.led_elsewhere(replica)
+        elif change is RoleChange.FELL_BELOW_MINIMUM:
+            self.fell_below_minimum(replica)
 
     def leading(self, replica: Replica) -> None:
         """Called when this node begins to lead the stream."""
@@ -27,9 +56,6 @@ class ReplicaListener:
 
     def led_elsewhere(self, replica: Replica) -> None:
         """Called when this node follows: another leader, or another epoch of it."""
-
-    def committed(self, replica: Replica) -> None:
-        """Called when the high watermark has risen."""
 
     def fell_below_minimum(self, replica: Replica) -> None:
         """Called when the ISR is below its minimum: appended records cannot be committed now."""

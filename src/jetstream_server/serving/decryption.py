@@ -14,7 +14,7 @@ from jetstream_protocol.errors import StorageError
 from jetstream_server.log.encryption import CannotDecryptError
 from jetstream_server.log.segment import LogSlice
 from jetstream_server.net.frame_connection import UnreadableSliceError
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 
 DECRYPTED_BYTES_MAX: Final = 1024 * 1024
 """Upper bound on one answer, unless one batch is longer: each connection may hold one answer in

@@ -21,7 +21,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.record_filter import RecordFilter
 from jetstream_server.log.segment import LogSlice
 from jetstream_server.log.slice_filter import SliceFilter
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.long_poll import FetchPosition, LongPoll
 from jetstream_server.serving.reader_position import position_behind

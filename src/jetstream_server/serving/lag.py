@@ -15,7 +15,7 @@ from jetstream_protocol.batch import HEADER_BYTES, decode_header
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import WallUs
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 
 Place: TypeAlias = tuple[int, int]
 _Query = pb.ListOffsetsRequest.Query

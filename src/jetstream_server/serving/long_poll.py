@@ -17,8 +17,7 @@ from jetstream_protocol.errors import InvalidRequestError, JetstreamError, Unava
 from jetstream_protocol.types import NO_NODE, MonotonicUs
 from jetstream_server.clocks import MonotonicClock, monotonic_clock
 from jetstream_server.log.commit_log import LogSlice
-from jetstream_server.replication.core.closeness import observes_closely
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import Identity
 from jetstream_server.security.waits import Watch
@@ -147,7 +146,7 @@ class LongPoll:
 
     def is_out_of_sync(self, replica: Replica) -> bool:
         """Whether committed records may exist that this replica does not get at present."""
-        is_current = replica.is_in_sync or observes_closely(replica, self.clock())
+        is_current = replica.is_in_sync or replica.observes_closely(self.clock())
         return not (is_current and self._lease_held())
 
     async def fetch(

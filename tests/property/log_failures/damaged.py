@@ -110,14 +110,6 @@ class _Loop:
         return result
 
 
-class _Replicas:
-    """The part of a ReplicaManager that `Healing` needs."""
-
-    def flush(self, replica: object) -> None: ...
-    def distrust(self, replica: object) -> None: ...
-    def healed(self, replica: object) -> None: ...
-
-
 class _Source:
     """Another replica, which has everything and was never compacted. Now and then what it sends
     arrives changed."""
@@ -244,7 +236,7 @@ class DamagedNode(Node):
             self.disk, cast(Any, SimpleNamespace(nodes=nodes())), cast(Any, ME),
             cast(Any, self._source), Inline(),
         )  # fmt: skip
-        self._healing = Healing(cast(Any, _Replicas()), repair, self.disk, Inline())
+        self._healing = Healing(repair, self.disk, Inline())
 
     def _note_torn(self) -> None:
         """What is bad at the end may pass for an append that was torn."""

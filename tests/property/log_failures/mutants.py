@@ -24,8 +24,8 @@ from jetstream_server.log.offsets_file import OffsetsFile
 from jetstream_server.log.recovery import Recovered, _Scan
 from jetstream_server.log.segment import Segment
 from jetstream_server.log.storage import LogStorage
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import segment_repair
+from jetstream_server.replication.replica import Replica
 from tests.property.log_failures.disk import FailingDisk
 from tests.property.log_failures.history import run_seed
 

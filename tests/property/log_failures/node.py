@@ -33,13 +33,12 @@ from jetstream_protocol.errors import StorageError, UnavailableError
 from jetstream_protocol.types import MonotonicUs, WallUs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.segment import Segment
-from jetstream_server.replication.closing import close_cleanly
-from jetstream_server.replication.core.incompleteness import incompleteness_recorded
 from jetstream_server.replication.core.messages import LeaderSnapshot, OutOfRange
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.restart_trust import Trust, judge
 from jetstream_server.replication.drivers.membership import _problem
 from jetstream_server.replication.found_logs import flush_what_earlier_runs_left, open_log
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.replica_manager import close_cleanly
 from jetstream_server.replication.run_record import RunRecordFile
 from tests.property.log_failures.compacted import (
     BrokenPromiseError,
@@ -54,6 +53,7 @@ from tests.property.log_failures.remembered import PASSING_US, SUBJECT, WINDOW_U
 from tests.support.inline import Inline
 from tests.support.log_batches import read_all
 from tests.support.log_producers import check_producers, next_of
+from tests.support.services import services
 from tests.unit.replication.cores import nodes
 from tests.unit.replication.cores import stream as make_stream
 
@@ -144,8 +144,7 @@ class Node:
             clean=clean and not was_suspect, is_only_replica=False,
         )  # fmt: skip
         log.health.on_failure = self._suspect
-        replica = Replica(
-            STREAM, log, node_id=ME, incarnation=10, rebuild=was_suspect,
+        replica = Replica(STREAM, log, services(), node_id=ME, incarnation=10, rebuild=was_suspect,
             unreadable_reason=unreadable_reason,
         )  # fmt: skip
         flush_what_earlier_runs_left([log], Inline())
@@ -171,7 +170,7 @@ class Node:
             self.flushed = min(self.flushed, log.log_end_offset)
         if log.incomplete_reason and not log.offline_reason:
             self._rebase(log)
-        incompleteness_recorded(replica)
+        replica.record_incompleteness()
         replica.update(STREAM, nodes(), 0)
         if self.online:
             self.noted = log.log_end_offset

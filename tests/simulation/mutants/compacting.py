@@ -10,8 +10,8 @@ from jetstream_server.log.compaction.log_compaction import LogCompaction
 from jetstream_server.log.compaction.rewrite_pass import Task
 from jetstream_server.log.compaction.state import CompactionState
 from jetstream_server.replication.core.follower import FollowerState
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import compaction
+from jetstream_server.replication.replica import Replica
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.runner import COMPACTED
 from tests.simulation.scenarios import Collapses, Returns

@@ -17,10 +17,10 @@ from jetstream_server.metadata.state.commands import ElectLeader
 from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
 from jetstream_server.replication.core import unclean_election as unclean
 from jetstream_server.replication.core.messages import last_epoch_of
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.restart_trust import RunRecord
 from jetstream_server.replication.core.unclean_election import ReplicaReport
 from jetstream_server.replication.drivers import log_ends, membership
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.sessions.messages import LogEnd
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.runner import DAMAGED

@@ -17,8 +17,8 @@ from jetstream_server.replication.core.messages import (
     last_epoch_of,
 )
 from jetstream_server.replication.core.progress import FollowerProgress
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.fetcher import Fetcher
+from jetstream_server.replication.replica import Replica
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.scenarios import (
     FailingDisks,

@@ -11,8 +11,8 @@ from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.isr import InSyncReplicas, Outcome
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.progress import FollowerProgress
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.isr import IsrDriver
+from jetstream_server.replication.replica import Replica
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.scenarios import FailingJoiners, LateJoiners, UnknownOutcomes
 

@@ -8,8 +8,8 @@ from typing import Any
 from jetstream_server.clocks import Clocks
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.replication.core.leader import LeaderState
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.membership import Membership
+from jetstream_server.replication.replica import Replica
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.runner import OBSERVED, SEVERAL
 

@@ -21,11 +21,10 @@ from jetstream_server.metadata.state.operations import Operation
 from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.replication import found_logs
 from jetstream_server.replication.core import restart_trust as trust
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.restart_trust import RunRecord, Trust
 from jetstream_server.replication.drivers import membership
 from jetstream_server.replication.drivers.log_replacement import LogReplacement
-from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.run_record import RunRecordFile
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.runner import COMPACTED, DAMAGED
@@ -164,11 +163,11 @@ def flushes_again_after_a_failure(patches: Patches) -> None:
     def go_on(self: Health, error: OSError, doing: str) -> StorageError:
         return StorageError(doing)
 
-    def retry(self: ReplicaManager, replica: Replica, error: StorageError) -> None:
-        self.flush(replica)
+    def retry(self: Replica, error: StorageError) -> None:
+        self.flush()
 
     patches.set(Health, "_take_offline", go_on)
-    patches.set(ReplicaManager, "failed", retry)
+    patches.set(Replica, "fail", retry)
 
 
 @mutant(FailingDisks)

@@ -296,7 +296,6 @@ class Leader:
 
     def begin(self) -> None:
         self.store = CursorStore(
-            self.node.replicas,
             lambda: True,
             lambda source: [],
             self.node.clocks.monotonic,

@@ -27,8 +27,8 @@ from jetstream_server.metadata.state.commands import (
     SetCluster,
     TransferLeader,
 )
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import Listeners
+from jetstream_server.replication.replica import Replica
 from tests.support.local_metadata import LocalMetadata
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
@@ -45,7 +45,6 @@ class Leader:
         self.node.open()
         self.lease = True
         self.store = CursorStore(
-            self.node.replicas,
             lambda: self.lease,
             lambda source: [],
             self.node.clocks.monotonic,
@@ -104,7 +103,6 @@ async def test_a_restarted_leader_knows_what_was_committed(tmp_path: Path) -> No
     leader.node.cluster.register(0, feature_level_max=FEATURE_LEVEL_MAX)
     leader.node.open(clean=True)
     again = CursorStore(
-        leader.node.replicas,
         lambda: True,
         lambda source: [],
         leader.node.clocks.monotonic,

@@ -11,7 +11,7 @@ from jetstream_protocol.batch import Batch, iterate
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.ingest.stream.stream_ingest import Bounds, StreamIngest
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from tests.support.log_disk import FaultyDisk
 from tests.support.node import Node
 

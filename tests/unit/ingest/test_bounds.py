@@ -12,7 +12,7 @@ from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.ingest.stream.pending_acks import RESERVED, Waiting
 from jetstream_server.ingest.stream.stream_ingest import Bounds, StreamIngest
 from jetstream_server.metadata.state.commands import FenceNode
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from tests.support.loops import on_loop
 from tests.support.node import Node
 

@@ -23,8 +23,8 @@ from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.ingest.stream.stream_ingest import Bounds
 from jetstream_server.metadata.state.commands import TransferLeader
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import Listeners
+from jetstream_server.replication.replica import Replica
 from tests.support.loops import on_loop
 from tests.support.node import Node, read_values
 
@@ -219,9 +219,9 @@ def before(replica: Replica) -> int:
 def led_next(bench: Bench) -> Replica:
     """Another stream, which this node is about to lead."""
     replicas = bench.node.replicas
-    replicas._listeners = Listeners()
+    replicas._services.listeners = Listeners()
     replica = bench.node.create("next", "next.>")
-    replicas._listeners = Listeners(leadership=bench.ingest)
+    replicas._services.listeners = Listeners(leadership=bench.ingest)
     return replica
 
 
@@ -394,7 +394,6 @@ async def test_a_member_whose_disk_failed_has_left_its_group_when_its_publishers
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
-    replicas = bench.node.replicas
     listening_at_nack: list[bool] = []
 
     def heard(data: bytes) -> bool:
@@ -406,7 +405,7 @@ async def test_a_member_whose_disk_failed_has_left_its_group_when_its_publishers
     (sid,) = set(bench.nats.listening) - {1}
     on_delivery, _ = bench.nats.listening[sid]
     on_delivery(Delivery(sid, [b"shared"], [b"_INBOX.x"], [b"lost"]))
-    replicas.failed(member, StorageError("a disk failed"))
+    member.fail(StorageError("a disk failed"))
     assert listening_at_nack == [False]
 
 

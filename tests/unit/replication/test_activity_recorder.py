@@ -12,13 +12,13 @@ from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.activity import ACTIVITY
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import FEATURE_LEVEL_MAX, SetCluster, TrimActivity
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.activity_recorder import (
     SETTINGS,
     SUBJECT,
     ActivityRecorder,
 )
 from jetstream_server.replication.listeners import Listeners
+from jetstream_server.replication.replica import Replica
 from tests.support.local_metadata import LocalMetadata
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
@@ -47,7 +47,7 @@ class Recording:
     def put(self, *sequences: int) -> None:
         """Events that are in the log already."""
         values = [json.dumps({"sequence": each}).encode() for each in sequences]
-        self.node.replicas.append(self.replica, encode(values, SUBJECT))
+        self.replica.append(encode(values, SUBJECT))
         self.node.flushes.run()
 
     def empty(self) -> None:

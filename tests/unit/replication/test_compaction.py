@@ -17,7 +17,6 @@ from jetstream_protocol.types import WallUs
 from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.log.compaction.state import CompactionState
 from jetstream_server.metadata.state.commands import AlterStream
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import compaction as compaction_module
 from jetstream_server.replication.drivers.compaction import (
     LAG_US_MAX,
@@ -28,6 +27,7 @@ from jetstream_server.replication.drivers.compaction import (
     urgency,
 )
 from jetstream_server.replication.listeners import Listeners
+from jetstream_server.replication.replica import Replica
 from tests.support.compacting import records, table
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
@@ -47,7 +47,6 @@ async def compacting(folder: Path, *, bytes_per_second: int = 1 << 30) -> AsyncI
     node = Node(folder / "streams")
     replicas = node.open()
     compaction = Compaction(
-        replicas,
         wall_clock=node.clocks.wall,
         monotonic_clock=node.clocks.monotonic,
         bytes_per_second=bytes_per_second,
@@ -72,7 +71,7 @@ def keyed(node: Node, **config: Any) -> Replica:
 
 
 def put(node: Node, replica: Replica, key: bytes, value: bytes | None) -> None:
-    node.replicas.append(replica, encode([value], b"s", keys=[key]))
+    replica.append(encode([value], b"s", keys=[key]))
 
 
 def cleaned_to(replica: Replica) -> int:

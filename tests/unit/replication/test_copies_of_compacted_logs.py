@@ -12,12 +12,13 @@ from jetstream_protocol.errors import DivergedError
 from jetstream_protocol.types import LeaderEpoch, NodeId, WallUs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.replication.core.messages import INCOMPLETE, LeaderSnapshot, Records
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.compaction import removable_below, status_of, urgency
+from jetstream_server.replication.replica import Replica
 from tests.support.compacting import GRACE_US, compact, records, table
 from tests.support.log_batches import read_all
 from tests.support.log_disk import FaultyDisk, Killed, MemoryDisk
 from tests.support.log_start import advance_log_start
+from tests.support.services import services
 from tests.unit.replication.cores import nodes, stream
 
 VALUE_AT, TOMBSTONE_AT = 5, 12
@@ -32,7 +33,7 @@ class Node:
         self.log = CommitLog.open(self.disk, "/1", config, clean=False)
         self.node_id = NodeId(node_id)
         metadata = replace(stream(()), leader=NodeId(-1), was_compacted=True)
-        self.replica = Replica(metadata, self.log, node_id=node_id, incarnation=10)
+        self.replica = Replica(metadata, self.log, services(), node_id=node_id, incarnation=10)
 
     def fill(self) -> None:
         """A value, its tombstone, and others around."""
@@ -100,7 +101,7 @@ class Node:
         stopped = replace(self.replica.stream, leader=NodeId(-1))
         self.disk = disk
         self.log = CommitLog.open(disk, "/1", LogConfig(segment_bytes=300), clean=False)
-        self.replica = Replica(stopped, self.log, node_id=self.node_id, incarnation=10)
+        self.replica = Replica(stopped, self.log, services(), node_id=self.node_id, incarnation=10)
 
 
 def isr_with(leader: Node) -> tuple[int, ...]:
@@ -259,7 +260,9 @@ def test_whoever_leads_with_an_incomplete_copy_goes_on_although_the_disk_is_full
     compacted, elected, other = Node(0), Node(1), Node(2)
     disk = FaultyDisk(elected.disk)
     elected.log = CommitLog.open(disk, "/1", LogConfig(segment_bytes=300), clean=False)
-    elected.replica = Replica(elected.replica.stream, elected.log, node_id=1, incarnation=10)
+    elected.replica = Replica(
+        elected.replica.stream, elected.log, services(), node_id=1, incarnation=10
+    )
     compacted.fill()
     compacted.compact()
     compacted.leads(2, elected)

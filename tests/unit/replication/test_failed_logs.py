@@ -26,13 +26,6 @@ from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import DistrustReplica, FenceNode, TransferLeader
-from jetstream_server.replication.core.failed_log import (
-    PAUSE_US,
-    PAUSE_US_MAX,
-    Attempts,
-    Step,
-    next_step,
-)
 from jetstream_server.replication.core.follower import Reset
 from jetstream_server.replication.core.messages import (
     INCOMPLETE,
@@ -40,12 +33,19 @@ from jetstream_server.replication.core.messages import (
     LeaderSnapshot,
     OutOfRange,
 )
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.restart_trust import RunRecord
 from jetstream_server.replication.drivers import log_replacement
 from jetstream_server.replication.drivers.log_ends import leaderless_log_ends
 from jetstream_server.replication.drivers.log_replacement import LogReplacement
+from jetstream_server.replication.failed_log import (
+    PAUSE_US,
+    PAUSE_US_MAX,
+    Attempts,
+    Step,
+    next_step,
+)
 from jetstream_server.replication.listeners import Listeners
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.run_record import RunRecordFile
 from tests.support.log_batches import batch, stamped
 from tests.support.log_disk import FaultyDisk
@@ -80,7 +80,7 @@ class Bench:
 
     def flush(self) -> None:
         """Flush the log, as the flusher's thread does."""
-        self.replicas.flush(self.replica)
+        self.replica.flush()
         self.node.flushes.run()
 
     def fail(self) -> None:
@@ -109,7 +109,7 @@ class Bench:
         assert position is not None
         standing = LeaderSnapshot(offset, offset, self.replica.stream.stream_epoch)
         assert self.replica.accept(OutOfRange(position, standing), b"", 0) == Reset(offset)
-        self.replicas.accepted(self.replica)
+        self.replica.accepted()
 
     @property
     def suspects(self) -> tuple[int, ...]:
@@ -310,7 +310,7 @@ async def test_who_is_elected_with_a_failed_log_does_not_lead(tmp_path: Path) ->
 async def test_the_only_replica_stays_offline_leads_and_is_readable(tmp_path: Path) -> None:
     disk = FaultyDisk(OsDisk())
     node = Node(tmp_path / "streams", disk=disk)
-    replicas = node.start()
+    node.start()
     replica = node.create()
     node.append(replica, b"kept")
     disk.fail("fsync", ".log", errno.EIO)
@@ -320,7 +320,7 @@ async def test_the_only_replica_stays_offline_leads_and_is_readable(tmp_path: Pa
     assert replica.leadership is not None
     assert read_values(replica) == [b"kept"]
     with pytest.raises(StorageError):
-        replicas.append(replica, batch(b"more"))
+        replica.append(batch(b"more"))
     assert next_step(replica) is Step.WAIT
 
 
@@ -397,7 +397,7 @@ def log_replacer(
         revived=lambda: revived.append(None),
         monotonic_clock=lambda: clock[0],
     )
-    bench.replicas._listeners = Listeners(roles=(driver,))
+    bench.replicas._services.listeners = Listeners(roles=(driver,))
     driver.start()
     try:
         yield asked

@@ -25,9 +25,9 @@ from jetstream_server.net import peer_auth
 from jetstream_server.net.frame_socket import FrameSocket, dial
 from jetstream_server.replication.core.closeness import Closeness
 from jetstream_server.replication.core.follower import Append
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import fetcher
 from jetstream_server.replication.drivers.fetcher import RETRY_SECONDS, Fetcher, NodeIdentity
+from jetstream_server.replication.replica import Replica
 from tests.support.loops import eventually, on_loop
 from tests.unit.replication.cores import Log, request, stream
 
@@ -66,8 +66,6 @@ class Leader:
 @asynccontextmanager
 async def followed(
     leader: Leader,
-    accepted: Callable[[Replica], None] = lambda _: None,
-    failed: Callable[[Replica, StorageError], None] = lambda _, __: None,
 ) -> AsyncIterator[Fetcher]:
     loop = asyncio.get_running_loop()
     listener = socket.create_server(("127.0.0.1", 0))
@@ -86,8 +84,6 @@ async def followed(
         IDENTITY,
         dial=dial,
         monotonic_clock=monotonic_clock,
-        accepted=accepted,
-        failed=failed,
         silent=lambda _: None,
     )
     try:
@@ -155,8 +151,6 @@ async def test_a_leader_counts_as_silent_only_since_there_is_a_stream_to_follow(
         IDENTITY,
         dial=dial,
         monotonic_clock=lambda: now_us[0],
-        accepted=lambda _: None,
-        failed=lambda _, __: None,
         silent=silent.append,
     )
     replica = follower_of(isr=(0, 1, 2))
@@ -239,8 +233,9 @@ async def test_an_observer_says_once_where_it_stands_and_knows_when_its_leader_i
 @on_loop
 @pytest.mark.parametrize("grows", [True, False])
 async def test_what_was_appended_before_the_disk_was_full_is_to_be_flushed(grows: bool) -> None:
-    accepted: list[Replica] = []
+    accepted: list[bool] = []
     replica = follower_of(isr=(0, 1, 2))
+    replica.accepted = lambda: accepted.append(True)  # type: ignore[method-assign]
 
     def accept(*_: object) -> None:
         replica.log.log_end_offset += grows
@@ -257,7 +252,7 @@ async def test_what_was_appended_before_the_disk_was_full_is_to_be_flushed(grows
         sent.set()
         await asyncio.sleep(60)
 
-    async with followed(Leader(send), accepted.append) as following:
+    async with followed(Leader(send)) as following:
         following.follow(replica)
         await sent.wait()
     assert bool(accepted) == grows
@@ -312,7 +307,6 @@ async def test_a_log_fails_if_it_cannot_be_read_unless_only_a_descriptor_was_mis
 ) -> None:
     """A follower must read the end of its log before the first append after a clean stop."""
     monkeypatch.setattr(fetcher, "FULL_RETRY_SECONDS", 0.01)
-    failed: list[StorageError] = []
     asked_again = asyncio.Event()
     replica = follower_of(isr=(0, 1, 2))
 
@@ -320,6 +314,8 @@ async def test_a_log_fails_if_it_cannot_be_read_unless_only_a_descriptor_was_mis
         raise StorageError("reading 1") from OSError(error, "")
 
     replica.accept = accept  # type: ignore[method-assign]
+    failed: list[StorageError] = []
+    replica.fail = failed.append  # type: ignore[method-assign]
 
     async def send(connection: FrameSocket) -> None:
         await connection.read_frame(Kind.POSITIONS, pb.Positions)
@@ -330,7 +326,7 @@ async def test_a_log_fails_if_it_cannot_be_read_unless_only_a_descriptor_was_mis
             if list(asked.dropped) == [1]:
                 asked_again.set()
 
-    async with followed(Leader(send), failed=lambda _, why: failed.append(why)) as following:
+    async with followed(Leader(send)) as following:
         following.follow(replica)
         if error == errno.EMFILE:
             await asked_again.wait()
@@ -393,5 +389,7 @@ def follower_of(isr: tuple[int, ...], stream_id: int = 1, **fields: Any) -> Repl
             position=lambda: request(1, 5, stream_id=stream_id),
             closeness=Closeness(0),
             log=Log(log_end_offset=5),
+            accepted=lambda: None,
+            fail=lambda error: None,
         ),
     )

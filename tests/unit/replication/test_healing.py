@@ -9,12 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from jetstream_protocol.errors import (
-    JetstreamError,
     RecordsDamagedError,
     StorageError,
     UnavailableError,
@@ -22,12 +21,13 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.types import NodeId
 from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.inspection import BadRange, Inspected
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import healing
 from jetstream_server.replication.drivers.healing import Healing
 from jetstream_server.replication.drivers.scrub import Scrub
 from jetstream_server.replication.drivers.segment_repair import SegmentRepair
 from jetstream_server.replication.listeners import Listeners
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.serving.grpc.digests import read_checked
 from tests.support.log_batches import batch
 from tests.support.log_disk import FaultyDisk
@@ -56,7 +56,7 @@ async def healed(
         node.cluster.register(0)
         node.open(clean=True)
     replicas = node.replicas
-    healing_ = Healing(replicas, cast(SegmentRepair, NoRepair()), node.disk, ThreadPoolExecutor(1))
+    healing_ = Healing(cast(SegmentRepair, NoRepair()), node.disk, ThreadPoolExecutor(1))
     node.begin(Listeners(roles=(healing_,), healer=healing_))
     replica = node.replica(stream)
     healing_.start()
@@ -128,8 +128,8 @@ async def test_a_read_that_fails_is_reported_and_is_to_be_tried_again(tmp_path: 
         suspected = asyncio.Event()
         suspect = healing_.suspect
 
-        def noting(replica: Replica, offset: int, error: JetstreamError | None = None) -> None:
-            suspect(replica, offset, error)
+        def noting(replica: Replica, offset: int, *rest: Any, **named: Any) -> None:
+            suspect(replica, offset, *rest, **named)
             suspected.set()
 
         healing_.suspect = noting  # type: ignore[method-assign]
@@ -155,7 +155,7 @@ async def test_without_a_descriptor_left_nothing_is_suspected_and_nothing_found_
             await read_checked(replica, 39, 1 << 20)
         assert not healing_._suspicions
         with ThreadPoolExecutor(1) as thread:
-            scrub = Scrub(healing_._replicas, disk, thread, bytes_per_second=1 << 30)
+            scrub = Scrub(cast(ReplicaManager, [replica]), disk, thread, bytes_per_second=1 << 30)
             await scrub._scrub(replica, replica.log.damage.segments()[0])
         assert not healing_._suspicions
         healing_.suspect(replica, 3, whole=True)
@@ -178,11 +178,11 @@ async def test_an_append_that_cannot_read_the_end_of_its_log_has_it_inspected(
         disk.fail("read_file", last.index_path, errno.EIO)
         disk.fail("pread", last.path, errno.EIO)
         with pytest.raises(UnavailableError, match=r"nothing was stored.* is inspecting its file"):
-            healing_._replicas.append(replica, batch(b"refused"))
+            replica.append(batch(b"refused"))
         assert not replica.log.offline_reason
         await healing_.examined(replica, replica.log.log_end_offset)
         assert replica.log.lost_range == (last.base_offset, 40)
-        assert healing_._replicas.append(replica, batch(b"stored")) == 40
+        assert replica.append(batch(b"stored")) == 40
 
 
 @on_loop
@@ -192,10 +192,10 @@ async def test_an_append_without_a_descriptor_left_has_nothing_inspected(tmp_pat
         disk.fail("read_file", ".index", errno.EMFILE)
         disk.fail("pread", ".log", errno.EMFILE)
         with pytest.raises(UnavailableError, match=r"nothing was stored.* no file descriptor left"):
-            healing_._replicas.append(replica, batch(b"refused"))
+            replica.append(batch(b"refused"))
         assert not healing_._suspicions
         disk.heal()
-        assert healing_._replicas.append(replica, batch(b"stored")) == 40
+        assert replica.append(batch(b"stored")) == 40
 
 
 @on_loop

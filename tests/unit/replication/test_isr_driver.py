@@ -25,8 +25,8 @@ from jetstream_server.metadata.client.proposal import Proposal
 from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.isr import Outcome
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.isr import TICK_SECONDS, IsrDriver
+from jetstream_server.replication.replica import Replica
 from tests.support.loops import on_loop
 from tests.unit.metadata.cluster import Cluster
 

@@ -20,7 +20,6 @@ from jetstream_server.log.disk import OsDisk, lacks_descriptors
 from jetstream_server.metadata.state.commands import AlterStream
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.net.frame_socket import FrameSocket
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.wire import POSITIONS_MAX
 from jetstream_server.replication.drivers.copy_turns import CopyTurns
 from jetstream_server.replication.drivers.leader_stream import (
@@ -28,7 +27,7 @@ from jetstream_server.replication.drivers.leader_stream import (
     REFUSED_MAX,
     LeaderStream,
 )
-from jetstream_server.replication.listeners import Listeners, ReplicaListener
+from jetstream_server.replication.replica import Replica
 from tests.support.descriptors import no_descriptor_left
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
@@ -87,7 +86,7 @@ class Follower:
             start += part.length
 
 
-class AppendsOnCommit(ReplicaListener):
+class AppendsOnCommit:
     """A publisher of one message at a time: the next one goes out when the last is committed."""
 
     def __init__(self, node: Node, values: list[bytes]) -> None:
@@ -143,8 +142,7 @@ async def followed(
 @on_loop
 async def test_records_take_a_risen_high_watermark_along(tmp_path: Path) -> None:
     async with followed(tmp_path) as follower:
-        listener = AppendsOnCommit(follower.node, [b"b", b"c"])
-        follower.node.replicas._listeners = Listeners(leadership=listener)
+        follower.replica.on_commit = AppendsOnCommit(follower.node, [b"b", b"c"]).committed
         follower.node.append(follower.replica, b"a", flush=False)
         for offset in range(4):
             await follower.ask(offset)

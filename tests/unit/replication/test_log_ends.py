@@ -9,15 +9,15 @@ from jetstream_protocol.types import NO_NODE, LeaderEpoch, MonotonicUs, NodeId
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.follower import Reset
-from jetstream_server.replication.core.incompleteness import incompleteness_recorded
 from jetstream_server.replication.core.messages import NOWHERE, LeaderSnapshot, OutOfRange
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.restart_trust import RunRecord
 from jetstream_server.replication.core.unclean_election import ReplicaReport, choose_unclean
 from jetstream_server.replication.drivers.log_ends import leaderless_log_ends
+from jetstream_server.replication.replica import Replica
 from jetstream_server.serving.grpc.elections import UncleanElections
 from tests.support.log_batches import batch
 from tests.support.log_disk import MemoryDisk
+from tests.support.services import services
 from tests.unit.replication.cores import nodes, stream
 
 LENGTH = batch(b"0000").length
@@ -41,7 +41,7 @@ def replica(
     for base in lost:
         disk.remove(f"/1/{base:020d}.log")
     log = CommitLog.open(disk, "/1", CONFIG, clean=True, boot_id="boot")
-    return Replica(leaderless(), log, node_id=node_id, incarnation=10)
+    return Replica(leaderless(), log, services(), node_id=node_id, incarnation=10)
 
 
 def elected(*replicas: Replica) -> int:
@@ -74,7 +74,7 @@ def test_a_log_whose_last_segment_is_left_and_empty_counts_as_nothing() -> None:
     replica(0, 10, lost=(0, 4), disk=disk)
     disk.truncate(f"/1/{8:020d}.log", 0)
     log = CommitLog.open(disk, "/1", CONFIG, clean=False, boot_id="boot")
-    left = Replica(leaderless(), log, node_id=0, incarnation=10)
+    left = Replica(leaderless(), log, services(), node_id=0, incarnation=10)
     assert log.log_end_offset == 8
     assert elected(left, replica(1, 1), replica(2, 0)) == 1
 
@@ -157,10 +157,10 @@ def test_a_follower_of_whose_log_nothing_says_where_it_starts_fetches_it_anew() 
     of = replace(stream((0,)), stream_epoch=9)
     for _ in range(2):
         log = CommitLog.open(disk, "/1", CONFIG, clean=False, boot_id="boot")
-        follower = Replica(of, log, node_id=1, incarnation=10)
+        follower = Replica(of, log, services(), node_id=1, incarnation=10)
         follower.update(of, nodes(), MonotonicUs(0))
         log.flush()
-        incompleteness_recorded(follower)
+        follower.record_incompleteness()
         position = follower.position()
         assert position is not None
         assert position.fetch_offset == NOWHERE
@@ -168,11 +168,13 @@ def test_a_follower_of_whose_log_nothing_says_where_it_starts_fetches_it_anew() 
         disk.remove("/1.offsets")  # As a power failure may take it: it was not synced.
         assert CommitLog.open(disk, "/1", CONFIG, clean=True, boot_id="boot").is_start_unknown
     log = CommitLog.open(disk, "/1", CONFIG, clean=True, boot_id="boot")
-    follower = Replica(of, log, node_id=1, incarnation=10)
+    follower = Replica(of, log, services(), node_id=1, incarnation=10)
     follower.update(of, nodes(), MonotonicUs(0))
     standing = LeaderSnapshot(0, 0, 9)
     assert follower.accept(OutOfRange(position, standing), b"", MonotonicUs(0)) == Reset(0)
-    again = Replica(of, CommitLog.open(disk, "/1", CONFIG, clean=False), node_id=1, incarnation=10)
+    again = Replica(
+        of, CommitLog.open(disk, "/1", CONFIG, clean=False), services(), node_id=1, incarnation=10
+    )
     assert not again.needs_rebuild
 
 
@@ -185,6 +187,6 @@ def test_who_is_elected_although_nothing_says_where_its_log_starts_is_believed_f
     disk.remove("/1.offsets")
     log = CommitLog.open(disk, "/1", CONFIG, clean=False, boot_id="boot")
     of = replace(stream((2,)), leader=NodeId(2))
-    Replica(of, log, node_id=2, incarnation=10).update(of, nodes(), MonotonicUs(0))
+    Replica(of, log, services(), node_id=2, incarnation=10).update(of, nodes(), MonotonicUs(0))
     again = CommitLog.open(disk, "/1", CONFIG, clean=False, boot_id="boot")
     assert (again.incomplete_reason, again.log_start_offset) == ("", 4)

@@ -110,7 +110,7 @@ async def test_a_node_does_not_vouch_for_a_log_that_failed_or_is_damaged(tmp_pat
             bench.node.append(replica, value, flush=False)
         if harm == "failed":
             bench.disk.fail("fsync", ".log", errno.EIO)
-            bench.node.replicas.flush(replica)
+            replica.flush()
             bench.node.flushes.run()
             bench.disk.heal()
             bench.runs = RunRecordFile(bench.disk, str(tmp_path / harm / "runs"), "cluster/0")

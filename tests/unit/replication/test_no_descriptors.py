@@ -10,7 +10,7 @@ import pytest
 from jetstream_protocol.errors import UnavailableError
 from jetstream_server.log.disk import NoDescriptorError, OsDisk
 from jetstream_server.log.segment import LogSlice
-from jetstream_server.replication import replica_manager
+from jetstream_server.replication import replica as replica_module
 from jetstream_server.replication.core.messages import Diverging, LeaderSnapshot, Records
 from tests.support.log_batches import stamped, values_of
 from tests.support.log_disk import FaultyDisk
@@ -24,7 +24,7 @@ from tests.unit.replication.test_retention import VALUE, create, files, keeping
 async def test_a_flush_that_lacks_descriptors_is_made_later_and_commits_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_manager, "FLUSH_AGAIN_SECONDS", 0.005)
+    monkeypatch.setattr(replica_module, "FLUSH_AGAIN_SECONDS", 0.005)
     disk = FaultyDisk(OsDisk())
     node = Node(tmp_path / "streams", disk=disk)
     replicas = node.start()
@@ -49,7 +49,7 @@ async def test_a_flush_that_lacks_descriptors_is_made_later_and_commits_then(
 async def test_a_flush_that_lacks_descriptors_is_not_made_for_a_stream_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_manager, "FLUSH_AGAIN_SECONDS", 0.005)
+    monkeypatch.setattr(replica_module, "FLUSH_AGAIN_SECONDS", 0.005)
     disk = FaultyDisk(OsDisk())
     node = Node(tmp_path / "streams", disk=disk)
     node.start()

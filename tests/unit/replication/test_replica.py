@@ -22,12 +22,13 @@ from jetstream_protocol.errors import (
 from jetstream_server.log.commit_log import CommitLog, LogConfig, LogSlice
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.replication.core.messages import LeaderSnapshot, OutOfRange, Records
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from tests.support.log_batches import batch, stamped
 from tests.support.log_disk import FaultyDisk, MemoryDisk
 from tests.support.log_start import advance_log_start
 from tests.support.loops import on_loop
 from tests.support.node import Node, read_values
+from tests.support.services import services
 from tests.unit.replication.cores import nodes, request, stream
 
 
@@ -154,7 +155,7 @@ async def test_closing_wakes_waiters_and_ends_reads_and_appends(tmp_path: Path) 
     with pytest.raises(StreamNotFoundError):
         replica.read(0, 1 << 20)
     with pytest.raises(NotLeaderError):
-        replica.append(batch(b"late"), 0, 0)
+        replica.append(batch(b"late"))
 
 
 @on_loop
@@ -229,7 +230,7 @@ def test_a_replica_whose_log_could_not_be_begun_anew_lets_readers_wait() -> None
     log = CommitLog.open(disk, "/1", clean=False)
     for number in range(4):
         log.append(batch(b"%d" % number), leader_epoch=2, timestamp_us=0)
-    replica = Replica(stream(), log, node_id=1, incarnation=10)
+    replica = Replica(stream(), log, services(), node_id=1, incarnation=10)
     replica.high_watermark = 4
     replica.update(replace(stream((0, 2)), stream_epoch=8), nodes(), 0)
     assert replica.read(3, 1 << 20, 2, is_leader=False) is not None
@@ -287,7 +288,7 @@ def test_a_leader_tells_nobody_what_does_not_exist_before_all_in_sync_follow_it(
     log = CommitLog.open(MemoryDisk(), "/1", clean=False)
     for _ in range(4):
         log.append(batch(b"x"), leader_epoch=2, timestamp_us=0)
-    replica = Replica(stream((0, 1, 2)), log, node_id=0, incarnation=10)
+    replica = Replica(stream((0, 1, 2)), log, services(), node_id=0, incarnation=10)
     replica.update(stream((0, 1, 2)), nodes(), 0)
     log.append(batch(b"of this epoch"), leader_epoch=3, timestamp_us=0)
     replica.fetch(request(1, 4, last_epoch=2), 0)
@@ -309,7 +310,7 @@ def test_a_replica_that_has_gaps_knows_after_a_restart_that_they_are_committed(
 
     def opened() -> Replica:
         log = CommitLog.open(OsDisk(), folder, clean=False)
-        return Replica(metadata, log, node_id=1, incarnation=10)
+        return Replica(metadata, log, services(), node_id=1, incarnation=10)
 
     replica = opened()
     replica.update(metadata, nodes(), 0)
@@ -325,7 +326,7 @@ def test_a_replica_that_has_gaps_knows_after_a_restart_that_they_are_committed(
     assert replica.log.copied_under == 5
     again = opened()
     assert (again.high_watermark, again.log.log_end_offset) == (10, 12)
-    suspect = Replica(metadata, again.log, node_id=1, incarnation=10, rebuild=True)
+    suspect = Replica(metadata, again.log, services(), node_id=1, incarnation=10, rebuild=True)
     assert suspect.high_watermark == 0
     suspect.update(replace(metadata, leader=1, leader_epoch=4, isr=(1,)), nodes(), 0)
     assert suspect.high_watermark == 10, "elected all the same, it is believed"
@@ -344,10 +345,10 @@ def test_what_was_appended_is_missed_when_it_is_gone(
     metadata = replace(metadata, config=replace(metadata.config, flush=flush))
     if leads:
         metadata = replace(metadata, leader=1, isr=(1,))
-    replica = Replica(metadata, log, node_id=1, incarnation=10)
+    replica = Replica(metadata, log, services(), node_id=1, incarnation=10)
     replica.update(metadata, nodes(), 0)
     if leads:
-        replica.append(encode([b"v"], b"a"), 0, 0)
+        replica.append(encode([b"v"], b"a"))
     else:
         asked = replica.position()
         assert asked is not None
@@ -372,7 +373,7 @@ def test_what_was_appended_before_the_disk_was_full_is_missed_when_it_is_gone(fl
     )
     metadata = stream()
     metadata = replace(metadata, config=replace(metadata.config, flush=flush))
-    replica = Replica(metadata, log, node_id=1, incarnation=10)
+    replica = Replica(metadata, log, services(), node_id=1, incarnation=10)
     replica.update(metadata, nodes(), 0)
 
     def take(*offsets: int) -> None:
@@ -403,7 +404,7 @@ def test_where_a_gap_found_no_room_nothing_counts_as_committed_that_comes_there_
 
     def opened() -> Replica:
         log = CommitLog.open(disk, "/1", clean=False)
-        return Replica(metadata, log, node_id=1, incarnation=10)
+        return Replica(metadata, log, services(), node_id=1, incarnation=10)
 
     def take(data: bytes, high_watermark: int) -> None:
         asked = replica.position()
@@ -436,7 +437,7 @@ def test_a_follower_takes_gaps_only_of_a_compacted_stream_below_the_high_waterma
     tmp_path.joinpath("1").mkdir()
     log = CommitLog.open(OsDisk(), str(tmp_path / "1"), clean=False)
     metadata = replace(stream(), was_compacted=compacted)
-    replica = Replica(metadata, log, node_id=1, incarnation=10)
+    replica = Replica(metadata, log, services(), node_id=1, incarnation=10)
     replica.update(metadata, nodes(), 0)
     asked = replica.position()
     assert asked is not None
@@ -533,7 +534,7 @@ def test_a_log_that_lost_its_beginning_sends_readers_elsewhere_until_it_is_fetch
     damaged = CommitLog.open(OsDisk(), str(folder), LogConfig(segment_bytes=300), clean=False)
     assert damaged.log_start_offset == start
     assert damaged.is_start_unknown
-    replica = Replica(stream(), damaged, node_id=1, incarnation=10)
+    replica = Replica(stream(), damaged, services(), node_id=1, incarnation=10)
     with pytest.raises(UnavailableError, match="has lost the beginning"):
         replica.read(0, 1 << 20, is_leader=False)
     with pytest.raises(UnavailableError, match="has lost the beginning"):

@@ -39,8 +39,8 @@ from jetstream_server.metadata.state.commands import (
     TransferLeader,
 )
 from jetstream_server.replication import replica_manager as replicas_module
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import Listeners, ReplicaListener, RoleListener
+from jetstream_server.replication.replica import Replica
 from tests.support.log_batches import batch
 from tests.support.log_disk import FaultyDisk
 from tests.support.loops import eventually, on_loop
@@ -55,11 +55,12 @@ class Listener(ReplicaListener):
 
     def leading(self, replica: Replica) -> None:
         self.heard.append(("leading", replica.stream.name))
+        replica.on_commit = self._committed
 
     def stopped_leading(self, replica: Replica) -> None:
         self.heard.append(("stopped", replica.stream.name))
 
-    def committed(self, replica: Replica) -> None:
+    def _committed(self, replica: Replica) -> None:
         self.heard.append(("committed", replica.stream.name))
 
     def failed(self, replica: Replica, error: StorageError) -> None:
@@ -511,7 +512,7 @@ async def test_message_ids_are_let_go_of_in_idle_streams_too(
     replicas = node.start()
     replica = node.create()
     block = b"NATS/1.0\r\nNats-Msg-Id: a\r\n\r\n"
-    replicas.append(replica, encode([b"x"], b"orders.x", header_blocks=[block]))
+    replica.append(encode([b"x"], b"orders.x", header_blocks=[block]))
     assert replica.log.producers.holds_message_ids
     node.clocks.advance(replica.stream.config.duplicate_window_us + 1)
     await eventually(lambda: not replica.log.producers.holds_message_ids)

@@ -21,12 +21,12 @@ from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.state.commands import AlterStream
 from jetstream_server.metadata.state.model import StreamSettings
 from jetstream_server.replication.core.log_config import log_config_for
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import retention as retention_module
 from jetstream_server.replication.drivers.healing import Healing
 from jetstream_server.replication.drivers.retention import RETRY_US, Retention
 from jetstream_server.replication.drivers.segment_repair import SegmentRepair
 from jetstream_server.replication.listeners import Listeners
+from jetstream_server.replication.replica import Replica
 from tests.support.log_disk import FaultyDisk
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
@@ -49,8 +49,8 @@ async def keeping(folder: Path, **options: Any) -> AsyncIterator[Node]:
     """A node whose retention runs, and inspects what is suspected."""
     node = Node(folder / "streams", segment_bytes=2500, **options)
     replicas = node.open()
-    retention = Retention(replicas, wall_clock=node.clocks.wall)
-    healing = Healing(replicas, cast(SegmentRepair, NoRepair()), node.disk, ThreadPoolExecutor(1))
+    retention = Retention(wall_clock=node.clocks.wall)
+    healing = Healing(cast(SegmentRepair, NoRepair()), node.disk, ThreadPoolExecutor(1))
     node.begin(Listeners(roles=(retention, healing), healer=healing))
     retention.start()
     healing.start()
@@ -151,7 +151,7 @@ async def test_a_follower_removes_only_what_limits_do_not_keep(tmp_path: Path) -
         def alter(**config: Any) -> None:
             stream = replace(replica.stream, config=replace(replica.stream.config, **config))
             replica.stream = stream
-            node.replicas._listeners.role_changed(replica)
+            node.replicas._services.listeners.role_changed(replica)
 
         await asyncio.sleep(0.05)
         assert replica.log.log_start_offset == 0, "without limits nothing goes"
@@ -172,7 +172,7 @@ async def test_a_follower_removes_only_what_limits_do_not_keep(tmp_path: Path) -
 def told_to_purge(node: Node, replica: Replica, offset: int, leader_epoch: int) -> None:
     """As if the metadata said so."""
     replica.stream = replace(replica.stream, purged_offset=offset, purged_epoch=leader_epoch)
-    node.replicas._listeners.role_changed(replica)
+    node.replicas._services.listeners.role_changed(replica)
 
 
 @on_loop
@@ -282,7 +282,7 @@ async def test_what_was_found_for_a_log_that_was_cut_meanwhile_is_not_done(tmp_p
         replica = create(node)
         for _ in range(9):
             node.append(replica, VALUE)
-        retention, _ = node.replicas._listeners.roles
+        retention, _ = node.replicas._services.listeners.roles
         assert isinstance(retention, Retention)
         late = retention_module._Finding(log_start_offset=8, roll=False, due_us=None)
         seen = retention_module._look(replica)
@@ -296,7 +296,7 @@ async def test_what_was_found_for_a_log_that_was_cut_meanwhile_is_not_done(tmp_p
 async def test_streams_without_limits_are_not_even_looked_at(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     replicas = node.open()
-    retention = Retention(replicas, wall_clock=node.clocks.wall)
+    retention = Retention(wall_clock=node.clocks.wall)
     node.begin(Listeners(roles=(retention,)))
     node.create("plain", "plain")
     limited = node.create("limited", "limited", config={"max_bytes": 10})
@@ -335,7 +335,7 @@ async def unreadable(folder: Path, error: int) -> AsyncIterator[tuple[Node, Repl
         disk.fail("pread", f"{0:020d}.log", error)
         settings = replace(replica.stream.config, max_messages=1)
         replica.stream = replace(replica.stream, config=settings)
-        node.replicas._listeners.role_changed(replica)
+        node.replicas._services.listeners.role_changed(replica)
         yield node, replica, disk
 
 
@@ -395,7 +395,7 @@ async def test_a_segment_that_cannot_be_read_is_not_read_again_for_every_record(
                 await asyncio.sleep(0.01)
             assert len(read) == before + 1
         disk.heal()
-        node.replicas.healed(replica)
+        replica.healed()
         await eventually(lambda: replica.log.log_start_offset >= 4)
 
 

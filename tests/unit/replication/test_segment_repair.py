@@ -27,9 +27,9 @@ from jetstream_server.metadata.state.commands import (
 )
 from jetstream_server.net.frame_connection import Dial, FrameConnection
 from jetstream_server.net.node_link import NodeIdentity
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import segment_repair
 from jetstream_server.replication.drivers.segment_repair import SegmentRepair
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from tests.support.log_batches import batch
 from tests.support.loops import on_loop

@@ -8,7 +8,7 @@ from jetstream_protocol.batch import encode
 from jetstream_protocol.errors import NotLeaderError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.types import WallUs
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from jetstream_server.serving.lag import Lag, appended_us, lag_of, lags_in, request_for
 from tests.support.loops import on_loop
 from tests.support.node import Node
@@ -44,7 +44,7 @@ async def test_the_time_is_that_of_the_appending_and_not_a_record_s_own(tmp_path
 def _append(node: Node, replica: Replica, *values: bytes) -> int:
     """Records that say that they are of 1970."""
     encoded = encode(list(values), b"a.b", timestamps=[1] * len(values))
-    offset = node.replicas.append(replica, encoded)
+    offset = replica.append(encoded)
     node.flushes.run()
     return offset
 

@@ -17,8 +17,8 @@ from jetstream_protocol.types import LeaderEpoch, MonotonicUs, NodeId
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.state.model import StreamMetadata
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import Healer, Listeners
+from jetstream_server.replication.replica import Replica
 from jetstream_server.security.identity import ANONYMOUS
 from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.grpc.reads_service import ReadsService, _resolve
@@ -30,6 +30,7 @@ from tests.support.log_batches import batch
 from tests.support.log_disk import FaultyDisk, MemoryDisk
 from tests.support.loops import on_loop
 from tests.support.node import Node
+from tests.support.services import services
 from tests.unit.replication.cores import nodes, request, stream
 
 RECORDS = 10
@@ -45,7 +46,7 @@ def restarted(isr: tuple[int, ...]) -> Replica:
     for at_us in (0, 100):
         log.append(batch(records=RECORDS // 2), leader_epoch=2, timestamp_us=at_us)
     before = stream()
-    replica = Replica(before, log, node_id=0, incarnation=10)
+    replica = Replica(before, log, services(), node_id=0, incarnation=10)
     replica.update(leads(before, isr), nodes(), MonotonicUs(0))
     return replica
 
@@ -75,7 +76,7 @@ def test_once_the_isr_has_what_the_leader_began_with_the_end_is_right() -> None:
 def test_later_records_that_are_not_committed_do_not_hide_the_end() -> None:
     replica = restarted((0, 1))
     replica.fetch(request(1, RECORDS, last_epoch=2, leader_epoch=4), MonotonicUs(0))
-    replica.append(batch(b"later"), 200, MonotonicUs(0))
+    replica.append(batch(b"later"), 200)
     assert _resolve(replica, LATEST) == (RECORDS, None)
 
 

@@ -15,7 +15,7 @@ from jetstream_protocol.types import MonotonicUs, NodeId
 from jetstream_server.clocks import monotonic_clock
 from jetstream_server.metadata.state.commands import FEATURE_LEVEL_MAX, SetCluster
 from jetstream_server.replication.core.counters import Counters
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from jetstream_server.serving.grpc.cursor_lags import CursorLag
 from jetstream_server.serving.metrics import stream_series
 from jetstream_server.serving.metrics.histograms import Histograms

@@ -41,12 +41,12 @@ class Purging:
         self.start()
 
     def start(self) -> None:
-        replicas = self.node.open()
+        self.node.open()
         changes = ReplicaChanges()
-        self.retention = Retention(replicas, wall_clock=self.node.clocks.wall)
+        self.retention = Retention(wall_clock=self.node.clocks.wall)
         self.node.begin(Listeners(roles=(self.retention, changes)))
         self.metadata = Metadata(self.node)
-        self.purges = Purges(cast(MetadataLog, self.metadata), replicas, changes)
+        self.purges = Purges(cast(MetadataLog, self.metadata), changes)
 
     async def close(self) -> None:
         await self.retention.close()

@@ -22,8 +22,8 @@ from jetstream_protocol.types import WallUs
 from jetstream_server.clocks import monotonic_clock
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.net.frame_socket import FrameSocket
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.copy_turns import CopyTurns
+from jetstream_server.replication.replica import Replica
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.acl import AclRule
 from jetstream_server.security.identity import ANONYMOUS, Identity

@@ -32,7 +32,7 @@ from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.replies import AckPolicy, Replies
 from jetstream_server.ingest.stream.acks import AckFormat, Answer
 from jetstream_server.ingest.stream.admission import Admitted
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 
 Write = Callable[[bytes], bool]
 

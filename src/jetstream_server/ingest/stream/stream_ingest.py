@@ -42,7 +42,7 @@ from jetstream_server.ingest.stream.admission import (
 from jetstream_server.ingest.stream.commit_spans import CommitSpans, SpanSource
 from jetstream_server.ingest.stream.envelopes import ArrivedBatch, holds_envelopes, split_delivery
 from jetstream_server.ingest.stream.pending_acks import Bounds, PendingAck, PendingAcks, Write
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 __all__ = ["Bounds", "StreamIngest"]
@@ -169,7 +169,7 @@ class StreamIngest:
             return False
         self._answers.suppressed(replies)
         try:
-            base_offset = self._replicas.append(self.replica, encoded)
+            base_offset = self.replica.append(encoded)
         except JetstreamError as error:
             self._answers.nack(replies.to_list(), error)
             return True
@@ -262,7 +262,7 @@ class StreamIngest:
             self._append_in_halves(admitted)
             return
         try:
-            base_offset = self._replicas.append(self.replica, encoded)
+            base_offset = self.replica.append(encoded)
         except JetstreamError as error:
             self._answers.nack_all(admitted.askers(), error)
             return
@@ -343,7 +343,7 @@ class StreamIngest:
         error = _unexpected(envelope.expected_offset, self.replica.log.log_end_offset)
         if error is not None:
             raise error
-        base_offset = self._replicas.append(self.replica, encoded)
+        base_offset = self.replica.append(encoded)
         if self._spans is not None and batch.layout.header_blocks is not None:
             self._spans.appended(batch.header_blocks(), base_offset)
         end_offset = base_offset + encoded.record_count

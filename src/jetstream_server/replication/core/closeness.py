@@ -8,12 +8,7 @@ No I/O, no clock. Times are µs of the follower's monotonic clock.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from jetstream_protocol.types import MonotonicUs
-
-if TYPE_CHECKING:
-    from jetstream_server.replication.core.replica import Replica
 
 
 class Closeness:
@@ -49,13 +44,3 @@ class Closeness:
     def holds(self, now_us: MonotonicUs) -> bool:
         since = self._behind_since_us
         return self._is_in_touch and (since is None or now_us - since <= self._lag_max_us)
-
-
-def observes_closely(replica: Replica, now_us: MonotonicUs) -> bool:
-    """Whether this is an observer that gets what is committed without a long delay."""
-    return (
-        replica.node_id in replica.stream.observers
-        and replica.following is not None
-        and not replica.log.offline_reason
-        and replica.closeness.holds(now_us)
-    )

@@ -25,8 +25,8 @@ from jetstream_server.metadata.state.activity import ACTIVITY
 from jetstream_server.metadata.state.changes import ActivityChanged, Change
 from jetstream_server.metadata.state.commands import TrimActivity
 from jetstream_server.metadata.state.outbox import sequence_of
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import RoleListener
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 SUBJECT = ACTIVITY.encode()
@@ -117,7 +117,8 @@ class ActivityRecorder(RoleListener):
         outbox = self._metadata.registry.activity
         events = outbox.after(recorded)[:EVENTS_PER_BATCH]
         if events:
-            self._append(replica, _records(events, recorded))
+            values = _records(events, recorded)
+            replica.append(batches.encode(values, SUBJECT), must_commit=True)
             recorded = sequence_of(events[-1])
             await _committed(replica, replica.log.log_end_offset)
         elif not outbox.events:
@@ -125,13 +126,6 @@ class ActivityRecorder(RoleListener):
             return recorded
         await self._metadata.propose(TrimActivity(through=recorded))
         return recorded
-
-    def _append(self, replica: Replica, values: list[bytes]) -> None:
-        leadership = replica.leadership
-        if leadership is None:
-            raise NotLeaderError("this node does not lead the stream of activity any more")
-        leadership.check_can_append()
-        self._replicas.append(replica, batches.encode(values, SUBJECT))
 
 
 async def _committed(replica: Replica, end_offset: int) -> None:

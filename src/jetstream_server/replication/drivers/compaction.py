@@ -26,9 +26,8 @@ from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock, WallClock
 from jetstream_server.log.compaction.rewrite_pass import Done, Mapped, Rewritten, Source, Task
 from jetstream_server.log.compaction.state import CompactionState
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import RoleListener
-from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.replication.replica import Replica
 
 ROUND_SECONDS = 1.0
 DIRTY_RATIO = 0.5
@@ -129,7 +128,6 @@ class Compaction(RoleListener):
 
     def __init__(
         self,
-        replicas: ReplicaManager,
         *,
         wall_clock: WallClock,
         monotonic_clock: MonotonicClock,
@@ -138,7 +136,6 @@ class Compaction(RoleListener):
     ) -> None:
         """wall_clock: for times in the log's files. spawn: starts the process of a pass."""
         self._spawn = spawn or _spawn
-        self._replicas = replicas
         self._wall_clock = wall_clock
         self._monotonic_clock = monotonic_clock
         self._bytes_per_second = bytes_per_second
@@ -229,7 +226,7 @@ class Compaction(RoleListener):
             self._failed(replica, error.message)
         except StorageError as error:
             if log.offline_reason and not replica.closed:
-                self._replicas.failed(replica, error)
+                replica.fail(error)
             else:
                 self._failed(replica, error.message)
         except (OSError, EOFError, JetstreamError) as error:
@@ -297,7 +294,7 @@ class Compaction(RoleListener):
             if replica.closed:
                 raise EOFError("the stream is deleted, or the server stops")
             if "error" in message:
-                self._replicas.suspect_file(replica, message["file"], None)
+                replica.suspect_file(message["file"], None)
                 raise EOFError(message["error"])
             match message.pop("step"):
                 case "Mapped":

@@ -34,12 +34,12 @@ from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net.frame_connection import Dial, FrameConnection
 from jetstream_server.net.node_link import NodeIdentity, connect, greet
 from jetstream_server.replication.core.follower import Append, Ignore
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.wire import (
     POSITIONS_MAX,
     answer_from_proto,
     position_to_proto,
 )
+from jetstream_server.replication.replica import Replica
 from jetstream_server.retries import Retries, RetryTimer
 
 RETRY_SECONDS = 0.1
@@ -70,21 +70,15 @@ class Fetcher:
         *,
         dial: Dial,
         monotonic_clock: MonotonicClock,
-        accepted: Callable[[Replica], None],
-        failed: Callable[[Replica, StorageError], None],
         silent: Callable[[list[Replica]], None],
     ) -> None:
-        """address: the leader's data plane, None while it is not registered. accepted: called when
-        records were appended, which may have to be flushed. failed: called when the disk refused.
-        silent: called when the leader has sent nothing for SILENCE_MAX_US, and again after each
-        such time."""
+        """address: the leader's data plane, None while it is not registered. silent: called when
+        the leader has sent nothing for SILENCE_MAX_US, and again after each such time."""
         self._leader = leader
         self._address = address
         self._identity = identity
         self._dial = dial
         self._monotonic_clock = monotonic_clock
-        self._accepted = accepted
-        self._failed = failed
         self._silent = silent
         self._following: dict[int, Replica] = {}
         self._has_streams = asyncio.Event()  # to follow
@@ -279,7 +273,7 @@ class Fetcher:
             step = replica.accept(answer, data, self._monotonic_clock())
         except StorageFullError:  # NoDescriptorError is one.
             if replica.log.log_end_offset != end_offset:
-                self._accepted(replica)  # A part of the answer was appended.
+                replica.accepted()  # A part of the answer was appended.
             self._lacks_means(part.stream_id)
             return
         except CannotDecryptError as error:
@@ -292,7 +286,7 @@ class Fetcher:
             if lacks_descriptors(error.__cause__) and not replica.log.offline_reason:
                 self._lacks_means(part.stream_id)  # The log is as good as ever.
             else:
-                self._failed(replica, error)
+                replica.fail(error)
             return
         self._refused.pop(part.stream_id, None)
         if isinstance(step, Ignore):
@@ -306,7 +300,7 @@ class Fetcher:
             step.has_records or replica.must_confirm_flush or is_online_again
         ):
             return
-        self._accepted(replica)
+        replica.accepted()
         self.touch(part.stream_id)
 
     def _refuse(self, replica: Replica, error: CorruptBatchError | DivergedError) -> None:
@@ -316,9 +310,8 @@ class Fetcher:
         if self._refused.get(stream_id) != error.message:
             logger.warning("records_refused", stream=replica.stream.full_name, reason=error.message)
         if isinstance(error, CorruptBatchError) and error.file:
-            self._failed(
-                replica, error
-            )  # This node's own log is bad: the leader cannot say where to truncate it.
+            # This node's own log is bad: the leader cannot say where to truncate it.
+            replica.fail(error)
             return
         if isinstance(error, CorruptBatchError):
             self._refused[stream_id] = error.message

@@ -15,9 +15,9 @@ from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.commands import ConfirmFlush, ReportLeader
 from jetstream_server.net.frame_connection import Dial
 from jetstream_server.net.node_link import NodeIdentity
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.fetcher import Fetcher
 from jetstream_server.replication.listeners import RoleListener
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 logger = structlog.get_logger("jetstream.replication")
@@ -81,8 +81,6 @@ class FetcherManager(RoleListener):
                 self._identity,
                 dial=self._dial,
                 monotonic_clock=self._monotonic_clock,
-                accepted=self._replicas.accepted,
-                failed=self._replicas.failed,
                 silent=self._report,
             )
         return fetcher

@@ -42,7 +42,7 @@ from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.replication.core.fitness import Fitness
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.log_config import why_no_appends
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 CATCH_UP_SECONDS = 2.0

@@ -27,10 +27,9 @@ from jetstream_server.log.damage import LogDamage, view
 from jetstream_server.log.disk import Disk, lacks_descriptors
 from jetstream_server.log.inspection import inspect, inspect_at
 from jetstream_server.log.segment import Segment
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.segment_repair import SegmentRepair
 from jetstream_server.replication.listeners import Healer, RoleListener
-from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.replication.replica import Replica
 
 EXAMINED_BYTES: Final = 4 * 1024 * 1024
 """Bytes inspected for one report: as much as an answer to a reader or a follower may hold."""
@@ -49,11 +48,8 @@ logger = structlog.get_logger("jetstream.replication")
 class Healing(RoleListener, Healer):
     """Call `start`, then `close`."""
 
-    def __init__(
-        self, replicas: ReplicaManager, repair: SegmentRepair, disk: Disk, thread: Executor
-    ) -> None:
+    def __init__(self, repair: SegmentRepair, disk: Disk, thread: Executor) -> None:
         """thread: its own thread, shut down at the end."""
-        self._replicas = replicas
         self._repair = repair
         self._disk = disk
         self._suspicions: dict[tuple[Replica, int, bool], list[asyncio.Future[None]]] = {}
@@ -201,7 +197,7 @@ class Healing(RoleListener, Healer):
             except StorageError as error:
                 self._log_reason(replica, error.message)
             else:
-                self._replicas.flush(replica)
+                replica.flush()
 
     async def _save(self, replica: Replica, damage: LogDamage) -> None:
         try:
@@ -216,7 +212,7 @@ class Healing(RoleListener, Healer):
         """Remove the replica, which lacks records, from the ISR, while the ISR has another
         member."""
         if replica.must_be_distrusted:
-            self._replicas.distrust(replica)
+            replica.distrust()
 
     # Repairs.
 
@@ -287,7 +283,7 @@ class Healing(RoleListener, Healer):
         self._inspected.discard(replica)
         self._reasons.pop(replica, None)
         logger.info("records_repaired", stream=replica.stream.full_name, node=replica.node_id)
-        self._replicas.healed(replica)
+        replica.healed()
 
     def _log_reason(self, replica: Replica, reason: str) -> None:
         if self._reasons.get(replica) != reason:

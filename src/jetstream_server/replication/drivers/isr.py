@@ -26,8 +26,8 @@ from jetstream_server.metadata.client.proposal import Proposal
 from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.replication.core.isr import Outcome
 from jetstream_server.replication.core.liveness import Liveness
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import RoleListener
+from jetstream_server.replication.replica import Replica
 
 TICK_SECONDS = 0.1
 

@@ -31,7 +31,6 @@ from jetstream_server.replication.core.messages import (
     OutOfRange,
     Records,
 )
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.wire import (
     POSITIONS_MAX,
     answer_to_proto,
@@ -39,6 +38,7 @@ from jetstream_server.replication.core.wire import (
     position_from_proto,
 )
 from jetstream_server.replication.drivers.copy_turns import Copier, CopyTurns
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 NOTICE_US = 1000
@@ -183,7 +183,7 @@ class LeaderStream(Copier):
         stream_id = request.stream_id
         try:
             replica = self._replicas.led(stream_id)
-            answer = self._replicas.fetch(replica, request, now_us)
+            answer = replica.fetch(request, now_us)
         except JetstreamError as error:
             self._forget(stream_id)
             self._refused.append(error_to_proto(request, error))

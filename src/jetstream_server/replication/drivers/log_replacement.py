@@ -18,9 +18,9 @@ from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.commands import DistrustReplica
-from jetstream_server.replication.core.failed_log import Attempts, Step, next_step
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.failed_log import Attempts, Step, next_step
 from jetstream_server.replication.listeners import RoleListener
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 ROUND_SECONDS = 0.1
@@ -76,7 +76,7 @@ class LogReplacement(RoleListener):
             await self._wake.wait()
             self._wake.clear()
             while self._failed:
-                self._replicas.note_suspects()
+                self._replicas.failures.note_all()
                 for replica in list(self._failed):
                     self._look_at(replica)
                 await asyncio.sleep(ROUND_SECONDS)

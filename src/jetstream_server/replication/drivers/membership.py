@@ -34,10 +34,10 @@ from jetstream_server.metadata.state.commands import (
     SetCluster,
 )
 from jetstream_server.metadata.state.model import Addresses
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.restart_trust import judge
 from jetstream_server.replication.drivers.controller import Controller, HandOver
 from jetstream_server.replication.drivers.log_ends import leaderless_log_ends
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.replication.run_record import RunRecordFile
 from jetstream_server.replication.sessions.node_session import NodeSession

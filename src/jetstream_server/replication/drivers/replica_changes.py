@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import RoleListener
+from jetstream_server.replication.replica import Replica
 
 
 class ReplicaChanges(RoleListener):

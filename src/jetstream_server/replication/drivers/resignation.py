@@ -21,8 +21,8 @@ from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.metadata.state.placement import Election
 from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.replication.core.log_config import why_no_appends
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.hand_over import HandOver
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 LOOK_SECONDS = 0.1

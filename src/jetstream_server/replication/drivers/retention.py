@@ -31,9 +31,8 @@ from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.retention import Limits, Span, judge
 from jetstream_server.log.segment import Segment
 from jetstream_server.metadata.state.model import StreamMetadata, StreamSettings
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import RoleListener
-from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.replication.replica import Replica
 
 ROUND_SECONDS = 0.5
 VISITS_PER_TURN = 100
@@ -79,8 +78,7 @@ class _UnreadableError(StorageError):
 class Retention(RoleListener):
     """Call `start`, then `close`."""
 
-    def __init__(self, replicas: ReplicaManager, *, wall_clock: WallClock) -> None:
-        self._replicas = replicas
+    def __init__(self, *, wall_clock: WallClock) -> None:
         self._wall_clock = wall_clock
         self._visited: dict[Replica, _Seen | None] = {}
         self._reasons: dict[Replica, str] = {}  # why limits remove nothing
@@ -147,7 +145,7 @@ class Retention(RoleListener):
             if not is_due:
                 return
         if log.flush_due or seen.purged_offset > max(log.flushed_offset, log.log_start_offset):
-            self._replicas.flush(replica)
+            replica.flush()
         try:
             finding = await asyncio.get_running_loop().run_in_executor(
                 self._thread, _find, log, seen, wall_us
@@ -164,7 +162,7 @@ class Retention(RoleListener):
             pass  # There is no space for a new segment. The next round tries again.
         except StorageError as error:
             if _is_offline(log):
-                self._replicas.failed(replica, error)
+                replica.fail(error)
 
     def _stuck(self, replica: Replica, error: _UnreadableError) -> None:
         """Have the segment inspected, and say once why it cannot be read."""
@@ -179,13 +177,13 @@ class Retention(RoleListener):
                 file=segment.path,
                 reason=error.message,
             )
-        self._replicas.suspect_file(replica, segment.path, error)
+        replica.suspect_file(segment.path, error)
 
     def _act(self, replica: Replica, seen: _Seen, finding: _Finding) -> None:
         log = replica.log
         if finding.roll:
             log.roll()
-            self._replicas.flush(replica)
+            replica.flush()
         # The log may have been truncated meanwhile, or belong to another leadership.
         now = _look(replica)
         if log.log_start_offset < finding.log_start_offset <= now.bound_offset:
@@ -206,7 +204,7 @@ class Retention(RoleListener):
             # is no room for another segment, the others must be removed first.
             with suppress(StorageFullError):
                 replica.log.roll()
-            self._replicas.flush(replica)
+            replica.flush()
         self.records_removed += log_start_offset - replica.log.log_start_offset
         replica.log.begin_advance(log_start_offset)
         logger.info(
@@ -215,7 +213,7 @@ class Retention(RoleListener):
             log_start_offset=replica.log.log_start_offset,
         )
         self._remove_below_start(replica)
-        self._replicas.log_start_rose(replica)
+        replica.log_start_rose()
 
     def _note(self, replica: Replica, seen: _Seen) -> None:
         if replica in self._visited:
@@ -243,7 +241,7 @@ class Retention(RoleListener):
                 self._kept[replica] = None
         except StorageError as error:
             if not replica.closed:
-                self._replicas.failed(replica, error)
+                replica.fail(error)
 
 
 def _is_offline(log: CommitLog) -> bool:

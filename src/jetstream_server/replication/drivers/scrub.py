@@ -21,7 +21,7 @@ from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.inspection import BadRange, Inspected, inspect
 from jetstream_server.log.segment import Segment
 from jetstream_server.net.page_cache import is_resident
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 PART_BYTES: Final = 256 * 1024
@@ -88,7 +88,7 @@ class Scrub:
                 break  # No descriptor is left. The next round checks the rest.
             self.bytes_read += read
             if found:
-                self._replicas.healer.suspect(replica, found[0].start_offset, whole=True)
+                replica.suspect(found[0].start_offset, whole=True)
             spent += read or (end - position) // RESIDENT_SHARE
             position, offset = end, end_offset
             await self._pause(spent, begun)

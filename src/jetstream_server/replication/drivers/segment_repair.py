@@ -26,8 +26,8 @@ from jetstream_server.log.segment import Segment
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.net.frame_connection import Dial
 from jetstream_server.net.node_link import NodeIdentity
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.record_source import RecordSource, reading_from
+from jetstream_server.replication.replica import Replica
 
 _Result = TypeVar("_Result")
 

@@ -32,9 +32,9 @@ from jetstream_server.net.node_link import check_certificate
 from jetstream_server.net.tls import PeerIdentity
 from jetstream_server.net.tls_socket import handshake
 from jetstream_server.origins import Strangers, origin_of
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.copy_turns import CopyTurns
 from jetstream_server.replication.drivers.leader_stream import LeaderStream
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.identity import Identity
 from jetstream_server.security.requirements import Requirement

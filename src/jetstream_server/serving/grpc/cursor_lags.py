@@ -16,7 +16,7 @@ from jetstream_server.clocks import WallClock
 from jetstream_server.cursors.records import CURSOR_PREFIX
 from jetstream_server.cursors.store import CursorStore
 from jetstream_server.metadata.state.registry import Registry
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.serving.grpc.peers import Peers
 from jetstream_server.serving.lag import Lag, Place, appended_us, lag_of, lags_in, request_for

@@ -14,7 +14,7 @@ from jetstream_protocol.errors import JetstreamError, StorageError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.logfiles.scan import check_body
 from jetstream_server.log.segment import LogSlice
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 
 PIECE_BYTES_MAX = 64 * 1024 * 1024
 """Bytes read for one request: a tenth of a second of a worker thread."""
@@ -63,7 +63,7 @@ async def read_checked(replica: Replica, offset: int, bytes_max: int) -> bytes:
     try:
         return await asyncio.to_thread(_checked, replica, slice_)
     except StorageError as error:
-        replica.on_unreadable(replica, offset, error)
+        replica.suspect(offset, error)
         raise
 
 

@@ -25,7 +25,7 @@ from typing import Final
 from jetstream_protocol.batch import Batch, iterate
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from jetstream_server.serving.decryption import decrypted
 from jetstream_server.serving.grpc.digests import read_checked
 

@@ -12,10 +12,9 @@ from functools import partial
 from jetstream_protocol.errors import NotLeaderError, OffsetOutOfRangeError, UnavailableError
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.commands import PurgeStream
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.replica_changes import ReplicaChanges
 from jetstream_server.replication.drivers.retention import purged_below
-from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.replication.replica import Replica
 
 PURGE_SECONDS = 8.0
 
@@ -23,11 +22,8 @@ PURGE_SECONDS = 8.0
 class Purges:
     """Purges on the leader. Call `purge`."""
 
-    def __init__(
-        self, metadata: MetadataLog, replicas: ReplicaManager, changes: ReplicaChanges
-    ) -> None:
+    def __init__(self, metadata: MetadataLog, changes: ReplicaChanges) -> None:
         self._metadata = metadata
-        self._replicas = replicas
         self._changes = changes
 
     async def purge(self, replica: Replica, offset: int | None) -> int:
@@ -60,7 +56,7 @@ class Purges:
             return log.log_start_offset
         # **safety** On disk first: a log must not come back shorter than the purged part.
         if log.flushed_offset < start:
-            self._replicas.flush(replica)
+            replica.flush()
             await self._changes.until(replica, partial(_is_flushed, replica, leader_epoch, start))
         await self._metadata.propose(
             PurgeStream(stream_id=replica.stream.id, leader_epoch=leader_epoch, offset=start)

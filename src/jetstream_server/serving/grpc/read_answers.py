@@ -18,8 +18,8 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.disk import lacks_descriptors, storage_error
 from jetstream_server.net.page_cache import make_resident
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.unreadable import unread
+from jetstream_server.replication.replica import Replica
 from jetstream_server.serving.decryption import decrypted, may_be_encrypted
 from jetstream_server.serving.long_poll import FetchPosition, LongPoll
 from jetstream_server.serving.reader_position import position_behind
@@ -77,7 +77,7 @@ async def answer(
     behind = position_behind(data, below)
     if behind is None:
         error = unread(replica.stream, replica.node_id, position.offset)
-        replica.on_unreadable(replica, position.offset, error)
+        replica.suspect(position.offset, error)
         raise error
     if decoding is None:
         response.batches = data[: behind.length]
@@ -97,7 +97,7 @@ async def _read_for(replica: Replica, found: LogSlice) -> bytes:
             raise UnavailableError(
                 "the records were removed or compacted while they were read; try again"
             ) from error
-        replica.on_unreadable(replica, found.base_offset, error)
+        replica.suspect(found.base_offset, error)
         done = "" if lacks_descriptors(error.__cause__) else "the file is inspected, "
         raise UnavailableError(f"{error.message}; {done}try again") from error
 
@@ -127,7 +127,7 @@ def _messages(replica: Replica, data: bytes, offset: int, found: LogSlice) -> li
         _decode(data, offset, found.path, messages)
     except CorruptBatchError as error:
         at = messages[-1].offset + 1 if messages else offset
-        replica.on_unreadable(replica, at, error)
+        replica.suspect(at, error)
         if not messages:
             raise unread(replica.stream, replica.node_id, at) from None
     return messages

@@ -16,8 +16,8 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc, common_pb2
 from jetstream_protocol.types import WallUs
 from jetstream_server.net.error_limits import bounded
-from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.unreadable import unsearched
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.audit import Refusals
@@ -160,7 +160,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
                 file = cause.filename or ""
             else:
                 raise  # It is known.
-            self._replicas.suspect_file(replica, file, error)
+            replica.suspect_file(file, error)
             raise unsearched(replica.stream, replica.node_id, cause) from error
 
 

@@ -12,15 +12,13 @@ from collections.abc import Sequence
 
 from jetstream_protocol.errors import (
     InvalidRequestError,
-    NotLeaderError,
     PreconditionFailedError,
     UnknownOutcomeError,
 )
 from jetstream_protocol.restored_batch import RestoredBatch, open_restored
 from jetstream_server.clocks import WallClock
 from jetstream_server.log.encryption import NO_KEYS, CannotDecryptError, decrypt_all
-from jetstream_server.replication.core.replica import Replica
-from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.replication.replica import Replica
 
 COMMIT_SECONDS = 8.0
 """After this time the client is told that the outcome is unknown. It asks where the log ends, and
@@ -33,8 +31,7 @@ time, so one wrong time would become the time of everything that follows."""
 class Restores:
     """Restores on the leader. Call `restore`."""
 
-    def __init__(self, replicas: ReplicaManager, wall_clock: WallClock) -> None:
-        self._replicas = replicas
+    def __init__(self, wall_clock: WallClock) -> None:
         self._wall_clock = wall_clock
         self._checking = asyncio.Lock()  # At most one request is decompressed at a time.
 
@@ -59,9 +56,6 @@ class Restores:
     def _append(self, replica: Replica, batches: Sequence[RestoredBatch]) -> None:
         """Append all batches at once, with nothing else in between."""
         _check_restoring(replica)  # Restoring may have ended while the bytes were checked.
-        if replica.leadership is None:
-            raise NotLeaderError(f"node {replica.node_id} leads {replica.stream.full_name} no more")
-        replica.leadership.check_can_append()
         end = replica.log.log_end_offset
         if batches[0].base_offset != end:
             raise PreconditionFailedError(
@@ -69,7 +63,7 @@ class Restores:
                 f"{batches[0].base_offset} does not continue it"
             )
         for batch in batches:
-            self._replicas.append(replica, batch.encoded, batch.timestamp)
+            replica.append(batch.encoded, batch.timestamp, must_commit=True)
 
     async def _committed(self, replica: Replica, leader_epoch: int, offset: int) -> None:
         risen = asyncio.Event()

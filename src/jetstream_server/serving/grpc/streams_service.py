@@ -30,10 +30,10 @@ from jetstream_server.metadata.state.commands import (
     SetStreamAccess,
 )
 from jetstream_server.metadata.state.model import ClusterSettings, StreamMetadata
-from jetstream_server.replication.core.log_config import active_key_id, why_no_appends
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.core.log_config import active_key_id
 from jetstream_server.replication.drivers.compaction import status_of
 from jetstream_server.replication.drivers.replica_changes import ReplicaChanges
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.serving.grpc.convert import (
     config_from_proto,
@@ -85,8 +85,8 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         self._drained = drained
         self._peers = peers
         self._node_id = node_id
-        self._purges = Purges(metadata, replicas, changes)
-        self._restores = Restores(replicas, wall_clock)
+        self._purges = Purges(metadata, changes)
+        self._restores = Restores(wall_clock)
         self._listing = asyncio.Lock()
 
     async def CreateStream(
@@ -146,7 +146,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             )
             return pb.DescribeStreamResponse(description=description)
         replica = self._replicas.resolve_led(request.stream)
-        return pb.DescribeStreamResponse(description=_description(replica, self._replicas))
+        return pb.DescribeStreamResponse(description=_description(replica))
 
     async def _reached(self, stream: StreamMetadata, stream_epoch: int) -> StreamMetadata:
         """The stream once it is at that epoch here. Raises StreamNotFoundError, and
@@ -204,7 +204,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         for stream_id in stream_ids:
             with suppress(JetstreamError):
                 led = self._replicas.resolve_led(common_pb2.StreamRef(id=stream_id))
-                yield _description(led, self._replicas)
+                yield _description(led)
 
     async def DeleteStream(
         self, request: pb.DeleteStreamRequest, call: Call
@@ -299,11 +299,11 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         return after
 
 
-def _description(replica: Replica, replicas: ReplicaManager) -> pb.StreamDescription:
+def _description(replica: Replica) -> pb.StreamDescription:
     """The description of a stream that this node leads."""
     log = replica.log
     counters = replica.counters
-    offline = replicas.full_reason or why_no_appends(replica.stream.config, log)
+    offline = replica.why_no_appends
     return pb.StreamDescription(
         stream=stream_to_proto(replica.stream),
         log_start_offset=log.log_start_offset,

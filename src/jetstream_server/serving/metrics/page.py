@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import Metric
 
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.replication.core.counters import Counters
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 from jetstream_server.serving.grpc.cursor_lags import CursorLag
 from jetstream_server.serving.metrics import cursor_series, stream_series
 from jetstream_server.serving.metrics.families import families

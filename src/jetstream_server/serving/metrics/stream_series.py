@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.replication.core.log_config import why_no_appends
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 
 STREAMS_MAX = 1000
 

@@ -9,7 +9,7 @@ from jetstream_protocol.types import MonotonicUs, NodeId
 from jetstream_server.replication.core.counters import Counters
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.log_config import why_no_appends
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 
 
 @dataclass(slots=True)

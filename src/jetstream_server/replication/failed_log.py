@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from jetstream_protocol.types import MonotonicUs
-from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica import Replica
 
 PAUSE_US = 500_000
 """Pause before the first repetition. A proposal takes some milliseconds, an election about half a

@@ -1,12 +1,17 @@
-"""One replica of one stream on this node: its log, its role, and its waiting readers.
+"""One replica of one stream on this node: its log, its role, its flush, and its waiting readers.
 
-    metadata ──> update ──> leads (LeaderState) · follows (FollowerState) · neither
+    metadata ──> follow_metadata ──> leads (LeaderState) · follows (FollowerState) · neither
     as leader:   append, moved, fetch, propose, settle
-    as follower: position, accept (also as an observer, which follows and does not count)
+    as follower: position, accept, accepted (also as an observer, which does not count)
 
-The cores decide, this class changes the log, the driver does the rest, always in this order:
-persist (here), flush, send. One thread owns it. It has no I/O except the log's; callers pass times
-(µs, monotonic). Readers see only committed records.
+    append ──> page cache ──(group)──> flusher thread: one fsync for all that queued up ──┐
+                    │                                                                      │
+                    ├──(interval, none)──> moved() <────────────────────────────────────────┘
+                    └──> the followers' connections: records are sent
+
+The cores decide, this class changes the log, asks for its flush, and calls the listeners, always in
+this order: persist, flush, send. The event loop owns it. It has no I/O except the log's. Times are
+in µs, of the monotonic clock unless it is said otherwise. Readers see only committed records.
 
 Invariants. `high_watermark <= log.log_end_offset`, and it falls only when a lossy election cut the
 log. Listeners are notified of every rise, once. After `close` nothing is appended, and every waiter
@@ -27,7 +32,9 @@ from jetstream_protocol.errors import (
     RecordsDamagedError,
     StorageError,
     StorageFullError,
+    StreamReadonlyError,
 )
+from jetstream_protocol.logfiles.names import base_offset_of
 from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId, WallUs
 from jetstream_server.log.commit_log import CommitLog, LogSlice
 from jetstream_server.log.disk import NoDescriptorError
@@ -44,12 +51,10 @@ from jetstream_server.replication.core.follower import (
     Truncate,
 )
 from jetstream_server.replication.core.history import check_epoch_known, check_history
-from jetstream_server.replication.core.incompleteness import incompleteness_recorded
 from jetstream_server.replication.core.isr import Outcome
 from jetstream_server.replication.core.leader import REPLICA_LAG_MAX_US, LeaderState
-from jetstream_server.replication.core.log_config import why_no_appends
+from jetstream_server.replication.core.log_config import log_config_for, why_no_appends
 from jetstream_server.replication.core.messages import Answer, FetchRequest, Records, skips
-from jetstream_server.replication.core.role_change import RoleChange
 from jetstream_server.replication.core.unreadable import (
     end_unread,
     gone,
@@ -57,29 +62,33 @@ from jetstream_server.replication.core.unreadable import (
     unread,
     without_beginning,
 )
+from jetstream_server.replication.listeners import RoleChange
+from jetstream_server.replication.services import Services
 
 FETCH_BYTES_MAX = 1024 * 1024
 """Bytes of one stream in one answer to a follower. The first batch always fits."""
 
+FLUSH_AGAIN_SECONDS = 0.1
+
 CommitListener = Callable[["Replica"], None]
 Waiter = Callable[[], None]
-OnUnreadable = Callable[["Replica", int, JetstreamError], None]
 
 
 class Replica:
     """See the module. At most one of `leadership` and `following` is set."""
 
     __slots__ = (
-        "_flush_target", "_lag_max_us", "_rebuild", "_recorded_failure", "_waiters", "closed",
-        "closeness", "counters", "failures", "following", "high_watermark", "incarnation",
+        "_flush_target", "_lag_max_us", "_rebuild", "_recorded_failure", "_services", "_waiters",
+        "closed", "closeness", "counters", "failures", "following", "high_watermark", "incarnation",
         "is_deleted", "leader_log_start_offset", "leadership", "log", "node_id", "on_commit",
-        "on_unreadable", "stream", "unreadable_reason", "why_unheard",
+        "stream", "unreadable_reason", "why_unheard",
     )  # fmt: skip
 
     def __init__(
         self,
         stream: StreamMetadata,
         log: CommitLog,
+        services: Services,
         *,
         node_id: int,
         incarnation: int,
@@ -92,6 +101,7 @@ class Replica:
             rebuild = rebuild or not stream.is_alone(node_id)
         self.stream = stream
         self.log = log
+        self._services = services
         self.node_id = NodeId(node_id)
         self.incarnation = incarnation
         self.leadership: LeaderState | None = None
@@ -105,12 +115,9 @@ class Replica:
         if not rebuild:
             self._know_gaps()
         self.on_commit: CommitListener | None = None
-        """Called with this replica when its high watermark rises. Ingest sets it, for its acks."""
+        """Called with this replica when its high watermark rises. Ingest sets it while it leads."""
         self.leader_log_start_offset = 0
         """The leader's log start, from its last answer."""
-        self.on_unreadable: OnUnreadable = _ignore
-        """Called with an offset whose records could not be read, and why: the file must be
-        inspected."""
         self._lag_max_us = lag_max_us
         self._rebuild = rebuild
         self.failures = int(log.health.has_failed)
@@ -153,6 +160,12 @@ class Replica:
         """Whether an operation of the log has failed and the log was not replaced since."""
         return self.log.health.has_failed
 
+    def fail(self, error: StorageError) -> None:
+        """Note a failed operation on the log: it takes no more records, and unflushed records may
+        be lost."""
+        self.log.health.fail(error.message)
+        self._services.failures.report()
+
     def failed(self) -> None:
         """Note that the log has failed. If there are other replicas, it is fetched anew."""
         self.failures += 1
@@ -187,6 +200,41 @@ class Replica:
         """Whether no eligible replica is left, and this one may hold the most records."""
         return self.stream.has_nobody_eligible and self.node_id in self.stream.replicas
 
+    def record_incompleteness(self) -> None:
+        """Clear the mark of a log that may lack records, because the metadata knows it.
+
+        **safety** A log that may lack its beginning and has to be fetched anew keeps its mark: the
+        next run must not take the rest for a complete log.
+        """
+        if self._rebuild and self.log.is_start_unknown:
+            return
+        try:
+            self.log.incompleteness_recorded()
+        except StorageError:
+            pass  # The next start reports it again; a failed log has reported itself.
+
+    def suspect(
+        self, offset: int, error: JetstreamError | None = None, *, whole: bool = False
+    ) -> None:
+        """Have the bytes at `offset` inspected. error: why this node could not read them; None: it
+        has not tried. whole: the whole segment."""
+        self._services.listeners.healer.suspect(self, offset, error, whole=whole)
+
+    def distrust(self) -> None:
+        """Note that the disk has lost records: this replica must not be in sync, nor lead."""
+        self._services.listeners.failed(self)
+
+    def healed(self) -> None:
+        """Note that the lost records are there again: this replica's position counts once more."""
+        self._services.listeners.role_changed(self)
+
+    def suspect_file(self, path: str, error: JetstreamError | None) -> None:
+        """Have a segment inspected. error: why it could not be read. path: "": it is unknown
+        which."""
+        base_offset = base_offset_of(path.rpartition("/")[2])
+        if base_offset is not None:
+            self.suspect(base_offset, error, whole=True)
+
     def revive(self) -> None:
         """Use the readable part of the failed log, for an unclean election. Raises StorageError."""
         self.log.salvage(is_elected=False)
@@ -216,10 +264,44 @@ class Replica:
 
     # Role.
 
+    def follow_metadata(self, stream: StreamMetadata, nodes: Mapping[NodeId, NodeMetadata]) -> None:
+        """Take the role in `stream`, and call the listeners.
+
+        **safety** Never an earlier role again: if several changes came at once, a change of a node
+        has already brought the replica to the stream's latest state.
+        """
+        known, listeners = self.stream, self._services.listeners
+        if stream.stream_epoch < known.stream_epoch:
+            return
+        changes = self.update(stream, nodes, self._services.monotonic_clock())
+        for change in changes:
+            if change in (RoleChange.LEADS, RoleChange.FOLLOWS) and self.flush_wanted:
+                self.flush()
+            listeners.leadership.changed(self, change)
+        is_access_changed = (known.readonly, known.is_silent) != (stream.readonly, stream.is_silent)
+        if self.leadership is not None and is_access_changed:
+            listeners.leadership.access_changed(self)
+        is_altered = stream.config != known.config
+        if is_altered:
+            self._altered()
+        # A follower sends its position again: the earlier one may not count any more.
+        is_told = self.following is not None and stream.stream_epoch != known.stream_epoch
+        is_moved = (stream.replicas, stream.observers) != (known.replicas, known.observers)
+        if changes or is_altered or is_told or is_moved or stream.purge != known.purge:
+            listeners.role_changed(self)
+        self._progressed()
+
+    def _altered(self) -> None:
+        """Apply changed settings. The flush policy holds for the records of before, too."""
+        self.log.configure(log_config_for(self._services.log_config, self.stream.config))
+        if not self.closed and not self.log.offline_reason:
+            self._grew()
+
     def update(
         self, stream: StreamMetadata, nodes: Mapping[NodeId, NodeMetadata], now_us: MonotonicUs
     ) -> tuple[RoleChange, ...]:
-        """Follow the metadata: the stream's and the nodes' as of one revision."""
+        """Take the role that the metadata gives, the stream's and the nodes' of one revision, and
+        return what has changed by it."""
         if self.closed:
             return ()
         before, self.stream = self.stream, stream
@@ -278,7 +360,7 @@ class Replica:
         if self._rebuild:
             self._rebuild = False  # There was no better replica to elect.
             self._know_gaps()
-            incompleteness_recorded(self)
+            self.record_incompleteness()
         self.high_watermark = max(self.high_watermark, log.log_start_offset)
         if self.stream.was_compacted and not log.offline_reason:
             try:
@@ -325,15 +407,46 @@ class Replica:
 
     # As the leader.
 
-    def append(self, batch: EncodedBatch, timestamp_us: WallUs, now_us: MonotonicUs) -> int:
-        """Append as the leader, and return the base offset. Raises NotLeaderError, StorageError;
-        UnavailableError if the end of the log could not be read, which is inspected then.
+    def append(
+        self,
+        batch: EncodedBatch,
+        timestamp_us: WallUs | None = None,
+        *,
+        must_commit: bool = False,
+    ) -> int:
+        """Append as the leader, ask for the flush, and return the base offset.
 
-        timestamp_us: of the wall clock. now_us: of the monotonic clock.
+        timestamp_us: for a restored batch: when it was appended first. must_commit: refuse the
+        batch below the minimum of replicas in sync; messages without acks are stored even then.
 
-        The caller checks for NotEnoughReplicasError (`leadership.check_can_append`): messages
-        without acks are appended even below the minimum.
+        Nothing is stored if it raises NotLeaderError, StreamReadonlyError, StorageFullError,
+        NotEnoughReplicasError, StorageError; UnavailableError if the end of the log could not be
+        read, which is inspected then.
         """
+        services = self._services
+        if self.stream.readonly:
+            name = self.stream.name
+            raise StreamReadonlyError(
+                f"stream {name!r} is read-only: nothing was stored; "
+                f"'jetstream stream readonly {name} --undo' makes it writable"
+            )
+        if services.full_reason:
+            raise StorageFullError(services.full_reason)
+        if must_commit:
+            self._led().check_can_append()
+        timestamp_us = services.wall_clock() if timestamp_us is None else timestamp_us
+        base_offset = self._append(batch, timestamp_us, services.monotonic_clock())
+        self._grew()
+        self._progressed()
+        return base_offset
+
+    @property
+    def why_no_appends(self) -> str:
+        """Why this node could not store a record of the stream, if it led it; "": it could."""
+        return self._services.full_reason or why_no_appends(self.stream.config, self.log)
+
+    def _append(self, batch: EncodedBatch, timestamp_us: WallUs, now_us: MonotonicUs) -> int:
+        """Change the log and the counters. timestamp_us: of the wall clock."""
         self._led()
         try:
             base_offset = self.log.append(
@@ -348,7 +461,7 @@ class Replica:
             if why_no_appends(self.stream.config, self.log):
                 raise
             # The end could not be read, because the index of the last segment was missing.
-            self.on_unreadable(self, self.log.log_end_offset, error)
+            self.suspect(self.log.log_end_offset, error)
             raise end_unread(self.stream, self.node_id, error.__cause__) from error
         self.log.note_end()
         self.counters.appended(batch.record_count, batch.length)
@@ -371,7 +484,11 @@ class Replica:
         problem = leadership.fetch(request, now_us)
         if leadership.high_watermark > self.high_watermark:
             self._rose(leadership.high_watermark)
-        return problem or self._records(leadership, request, bytes_max)
+        answer = problem or self._records(leadership, request, bytes_max)
+        stream = self.stream
+        if request.follower in stream.replicas and request.follower not in stream.isr:
+            self._progressed()  # It may join the ISR now.
+        return answer
 
     def answer_again(self, request: FetchRequest, bytes_max: int = FETCH_BYTES_MAX) -> Answer:
         """Answer a recorded request that has waited. Raises the errors of `fetch`."""
@@ -478,7 +595,18 @@ class Replica:
             self.closeness.reached(self.log.log_end_offset)
         return step
 
+    def accepted(self) -> None:
+        """Ask for the flush of what `accept` has changed."""
+        if not (self._rebuild or self.has_failed):
+            self._services.failures.trust(self.stream.id)
+        self._grew()
+
     # In either role.
+
+    def log_start_rose(self) -> None:
+        """Report a risen log start to the listeners, and to the followers if this node leads."""
+        self._services.listeners.log_start_rose(self)
+        self._progressed()
 
     def flush_confirmation(self) -> ConfirmFlush | None:
         """The command that reports this replica as fully flushed since flush became `group`; None
@@ -509,9 +637,59 @@ class Replica:
         self.high_watermark = high_watermark
         if self.on_commit is not None:
             self.on_commit(self)
+        self._progressed()
         self._wake()
 
+    def _progressed(self) -> None:
+        """Call the followers' connections and the ISR driver: there may be something to do."""
+        if len(self.stream.copies) > 1:
+            for listener in self._services.progress:
+                listener.progressed(self)
+
+    # The flush.
+
+    def flush(self) -> None:
+        """Ask for a flush of the log, whatever the stream's policy."""
+        self._services.flusher.request(self.log, self._flushed)
+
+    def _grew(self) -> None:
+        """Ask for the flush of what was appended. What does not wait for one counts already."""
+        flush = self.stream.config.flush
+        if flush == "group":
+            self._services.flusher.request(self.log, self._flushed)
+        else:
+            if flush == "interval":
+                self._services.dirty[self] = None
+            self.moved()
+
+    def _flushed(self, log: CommitLog, result: int | StorageError) -> None:
+        """Take the flusher's result, on the loop."""
+        services = self._services
+        services.flush_ended.set()
+        if self.closed:
+            return
+        if isinstance(result, NoDescriptorError):
+            services.call_later(FLUSH_AGAIN_SECONDS, self._flush_again)
+        elif isinstance(result, StorageError):
+            self.fail(result)
+        else:
+            self.moved()
+            services.listeners.flushed(self)
+
+    def _flush_again(self) -> None:
+        if not self.closed:
+            self.flush()
+
     # Readers.
+
+    def observes_closely(self, now_us: MonotonicUs) -> bool:
+        """Whether this is an observer that gets what is committed without a long delay."""
+        return (
+            self.node_id in self.stream.observers
+            and self.following is not None
+            and not self.log.offline_reason
+            and self.closeness.holds(now_us)
+        )
 
     @property
     def is_in_sync(self) -> bool:
@@ -554,7 +732,7 @@ class Replica:
         except RecordsDamagedError as error:
             raise lost(self.stream, self.node_id, error) from error
         except StorageError as error:
-            self.on_unreadable(self, offset, error)
+            self.suspect(offset, error)
             raise unread(self.stream, self.node_id, offset, error.__cause__) from error
 
     def check_readable(self) -> None:
@@ -596,7 +774,3 @@ class Replica:
         """Retire, then close the log."""
         self.retire(is_deleted=is_deleted)
         self.log.close(clean=clean)
-
-
-def _ignore(replica: Replica, offset: int, error: JetstreamError) -> None:
-    pass
