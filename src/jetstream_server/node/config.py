@@ -63,6 +63,11 @@ OTHER_VARIABLES = {
 }
 
 _DIGITS_MAX = 18
+_PORT_DIGITS_MAX = 5
+_HOST = re.compile(r"[^\s\x00-\x20:/?#@%\[\]]+")
+"""A name or an IPv4 address: what a URL or a second port has beside these is a mistake."""
+_BYTES_MAX = 2**62
+"""More than any disk. What is told of it fits in an int64."""
 _MERGE = "tag:yaml.org,2002:merge"
 PORT_BASE_DEFAULT = 9292
 VOTERS_MAX = 5
@@ -83,13 +88,25 @@ class ConfigurationError(Exception):
 
 def split_address(address: str) -> tuple[str, int]:
     """Split `host:port` or `[v6]:port` into a pair. Raises ValueError."""
-    host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    host, _, port = address.rpartition(":")
+    is_port = port.isascii() and port.isdecimal() and len(port) <= _PORT_DIGITS_MAX
+    if not is_port or not 0 < int(port) < 65536:
         raise ValueError(f"{address!r} is not host:port")
-    host = host.removeprefix("[").removesuffix("]")
+    if host.startswith("[") and host.endswith("]") and _is_ipv6(host[1:-1]):
+        return host[1:-1], int(port)
+    if not _HOST.fullmatch(host):
+        raise ValueError(f"{address!r} is not host:port")
     if not _may_be_called(host):
         raise ValueError(f"{address!r} names no possible host: {NAME_PARTS}")
     return host, int(port)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _may_be_called(host: str) -> bool:
@@ -147,6 +164,8 @@ class Endpoint(_Section):
             if _is_wildcard(split_address(self.listen)[0]):
                 raise ValueError("advertise is needed when listening on every interface")
             object.__setattr__(self, "advertise", self.listen)
+        elif _is_wildcard(split_address(self.advertise)[0]):
+            raise ValueError(f"advertise: nobody reaches {self.advertise}: name this machine")
         return self
 
 
@@ -219,7 +238,7 @@ class SecurityConfig(_Section):
     streams_per_principal: Annotated[int, Field(ge=0)] = 10_000
     groups_per_principal: Annotated[int, Field(ge=0)] = 1_000
     cursors_per_principal: Annotated[int, Field(ge=0)] = 50_000
-    read_bytes_per_second: Annotated[ByteSize, Field(ge=0)] = ByteSize(0)
+    read_bytes_per_second: Annotated[ByteSize, Field(le=_BYTES_MAX)] = ByteSize(0)
     """0: any number."""
 
 
@@ -298,7 +317,9 @@ class IngestConfig(_Section):
 
     ack_subjects: list[SubjectPattern] = ["_INBOX.>"]
     pending_acks_max: Annotated[int, Field(ge=1)] = 1_000_000
-    uncommitted_bytes_max: ByteSize = ByteSize(256 * 1024 * 1024)
+    uncommitted_bytes_max: Annotated[ByteSize, Field(ge=1, le=_BYTES_MAX)] = ByteSize(
+        256 * 1024 * 1024
+    )
 
 
 class LogConfig(_Section):
@@ -306,10 +327,19 @@ class LogConfig(_Section):
         256 * 1024**2
     )
     flush_interval_ms: Annotated[int, Field(ge=10, le=3_600_000)] = 1000
-    scrub_bytes_per_second: Annotated[ByteSize, Field(ge=4096)] = ByteSize(1024**2)
-    compaction_bytes_per_second: Annotated[ByteSize, Field(ge=64 * 1024)] = ByteSize(64 * 1024**2)
-    disk_reserve_bytes: ByteSize = ByteSize(128 * 1024**2)
+    scrub_bytes_per_second: Annotated[ByteSize, Field(ge=4096, le=_BYTES_MAX)] = ByteSize(1024**2)
+    compaction_bytes_per_second: Annotated[ByteSize, Field(ge=64 * 1024, le=_BYTES_MAX)] = ByteSize(
+        64 * 1024**2
+    )
+    disk_reserve_bytes: Annotated[ByteSize, Field(le=_BYTES_MAX)] = ByteSize(128 * 1024**2)
     """With less free space than this, appends are refused and /readyz says so."""
+
+
+def _named(folder: object) -> object:
+    """An empty name, perhaps of a variable that was not set, would be the current folder."""
+    if folder == "":
+        raise ValueError("it is empty: name a folder")
+    return folder
 
 
 class Config(BaseSettings):
@@ -324,7 +354,7 @@ class Config(BaseSettings):
     )
 
     cluster: Annotated[str, Field(min_length=1, max_length=255)] = "jetstream"
-    data: Path = Path("jetstream-data")
+    data: Annotated[Path, BeforeValidator(_named)] = Path("jetstream-data")
     nodes: Annotated[list[NodeConfig], Field(min_length=1)] = [NodeConfig(id=0)]
     join: list[Address] | Address = []
     """Raft ports of nodes of a running cluster: this node joins it. It lists only itself then."""

@@ -13,6 +13,7 @@ from jetstream_server.node.config import (
     NodeConfig,
     load,
     own_node,
+    split_address,
 )
 
 
@@ -59,6 +60,19 @@ def test_an_empty_file_is_a_single_node_on_loopback(tmp_path: Path) -> None:
         ("nodes: [{id: 0}, {id: 0}]", "nodes: two nodes have the same id"),
         ("nodes: [{id: 0}, {id: 1}]", "nodes: two ports are advertised as 127.0.0.1:9292"),
         ("nodes: [{id: 0, grpc: nonsense}]", "nodes.0.grpc.listen: 'nonsense' is not host:port"),
+        ("nodes: [{id: 0, grpc: 'http://h:9292'}]", "nodes.0.grpc.listen: 'http://h:9292' is not"),
+        ("nodes: [{id: 0, grpc: '[]:9292'}]", "nodes.0.grpc.listen: '[]:9292' is not host:port"),
+        ("nodes: [{id: 0, grpc: '[::1:9292'}]", "nodes.0.grpc.listen: '[::1:9292' is not host:"),
+        ("nodes: [{id: 0, grpc: '::1:9292'}]", "nodes.0.grpc.listen: '::1:9292' is not host:port"),
+        ("nodes: [{id: 0, grpc: ' h:9292'}]", "nodes.0.grpc.listen: ' h:9292' is not host:port"),
+        ("nodes: [{id: 0, grpc: 'h:９２'}]", "is not host:port"),
+        (
+            "nodes: [{id: 0, grpc: {listen: '127.0.0.1:1', advertise: '0.0.0.0:1'}}]",
+            "nodes.0.grpc: advertise: nobody reaches 0.0.0.0:1: name this machine",
+        ),
+        ("log: {disk_reserve_bytes: 9EiB}", "log.disk_reserve_bytes: "),
+        ("ingest: {uncommitted_bytes_max: 0}", "ingest.uncommitted_bytes_max: "),
+        ("data: ''", "data: it is empty: name a folder"),
         ("nodes: [{id: 0, grpc: 9292}]", "nodes.0.grpc: 9292 is not host:port"),
         ("nodes: [{id: 0, grpc: '0.0.0.0:1'}]", "nodes.0.grpc: advertise is needed"),
         ("nodes: [{id: 0, grpc: '10.1.1.1:1'}]", "nodes: node 0 listens for grpc on 10.1.1.1"),
@@ -204,6 +218,11 @@ def test_an_address_that_cannot_be_looked_up_is_one_line_that_names_it(
     with pytest.raises(ConfigurationError, match=r"nats\.servers\.0: .*no possible host") as caught:
         read(tmp_path, f"nats: {{servers: ['nats://user:s3cr3t@{host}:4222']}}")
     assert "s3cr3t" not in str(caught.value)
+
+
+def test_an_address_of_ip6_stands_in_brackets(tmp_path: Path) -> None:
+    config = read(tmp_path, "nodes: [{id: 0, grpc: '[::1]:9292'}]")
+    assert split_address(config.nodes[0].grpc.listen) == ("::1", 9292)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
