@@ -67,6 +67,20 @@ def test_while_a_process_has_few_descriptors_nothing_is_looked_at(sockets: ExitS
     assert not any(has_ended(each) for each in many)
 
 
+def test_connections_that_come_one_after_another_are_forgotten(sockets: ExitStack) -> None:
+    listener = sockets.enter_context(socket.create_server(("127.0.0.1", 0)))
+    (client,) = connected(sockets, listener, 1, "127.0.0.1")
+    limiter = ConnectionLimiter(listener.getsockname()[1], 100_000, connections_max=10)
+    host, port = client.getsockname()
+    limiter.signed_in(f"ipv4:{host}:{port}")
+    for number in range(1_000):
+        limiter.called(f"ipv4:10.0.{number // 250}.{number % 250}:40000")
+        limiter.look()
+        assert len(limiter._standing) <= 11
+    assert not has_ended(client)
+    assert f"ipv4:{host}:{port}" in limiter._standing
+
+
 def test_files_of_the_log_do_not_count(sockets: ExitStack) -> None:
     listener = sockets.enter_context(socket.create_server(("127.0.0.1", 0)))
     many = connected(sockets, listener, 5, "127.0.0.1")

@@ -105,8 +105,9 @@ class ConnectionLimiter:
         look with."""
         others = self._others = self._count()
         self._looked_at = self._seconds()
-        if others <= min(FEW, self._per_origin):
-            return
+        is_quiet = others <= min(FEW, self._per_origin)
+        if is_quiet and len(self._standing) <= self.connections_max:
+            return  # Else those that have ended are forgotten: one after another, they are many.
         noted = list(self._standing.items())
         found: list[Address] = []
         each_connection(self._port, lambda address, _: found.append(address))
