@@ -20,11 +20,16 @@ import nats as nats_py
 import pytest
 
 from jetstream_client import Client, NatsOptions
+from jetstream_client.cli.commands.importing import _check_complete
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.migration import importing, nats_stream
 from jetstream_client.migration.kafka import header_block
 from jetstream_client.migration.records import RecordDigest, Records
-from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    PreconditionFailedError,
+)
 from tests.support import command
 from tests.support.kafka import running_kafka
 from tests.support.nats_server import NatsServer
@@ -417,6 +422,14 @@ def test_a_file_of_another_system_needs_only_values(
     ]
     assert {each.timestamp for each in found} == {created}
     assert client.publish("other", b"next").offset == 3
+    # As after an interruption behind the last step.
+    assert "3 records" in jetstream(server, *arguments, "other")
+    assert len(read(client, "other")) == 4
+    file.write_text(lines[0] + "\n")
+    assert "1 records" in jetstream(server, *arguments, "other"), "its begin is the file's"
+    for text in (lines[1], "", lines[0] + "\n" * 2 + '{"value": "another"}'):
+        file.write_text(text)
+        assert "exists already" in jetstream(server, *arguments, "other", code=1)
 
 
 def test_an_import_of_records_without_offsets_and_times_goes_on_where_it_was_interrupted(
@@ -529,6 +542,14 @@ def test_a_topic_of_kafka_becomes_streams_of_a_group(
         client.delete_stream(f"topic-{number}")
     again = jetstream(server, "import", "topic", *arguments)
     assert [json.loads(line) for line in again.split("\n") if line] == said[1:]
+
+
+def test_a_partition_that_lacks_later_records_is_not_passed_over(client: Client) -> None:
+    client.create_stream("part-0", "part.0", replicas=1)
+    client.publish("part.0", b"first")
+    _check_complete(client, "part-0", 1)
+    with pytest.raises(PreconditionFailedError, match=r"part-0 exists already and ends at offset"):
+        _check_complete(client, "part-0", 2)
 
 
 def test_an_import_that_cannot_go_on_says_what_to_do_with_what_it_has_made(

@@ -156,3 +156,13 @@ def header_block_of(headers: Mapping[str, Any]) -> bytes:
         return f"NATS/1.0\r\n{lines}\r\n".encode() if pairs else b""
     except InvalidRequestError as error:
         raise ValueError(error.message) from None
+
+
+def checked_block(block: bytes | None) -> bytes | None:
+    """A header block that somebody has written. What is none would be stored, and read as no
+    headers. Raises ValueError."""
+    if not block or (block.startswith(b"NATS/1.0") and block.endswith(b"\r\n\r\n")):
+        return block
+    raise ValueError(
+        "it is no header block of NATS, which begins with NATS/1.0 and ends with an empty line"
+    )

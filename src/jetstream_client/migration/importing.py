@@ -11,7 +11,7 @@ it beside those of the source: copied before this run began, from where the sour
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,9 @@ from jetstream_client.migration.restore import (
     begin_restoring,
     differs,
     followed,
+    held_between,
     listen,
+    listening,
     records_of,
     told_what_is_left,
 )
@@ -134,3 +136,30 @@ def run(
     done = importing.copy(source, bounds, bar)
     importing.listen()
     return done
+
+
+def imported_before(
+    client: Client, name: str, subject: str, source: Callable[[Stream], Iterable[Records]], bar: Bar
+) -> Imported | None:
+    """What `run` would return, if the stream of that name and subject was made of this source: an
+    import was interrupted after its last step, or is repeated. None: it may be another one. source:
+    reads the records again, as for that stream."""
+    found = listening(client, name, subject)
+    if found is None:
+        return None
+    wanted, start_offset, end_offset = RecordDigest(), 0, 0
+    with bar(None, "reading") as advance:
+        for records in source(found):
+            if records:
+                start_offset = start_offset if wanted.count else records.offsets[0]
+                end_offset = records.offsets[-1] + 1
+                wanted.add(records)
+                advance(len(records))
+    if not wanted.count:
+        return None  # Any stream holds as much.
+    bounds = start_offset, end_offset
+    with bar(end_offset - start_offset, "comparing") as advance:
+        held = held_between(client, found, bounds, advance)
+    if held is None or (held.count, held.hexdigest()) != (wanted.count, wanted.hexdigest()):
+        return None
+    return Imported(found, held.count, held.hexdigest(), 0)

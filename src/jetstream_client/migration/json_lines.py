@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 from jetstream_client.migration.file_records import (
     Defaults,
     RecordsOfFile,
+    checked_block,
     header_block_of,
     timestamp_of,
 )
@@ -148,7 +149,11 @@ def _texts(line: str) -> dict[str, str]:
 def _header_block(fields: dict[str, Any], line: str) -> bytes | None:
     """`jetstream export` writes both: the block, in which nothing is lost, and its headers."""
     if "header_block" in fields:
-        return _bytes(fields, "header_block", line)
+        block = _bytes(fields, "header_block", line)
+        try:
+            return block if "headers" in fields else checked_block(block)
+        except ValueError as error:
+            raise ValueError(f"header_block: {error}") from None
     headers = fields.get("headers")
     if headers is None:
         return None

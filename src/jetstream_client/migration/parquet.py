@@ -28,6 +28,7 @@ from jetstream_client.migration.backup import (
 from jetstream_client.migration.file_records import (
     Defaults,
     RecordsOfFile,
+    checked_block,
     header_block_of,
     timestamp_of,
 )
@@ -355,10 +356,12 @@ class _Columns:
         return [None if each is None else _bytes_of(each) for each in column.to_pylist()]
 
     def _header_blocks(self, column: Any) -> list[Any]:
-        """Header blocks; or headers by their names, in a map or a struct."""
+        """Header blocks, as bytes as they are; or headers by their names, in a map or a struct."""
         arrow = _pyarrow()[1]
-        if _is_text(column.type) or _is_binary(column.type):
+        if _is_binary(column.type):
             return self._bytes(column)
+        if _is_text(column.type):
+            return [checked_block(block) for block in self._bytes(column)]
         if not arrow.types.is_map(column.type) and not arrow.types.is_struct(column.type):
             raise TypeError(
                 f"headers are a NATS header block, a map or a struct, not {column.type}"

@@ -89,28 +89,40 @@ def restored_before(
 ) -> tuple[Stream, RecordDigest] | None:
     """The stream of that name and subject, if it was made of this backup: a restore was interrupted
     after its last step, or is repeated. None: it may be another one."""
-    found = [
-        each
-        for each in client.list_streams()
-        if (each.name, each.subject, each.restoring) == (name, subject, False)
-    ]
-    if not found or not manifest.digest:
+    found = listening(client, name, subject)
+    if found is None or not manifest.digest:
         return None
-    is_source = found[0].id == manifest.stream_id
+    is_source = found.id == manifest.stream_id
     if is_source and client.describe_cluster().cluster_id == manifest.cluster_id:
         return None
-    start_offset, end_offset = manifest.bounds
-    if client.offset_at(found[0], "earliest") != start_offset:
-        return None
-    digest, held = RecordDigest(), records_of(client, found[0], start_offset)
     with bar(manifest.length, "comparing") as advance:
-        for records in followed(held, manifest.bounds, advance):
-            if records and records.offsets[0] >= end_offset:
-                break  # It listens to its subject since then.
-            digest.add(records.where(lambda offset: start_offset <= offset < end_offset))
-    if (digest.count, digest.hexdigest()) != (manifest.records, manifest.digest):
+        digest = held_between(client, found, manifest.bounds, advance)
+    if digest is None or (digest.count, digest.hexdigest()) != (manifest.records, manifest.digest):
         return None
-    return found[0], digest
+    return found, digest
+
+
+def listening(client: Client, name: str, subject: str) -> Stream | None:
+    """The stream of that name and subject that is not being restored."""
+    wanted = name, subject, False
+    streams = client.list_streams()
+    return next((e for e in streams if (e.name, e.subject, e.restoring) == wanted), None)
+
+
+def held_between(
+    client: Client, stream: Stream, bounds: tuple[int, int], advance: Advance
+) -> RecordDigest | None:
+    """The digest of what a stream that listens holds between two offsets; None: it does not begin
+    with the first."""
+    start_offset, end_offset = bounds
+    if client.offset_at(stream, "earliest") != start_offset:
+        return None
+    digest, held = RecordDigest(), records_of(client, stream, start_offset)
+    for records in followed(held, bounds, advance):
+        if records and records.offsets[0] >= end_offset:
+            break  # It listens to its subject since then.
+        digest.add(records.where(lambda offset: start_offset <= offset < end_offset))
+    return digest
 
 
 class _WholeBatches:

@@ -63,6 +63,13 @@ def test_a_text_is_stored_as_it_is_and_other_json_as_it_stands_in_the_line(
     assert found["values"] == [wanted]
 
 
+def test_a_block_of_an_export_is_kept_whatever_a_publisher_has_sent(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    line = '{"value": "a", "headers": {}, "header_block": "odd"}'
+    assert of_lines(tmp_path, line)["header_blocks"] == [b"odd"]
+    assert of_table(tmp_path, value=["a"], headers=[b"odd"])["header_blocks"] == [b"odd"]
+
+
 def test_what_lines_lack_is_filled_in(tmp_path: Path) -> None:
     found = of_lines(
         tmp_path,
@@ -112,6 +119,8 @@ def test_offsets_go_on_from_one_part_of_a_file_to_the_next(
         (['{"value": 1}', '{"value": 1, "subject": "a b"}'], "line 2: subject b'a b': a subject"),
         (['{"value": 1, "headers": {"X": 5}}'], "line 1: header 'X': it must be text"),
         (['{"value": 1, "headers": {"a b": "c"}}'], "line 1: invalid header name 'a b'"),
+        (['{"value": 1, "header_block": "X: 1"}'], "line 1: header_block: it is no header block"),
+        (['{"value": 1, "header_block": {"X": "1"}}'], "line 1: header_block: it is no header"),
         (['{"value": 1, "headers": []}'], r"line 1: headers \[\]: it must be an object"),
         (['{"value": 1, "offset": "1"}'], "line 1: offset '1': it must be a whole number"),
         (['{"value": 1, "offset": -1}'], "line 1: offset -1 is below 0"),
@@ -232,6 +241,10 @@ def test_bytes_and_texts_of_every_kind_of_column_are_stored_as_they_are(
         ({"value": ["a"] * 2, "timestamp": ["2026-01-31T12:00:00Z", "noon"]},
          "row 2: column 'timestamp': timestamp 'noon': it must be"),
         ({"value": ["a"], "subject": [1]}, "row 1: column 'subject': a subject is text"),
+        (
+            {"value": ["a"] * 2, "headers": ["NATS/1.0\r\nX: 1\r\n\r\n", '{"X": "1"}']},
+            "row 2: column 'headers': it is no header block of NATS",
+        ),
         ({"value": ["a"], "headers": [1]}, "row 1: column 'headers': headers are"),
         ({"value": ["a"] * 2, "headers": [{"X": "1"}, {"X": "\n"}]}, "row 2: column 'headers': "),
         ({"value": ["a"], "offset": ["1"]}, "row 1: column 'offset': an offset is a whole number"),

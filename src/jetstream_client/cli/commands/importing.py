@@ -21,8 +21,12 @@ from jetstream_client.migration.file_records import Defaults
 from jetstream_client.migration.nats_stream import NatsStream, StreamInfo
 from jetstream_client.migration.records import Records
 from jetstream_client.values.config import NatsOptions
-from jetstream_client.values.types import to_timestamp_us
-from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
+from jetstream_client.values.types import Stream, to_timestamp_us
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    PreconditionFailedError,
+    StreamExistsError,
+)
 
 FOLLOW_SECONDS = 2.0
 SAY_SECONDS = 1.0
@@ -300,12 +304,20 @@ def _from_file(
                 end = part.offsets[-1] + 1
                 yield part
 
-    copying = importing.Import(client, name, subject, settings, may_shrink=False)
+    def records(stream: Stream) -> Iterable[Records]:
+        # The same time each time that an interrupted import goes on.
+        return read(path, Defaults(subject, to_timestamp_us(stream.created_at)))
+
+    try:
+        copying = importing.Import(client, name, subject, settings, may_shrink=False)
+    except StreamExistsError:
+        before = importing.imported_before(client, name, subject, records, progress_bar)
+        if before is None:
+            raise
+        return _row(before)
     copying.begin(start)
-    # The same time each time that an interrupted import goes on.
-    created = to_timestamp_us(copying.stream.created_at)
     with progress_bar(None, "copying") as advance:
-        copying.add(noted(read(path, Defaults(subject, created))), advance)
+        copying.add(noted(records(copying.stream)), advance)
     with progress_bar(end - start, "comparing") as advance:
         done = copying.verify(end, advance)
     copying.listen()
@@ -325,6 +337,7 @@ def _from_kafka(
         bounds = source.bounds(client.config.timeout)
         for partition, (start, end) in bounds.items():
             if complete.get(f"{name}-{partition}") == partition:
+                _check_complete(client, f"{name}-{partition}", end)
                 print(f"note: {name}-{partition} is complete already", file=sys.stderr)
                 continue
             records = source.records(partition, start, end, subject.encode(), client.config.timeout)
@@ -337,6 +350,18 @@ def _from_kafka(
             )  # fmt: skip
             done.append(_row(made))
     return done
+
+
+def _check_complete(client: Client, stream: str, end: int) -> None:
+    """Raises PreconditionFailedError if the stream ends before its partition: something has come to
+    Kafka since it was imported, or it was not imported."""
+    found = client.offset_at(stream, "latest")
+    if found < end:
+        raise PreconditionFailedError(
+            f"{stream} exists already and ends at offset {found}, and its partition in Kafka at "
+            f"{end}: what is between is not in it; stop the publishers of Kafka, delete {stream} "
+            "and run the same again"
+        )
 
 
 def _row(made: importing.Imported) -> dict[str, Any]:
