@@ -11,7 +11,8 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import grpc
 import pytest
@@ -23,6 +24,7 @@ from jetstream_protocol.generated.dataplane_pb2 import Hello, HelloReply
 from jetstream_server.metadata.raft.transport import HANDSHAKES_MAX
 from jetstream_server.serving.dataplane.server import KEPT_FOR_NODES
 from jetstream_server.serving.http.server import CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX
+from tests.fuzz import http2
 from tests.support.lateness import Lateness
 from tests.support.secured import (
     SecuredNode,
@@ -30,6 +32,7 @@ from tests.support.secured import (
     SecuredTlsNode,
     SecuredTlsServer,
     administered,
+    secured_server,
 )
 from tests.support.strangers import STRANGERS, Stranger
 
@@ -228,3 +231,54 @@ def test_strangers_that_stay_are_hung_up_on_at_every_port(server: SecuredServer)
             sock.settimeout(max(ends - time.monotonic(), 0.001))
             while sock.recv(100):
                 pass
+
+
+def hung_up_on(socks: list[socket.socket]) -> int:
+    """How many of the connections have ended. Reads what has arrived."""
+    ended = 0
+    for sock in socks:
+        sock.setblocking(False)
+        with suppress(BlockingIOError):
+            try:
+                while sock.recv(65_536):
+                    pass
+            except ConnectionError:
+                pass
+            ended += 1
+    return ended
+
+
+@pytest.mark.parametrize("what", ["half sent", "watching"])
+def test_calls_of_strangers_make_room_however_many_connections_they_come_over(
+    tmp_path: Path, what: str
+) -> None:
+    """One request half sent on each of 100, up to four megabytes each; or calls of health that
+    last, a few on each of 250. First a call, so that the connection itself may stay."""
+    half = http2.frame(
+        http2.FrameType.HEADERS,
+        http2.END_HEADERS,
+        3,
+        http2.call_headers(b"/jetstream.v1.Streams/RestoreBatches"),
+    ) + http2.frame(http2.FrameType.DATA, 0, 3, b"\0" + (4 << 20).to_bytes(4, "big") + bytes(9000))
+    watch = b"/grpc.health.v1.Health/Watch"
+    calls = {
+        "half sent": half,
+        "watching": b"".join(http2.call(3 + 2 * number, watch, b"") for number in range(4)),
+    }[what]
+    first = http2.call(1, b"/grpc.health.v1.Health/Check", b"")
+    with secured_server(tmp_path / "data") as server, server.client(timeout=30) as admin:
+        admin.list_streams()
+        host, port = server.grpc.rsplit(":", 1)
+        with ExitStack() as stack:
+            socks = []
+            for _ in range(100 if what == "half sent" else 250):
+                sock = stack.enter_context(socket.create_connection((host, int(port)), 10))
+                sock.sendall(http2.PREFACE + http2.settings() + first + calls)
+                socks.append(sock)
+            enough = 60 if what == "half sent" else 50
+            deadline = time.monotonic() + 20
+            while hung_up_on(socks) < enough:
+                assert time.monotonic() < deadline, hung_up_on(socks)
+                admin.list_streams()
+                time.sleep(0.2)
+            assert hung_up_on(socks) < len(socks)  # No more than needed.

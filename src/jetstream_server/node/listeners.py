@@ -19,7 +19,7 @@ from jetstream_server.node.run_state import CannotListenError
 from jetstream_server.node.server import Server
 from jetstream_server.security.acl import Operation
 from jetstream_server.serving.grpc.call_limiter import CallLimiter
-from jetstream_server.serving.grpc.close_peer import close_peer
+from jetstream_server.serving.grpc.close_peer import close_peer, close_peers
 from jetstream_server.serving.grpc.cluster_service import ClusterService
 from jetstream_server.serving.grpc.connection_limiter import ConnectionLimiter
 from jetstream_server.serving.grpc.cursor_lags import CursorLags
@@ -113,7 +113,7 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
         GroupsService(cursors, metadata.registry, leader, node.stream_access),
         SecurityService(metadata, node.access, wall_clock),
         node.stream_access,
-        CallLimiter(close_connection),
+        CallLimiter(close_connection, connections.is_known, partial(close_peers, port=port)),
         connections,
         token_connections,
         server.grpc_loop,

@@ -10,6 +10,7 @@ import grpc
 import pytest
 from grpc import aio
 
+from jetstream_protocol.errors import TooManyRequestsError
 from jetstream_server.serving.grpc import call_limiter as module
 from jetstream_server.serving.grpc.call_limiter import CallLimiter, Connection, connections
 from jetstream_server.serving.grpc.close_peer import close_peer
@@ -116,6 +117,111 @@ def test_connections_with_one_call_are_left_alone(
         await asyncio.sleep(0.1)
         assert ended == []
         await _end([*tasks, watching])
+
+    scenario()
+
+
+def test_with_nearly_all_calls_taken_strangers_make_room(
+    found: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few calls each has: those of the origin that has most, and no more than needed."""
+    monkeypatch.setattr(module, "CALLS_HIGH", 10)
+    crowd = [f"ipv4:10.0.0.1:{number}" for number in range(4)]
+
+    @on_loop
+    async def scenario() -> None:
+        found.append(Connection("ipv4:10.0.0.3:1", 9, 0))
+        found.extend([Connection("ipv4:10.0.0.2:1", 2, 0), *(Connection(c, 1, 0) for c in crowd)])
+        hung_up_on: list[str] = []
+        ended: list[str] = []
+        callers = CallLimiter(ended.append, lambda peer: "0.3" in peer, hung_up_on.extend)
+        tasks = await _calls(callers, 13, received=True)
+        watching = asyncio.create_task(callers.watch())
+        await eventually(lambda: bool(hung_up_on))
+        assert hung_up_on[:3] == crowd[:3]
+        assert not ended
+        await _end([*tasks, watching])
+
+    scenario()
+
+
+def test_requests_half_sent_one_on_each_connection_of_strangers_are_ended(
+    found: list[Connection],
+) -> None:
+    @on_loop
+    async def scenario() -> None:
+        known = [Connection(f"known{number}", 1, 1) for number in range(40)]
+        found.extend([*known, *(Connection(f"ipv4:10.0.0.1:{n}", 1, 1) for n in range(40))])
+        hung_up_on: list[str] = []
+        ended: list[str] = []
+        callers = CallLimiter(ended.append, lambda p: p.startswith("known"), hung_up_on.extend)
+        tasks = await _calls(callers, 80, received=False)
+        watching = asyncio.create_task(callers.watch())
+        await eventually(lambda: len(hung_up_on) >= 40)
+        assert not [each for each in hung_up_on if each.startswith("known")]
+        assert not ended
+        await _end([*tasks, watching])
+
+    scenario()
+
+
+def test_a_known_connection_is_ended_only_if_no_stranger_was_met_on_any_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "CALLS_HIGH", 10)
+    stranger = [Connection("stranger", 1, 0)]
+    pages = {0: ([Connection("known", 9, 0)], 1), 1: (list(stranger), 0)}
+    monkeypatch.setattr(module, "connections", lambda start_id: pages[start_id])
+
+    @on_loop
+    async def scenario() -> None:
+        hung_up_on: list[str] = []
+        ended: list[str] = []
+        callers = CallLimiter(ended.append, lambda peer: peer == "known", hung_up_on.extend)
+        tasks = await _calls(callers, 11, received=True)
+        watching = asyncio.create_task(callers.watch())
+        await eventually(lambda: len(hung_up_on) > 2)
+        assert not ended
+        pages[1] = ([Connection("stranger", 0, 0)], 0)
+        await eventually(lambda: ended[:1] == ["known"])
+        await _end([*tasks, watching])
+
+    scenario()
+
+
+def test_calls_that_need_no_right_have_a_limit_of_their_own(
+    found: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PUBLIC_CALLS_MAX", 4)
+    monkeypatch.setattr(module, "PUBLIC_CALLS_HIGH", 3)
+
+    @on_loop
+    async def scenario() -> None:
+        found.append(Connection("stranger", 4, 0))
+        hung_up_on: list[str] = []
+        callers = CallLimiter(hung_up_on.append, lambda peer: False, hung_up_on.extend)
+        refused = 0
+
+        async def call() -> None:
+            nonlocal refused
+            try:
+                callers.began(is_public=True)
+            except TooManyRequestsError:
+                refused += 1
+                return
+            await asyncio.get_running_loop().create_future()
+
+        tasks = [asyncio.create_task(call()) for _ in range(6)]
+        tasks += await _calls(callers, 5, received=True)
+        assert refused == 2
+        watching = asyncio.create_task(callers.watch())
+        await eventually(lambda: hung_up_on[:1] == ["stranger"])
+        await _end([*tasks, watching])
+        assert callers.count == 0
+        tasks = [asyncio.create_task(call()) for _ in range(4)]
+        await asyncio.sleep(0)
+        assert refused == 2
+        await _end(tasks)
 
     scenario()
 

@@ -1,9 +1,13 @@
-"""Counts running calls, and closes a connection when there are too many.
+"""Counts running calls, and closes connections when there are too many.
 
 A call counts from its headers on, before gRPC has read its request. A client may leave its request
 half sent for any time, and a server with CALLS_MAX calls serves nobody else. So when most calls are
-in use, the connection with the most calls is closed. When many requests stay half sent (each may
-hold megabytes), the connection with the most of those is closed.
+in use, connections are closed: those of strangers, until the rest are few enough, first of the
+origin that has most calls. If no stranger has any, the connection with the most calls. When many
+requests stay half sent (each may hold megabytes), the same is done to those that have these.
+
+Calls that need no right (health, reflection) may last for ever, and anybody may make them. So there
+is a limit for them alone.
 
 channelz, gRPC's statistics, gives the numbers of each connection.
 """
@@ -12,16 +16,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 from typing import Any
 
 import structlog
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # As in grpcio-channelz.
 
+from jetstream_protocol.errors import TooManyRequestsError
+from jetstream_server.log_throttle import LogThrottle
+from jetstream_server.origins import origin_of_peer
+
 CALLS_MAX = 4096
 """Calls served at once. Further ones get RESOURCE_EXHAUSTED. A long poll is a call."""
 CALLS_HIGH = CALLS_MAX * 3 // 4
+PUBLIC_CALLS_MAX = CALLS_MAX // 4
+"""Calls that need no right. Further ones get RESOURCE_EXHAUSTED."""
+PUBLIC_CALLS_HIGH = PUBLIC_CALLS_MAX * 3 // 4
 HALF_SENT_MAX = 32
 """Requests half sent for HALF_SENT_SECONDS. Each may hold 4 MiB."""
 HALF_SENT_SECONDS = 1.0
@@ -77,21 +90,42 @@ def _connection(name: str, data: dict[str, str]) -> Connection:
 
 
 class CallLimiter:
-    """`began` and `received` are called in the task of each call. `watch` runs beside them."""
+    """`began` and `received` are called in the task of each call. `watch` runs beside them.
 
-    def __init__(self, close_connection: Callable[[str], object]) -> None:
+    is_known: whether the peer of a connection has signed in. close_strangers: closes many at
+    once."""
+
+    def __init__(
+        self,
+        close_connection: Callable[[str], object],
+        is_known: Callable[[str], bool] = lambda peer: True,
+        close_strangers: Callable[[Sequence[str]], object] = lambda peers: None,
+    ) -> None:
         self._close_connection = close_connection
+        self._close_strangers = close_strangers
+        self._is_known = is_known
         self._calls: set[asyncio.Task[Any]] = set()
+        self._public: set[asyncio.Task[Any]] = set()  # of these, those that need no right
         self._half_sent: dict[asyncio.Task[Any], float] = {}  # since when; oldest first
         self._next_id = 0
+        self._throttle = LogThrottle()
+        # Since the first page of connections: the heaviest of a known peer, and whether there was
+        # one of a stranger.
+        self._heaviest: Connection | None = None
+        self._met_strangers = False
 
     @property
     def count(self) -> int:
         return len(self._calls)
 
-    def began(self) -> None:
+    def began(self, *, is_public: bool = False) -> None:
+        """is_public: it needs no right. Raises TooManyRequestsError, with nothing counted."""
         task = asyncio.current_task()
         assert task is not None
+        if is_public:
+            if len(self._public) >= PUBLIC_CALLS_MAX:
+                raise TooManyRequestsError("too many calls of strangers; try again")
+            self._public.add(task)
         self._calls.add(task)
         self._half_sent[task] = asyncio.get_running_loop().time()
         task.add_done_callback(self._ended)
@@ -104,30 +138,58 @@ class CallLimiter:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._calls.discard(task)
+        self._public.discard(task)
         self._half_sent.pop(task, None)
 
     async def watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            if len(self._calls) > CALLS_HIGH:
-                self._end_one(lambda connection: connection.calls)
-            elif self._are_too_many_half_sent():
-                self._end_one(lambda connection: connection.half_sent)
+            half_sent = self._half_sent_for_long() - HALF_SENT_MAX
+            calls = max(len(self._calls) - CALLS_HIGH, len(self._public) - PUBLIC_CALLS_HIGH)
+            if calls > 0:
+                self._make_room(calls, lambda connection: connection.calls)
+            elif half_sent > 0:
+                self._make_room(half_sent, lambda connection: connection.half_sent)
 
-    def _are_too_many_half_sent(self) -> bool:
+    def _half_sent_for_long(self) -> int:
         if len(self._half_sent) <= HALF_SENT_MAX:
-            return False
+            return 0
         limit = asyncio.get_running_loop().time() - HALF_SENT_SECONDS
-        return sum(since < limit for since in self._half_sent.values()) > HALF_SENT_MAX
+        return sum(since < limit for since in self._half_sent.values())
 
-    def _end_one(self, burden: Callable[[Connection], int]) -> None:
+    def _make_room(self, excess: int, burden: Callable[[Connection], int]) -> None:
+        """Close connections that have so much of the burden; see the module. Only some are looked
+        at: the next look goes on behind them."""
         found, self._next_id = connections(self._next_id)
-        heaviest = max(found, key=burden, default=None)
-        if heaviest is not None and burden(heaviest) > 1:
+        strangers = [each for each in found if burden(each) and not self._is_known(each.peer)]
+        of_origins: Counter[str] = Counter()
+        for each in strangers:
+            of_origins[origin_of_peer(each.peer)] += burden(each)
+        strangers.sort(key=lambda e: (of_origins[origin_of_peer(e.peer)], burden(e)), reverse=True)
+        left = takewhile(
+            lambda before: before < excess, accumulate(map(burden, strangers), initial=0)
+        )
+        closed = strangers[: sum(1 for _ in left)]
+        for each in closed:
+            self._note(each)
+        if closed:
+            self._close_strangers([each.peer for each in closed])
+        self._met_strangers |= bool(strangers)
+        known = [each for each in found if self._is_known(each.peer)]
+        self._heaviest = max([*known, *filter(None, [self._heaviest])], key=burden, default=None)
+        if self._next_id:
+            return
+        heaviest, met_strangers = self._heaviest, self._met_strangers
+        self._heaviest, self._met_strangers = None, False
+        if heaviest is not None and burden(heaviest) > 1 and not met_strangers:
+            self._note(heaviest)
+            self._close_connection(heaviest.peer)
+
+    def _note(self, connection: Connection) -> None:
+        if self._throttle.is_due("caller_hung_up_on", origin_of_peer(connection.peer)):
             logger.warning(
                 "caller_hung_up_on",
-                peer=heaviest.peer,
-                calls=heaviest.calls,
-                half_sent=heaviest.half_sent,
+                peer=connection.peer,
+                calls=connection.calls,
+                half_sent=connection.half_sent,
             )
-            self._close_connection(heaviest.peer)

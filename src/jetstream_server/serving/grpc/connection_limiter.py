@@ -91,6 +91,10 @@ class ConnectionLimiter:
         if self._standing.get(peer, Standing.NOTHING) < standing:
             self._standing[peer] = standing
 
+    def is_known(self, peer: str) -> bool:
+        """Whether somebody who is known has made a call over the connection of a peer."""
+        return self._standing.get(peer, Standing.NOTHING) >= Standing.SIGNED_IN
+
     def look_if_due(self) -> None:
         is_due = self._seconds() - self._looked_at >= _LOOK_SECONDS
         if is_due or self._count() > self._others + FEW:

@@ -27,6 +27,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.restored_batch import RESTORE_BYTES_MAX
 from jetstream_server.net.error_limits import bounded
+from jetstream_server.security.requirements import RPCS, Scope
 from jetstream_server.serving.grpc.call_limiter import CallLimiter
 
 REQUEST_BYTES_MAX = 64 * 1024
@@ -99,8 +100,12 @@ class ErrorInterceptor(aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        self._callers.began()
         method = handler_call_details.method
+        rule = RPCS.get(method)
+        try:
+            self._callers.began(is_public=rule is not None and rule.scope is Scope.PUBLIC)
+        except JetstreamError as error:
+            return _refusing(error)
         known = self._guarded.get(method)
         if known is not None:
             return known
@@ -108,6 +113,15 @@ class ErrorInterceptor(aio.ServerInterceptor):
         if handler is not None:  # Unknown methods are answered as unimplemented, not remembered.
             handler = self._guarded[method] = _guarded(handler, method, self._callers, self._called)
         return handler
+
+
+def _refusing(error: JetstreamError) -> grpc.RpcMethodHandler[Any, Any]:
+    """A handler that reads no request: gRPC reads those of other handlers before it calls them."""
+
+    async def refuse(_: object, context: _Context) -> None:
+        await _abort(context, error)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def _guarded(handler: Any, method: str, callers: CallLimiter, called: Callable[[str], None]) -> Any:
