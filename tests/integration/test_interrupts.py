@@ -126,6 +126,47 @@ def test_ctrl_c_ends_a_server_that_is_starting(tmp_path: Path, delay: float) -> 
     assert ended(process) in (0, 130)
 
 
+MOMENTS = {
+    # Once the server's loop is closed, the member would say that it has started.
+    "metadata": """
+import atexit, time
+from jetstream_server.metadata.member.member import Member
+wrapped = Member._open_journal
+def interrupted(self, group):
+    os.kill(os.getpid(), signal.SIGINT)
+    atexit.register(self._thread.join, 3)
+    until = time.monotonic() + 2
+    while not self._listener._loop.is_closed() and time.monotonic() < until:
+        time.sleep(0.01)
+    return wrapped(self, group)
+Member._open_journal = interrupted
+""",
+    # The start is cancelled between gRPC's first step and its second one.
+    "grpc": """
+import time
+from grpc.aio._server import Server
+wrapped = Server.start
+async def interrupted(self):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(1)
+    await wrapped(self)
+Server.start = interrupted
+""",
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_at_a_moment_of_the_start_ends_a_server_without_a_word(
+    tmp_path: Path, moment: str
+) -> None:
+    code = "import os, signal\n" + BEGIN.replace("print", MOMENTS[moment] + "print") + "server()"
+    base = str(free_port_base())
+    arguments = ["--dev", "--data", str(tmp_path / "data"), "--port-base", base]
+    command = [sys.executable, "-c", code, *arguments, "--log-level", "error"]
+    process = begun(command, dict(os.environ))
+    assert ended(process) == 0
+
+
 def test_nothing_is_imported_before_ctrl_c_is_seen_to() -> None:
     code = "import sys; before = set(sys.modules); import jetstream_command; "
     code += "print(*sorted(set(sys.modules) - before))"

@@ -405,3 +405,35 @@ class TestFailStop:
                     await group.start(0)
 
         asyncio.run(main())
+
+
+@pytest.mark.parametrize("joins", [True, False], ids=["asks", "probes"])
+def test_a_member_can_be_stopped_while_it_waits_for_others_at_its_start(
+    tmp_path: Path, joins: bool
+) -> None:
+    silent: list[asyncio.StreamWriter] = []
+
+    async def main() -> None:
+        dialled = asyncio.Event()
+
+        def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            silent.append(writer)
+            dialled.set()
+
+        listening = await asyncio.start_server(accept, "127.0.0.1", 0)
+        address = "127.0.0.1:{1}".format(*listening.sockets[0].getsockname())
+        async with members(tmp_path, 1) as group:
+            own = group.voters[NodeId(0)]
+            voters = {} if joins else {NodeId(0): own, NodeId(1): address}
+            join = (address,) if joins else ()
+            starting = asyncio.create_task(group.start(0, listen=own, voters=voters, join=join))
+            await dialled.wait()
+            async with asyncio.timeout(2):
+                await group.stop(group.running[0])
+            with pytest.raises(UnavailableError, match="this server is stopping"):
+                await starting
+        listening.close()
+        for writer in silent:
+            writer.close()
+
+    asyncio.run(main())

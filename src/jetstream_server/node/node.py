@@ -224,8 +224,9 @@ class NodeStart:
     async def start_metadata(self, cluster_id: str, ack_subjects: list[str]) -> str:
         """Take part in the metadata group. Returns the cluster's id, once there is a metadata
         leader; see Membership.until_led."""
-        await self.metadata.start()
+        # First: a start that fails or is cancelled must not leave its thread in this folder.
         self._stack.push_async_callback(self.metadata.close)
+        await self.metadata.start()
         if not self._settings.is_alone:
             # By then everything for the streams that it still leads is stored and acknowledged.
             self._stack.push_async_callback(self.membership.leave)

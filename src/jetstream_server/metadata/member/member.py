@@ -11,12 +11,17 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
-from jetstream_protocol.errors import InternalError, JetstreamError, PreconditionFailedError
+from jetstream_protocol.errors import (
+    InternalError,
+    JetstreamError,
+    PreconditionFailedError,
+    UnavailableError,
+)
 from jetstream_protocol.types import NodeId
 from jetstream_server.background import run_in_background
 from jetstream_server.metadata.member.config import MemberConfig
@@ -36,6 +41,9 @@ logger = structlog.get_logger(__name__)
 ID_CHECK_SECONDS = 3.0
 """Longer than a peer needs to notice that this node's previous run has ended."""
 HAND_OVER_SECONDS_MAX = 0.5
+STOPPING = "this server is stopping"
+
+T = TypeVar("T")
 
 
 class MemberListener(Listener, Protocol):
@@ -44,7 +52,7 @@ class MemberListener(Listener, Protocol):
 
 
 class Member:
-    """`start` begins the thread. `stop` ends it, and waits for its end."""
+    """`start` begins the thread. `stop` ends it, also while it starts, and waits for its end."""
 
     def __init__(self, config: MemberConfig, listener: MemberListener) -> None:
         self._config = config
@@ -128,7 +136,8 @@ class Member:
         group = Group(config.node_id, tuple(sorted(config.voters.items())))
         if config.join and not GroupFile.exists(config.directory):
             identity = Identity(config.node_id, os.urandom(16), config.secret)
-            group = await ask(config.join, identity, config.certificates)
+            asking = ask(config.join, identity, config.certificates)
+            group = await self._unless_stopped(asking)
             logger.info("joined", cluster_id=group.cluster_id, voters=group.voters)
         file = GroupFile.open(config.directory, group, accept_voters=config.accept_voters)
         if config.is_alone and file.group.voters != group.voters:
@@ -189,7 +198,7 @@ class Member:
             snapshot = read_snapshot(self._config.directory)
             if snapshot is not None:
                 member_loop.machine.registry.restore(snapshot.data)
-            await self._join(member_loop)
+            await self._unless_stopped(self._join(member_loop))
         except JetstreamError as error:
             await member_loop.close()
             self._listener.member_started(error)
@@ -206,7 +215,22 @@ class Member:
         finally:
             ticker.cancel()
             await member_loop.close()
-            member_loop.abandon(member_loop.failure or "this server is stopping")
+            member_loop.abandon(member_loop.failure or STOPPING)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do a part of the start that may take long. Raises UnavailableError once `stop` is
+        called."""
+        working = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise UnavailableError(STOPPING)
+            return working.result()
+        finally:
+            working.cancel()
+            stopping.cancel()
+            await asyncio.gather(working, stopping, return_exceptions=True)
 
     async def _join(self, member_loop: MemberLoop) -> None:
         """Connect to the others. A group of one opens no port."""

@@ -103,6 +103,7 @@ class ApiServer:
         self._connections = connections
         self._watching: tuple[asyncio.Task[None], ...] = ()
         self._server: aio.Server | None = None
+        self._starting: asyncio.Task[None] | None = None
         self._supervisor: asyncio.Task[None] | None = None
 
     async def start(self, address: str) -> None:
@@ -145,7 +146,9 @@ class ApiServer:
         except RuntimeError as error:
             raise OSError(f"cannot listen on {address}") from error
         self._server = server
-        await server.start()
+        # A server of gRPC whose start was cancelled cannot be stopped.
+        self._starting = asyncio.ensure_future(server.start())
+        await asyncio.shield(self._starting)
 
     async def _supervise(self, address: str) -> None:
         """Replace a server that has ended by itself."""
@@ -176,8 +179,9 @@ class ApiServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._server is None:
+        if self._server is None or self._starting is None:
             return
+        await asyncio.wait([self._starting])
         try:
             async with asyncio.timeout(_STOP_SECONDS):
                 # It waits until every watcher has read the change. A watcher that reads nothing
