@@ -132,9 +132,6 @@ class World:
                 answer.set_exception(UnavailableError("the leader changes"))
         self.waiting.clear()
         self.note_silence()
-        # A new leader does not know who is gone: a late copy of the heartbeat by which such a one
-        # joined may take its instance name again.
-        self.heartbeats = [beat for beat in self.heartbeats if beat.generation]
         self.led_since = self.now
         self.term += 1
         self.table = CursorTable()
@@ -292,13 +289,23 @@ class World:
             worker.was_silent |= self.now - since >= SESSION_MS * 1000
 
     def a_heartbeat_comes_again(self) -> None:
-        """A copy of one that was sent before; nobody hears the answer."""
+        """A copy of one that was sent before; nobody hears the answer. Not of one by which somebody
+        has joined who has died, and was never a member: it would be one now."""
         if self.heartbeats:
             late = self.random.choice(self.heartbeats)
-            if late.generation or any(worker.id == late.member.id for worker in self.workers):
+            was_member = late.generation or late.member.id in self.ids_so_far()
+            if was_member or any(worker.id == late.member.id for worker in self.workers):
                 copy = self.loop.create_task(self.coordinator.heartbeat(late))
                 copy.add_done_callback(_retrieve)
                 self.settle()
+
+    def ids_so_far(self) -> set[str]:
+        """Of the members since the group was deleted."""
+        ids: set[str] = set()
+        for _, said in self.log:
+            if isinstance(said, Group):
+                ids = set() if said.is_deleted else ids | {member.id for member in said.members}
+        return ids
 
     def a_member_hears(self) -> None:
         worker = self.one()
@@ -503,8 +510,21 @@ class World:
         live = self.coordinator._groups[NAME]
         if group.has(worker.id) or (live.coming is not None and live.coming.has(worker.id)):
             return
+        if self.was_replaced(worker):
+            return
         kept = 0 if worker.keeps_since is None else self.now - worker.keeps_since
         assert kept >= RELEASE_SECONDS * 1_000_000 - 2_000_000, f"{worker.id} was removed"
+
+    def was_replaced(self, worker: Worker) -> bool:
+        """Another process has taken its name since it joined, and may have gone meanwhile."""
+        was_member = False
+        for _, said in self.log:
+            if isinstance(said, Group):
+                was_member |= said.has(worker.id)
+                names = [member.instance for member in said.members]
+                if was_member and not said.has(worker.id) and worker.instance:
+                    return worker.instance in names
+        return False
 
     # The run.
 
@@ -518,7 +538,7 @@ class World:
             (self.a_member_is_heard, 8),
             (self.a_member_hears, 8),
             (self.a_member_begins, 14),
-            (self.a_heartbeat_comes_again, 2),
+            (self.a_heartbeat_comes_again, self.random.choice([1, 2, 12])),
             (self.a_member_is_stuck_or_not, 0.5),
             (self.a_write_is_not_waited_for, 0.5),
             (self.a_stream_appears, 0.3),
@@ -586,9 +606,7 @@ class World:
     def all_done(self, stuck: Worker | None) -> bool:
         """But for what the one that is stuck may read."""
         if all(worker is stuck for worker in self.workers):
-            return (
-                True  # The others were fenced: copies of what dead processes sent had their names.
-            )
+            return True  # The others were fenced: processes that have died had their names.
         streams = [each for each in self.streams if stuck is None or each not in stuck.told]
         last = {said.stream: said.offset for _, said in self.log if isinstance(said, Commit)}
         return all(last.get(stream, 0) == self.ends[stream] for stream in streams)

@@ -35,6 +35,28 @@ def test_a_seed_replays_exactly() -> None:
     assert worlds[0].log
 
 
+def test_who_was_replaced_may_be_heard_of_after_its_successor_has_gone() -> None:
+    """It has not heard yet that it was replaced; that is no removal."""
+    with group_work.a_loop() as loop:
+        world = group_work.World(1, loop)
+        world.calm = True
+        for name in ("m1", "m2"):
+            world.workers.append(group_work.Worker(name, "a"))
+            world.ask(world.workers[-1])
+            world.high_watermark = len(world.log)
+            world.commit_some()
+        first, second = world.workers
+        world.hear(first)
+        world.workers.remove(second)
+        for _ in range(3):
+            world.pass_time(600_000)
+            world.ask(first)
+            world.commit_some()
+        (group,) = world.coordinator.groups()
+        assert not group.has("m1")
+        assert not group.has("m2")
+
+
 Patch = pytest.MonkeyPatch
 
 
@@ -176,6 +198,19 @@ def a_process_whose_name_was_taken_joins_again(patch: Patch) -> None:
     patch.setattr(coordinator, "FencedInstanceError", PreconditionFailedError)
 
 
+def who_has_gone_is_forgotten_at_a_failover(patch: Patch) -> None:
+    load = Coordinator.load
+    patch.setattr(
+        Coordinator,
+        "load",
+        lambda self, states: load(self, [replace(state, gone=()) for state in states]),
+    )
+
+
+def who_has_gone_joins_again(patch: Patch) -> None:
+    patch.setattr(groups, "_without", lambda group, member_ids: group)
+
+
 def a_member_goes_on_for_two_sessions(patch: Patch) -> None:
     def lapse(self: group_work.World) -> None:
         for worker in self.alive():
@@ -202,6 +237,8 @@ MUTANTS = [
     nobody_is_removed_for_what_moved_before_a_failover,
     a_group_that_was_not_written_is_dropped,
     a_process_whose_name_was_taken_joins_again,
+    who_has_gone_is_forgotten_at_a_failover,
+    who_has_gone_joins_again,
     a_member_goes_on_for_two_sessions,
     a_change_that_is_being_written_does_not_count,
     revisions_are_not_looked_at,

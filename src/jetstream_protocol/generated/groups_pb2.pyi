@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ConsumerGroup(_message.Message):
-    __slots__ = ("name", "source", "generation", "members", "shares", "creator")
+    __slots__ = ("name", "source", "generation", "members", "shares", "creator", "gone")
     class Member(_message.Message):
         __slots__ = ("id", "instance", "session_timeout_ms")
         ID_FIELD_NUMBER: _ClassVar[int]
@@ -34,13 +34,15 @@ class ConsumerGroup(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
     CREATOR_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
     name: str
     source: str
     generation: int
     members: _containers.RepeatedCompositeFieldContainer[ConsumerGroup.Member]
     shares: _containers.RepeatedCompositeFieldContainer[ConsumerGroup.Share]
     creator: str
-    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., generation: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ConsumerGroup.Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[ConsumerGroup.Share, _Mapping]]] = ..., creator: _Optional[str] = ...) -> None: ...
+    gone: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., generation: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ConsumerGroup.Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[ConsumerGroup.Share, _Mapping]]] = ..., creator: _Optional[str] = ..., gone: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GroupHeartbeatRequest(_message.Message):
     __slots__ = ("group", "source", "member", "generation", "held", "wait_ms")

@@ -181,7 +181,7 @@ class Coordinator:
         if heartbeat.generation == group.generation:
             group = release(group, member.id, heartbeat.held)
         if not group.has(member.id):
-            if heartbeat.generation or member.id in self._groups[group.name].leases.gone:
+            if heartbeat.generation or member.id in group.gone:
                 raise _no_member_error(group, heartbeat)
             if len(group.members) >= MEMBERS_MAX:
                 raise InvalidRequestError(f"a consumer group has at most {MEMBERS_MAX} members")
@@ -195,7 +195,7 @@ class Coordinator:
                     f"consumer group {group.name!r} reads {group.source!r}, not "
                     f"{heartbeat.source!r}: choose another group name, or stop its members"
                 )
-            group = Group(group.name, heartbeat.source, group.generation)
+            group = Group(group.name, heartbeat.source, group.generation, gone=group.gone)
         if not group.members:
             self._check_quota(heartbeat)
             group = replace(group, creator=heartbeat.principal)
@@ -275,7 +275,8 @@ class Coordinator:
 
     def _applied(self, live: _Live, after: Group) -> None:
         before = live.state
-        live.state = Group(after.name, after.source) if after.is_deleted else after
+        is_deleted = after.is_deleted
+        live.state = Group(after.name, after.source, gone=after.gone) if is_deleted else after
         live.leases.observe(live.state, self._now())
         changed, live.changed = live.changed, asyncio.Event()
         changed.set()

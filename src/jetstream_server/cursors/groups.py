@@ -19,6 +19,9 @@ from dataclasses import dataclass, field, replace
 
 NOBODY = ""
 MEMBERS_MAX = 1000
+GONE_MIN = 100
+"""So many members that have gone are known at least, and two for each member that there is: as many
+as restart at a time, and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,13 @@ class Share:
 @dataclass(frozen=True, slots=True)
 class Group:
     """source: what the group reads: a group of streams, or a stream. shares: by stream id. creator:
-    the principal whose quota the group counts against while it has members; "": nobody's.
-    is_deleted: it has no members, and its record goes."""
+    the principal whose quota the group counts against while it has members; "": nobody's. gone: ids
+    of the members that have gone last, the latest at the end. is_deleted: it has no members, and
+    its record goes.
+
+    **safety** Who has gone never joins again under its id. A late copy of the heartbeat by which it
+    joined would take its instance name from the process that has it now.
+    """
 
     name: str
     source: str
@@ -53,6 +61,7 @@ class Group:
     members: tuple[Member, ...] = ()
     shares: Mapping[int, Share] = field(default_factory=dict)
     creator: str = ""
+    gone: tuple[str, ...] = ()
     is_deleted: bool = False
 
     def has(self, member_id: str) -> bool:
@@ -98,7 +107,8 @@ def leave(group: Group, member_ids: Collection[str]) -> Group:
     staying = tuple(member for member in group.members if member.id not in member_ids)
     if staying == group.members:
         return group
-    return _rebalanced(replace(group, members=staying))
+    gone = [member.id for member in group.members if member.id in member_ids]
+    return _rebalanced(_without(replace(group, members=staying), gone))
 
 
 def with_streams(group: Group, stream_ids: Iterable[int]) -> Group:
@@ -134,7 +144,14 @@ def _replaced(group: Group, before: Member, after: Member) -> Group:
         )
         for number, share in group.shares.items()
     }
-    return replace(group, generation=generation, members=members, shares=shares)
+    replaced = replace(group, generation=generation, members=members, shares=shares)
+    return _without(replaced, [before.id])
+
+
+def _without(group: Group, member_ids: Collection[str]) -> Group:
+    """The group, which knows that these have gone."""
+    gone = (*group.gone, *member_ids)
+    return replace(group, gone=gone[-max(GONE_MIN, 2 * len(group.members)) :])
 
 
 def _rebalanced(group: Group) -> Group:

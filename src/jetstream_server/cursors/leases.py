@@ -17,24 +17,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from jetstream_server.cursors.groups import MEMBERS_MAX, NOBODY, Group
+from jetstream_server.cursors.groups import NOBODY, Group
 
 RELEASE_SECONDS = 60.0
 """Seconds after which a member that does not release a stream is removed from its group."""
 IDLE_SECONDS = 7 * 86_400.0
 """Seconds after which a group without members is forgotten. As Kafka's offsets.retention."""
-GONE_MAX = 2 * MEMBERS_MAX
 
 
 @dataclass(slots=True)
 class Leases:
     """What this leader has seen of one group. heard: when the last heartbeat of each member
     arrived. moving: since when each (stream, owner) has another target. idle_since: since when the
-    group has no members; None: it has some. In seconds of the monotonic clock. gone: the members
-    that have gone last: a late copy of the heartbeat by which one joined does not bring it back."""
+    group has no members; None: it has some. In seconds of the monotonic clock."""
 
     members: frozenset[str] = frozenset()
-    gone: dict[str, None] = field(default_factory=dict)
     heard: dict[str, float] = field(default_factory=dict)
     moving: dict[tuple[int, str], float] = field(default_factory=dict)
     idle_since: float | None = None
@@ -42,11 +39,7 @@ class Leases:
     def observe(self, group: Group, now: float, *, idle_seconds: float = 0.0) -> None:
         """The group has changed, or was loaded. idle_seconds: for how long it was as it is before
         this leader saw it."""
-        members = frozenset(member.id for member in group.members)
-        self.gone.update(dict.fromkeys(sorted(self.members - members)))
-        while len(self.gone) > GONE_MAX:
-            del self.gone[next(iter(self.gone))]
-        self.members = members
+        self.members = frozenset(member.id for member in group.members)
         self.heard = {member.id: self.heard.get(member.id, now) for member in group.members}
         keys = [
             (number, share.owner)

@@ -53,6 +53,7 @@ def group_to_proto(group: Group) -> pb.ConsumerGroup:
             for number, share in sorted(group.shares.items())
         ],
         creator=group.creator,
+        gone=group.gone,
     )
 
 
@@ -68,4 +69,5 @@ def group_from_proto(group: pb.ConsumerGroup) -> Group:
             each.stream_id: Share(each.owner, each.target, each.since) for each in group.shares
         },
         creator=group.creator,
+        gone=tuple(group.gone),
     )

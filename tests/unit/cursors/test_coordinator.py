@@ -19,7 +19,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.cursors import coordinator as coordinators
 from jetstream_server.cursors.coordinator import Coordinator, Heartbeat
-from jetstream_server.cursors.groups import Group, Member
+from jetstream_server.cursors.groups import GONE_MIN, Group, Member
 from jetstream_server.cursors.records import group_from_proto, group_to_proto
 from tests.support.loops import eventually, on_loop
 
@@ -392,6 +392,28 @@ async def test_a_late_copy_of_the_first_heartbeat_brings_nobody_back() -> None:
         await world.beat("a", set(), instance="worker")
     held = set(group.assigned("b"))
     assert (await world.beat("b", held, group.generation, instance="worker")).has("b")
+
+
+@on_loop
+async def test_nor_does_one_that_arrives_after_a_failover() -> None:
+    world = World()
+    await world.beat("a", set(), instance="worker")
+    group = await world.beat("b", set(), instance="worker")
+    await world.beat("c", set())
+    world.coordinator = world.another()
+    world.coordinator.load([group_from_proto(group_to_proto(world.written[-1]))])
+    with pytest.raises(FencedInstanceError):
+        await world.beat("a", set(), instance="worker")
+    assert (await world.beat("b", set(), group.generation, instance="worker")).has("b")
+
+
+@on_loop
+async def test_who_has_gone_is_known_for_long_and_not_for_ever() -> None:
+    world = World()
+    for number in range(GONE_MIN + 10):
+        await world.beat(f"m{number}", set(), instance="worker")
+    (group,) = world.coordinator.groups()
+    assert group.gone == tuple(f"m{number}" for number in range(9, GONE_MIN + 9))
 
 
 @on_loop

@@ -91,7 +91,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         groups = (await self._store.coordinator()).groups()
         return pb.ListGroupsResponse(
             groups=[
-                group_to_proto(group)
+                group_to_proto(replace(group, gone=()))
                 for group in groups
                 if request.name in ("", group.name) and self._may_see(group.source, call.identity)
             ]
