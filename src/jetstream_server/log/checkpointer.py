@@ -19,7 +19,7 @@ from jetstream_protocol.errors import StorageFullError
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
 from jetstream_protocol.types import WallUs
-from jetstream_server.log.disk import changed_nothing, storage_error
+from jetstream_server.disk_errors import changed_nothing, storage_error
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.health import Health
 from jetstream_server.log.offsets_file import OffsetsFile

@@ -28,11 +28,12 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.logfiles.scan import Tail
 from jetstream_protocol.types import MonotonicUs, WallUs
+from jetstream_server.disk_errors import storage_error
 from jetstream_server.log.checkpointer import LogCheckpointer
 from jetstream_server.log.compaction.log_compaction import LogCompaction
 from jetstream_server.log.config import LogConfig
 from jetstream_server.log.damage import LogDamage
-from jetstream_server.log.disk import Disk, storage_error
+from jetstream_server.log.disk import Disk
 from jetstream_server.log.encryption import check_incoming_keys
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.health import Health

@@ -30,7 +30,8 @@ from jetstream_protocol.errors import PreconditionFailedError, StorageError
 from jetstream_protocol.logfiles import identity_file
 from jetstream_protocol.logfiles.names import OFFSETS_SUFFIX
 from jetstream_protocol.types import WallUs
-from jetstream_server.log.disk import Disk, storage_error
+from jetstream_server.disk_errors import storage_error
+from jetstream_server.log.disk import Disk
 
 FORMAT_VERSION = 1
 IDENTITY_NAME = "meta.json"

@@ -2,7 +2,7 @@
 
 `Disk` is the whole contract: a simulated disk that implements it runs the real log code. Paths
 are plain strings joined with "/". Operations raise OSError and nothing else; the log translates
-it at its own boundary (`storage_error`).
+it at its own boundary (disk_errors.py).
 
 What the log relies on (a simulated disk must be no kinder):
 
@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
-from jetstream_protocol.errors import StorageError, StorageFullError
+from jetstream_server.disk_errors import lacks_descriptors
 
 _Result = TypeVar("_Result")
 
@@ -43,46 +43,6 @@ DESCRIPTORS_MIN = 512
 """Half of the usual soft limit of 1,024; the other half is for sockets."""
 SPARE_DESCRIPTORS = 16
 """Held back for files. More than one, as a connection may be faster and take what was given up."""
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
-
-
-def is_full(error: OSError) -> bool:
-    """Whether the operation failed only because the disk is full; it may succeed later."""
-    return error.errno in _FULL
-
-
-def lacks_descriptors(error: BaseException | None) -> bool:
-    """Whether a file was not opened because the process or the machine has no descriptor left: that
-    says nothing of the file."""
-    return isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR
-
-
-def changed_nothing(error: OSError) -> bool:
-    """Whether the disk is as good as before, and the operation may succeed later: it was full, or a
-    file was not opened for want of descriptors."""
-    return is_full(error) or lacks_descriptors(error)
-
-
-class NoDescriptorError(StorageFullError):
-    """A change failed, and may be tried again, because a file was not opened: the process or the
-    machine has no descriptor left. A log handles it like a full disk. It is no answer to clients.
-    """
-
-
-def storage_error(error: OSError, doing: str) -> StorageError:
-    """The error of our own tree for `error`. doing: what failed, in words that name the file."""
-    reason = error.strerror or str(error)
-    if is_full(error):
-        return StorageFullError(f"{doing}: {reason}; free space or let retention run")
-    return StorageError(f"{doing}: {reason}")
-
-
-def change_error(error: OSError, doing: str) -> StorageError:
-    """Like `storage_error`, for a change: NoDescriptorError if it has lacked descriptors."""
-    failure = storage_error(error, doing)
-    return NoDescriptorError(failure.message) if lacks_descriptors(error) else failure
 
 
 class Disk(Protocol):

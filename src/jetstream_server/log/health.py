@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from jetstream_protocol.errors import StorageError
-from jetstream_server.log.disk import (
+from jetstream_server.disk_errors import (
     NoDescriptorError,
     change_error,
     changed_nothing,

@@ -18,7 +18,7 @@ from typing import Protocol
 from jetstream_protocol.batch import HEADER_BYTES, BatchHeader
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles.scan import SCAN_BYTES, Tail, Window, find_valid
-from jetstream_server.log.disk import lacks_descriptors
+from jetstream_server.disk_errors import lacks_descriptors
 from jetstream_server.log.index import Index
 
 PAGE_BYTES = 4096

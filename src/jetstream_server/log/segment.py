@@ -22,7 +22,8 @@ from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles.names import index_name, segment_name
 from jetstream_protocol.logfiles.scan import skim, walk
 from jetstream_protocol.types import WallUs
-from jetstream_server.log.disk import Disk, changed_nothing
+from jetstream_server.disk_errors import changed_nothing
+from jetstream_server.log.disk import Disk
 from jetstream_server.log.index import Index
 from jetstream_server.log.inspection import BadRange
 

@@ -12,7 +12,8 @@ from jetstream_protocol.errors import (
     StorageError,
     UnavailableError,
 )
-from jetstream_server.log.disk import Disk, storage_error
+from jetstream_server.disk_errors import storage_error
+from jetstream_server.log.disk import Disk
 from jetstream_server.log.segment import LogSlice
 
 

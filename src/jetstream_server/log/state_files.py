@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from jetstream_protocol.logfiles import checkpoint_file
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.names import CHECKPOINT_NAME
-from jetstream_server.log.disk import Disk, change_error, storage_error
+from jetstream_server.disk_errors import change_error, storage_error
+from jetstream_server.log.disk import Disk
 
 
 class DamagedFile(NamedTuple):

@@ -17,8 +17,8 @@ from google.protobuf.message import Message
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.frame_decoder import Frame
 from jetstream_protocol.frames import Kind
-from jetstream_server.log.commit_log import LogSlice
-from jetstream_server.log.disk import storage_error
+from jetstream_server.disk_errors import storage_error
+from jetstream_server.net.file_slice import FileSlice
 from jetstream_server.net.tls import PeerIdentity
 
 CONNECT_SECONDS = 1.0
@@ -29,7 +29,7 @@ Head = TypeVar("Head", bound=Message)
 class UnreadableSliceError(StorageError):
     """This slice cannot be read. Nothing was sent."""
 
-    def __init__(self, slice_: LogSlice, error: OSError) -> None:
+    def __init__(self, slice_: FileSlice, error: OSError) -> None:
         super().__init__(storage_error(error, f"reading {slice_.path}").message)
         self.slice = slice_
 
@@ -85,7 +85,7 @@ class FrameConnection(Protocol):
         """Send a frame without tail."""
 
     async def send_slices(
-        self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice]
+        self, kind: Kind, correlation: int, head: Message, slices: Sequence[FileSlice]
     ) -> None:
         """Send a frame whose tail is the slices, back to back, directly from their files."""
 
@@ -93,12 +93,12 @@ class FrameConnection(Protocol):
         """Send a frame with this tail."""
 
     def start(
-        self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice] = ()
+        self, kind: Kind, correlation: int, head: Message, slices: Sequence[FileSlice] = ()
     ) -> Coroutine[Any, Any, None] | None:
         """Send such a frame as far as possible without waiting. None: it is sent; otherwise await
         the result before sending anything else."""
 
-    def read_short(self, slices: Sequence[LogSlice]) -> bytes | bytearray | None:
+    def read_short(self, slices: Sequence[FileSlice]) -> bytes | bytearray | None:
         """The bytes of the slices; None if they are long, or reading them would have to wait."""
 
     def start_tail(

@@ -31,11 +31,9 @@ from jetstream_protocol import frames
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.frame_decoder import Frame
 from jetstream_protocol.frames import Kind
-from jetstream_server.log.commit_log import LogSlice
-from jetstream_server.log.disk import OsDisk
-from jetstream_server.log.segment import Segment
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.dial import dial as dial_host
+from jetstream_server.net.file_slice import FileSlice, ResidentFiles
 from jetstream_server.net.frame_connection import CONNECT_SECONDS, Head, UnreadableSliceError
 from jetstream_server.net.frame_reader import STALL_SECONDS, FrameReader
 from jetstream_server.net.page_cache import make_resident
@@ -69,7 +67,7 @@ class FrameSocket:
         self,
         sock: StreamSocket,
         frame_bytes_max: int,
-        files: OsDisk | None = None,
+        files: ResidentFiles | None = None,
     ) -> None:
         """files: opens the files of slices; None: the connection sends no slices."""
         self.peer_identity: PeerIdentity | None = None
@@ -148,7 +146,7 @@ class FrameSocket:
         await self._write(frames.encode(kind, correlation, head.SerializeToString()), 0)
 
     async def send_slices(
-        self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice]
+        self, kind: Kind, correlation: int, head: Message, slices: Sequence[FileSlice]
     ) -> None:
         """Send a frame whose tail is the slices, back to back, directly from their files.
 
@@ -165,7 +163,7 @@ class FrameSocket:
         await self._write(tail, 0)
 
     def start(
-        self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice] = ()
+        self, kind: Kind, correlation: int, head: Message, slices: Sequence[FileSlice] = ()
     ) -> Coroutine[Any, Any, None] | None:
         """Send a frame with slices as far as possible without waiting. None: all is sent; otherwise
         await the result before sending anything else. Raises the same errors as `send_slices`."""
@@ -190,7 +188,7 @@ class FrameSocket:
             sent = 0
         return None if sent == len(data) else self._write(data[sent:], 0)
 
-    def read_short(self, slices: Sequence[LogSlice]) -> bytes | bytearray | None:
+    def read_short(self, slices: Sequence[FileSlice]) -> bytes | bytearray | None:
         """The bytes of the slices; None if they are longer than COPIED_BYTES_MAX, or reading them
         would have to wait for the disk. Raises UnreadableSliceError."""
         if not slices:
@@ -210,7 +208,7 @@ class FrameSocket:
             tails.append(tail)
         return tails[0] if len(tails) == 1 else b"".join(tails)
 
-    async def _send_read(self, data: bytes, slices: Sequence[LogSlice]) -> None:
+    async def _send_read(self, data: bytes, slices: Sequence[FileSlice]) -> None:
         """Send short slices of which a part is not in the page cache."""
         tails = []
         with _SliceFiles() as files:
@@ -224,7 +222,7 @@ class FrameSocket:
                     raise UnreadableSliceError(slice_, error) from error
         await self._write(b"".join((data, *tails)), 0)
 
-    async def _send_files(self, data: bytes, slices: Sequence[LogSlice]) -> None:
+    async def _send_files(self, data: bytes, slices: Sequence[FileSlice]) -> None:
         with _SliceFiles() as files:
             opened = [await files.open(slice_) for slice_ in slices]
             for slice_ in slices:
@@ -241,7 +239,7 @@ class FrameSocket:
             except BlockingIOError:
                 await self._writable()
 
-    async def _send_file(self, fd: int, slice_: LogSlice) -> None:
+    async def _send_file(self, fd: int, slice_: FileSlice) -> None:
         """Send a slice of an open file. `_SliceFiles` has read the pages of the first turn into the
         page cache."""
         position, end = slice_.position, slice_.position + slice_.length
@@ -319,7 +317,7 @@ class FrameSocket:
         return int.from_bytes(answer, sys.byteorder)
 
 
-def _length(slices: Sequence[LogSlice]) -> int:
+def _length(slices: Sequence[FileSlice]) -> int:
     return sum([slice_.length for slice_ in slices])
 
 
@@ -336,12 +334,12 @@ class _SliceFiles:
     context manager, which closes them.
 
     They are not the disk's cached ones: the segments may be deleted meanwhile, and a slow reader
-    must not hold those. A file is known by the slices' segment, too: compaction and a log that
-    begins anew put another file in its place, of which later slices are another segment's.
+    must not hold those. A file is known by the slices' source, too: compaction and a log that
+    begins anew put another file in its place, of which later slices have another source.
     """
 
     def __init__(self) -> None:
-        self._opened: dict[tuple[str, Segment | None], int] = {}
+        self._opened: dict[tuple[str, object], int] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -350,7 +348,7 @@ class _SliceFiles:
         for fd in self._opened.values():
             os.close(fd)
 
-    async def open(self, slice_: LogSlice) -> int:
+    async def open(self, slice_: FileSlice) -> int:
         """A descriptor of the slice's file, with the beginning of the slice in the page cache.
         Raises UnreadableSliceError."""
         try:
@@ -363,7 +361,7 @@ class _SliceFiles:
         _check_uncut(slice_)
         return fd
 
-    def _fd(self, slice_: LogSlice) -> int:
+    def _fd(self, slice_: FileSlice) -> int:
         key = slice_.path, slice_.source
         fd = self._opened.get(key)
         if fd is None:
@@ -372,7 +370,7 @@ class _SliceFiles:
         return fd
 
 
-def _check_uncut(slice_: LogSlice) -> None:
+def _check_uncut(slice_: FileSlice) -> None:
     if slice_.is_cut:
         cut = FileNotFoundError(errno.ENOENT, "cut meanwhile", slice_.path)
         raise UnreadableSliceError(slice_, cut) from cut

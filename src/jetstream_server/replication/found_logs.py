@@ -11,9 +11,10 @@ import structlog
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.logfiles.names import CHECKPOINT_NAME
 from jetstream_protocol.logfiles.recorded import Recorded
+from jetstream_server.disk_errors import storage_error
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.config import LogConfig
-from jetstream_server.log.disk import Disk, storage_error
+from jetstream_server.log.disk import Disk
 from jetstream_server.log.recovery import Recovered
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.restart_trust import RunRecord

@@ -36,8 +36,8 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.logfiles.names import base_offset_of
 from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId, WallUs
+from jetstream_server.disk_errors import NoDescriptorError
 from jetstream_server.log.commit_log import CommitLog, LogSlice
-from jetstream_server.log.disk import NoDescriptorError
 from jetstream_server.metadata.state.commands import ChangeIsr, ConfirmFlush
 from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
 from jetstream_server.replication.core.closeness import Closeness

@@ -9,7 +9,8 @@ from typing import Any
 import structlog
 
 from jetstream_protocol.errors import CorruptBatchError, StorageError, StorageFullError
-from jetstream_server.log.disk import Disk, NoDescriptorError
+from jetstream_server.disk_errors import NoDescriptorError
+from jetstream_server.log.disk import Disk
 from jetstream_server.log.state_files import read_state, write_state
 from jetstream_server.metadata.raft.reserve import make_room
 from jetstream_server.replication.core.restart_trust import RunRecord

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from jetstream_protocol.errors import StorageError, StorageFullError
-from jetstream_server.log.disk import OsDisk, storage_error
+from jetstream_server.disk_errors import storage_error
+from jetstream_server.log.disk import OsDisk
 
 
 def open_descriptors(folder: Path) -> int:

@@ -20,8 +20,9 @@ import pytest
 
 from jetstream_protocol.batch import EncodedBatch, encode
 from jetstream_protocol.errors import JetstreamError, StorageError
+from jetstream_server.disk_errors import NoDescriptorError
 from jetstream_server.log.commit_log import CommitLog, LogConfig
-from jetstream_server.log.disk import Buffer, Disk, NoDescriptorError, OsDisk
+from jetstream_server.log.disk import Buffer, Disk, OsDisk
 from jetstream_server.log.inspection import BadRange
 from tests.support.compacting import compact, table
 from tests.support.compacting import records as records_of

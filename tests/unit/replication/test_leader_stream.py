@@ -16,7 +16,8 @@ from jetstream_protocol.batch import iterate
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
-from jetstream_server.log.disk import OsDisk, lacks_descriptors
+from jetstream_server.disk_errors import lacks_descriptors
+from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.state.commands import AlterStream
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.net.frame_socket import FrameSocket

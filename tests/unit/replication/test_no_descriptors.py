@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from jetstream_protocol.errors import UnavailableError
-from jetstream_server.log.disk import NoDescriptorError, OsDisk
+from jetstream_server.disk_errors import NoDescriptorError
+from jetstream_server.log.disk import OsDisk
 from jetstream_server.log.segment import LogSlice
 from jetstream_server.replication import replica as replica_module
 from jetstream_server.replication.core.messages import Diverging, LeaderSnapshot, Records

@@ -18,8 +18,9 @@ from jetstream_protocol.errors import StreamNotFoundError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.clocks import monotonic_clock
+from jetstream_server.disk_errors import lacks_descriptors
 from jetstream_server.log.commit_log import LogSlice
-from jetstream_server.log.disk import OsDisk, lacks_descriptors
+from jetstream_server.log.disk import OsDisk
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net import frame_reader, frame_socket
 from jetstream_server.net.frame_socket import COPIED_BYTES_MAX, FrameSocket

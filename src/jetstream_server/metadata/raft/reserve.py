@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from jetstream_server.log.disk import is_full
+from jetstream_server.disk_errors import is_full
 from jetstream_server.metadata.raft.kept_descriptors import opened
 
 T = TypeVar("T")

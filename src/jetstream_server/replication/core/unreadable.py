@@ -8,7 +8,7 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
     UnavailableError,
 )
-from jetstream_server.log.disk import lacks_descriptors
+from jetstream_server.disk_errors import lacks_descriptors
 from jetstream_server.metadata.state.model import StreamMetadata
 
 

@@ -28,7 +28,7 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
-from jetstream_server.log.disk import lacks_descriptors
+from jetstream_server.disk_errors import lacks_descriptors
 from jetstream_server.log.encryption import CannotDecryptError
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net.frame_connection import Dial, FrameConnection

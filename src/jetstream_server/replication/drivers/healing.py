@@ -23,8 +23,9 @@ import structlog
 
 from jetstream_protocol.errors import DivergedError, JetstreamError, StorageError
 from jetstream_server.background import run_in_background
+from jetstream_server.disk_errors import lacks_descriptors
 from jetstream_server.log.damage import LogDamage, view
-from jetstream_server.log.disk import Disk, lacks_descriptors
+from jetstream_server.log.disk import Disk
 from jetstream_server.log.inspection import inspect, inspect_at
 from jetstream_server.log.segment import Segment
 from jetstream_server.replication.drivers.segment_repair import SegmentRepair

@@ -273,8 +273,13 @@ class LeaderStream(Copier):
             stream = self._streams.get(part.stream_id)
             if part.HasField("error"):
                 self._refused.append(part)
-            elif stream is not None and slice_ is error.slice and not error.slice.is_gone:
-                self._replicas.suspect(part.stream_id, error.slice.base_offset, error)
+            elif (
+                stream is not None
+                and slice_ is not None
+                and slice_ is error.slice
+                and not slice_.is_gone
+            ):
+                self._replicas.suspect(part.stream_id, slice_.base_offset, error)
                 self._forget(part.stream_id)
                 self._refused.append(
                     error_to_proto(stream.request, UnavailableError(error.message))

@@ -16,9 +16,10 @@ import structlog
 
 from jetstream_protocol.errors import DivergedError, JetstreamError, UnavailableError
 from jetstream_protocol.types import NodeId
+from jetstream_server.disk_errors import storage_error
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.damage import view
-from jetstream_server.log.disk import Disk, storage_error
+from jetstream_server.log.disk import Disk
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.inspection import BadRange, Inspected
 from jetstream_server.log.repair import Repair, Successor, check_fetched, may_repair_exactly

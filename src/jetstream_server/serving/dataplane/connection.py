@@ -34,8 +34,8 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.clocks import MonotonicClock
+from jetstream_server.disk_errors import lacks_descriptors
 from jetstream_server.log.commit_log import LogSlice
-from jetstream_server.log.disk import lacks_descriptors
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net.error_limits import bounded
 from jetstream_server.net.frame_connection import (
@@ -415,8 +415,9 @@ class Connection:
                 queue_us += begun_us - found_us
                 self._times.sent(sent_bytes, queue_us, self._clock() - begun_us)
         except UnreadableSliceError as error:
-            if not error.slice.is_gone:
-                self._unreadable(found.head.stream_id, error.slice.base_offset, error)
+            for each in found.slices:
+                if each is error.slice and not each.is_gone:
+                    self._unreadable(found.head.stream_id, each.base_offset, error)
             raise
 
     async def _send(self, correlation: int, found: Found) -> int:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from jetstream_protocol import batch as batches
 from jetstream_protocol.errors import CorruptBatchError, StorageError, UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_server.disk_errors import lacks_descriptors, storage_error
 from jetstream_server.log.commit_log import LogSlice
-from jetstream_server.log.disk import lacks_descriptors, storage_error
 from jetstream_server.net.page_cache import make_resident
 from jetstream_server.replication.core.unreadable import unread
 from jetstream_server.replication.replica import Replica
