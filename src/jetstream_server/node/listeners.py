@@ -102,6 +102,7 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
             server.peers,
             node_id,
             wall_clock,
+            node.drivers.retention.visit,
         ),
         ReadsService(
             node.replicas, node.fetches, node.stream_access, ResponseMemoryLimiter(close_connection)

@@ -46,7 +46,7 @@ class Purging:
         self.retention = Retention(wall_clock=self.node.clocks.wall)
         self.node.begin(Listeners(roles=(self.retention, changes)))
         self.metadata = Metadata(self.node)
-        self.purges = Purges(cast(MetadataLog, self.metadata), changes)
+        self.purges = Purges(cast(MetadataLog, self.metadata), changes, self.retention.visit)
 
     async def close(self) -> None:
         await self.retention.close()
@@ -64,6 +64,17 @@ async def test_a_purge_returns_when_the_log_begins_there(tmp_path: Path) -> None
     assert replica.log.log_start_offset == 2
     assert await purging.purges.purge(replica, 1) == 2, "a purge of what is gone changes nothing"
     assert len(purging.metadata.proposed) == 1
+    await purging.close()
+
+
+@on_loop
+async def test_a_purge_waits_for_no_other_stream(tmp_path: Path) -> None:
+    purging = Purging(tmp_path)
+    replica = purging.node.create()
+    purging.node.append(replica, b"1", b"2")
+    purging.node.append(replica, b"3")
+    assert await purging.purges.purge(replica, None) == 3, "no round of retention has begun"
+    assert replica.log.log_start_offset == 3
     await purging.close()
 
 

@@ -86,6 +86,7 @@ class Retention(RoleListener):
         self._advanced: dict[Replica, None] = {}  # files below their log start must be removed
         self._kept: dict[Replica, None] = {}  # these files could not be, for want of room
         self._tasks: list[asyncio.Task[None]] = []
+        self._visiting = asyncio.Lock()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "jetstream-retention")
         self.records_removed = 0
@@ -127,10 +128,16 @@ class Retention(RoleListener):
             while self._kept:
                 self._remove_below_start(self._kept.popitem()[0])
             for count, replica in enumerate(tuple(self._visited), 1):
-                if replica in self._visited:
-                    await self._visit(replica)
+                await self.visit(replica)
                 if count % VISITS_PER_TURN == 0:
                     await asyncio.sleep(TURN_SECONDS)
+
+    async def visit(self, replica: Replica) -> None:
+        """Visit a replica at once, because somebody waits for the end of a purge: with thousands of
+        streams its turn comes seconds later."""
+        async with self._visiting:
+            if replica in self._visited:
+                await self._visit(replica)
 
     async def _visit(self, replica: Replica) -> None:
         """Check a replica, if anything can have changed, and apply its limits."""

@@ -1,12 +1,13 @@
 """Purging: a stream's leader finds where the log will begin, and the metadata records it.
 
-Each replica carries it out by itself (replication/drivers/retention.py), the leader before its
-answer.
+Each replica carries it out by itself (replication/drivers/retention.py), the leader at once and
+before its answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from jetstream_protocol.errors import NotLeaderError, OffsetOutOfRangeError, UnavailableError
@@ -18,13 +19,17 @@ from jetstream_server.replication.replica import Replica
 
 PURGE_SECONDS = 8.0
 
+Visit = Callable[[Replica], Awaitable[None]]
+"""Has a purge that the metadata has recorded carried out here."""
+
 
 class Purges:
     """Purges on the leader. Call `purge`."""
 
-    def __init__(self, metadata: MetadataLog, changes: ReplicaChanges) -> None:
+    def __init__(self, metadata: MetadataLog, changes: ReplicaChanges, visit: Visit) -> None:
         self._metadata = metadata
         self._changes = changes
+        self._visit = visit
 
     async def purge(self, replica: Replica, offset: int | None) -> int:
         """Remove the records below `offset`, or all that are committed. Returns the first offset
@@ -66,6 +71,8 @@ class Purges:
 
     async def _reached(self, replica: Replica, leader_epoch: int, start: int) -> None:
         """Wait until the log begins there."""
+        if not _begins_at(replica, leader_epoch, start):
+            await self._visit(replica)
         await self._changes.until(replica, partial(_begins_at, replica, leader_epoch, start))
 
 

@@ -42,7 +42,7 @@ from jetstream_server.serving.grpc.convert import (
 )
 from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.grpc.peers import Peers, was_forwarded
-from jetstream_server.serving.grpc.purges import Purges
+from jetstream_server.serving.grpc.purges import Purges, Visit
 from jetstream_server.serving.grpc.restores import Restores
 from jetstream_server.serving.stream_access import StreamAccess
 
@@ -76,6 +76,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         peers: Peers,
         node_id: int,
         wall_clock: WallClock,
+        visit: Visit,
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
@@ -85,7 +86,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         self._drained = drained
         self._peers = peers
         self._node_id = node_id
-        self._purges = Purges(metadata, changes)
+        self._purges = Purges(metadata, changes, visit)
         self._restores = Restores(wall_clock)
         self._listing = asyncio.Lock()
 
