@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,12 @@ import pytest
 from jetstream_protocol.batch import EncodedBatch, encode
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.envelope import encode_batch
+from jetstream_protocol.types import MonotonicUs
+from jetstream_server.ingest.stream.unpacking import (
+    NODE_BYTES_PER_SECOND,
+    STREAM_BYTES_PER_SECOND,
+    Unpacking,
+)
 from tests.support.loops import on_loop
 from tests.unit.ingest.arriving import PRODUCER, SUBJECT, batch, deliver, produced, with_headers
 from tests.unit.ingest.streams import INBOX, stream_on
@@ -121,3 +128,51 @@ async def test_one_read_unpacks_so_much_and_the_rest_is_to_come_again(tmp_path: 
     assert [len(each) for each in stream.batches()] == [12, 12, 1]
     deliver(stream, *packed[2:])
     assert [len(each) for each in stream.batches()] == [12, 12, 1, 12]
+
+
+BOMB = encode_batch(batch(bytes(15 << 20), compression=Flags.ZSTD), ack_inbox=INBOX)
+USUAL = encode_batch(
+    batch(*(random.Random(n).randbytes(2048) * 20 for n in range(200)), compression=Flags.ZSTD),
+    ack_inbox=INBOX,
+)
+
+
+@on_loop
+async def test_a_stream_unpacks_so_much_a_second_of_what_is_packed_too_closely(
+    tmp_path: Path,
+) -> None:
+    stream = stream_on(tmp_path)
+    stream.bounds.uncommitted_bytes_max = 1 << 30
+    log = stream.replica.log
+    for _ in range(10):
+        deliver(stream, BOMB)
+    stored = log.log_end_offset
+    assert 2 <= stored <= 4
+    assert stream.nacked() == [("_INBOX.a", 10008)] * (10 - stored)
+    deliver(stream, USUAL, b"plain")  # Others of the stream are stored.
+    assert log.log_end_offset == stored + 200 + 1
+    stream.node.clocks.advance(1_000_000)
+    for _ in range(10):
+        deliver(stream, BOMB)
+    assert stored + 201 + 1 <= log.log_end_offset <= stored + 201 + 4
+
+
+@on_loop
+async def test_what_is_packed_as_data_usually_is_has_no_limit(tmp_path: Path) -> None:
+    stream = stream_on(tmp_path)
+    stream.bounds.uncommitted_bytes_max = 1 << 30
+    for _ in range(30):
+        deliver(stream, USUAL)
+    assert stream.replica.log.log_end_offset == 30 * 200
+    assert stream.nacked() == []
+
+
+def test_one_stream_leaves_the_others_theirs() -> None:
+    assert 2 * STREAM_BYTES_PER_SECOND <= NODE_BYTES_PER_SECOND
+    node = Unpacking(NODE_BYTES_PER_SECOND)
+    now = MonotonicUs(0)
+    for _ in range(100):  # Each a stream with its own.
+        if node.has_room(16 << 20, now):
+            node.take(16 << 20)
+    assert not node.has_room(16 << 20, now)
+    assert node.has_room(16 << 20, MonotonicUs(1_000_000))

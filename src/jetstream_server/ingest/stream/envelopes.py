@@ -16,6 +16,7 @@ from jetstream_protocol.producer_batch import open_batch, unpacked_bytes
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.stream.admission import Opened
 from jetstream_server.ingest.stream.headers import asks_for
+from jetstream_server.ingest.stream.unpacking import unusual_bytes
 
 
 class Run(NamedTuple):
@@ -39,6 +40,12 @@ class ArrivedBatch(NamedTuple):
     def unpacked_bytes(self) -> int:
         """How many bytes `open` may have to decompress."""
         return unpacked_bytes(self.envelope.header)
+
+    @property
+    def unusual_bytes(self) -> int:
+        """How many of these count as packed too closely."""
+        length = len(self.envelope.header) + len(self.envelope.body)
+        return unusual_bytes(self.unpacked_bytes, length)
 
     def open(self) -> tuple[EncodedBatch, Batch]:
         """Decode the batch, ready to append. Raises JetstreamError if it must not be appended."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final, NamedTuple
 
@@ -32,6 +32,7 @@ from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.replies import AckPolicy, Replies
 from jetstream_server.ingest.stream.acks import AckFormat, Answer
 from jetstream_server.ingest.stream.admission import Admitted
+from jetstream_server.ingest.stream.unpacking import NODE_BYTES_PER_SECOND, Unpacking
 from jetstream_server.replication.replica import Replica
 
 Write = Callable[[bytes], bool]
@@ -53,13 +54,14 @@ class Waiting:
 @dataclass(slots=True)
 class Bounds:
     """Upper bounds on what waits for its commit, over all streams of this node. streams: how many
-    it leads."""
+    it leads. unpacking: what they may unpack, all of them."""
 
     pending_acks_max: int
     uncommitted_bytes_max: int
     pending_acks: int = 0
     uncommitted_bytes: int = 0
     streams: int = 0
+    unpacking: Unpacking = field(default_factory=lambda: Unpacking(NODE_BYTES_PER_SECOND))
 
     def reason(self, acks: int, length: int, own: Waiting) -> str:
         """Why `acks` more acknowledgements, for messages of `length` bytes, must not wait; "" when

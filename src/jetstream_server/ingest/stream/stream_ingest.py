@@ -42,6 +42,11 @@ from jetstream_server.ingest.stream.admission import (
 from jetstream_server.ingest.stream.commit_spans import CommitSpans, SpanSource
 from jetstream_server.ingest.stream.envelopes import ArrivedBatch, holds_envelopes, split_delivery
 from jetstream_server.ingest.stream.pending_acks import Bounds, PendingAck, PendingAcks, Write
+from jetstream_server.ingest.stream.unpacking import (
+    STREAM_BYTES_PER_SECOND,
+    USUAL_RATIO,
+    Unpacking,
+)
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
@@ -62,6 +67,7 @@ class StreamIngest:
         "_bounds",
         "_replicas",
         "_spans",
+        "_unpacking",
         "is_handed_over",
         "is_listening",
         "refusal",
@@ -97,6 +103,7 @@ class StreamIngest:
         """Why NATS refuses the subscription; None: it does not."""
         self._replicas = replicas
         self._bounds = bounds
+        self._unpacking = Unpacking(STREAM_BYTES_PER_SECOND)
         self._answers = PendingAcks(replica, policy, bounds, write, cluster, is_of_others)
 
     def deliver(self, delivery: Delivery) -> None:
@@ -319,9 +326,23 @@ class StreamIngest:
         try:
             if error is not None:
                 raise error
+            self._check_unpacking(arrived.unusual_bytes)
             self._store_batch(arrived)
         except JetstreamError as refusal:
             self._answers.nack([reply], refusal, envelope.correlation)
+
+    def _check_unpacking(self, length: int) -> None:
+        """Raise UnavailableError if that much more must not be unpacked now (unpacking.py)."""
+        if not length:
+            return
+        now_us, budgets = self._replicas.now_us(), (self._unpacking, self._bounds.unpacking)
+        if not all(budget.has_room(length, now_us) for budget in budgets):
+            raise UnavailableError(
+                "too many bytes to unpack: these batches are packed more closely than "
+                f"{USUAL_RATIO} to one; try again, or pack less closely"
+            )
+        for budget in budgets:
+            budget.take(length)
 
     def _store_batch(self, arrived: ArrivedBatch) -> None:
         """Append a producer's batch, or recognise it as a duplicate. Raises JetstreamError when it
