@@ -14,15 +14,23 @@ from typing import Any
 
 from jetstream_client.values.types import Stream
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.settings import STREAM_SETTINGS
 
 FORMAT = "jetstream-backup"
 VERSION = 1
 
+_KEPT = [
+    each for each in STREAM_SETTINGS if each.name not in ("replicas", "restoring", "observers")
+]
+_LEVEL_OF_ALL = 2
+"""Settings of later feature levels are there only if the stream has them: older servers do not know
+them."""
 _SETTINGS = (
-    "group", "partition", "partitions", "min_insync_replicas", "flush", "acks",
-    "max_age", "max_bytes", "max_messages", "compact", "tombstone_grace", "duplicate_window",
-    "segment_bytes", "segment_age", "encryption",
+    "group", "partition", "partitions",
+    *(each.name for each in _KEPT if each.level <= _LEVEL_OF_ALL),
 )  # fmt: skip
+_LATER = [each for each in _KEPT if each.level > _LEVEL_OF_ALL]
+_KNOWN = {*_SETTINGS, *(each.name for each in _LATER), "observers"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,7 @@ class Manifest:
                 raise ValueError(f"{each.name!r} is not the name of a file of a backup")
             if not each.length >= 0:
                 raise ValueError(f"the length of {each.name} is {each.length}")
-        if unknown := self.settings.keys() - {*_SETTINGS, "observers"}:
+        if unknown := self.settings.keys() - _KNOWN:
             raise ValueError(f"there is no setting {min(unknown)!r}")
 
     @property
@@ -113,8 +121,11 @@ class Manifest:
 
 def settings_of(stream: Stream) -> dict[str, Any]:
     """What another stream is created with to have the same settings, but for the replicas.
-    `observers`, their number, is there only if the stream has some: older servers know none."""
+    `observers` is their number."""
     settings = {name: getattr(stream, name) for name in _SETTINGS}
+    for each in _LATER:
+        if (value := getattr(stream, each.name)) != each.default:
+            settings[each.name] = value
     if stream.observers:
         settings["observers"] = len(stream.observers)
     return settings

@@ -27,9 +27,10 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     StreamExistsError,
 )
+from jetstream_protocol.settings import STREAM_SETTINGS
 
 _FETCH_BYTES = 4 * 1024 * 1024
-_LIMITS = ("max_age", "max_bytes", "max_messages", "compact")
+_LIMITS = tuple(each.name for each in STREAM_SETTINGS if each.removes_records)
 
 
 def restore(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
-
 from jetstream_client.values.positions import Simple
 from jetstream_client.values.settings import AlterableSettings, StreamSettings, to_us
 from jetstream_client.values.text import check_text
@@ -26,7 +24,16 @@ from jetstream_client.values.types import (
 )
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2, common_pb2
+from jetstream_protocol.setting_messages import NUMBERS
+from jetstream_protocol.settings import BY_FIELD, STREAM_SETTINGS, Kind, Setting
 
+_BY_NAME = {setting.name: setting for setting in STREAM_SETTINGS}
+_SHOWN = [each for each in STREAM_SETTINGS if each.name not in ("replicas", "observers")]
+"""Those that `Stream` has under their own names."""
+_CHOICES = {
+    field: {0: BY_FIELD[field].default or "unspecified", **{n: name for name, n in numbers.items()}}
+    for field, numbers in NUMBERS.items()
+}
 _SETTINGS = frozenset(StreamSettings.__annotations__) | frozenset(AlterableSettings.__annotations__)
 
 
@@ -58,19 +65,13 @@ def to_query(stream: StreamLike, position: Simple | int) -> api_pb2.ListOffsetsR
     return query
 
 
-def to_enum(enum: EnumTypeWrapper, option: str, value: str | None) -> Any:
-    """The number of "group" in `Flush`; None is the default, 0. Raises InvalidRequestError."""
-    prefix = option.upper()
-    names = {
-        name.removeprefix(f"{prefix}_").lower().replace("_", "-"): number
-        for name, number in enum.items()
-    }
-    names.pop("unspecified")
-    if value is None:
-        return 0
-    if value not in names:
-        raise InvalidRequestError(f"invalid {option} {value!r}: say one of {', '.join(names)}")
-    return names[value]
+def _number_of(setting: Setting, choice: str) -> int:
+    """Raises InvalidRequestError."""
+    numbers = NUMBERS[setting.field]
+    if choice not in numbers:
+        said = f"invalid {setting.name} {choice!r}: say one of {', '.join(numbers)}"
+        raise InvalidRequestError(said)
+    return numbers[choice]
 
 
 def to_config(settings: AlterableSettings) -> api_pb2.StreamConfig:
@@ -84,14 +85,12 @@ def to_config(settings: AlterableSettings) -> api_pb2.StreamConfig:
         if given is None:
             continue
         field, value = name, given
-        if name == "flush":
-            value = to_enum(api_pb2.Flush, name, given)
-        elif name == "acks":
-            value = to_enum(api_pb2.Acks, name, given)
-        elif name == "encryption":
-            value = to_enum(api_pb2.Encryption, name, given)
-        elif name in ("max_age", "tombstone_grace", "duplicate_window", "segment_age"):
-            field, value = f"{name}_us", to_us(name, given)
+        if setting := _BY_NAME.get(name):
+            field = setting.field
+            if setting.kind is Kind.CHOICE:
+                value = _number_of(setting, given)
+            elif setting.kind is Kind.DURATION:
+                value = to_us(name, given)
         try:
             setattr(config, field, value)
         except (TypeError, ValueError) as error:
@@ -99,11 +98,11 @@ def to_config(settings: AlterableSettings) -> api_pb2.StreamConfig:
     return config
 
 
-def _enum_word(enum: EnumTypeWrapper, number: int) -> str:
-    """FLUSH_GROUP is "group" to people; a number from a newer server stays a number."""
-    if number not in enum.values():
-        return str(number)
-    return str(enum.Name(number)).partition("_")[2].lower().replace("_", "-")
+def _in_programs(setting: Setting, value: Any) -> Any:
+    """A setting as `Stream` has it. The number of a choice from a newer server stays a number."""
+    if setting.kind is Kind.CHOICE:
+        return _CHOICES[setting.field].get(value) or str(value)
+    return value / 1_000_000 if setting.kind is Kind.DURATION else value
 
 
 def _stream_fields(stream: api_pb2.Stream) -> dict[str, Any]:
@@ -116,19 +115,7 @@ def _stream_fields(stream: api_pb2.Stream) -> dict[str, Any]:
         "partition": config.partition if config.partitions else None,
         "partitions": config.partitions,
         "replication_factor": config.replicas,
-        "min_insync_replicas": config.min_insync_replicas,
-        "flush": _enum_word(api_pb2.Flush, config.flush),
-        "acks": _enum_word(api_pb2.Acks, config.acks),
-        "max_age": config.max_age_us / 1_000_000,
-        "max_bytes": config.max_bytes,
-        "max_messages": config.max_messages,
-        "compact": config.compact,
-        "tombstone_grace": config.tombstone_grace_us / 1_000_000,
-        "duplicate_window": config.duplicate_window_us / 1_000_000,
-        "segment_bytes": config.segment_bytes,
-        "segment_age": config.segment_age_us / 1_000_000,
-        "restoring": config.restoring,
-        "encryption": _enum_word(api_pb2.Encryption, config.encryption or api_pb2.ENCRYPTION_NODE),
+        **{each.name: _in_programs(each, getattr(config, each.field)) for each in _SHOWN},
         "replicas": tuple(stream.replicas),
         "leader": stream.leader,
         "leader_epoch": stream.leader_epoch,

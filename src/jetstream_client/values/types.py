@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
+from jetstream_client.values.setting_types import StreamFields
 from jetstream_protocol.errors import InvalidRequestError
 
-Flush: TypeAlias = Literal["none", "interval", "group"]
-AcksOption: TypeAlias = Literal["reply", "envelope", "off"]
-EncryptionOption: TypeAlias = Literal["node", "aes-256-gcm"]
 AckLevel: TypeAlias = Literal["none", "leader", "all"]
 Payload: TypeAlias = bytes | bytearray | memoryview | str
 """Types of a value or a key; text is stored as UTF-8."""
@@ -42,7 +40,7 @@ def to_timestamp_us(moment: datetime) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(StreamFields):
     """A stream of the registry. `leader` is -1 if there is none.
 
     Settings are in seconds and bytes. max_age, max_bytes, max_messages: 0 is unlimited.
@@ -58,24 +56,6 @@ class Stream:
     to have when this one was created.
     """
 
-    id: int
-    name: str
-    subject: str
-    group: str
-    replication_factor: int
-    min_insync_replicas: int
-    flush: str
-    acks: str
-    max_age: float
-    max_bytes: int
-    max_messages: int
-    compact: bool
-    tombstone_grace: float
-    duplicate_window: float
-    segment_bytes: int
-    segment_age: float
-    restoring: bool
-    encryption: str
     replicas: tuple[int, ...]
     leader: int
     leader_epoch: int

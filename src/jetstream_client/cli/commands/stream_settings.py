@@ -4,121 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
-from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from jetstream_client.cli import options
 from jetstream_client.cli.commands.streams_beside import note_others, streams_beside
 from jetstream_client.cli.output import emit_json, stream_row
+from jetstream_client.cli.setting_options import with_options
 from jetstream_client.cli.stream_or_group import for_each
-from jetstream_client.cli.units import parse_duration, parse_size
 from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.types import Stream, StreamLike
 from jetstream_protocol.errors import InvalidRequestError
-
-
-class FlushChoice(StrEnum):
-    none = "none"
-    interval = "interval"
-    group = "group"
-
-
-class AcksChoice(StrEnum):
-    reply = "reply"
-    envelope = "envelope"
-    off = "off"
-
-
-class EncryptionChoice(StrEnum):
-    node = "node"
-    aes_256_gcm = "aes-256-gcm"
-
+from jetstream_protocol.settings import STREAM_SETTINGS
 
 Subject = Annotated[
     str, typer.Option(help="NATS subject to keep; '*' and '>' as in NATS.", metavar="SUBJECT")
 ]
-Replicas = Annotated[
-    int | None,
-    typer.Option(min=1, help="Number of replicas. Default: 3, or as many as there are nodes."),
-]
-Observers = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        help="Number of further copies that serve readers (read from nearest) and never count.",
-    ),
-]
-MinInsyncReplicas = Annotated[
-    int | None, typer.Option(min=1, help="Replicas that must be in sync for an acknowledgement.")
-]
-FlushOption = Annotated[
-    FlushChoice | None,
-    typer.Option(help="When to fsync. Default: group at one replica, interval at more."),
-]
-AcksOption = Annotated[AcksChoice | None, typer.Option(help="How to acknowledge. Default: reply.")]
-EncryptionOption = Annotated[
-    EncryptionChoice | None,
-    typer.Option(
-        help="Encrypt new records on disk. Default: node, as the nodes are configured.",
-    ),
-]
-MaxAge = Annotated[
-    float | None,
-    typer.Option(
-        parser=parse_duration,
-        metavar="DURATION",
-        help="Remove records older than this (90s, 1h30m, 7d). 0: no limit.",
-    ),
-]
-MaxBytes = Annotated[
-    int | None,
-    typer.Option(
-        parser=parse_size,
-        metavar="SIZE",
-        help="Remove the oldest records beyond this size (10GB). 0: no limit.",
-    ),
-]
-MaxMessages = Annotated[
-    int | None,
-    typer.Option(min=0, help="Remove the oldest records beyond this number. 0: no limit."),
-]
-Compact = Annotated[
-    bool | None, typer.Option("--compact/--no-compact", help="Keep the last record of each key.")
-]
-TombstoneGrace = Annotated[
-    float | None,
-    typer.Option(
-        parser=parse_duration,
-        metavar="DURATION",
-        help="How long tombstones stay after compaction first saw them. Default: 24h.",
-    ),
-]
-DuplicateWindow = Annotated[
-    float | None,
-    typer.Option(
-        parser=parse_duration,
-        metavar="DURATION",
-        help="How long message ids are remembered. 0: not at all. Default: 2m.",
-    ),
-]
-SegmentBytes = Annotated[
-    int | None,
-    typer.Option(
-        parser=parse_size,
-        metavar="SIZE",
-        help="Size at which a segment is sealed. 0: the server's.",
-    ),
-]
-SegmentAge = Annotated[
-    float | None,
-    typer.Option(
-        parser=parse_duration,
-        metavar="DURATION",
-        help="Age at which a segment is sealed. 0: as the other settings need.",
-    ),
-]
+_NOT_ALTERABLE = [each.name for each in STREAM_SETTINGS if not each.alterable]
+_NOT_OF_GROUPS = ("acks", "tombstone_grace", "segment_bytes", "segment_age")
+"""Settings that `create-group` leaves to `alter`."""
 
 
 @contextmanager
@@ -133,27 +38,14 @@ def _settings_are_options() -> Iterator[None]:
         raise InvalidRequestError(message) from error
 
 
+@with_options(after={"group": "min_insync_replicas"})
 def create(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new stream's name.")],
     subject: Subject,
-    replicas: Replicas = None,
-    observers: Observers = None,
-    min_insync_replicas: MinInsyncReplicas = None,
     group: Annotated[
         str, typer.Option(help="Share the subject's messages with the streams of this group.")
     ] = "",
-    flush: FlushOption = None,
-    acks: AcksOption = None,
-    max_age: MaxAge = None,
-    max_bytes: MaxBytes = None,
-    max_messages: MaxMessages = None,
-    compact: Compact = None,
-    tombstone_grace: TombstoneGrace = None,
-    duplicate_window: DuplicateWindow = None,
-    segment_bytes: SegmentBytes = None,
-    segment_age: SegmentAge = None,
-    encryption: EncryptionOption = None,
     allow_same_name: Annotated[
         bool,
         typer.Option(
@@ -163,6 +55,7 @@ def create(
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
+    **settings: Any,
 ) -> None:
     """Create a stream. If the same stream exists already, nothing changes.
 
@@ -171,24 +64,7 @@ def create(
     config = options.config_of_one_thing(context, server, timeout)
     with _settings_are_options(), Client.from_config(config) as client:
         stream = client.create_stream(
-            name,
-            subject,
-            replicas=replicas,
-            observers=observers,
-            min_insync_replicas=min_insync_replicas,
-            flush=None if flush is None else flush.value,
-            acks=None if acks is None else acks.value,
-            group=group,
-            max_age=max_age,
-            max_bytes=max_bytes,
-            max_messages=max_messages,
-            compact=compact,
-            tombstone_grace=tombstone_grace,
-            duplicate_window=duplicate_window,
-            segment_bytes=segment_bytes,
-            segment_age=segment_age,
-            encryption=None if encryption is None else encryption.value,
-            allow_same_name=allow_same_name,
+            name, subject, group=group, allow_same_name=allow_same_name, **settings
         )
         others = streams_beside(client, stream)
     options.answer(
@@ -197,6 +73,7 @@ def create(
     note_others(stream, others)
 
 
+@with_options(without=_NOT_OF_GROUPS)
 def create_group(
     context: typer.Context,
     name: Annotated[
@@ -204,19 +81,10 @@ def create_group(
     ],
     subject: Subject,
     streams: Annotated[int, typer.Option(min=1, help="How many streams the group has afterwards.")],
-    replicas: Replicas = None,
-    observers: Observers = None,
-    min_insync_replicas: MinInsyncReplicas = None,
-    flush: FlushOption = None,
-    max_age: MaxAge = None,
-    max_bytes: MaxBytes = None,
-    max_messages: MaxMessages = None,
-    compact: Compact = None,
-    duplicate_window: DuplicateWindow = None,
-    encryption: EncryptionOption = None,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
+    **settings: Any,
 ) -> None:
     """Create streams that share a subject by key.
 
@@ -227,21 +95,7 @@ def create_group(
     Example: jetstream stream create-group orders --subject 'orders.>' --streams 8
     """
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
-        created = client.create_group(
-            name,
-            subject,
-            streams=streams,
-            replicas=replicas,
-            observers=observers,
-            min_insync_replicas=min_insync_replicas,
-            flush=None if flush is None else flush.value,
-            max_age=max_age,
-            max_bytes=max_bytes,
-            max_messages=max_messages,
-            compact=compact,
-            duplicate_window=duplicate_window,
-            encryption=None if encryption is None else encryption.value,
-        )
+        created = client.create_group(name, subject, streams=streams, **settings)
     if options.wants_json(context, json):
         for stream in created:
             emit_json(stream_row(stream))
@@ -249,22 +103,10 @@ def create_group(
         print(f"streams {created[0].name} to {created[-1].name} keep {subject} by key")
 
 
+@with_options(without=_NOT_ALTERABLE)
 def alter(
     context: typer.Context,
     stream: options.StreamName,
-    observers: Observers = None,
-    min_insync_replicas: MinInsyncReplicas = None,
-    flush: FlushOption = None,
-    acks: AcksOption = None,
-    max_age: MaxAge = None,
-    max_bytes: MaxBytes = None,
-    max_messages: MaxMessages = None,
-    compact: Compact = None,
-    tombstone_grace: TombstoneGrace = None,
-    duplicate_window: DuplicateWindow = None,
-    segment_bytes: SegmentBytes = None,
-    segment_age: SegmentAge = None,
-    encryption: EncryptionOption = None,
     stream_epoch: Annotated[
         int | None,
         typer.Option(
@@ -276,6 +118,7 @@ def alter(
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
+    **settings: Any,
 ) -> None:
     """Change settings of a running stream; other settings stay.
 
@@ -285,23 +128,10 @@ def alter(
     """
     config = options.config_of_one_thing(context, server, timeout)
     with _settings_are_options(), Client.from_config(config) as client:
-        change = partial(
-            client.alter_stream,
-            stream_epoch=stream_epoch,
-            observers=observers,
-            min_insync_replicas=min_insync_replicas,
-            flush=None if flush is None else flush.value,
-            acks=None if acks is None else acks.value,
-            max_age=max_age,
-            max_bytes=max_bytes,
-            max_messages=max_messages,
-            compact=compact,
-            tombstone_grace=tombstone_grace,
-            duplicate_window=duplicate_window,
-            segment_bytes=segment_bytes,
-            segment_age=segment_age,
-            encryption=None if encryption is None else encryption.value,
-        )
+
+        def change(each: StreamLike) -> Stream:
+            return client.alter_stream(each, stream_epoch=stream_epoch, **settings)
+
         if stream_epoch is not None:
             altered = iter([(stream, change(stream))])  # An epoch is of one stream.
         else:

@@ -23,21 +23,18 @@ from jetstream_client.cli.units import age_text, duration_text, size_text
 from jetstream_client.cli.watching import Watch, show
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import DamagedRange, ReplicaProgress, Stream, StreamDescription
+from jetstream_protocol.settings import STREAM_SETTINGS, Kind
 
-_DURATIONS = ("max_age", "tombstone_grace", "duplicate_window", "segment_age", "hand_over_gap")
+_DURATIONS = (
+    *(each.name for each in STREAM_SETTINGS if each.kind is Kind.DURATION),
+    "hand_over_gap",
+)
 """Fields of `describe` in seconds."""
 
 _NODES = ("replicas", "isr", "elr", "observers", "target_replicas")
 """Fields of `describe` that are numbers of nodes."""
 
-_ZERO_MEANS = {
-    "max_age": "unlimited",
-    "max_bytes": "unlimited",
-    "max_messages": "unlimited",
-    "duplicate_window": "off",
-    "segment_bytes": "the server's default",
-    "segment_age": "as the other settings need",
-}
+_ZERO_MEANS = {each.name: each.zero for each in STREAM_SETTINGS if each.zero}
 
 
 def list_(

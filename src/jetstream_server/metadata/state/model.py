@@ -14,24 +14,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
-from typing import Any, Literal, NewType, cast, get_args
+from typing import Any, NewType, cast
 
+from jetstream_protocol.settings import STREAM_SETTINGS
 from jetstream_protocol.subjects import ingest_prefix
 from jetstream_protocol.types import NO_NODE, LeaderEpoch, NodeId, StreamId, WallUs
+from jetstream_server.metadata.state.setting_fields import AcksPolicy, FlushPolicy, SettingFields
 
 FeatureLevel = NewType("FeatureLevel", int)
 """A set of metadata commands and fields: grows with every new command or field."""
 
 RequestedSettings = Mapping[str, Any]
 """The settings that a user gave for a stream, by name (StreamSettings)."""
-
-FlushPolicy = Literal["none", "interval", "group"]
-AckPolicy = Literal["reply", "envelope", "off"]
-EncryptionPolicy = Literal["node", "aes-256-gcm"]
-
-FLUSH_POLICIES: tuple[FlushPolicy, ...] = get_args(FlushPolicy)
-ACK_POLICIES: tuple[AckPolicy, ...] = get_args(AckPolicy)
-ENCRYPTION_POLICIES: tuple[EncryptionPolicy, ...] = get_args(EncryptionPolicy)
 
 COPY_LIMIT_LEVEL = FeatureLevel(5)
 """From this level on the cluster has a limit on copying."""
@@ -40,40 +34,15 @@ INTERNAL_MINIMUM_LEVEL = FeatureLevel(5)
 """From this level on min_insync_replicas of the server's own streams can be altered."""
 
 SETTING_LEVELS: Mapping[str, FeatureLevel] = {
-    "restoring": FeatureLevel(2),
-    "encryption": FeatureLevel(2),
-    "observers": FeatureLevel(3),
+    setting.field: FeatureLevel(setting.level) for setting in STREAM_SETTINGS
 }
-"""The feature level from which a setting may be given. Settings not listed here: the first."""
+"""The feature level from which a setting may be given."""
 
 
 @dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """The settings of a stream, with defaults filled in.
-
-    Times in microseconds, sizes in bytes. max_age_us, max_bytes, max_messages: retention; 0 is
-    unlimited. duplicate_window_us: 0 is off. segment_bytes: 0 is the server's own setting.
-    segment_age_us: 0: derived from the other settings (docs/operations/settings.md).
-    restoring: the stream is filled by a restore, and does not listen to its subject.
-    encryption: "node": new batches are encrypted if the leader's configuration says so; otherwise
-    always. observers: how many nodes hold a copy that does not count.
-    """
-
-    replicas: int
-    min_insync_replicas: int
-    flush: FlushPolicy
-    acks: AckPolicy
-    max_age_us: int = 0
-    max_bytes: int = 0
-    max_messages: int = 0
-    compact: bool = False
-    tombstone_grace_us: int = 24 * 3600 * 1_000_000
-    duplicate_window_us: int = 120 * 1_000_000
-    segment_bytes: int = 0
-    segment_age_us: int = 0
-    restoring: bool = False
-    encryption: EncryptionPolicy = "node"
-    observers: int = 0
+class StreamSettings(SettingFields):
+    """The settings of a stream, with defaults filled in (jetstream_protocol/settings.py). Times in
+    microseconds, sizes in bytes."""
 
     @property
     def is_encrypted(self) -> bool:
@@ -92,7 +61,7 @@ class StreamSettings:
         *,
         min_insync_replicas: int | None = None,
         flush: FlushPolicy | None = None,
-        acks: AckPolicy | None = None,
+        acks: AcksPolicy | None = None,
         **others: Any,
     ) -> StreamSettings:
         """Settings with the defaults of docs/guarantees.md for unset fields. Some defaults depend
@@ -342,7 +311,7 @@ _SETTINGS_FIELDS = tuple(field.name for field in fields(StreamSettings))
 _LEVEL_1 = object()
 """Stands for the default of a setting that is always written."""
 _LATER_SETTINGS = {
-    field.name: field.default for field in fields(StreamSettings) if field.name in SETTING_LEVELS
+    setting.field: setting.default for setting in STREAM_SETTINGS if setting.level > 1
 }
 _STREAM_FIELDS = tuple(field.name for field in fields(StreamMetadata))
 _NODE_FIELDS = tuple(field.name for field in fields(NodeMetadata))
@@ -359,7 +328,7 @@ def stream_fields(level: FeatureLevel) -> tuple[str, ...]:
 
 def settings_fields(level: FeatureLevel) -> tuple[str, ...]:
     """The settings of a stream that a feature level has, in their order."""
-    return tuple(name for name in _SETTINGS_FIELDS if SETTING_LEVELS.get(name, 1) <= level)
+    return tuple(name for name in _SETTINGS_FIELDS if SETTING_LEVELS[name] <= level)
 
 
 def _later_levels() -> tuple[tuple[int, list[Any]], ...]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jetstream_protocol.settings import SEGMENT_BYTES_MIN
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.encryption import why_no_key
 from jetstream_server.metadata.state.model import StreamSettings
-from jetstream_server.metadata.state.stream_settings import SEGMENT_BYTES_MIN
 
 SEGMENTS_PER_LIMIT = 8
 """A log may exceed a limit by one segment: by default an eighth of the limit."""

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
-from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_protocol.setting_messages import NUMBERS
+from jetstream_protocol.settings import STREAM_SETTINGS
+from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata, StreamSettings
 from jetstream_server.metadata.state.tables import Tables
-
-_FLUSH = {"none": pb.FLUSH_NONE, "interval": pb.FLUSH_INTERVAL, "group": pb.FLUSH_GROUP}
-_ENCRYPTION = {"node": pb.ENCRYPTION_NODE, "aes-256-gcm": pb.ENCRYPTION_AES_256_GCM}
-_ACKS = {"reply": pb.ACKS_REPLY, "envelope": pb.ACKS_ENVELOPE, "off": pb.ACKS_OFF}
-
-# Settings that have the same name in StreamSettings and StreamConfig: copied.
-_PLAIN: tuple[Any, ...] = (
-    "max_age_us", "max_bytes", "max_messages", "compact", "tombstone_grace_us",
-    "duplicate_window_us", "segment_bytes", "segment_age_us",
-    "restoring", "observers",
-)  # fmt: skip
 
 
 def stream_to_proto(stream: StreamMetadata) -> pb.Stream:
@@ -28,15 +20,10 @@ def stream_to_proto(stream: StreamMetadata) -> pb.Stream:
         name=stream.name,
         subject=stream.subject,
         config=pb.StreamConfig(
-            replicas=stream.config.replicas,
-            min_insync_replicas=stream.config.min_insync_replicas,
-            flush=_FLUSH[stream.config.flush],
-            acks=_ACKS[stream.config.acks],
-            encryption=_ENCRYPTION[stream.config.encryption],
             group=stream.group,
             partition=stream.partition,
             partitions=stream.partitions,
-            **{name: getattr(stream.config, name) for name in _PLAIN},
+            **_settings_to_proto(stream.config),
         ),
         replicas=stream.replicas,
         leader=stream.leader,
@@ -51,6 +38,13 @@ def stream_to_proto(stream: StreamMetadata) -> pb.Stream:
         target_replicas=stream.target_replicas,
         observers=stream.observers,
     )
+
+
+def _settings_to_proto(config: StreamSettings) -> dict[str, Any]:
+    values = {setting.field: getattr(config, setting.field) for setting in STREAM_SETTINGS}
+    for field, numbers in NUMBERS.items():
+        values[field] = numbers[values[field]]
+    return values
 
 
 def leaderless_state(stream: StreamMetadata, tables: Tables) -> str:
@@ -68,22 +62,21 @@ def leaderless_state(stream: StreamMetadata, tables: Tables) -> str:
 def config_from_proto(config: pb.StreamConfig) -> dict[str, Any]:
     """The settings that the user gave, None for others. Raises InvalidRequestError for unknown
     enums."""
-    return {
-        "replicas": config.replicas if config.HasField("replicas") else None,
-        "min_insync_replicas": (
-            config.min_insync_replicas if config.HasField("min_insync_replicas") else None
-        ),
-        "flush": _named("flush", config.flush, _FLUSH),
-        "acks": _named("acks", config.acks, _ACKS),
-        "encryption": _named("encryption", config.encryption, _ENCRYPTION),
+    values: dict[str, Any] = {
         "group": config.group,
         "partition": config.partition,
         "partitions": config.partitions,
-        **{name: getattr(config, name) if config.HasField(name) else None for name in _PLAIN},
     }
+    for setting in STREAM_SETTINGS:
+        field: Any = setting.field
+        if field in NUMBERS:
+            values[field] = _named(field, getattr(config, field), NUMBERS[field])
+        else:
+            values[field] = getattr(config, field) if config.HasField(field) else None
+    return values
 
 
-def _named(field: str, value: int, names: dict[str, Any]) -> str | None:
+def _named(field: str, value: int, names: Mapping[str, int]) -> str | None:
     if value == 0:
         return None
     for name, number in names.items():

@@ -1,0 +1,88 @@
+"""The settings of streams as types.
+
+Written by scripts/generate from jetstream_protocol/settings.py. Do not edit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypedDict
+
+from jetstream_client.values.durations import Seconds
+
+FlushOption: TypeAlias = Literal["none", "interval", "group"]
+AcksOption: TypeAlias = Literal["reply", "envelope", "off"]
+EncryptionOption: TypeAlias = Literal["node", "aes-256-gcm"]
+
+
+class AlterableSettings(TypedDict, total=False):
+    """Settings that `alter_stream` can change. A setting that is left out or None stays as it is.
+
+    min_insync_replicas: how many replicas must be in sync for an acknowledgement; 2 by default at
+        three replicas or more, else 1.
+    flush: when appended records are flushed to the disk; group by default at one replica, interval
+        at more.
+    acks: to whom the stream acknowledges: reply, envelope or off.
+    max_age: seconds: records older than this may be removed; 0.1 s to a century; 0: unlimited.
+    max_bytes: bytes: the oldest records beyond this size of the log may be removed; 0: unlimited.
+    max_messages: the oldest records beyond this number may be removed; 0: unlimited.
+    compact: compaction keeps only the last record of each key, and all records without a key.
+    tombstone_grace: seconds: how long a tombstone stays after the first compaction that saw it.
+    duplicate_window: seconds: how long message ids are remembered, in real time and not by wall
+        clocks; 0: not at all. Time in which a node was down does not count on that node.
+    segment_bytes: bytes: size at which a segment is sealed, 64 KiB to 2 GiB; 0: log.segment_bytes.
+    segment_age: seconds: age at which a segment is sealed; 0: as retention and compaction need.
+    restoring: a restore fills the stream, and it does not listen to its subject; false ends that
+        for good. stream restore and the imports set it.
+    encryption: aes-256-gcm: new batches are encrypted on disk, and nodes without a key refuse the
+        stream. node: as the nodes are configured.
+    observers: how many further nodes hold a copy that serves readers and never counts.
+    """
+
+    min_insync_replicas: int | None
+    flush: FlushOption | None
+    acks: AcksOption | None
+    max_age: Seconds | None
+    max_bytes: int | None
+    max_messages: int | None
+    compact: bool | None
+    tombstone_grace: Seconds | None
+    duplicate_window: Seconds | None
+    segment_bytes: int | None
+    segment_age: Seconds | None
+    restoring: bool | None
+    encryption: EncryptionOption | None
+    observers: int | None
+
+
+class GroupSettings(AlterableSettings, total=False):
+    """What `create_group` sets on each of its streams; see StreamSettings.
+
+    replicas: how many nodes hold a copy that counts; 3 by default, or as many as there are nodes.
+    """
+
+    replicas: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFields:
+    """The name and the settings of a stream of the registry. Durations in seconds."""
+
+    id: int
+    name: str
+    subject: str
+    group: str
+    replication_factor: int
+    min_insync_replicas: int
+    flush: str
+    acks: str
+    max_age: float
+    max_bytes: int
+    max_messages: int
+    compact: bool
+    tombstone_grace: float
+    duplicate_window: float
+    segment_bytes: int
+    segment_age: float
+    restoring: bool
+    encryption: str

@@ -1,0 +1,199 @@
+"""The settings of a stream and of the cluster, each said once.
+
+What is made from this table: the registry's check (metadata/state/stream_settings.py), the
+conversion to gRPC (setting_messages.py), the types of server and SDK (scripts/generate writes
+them), the command line's options, the manifest of backups, the console's forms, and the table of
+docs/operations/settings.md. The fields of messages in proto/jetstream/v1/api.proto have numbers,
+and are written by hand; a test compares them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+SEGMENT_BYTES_MIN = 64 * 1024
+"""Smaller segments would consist mostly of overhead: index, descriptor and folder entry."""
+TIME_US_MIN = 100_000
+"""Limits are checked several times a second: a shorter time could not be kept."""
+TIME_US_MAX = 100 * 365 * 86_400 * 1_000_000
+"""A century. Added to any clock it stays far within 64 bits."""
+_SECOND_US = 1_000_000
+_MUCH = 1 << 62
+
+
+class Kind(Enum):
+    """What the values of a setting are. Durations are stored in microseconds."""
+
+    COUNT = "count"
+    BYTES = "bytes"
+    DURATION = "duration"
+    FLAG = "flag"
+    CHOICE = "choice"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting. Numbers are as they are stored: microseconds, bytes.
+
+    help: of the command line's option; "": there is none. meaning: for docs and docstrings.
+    default: None: it depends on the number of replicas. zero: what 0 means; "": nothing special.
+    least, most: the range; with `most`, 0 is allowed too. choices: of Kind.CHOICE. alterable: while
+    the stream exists. level: the feature level from which it may be given. label: in the console's
+    forms; "": it is in none. removes_records: records may be removed because of it, so that a
+    restore sets it last. after: the setting after which people see this one, where that is not the
+    one before it.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    help: str = ""
+    default: int | bool | str | None = 0
+    zero: str = ""
+    least: int = 0
+    most: int | None = None
+    choices: tuple[str, ...] = ()
+    alterable: bool = True
+    level: int = 1
+    label: str = ""
+    removes_records: bool = False
+    after: str = ""
+
+    @property
+    def field(self) -> str:
+        """Its name in metadata and messages, which says the unit."""
+        return f"{self.name}_us" if self.kind is Kind.DURATION else self.name
+
+    @property
+    def minimum(self) -> int:
+        """The least number that it may be."""
+        return self.least if self.most is None else 0
+
+    def allows(self, value: int) -> bool:
+        """Whether a number is 0 or within the range."""
+        return not value or self.most is None or self.least <= value <= self.most
+
+    def in_words(self, value: object) -> str:
+        """A value in the user's terms: durations in seconds."""
+        if self.kind is Kind.DURATION and isinstance(value, int | float):
+            return f"{value / _SECOND_US:.15g} s"
+        return repr(value)
+
+    @property
+    def range_in_words(self) -> str:
+        return f"0 or from {self.in_words(self.least)} to {self.in_words(self.most)}"
+
+
+STREAM_SETTINGS: tuple[Setting, ...] = (
+    # Their order is that of the rows in the metadata, where those of later feature levels come
+    # last. **safety** Never move or remove one: add it at the end, at the newest feature level.
+    Setting(
+        "replicas", Kind.COUNT, "how many nodes hold a copy that counts; 3 by default, or as many "
+        "as there are nodes. See [guarantees.md](../guarantees.md#defaults)",
+        "Number of replicas. Default: 3, or as many as there are nodes.",
+        default=None, least=1, alterable=False,
+        label="Replicas (empty: 3, or as many as there are nodes)",
+    ),
+    Setting(
+        "min_insync_replicas", Kind.COUNT, "how many replicas must be in sync for an "
+        "acknowledgement; 2 by default at three replicas or more, else 1",
+        "Replicas that must be in sync for an acknowledgement.",
+        default=None, least=1,
+        label="Replicas in sync without which nothing is acknowledged",
+    ),
+    Setting(
+        "flush", Kind.CHOICE, "when appended records are flushed to the disk; `group` by default "
+        "at one replica, `interval` at more. See [guarantees.md](../guarantees.md#defaults)",
+        "When to fsync. Default: group at one replica, interval at more.",
+        default=None, choices=("none", "interval", "group"),
+    ),
+    Setting(
+        "acks", Kind.CHOICE, "to whom the stream acknowledges: `reply`, `envelope` or `off`. See "
+        "[guarantees.md](../guarantees.md#defaults)",
+        "How to acknowledge. Default: reply.",
+        default="reply", choices=("reply", "envelope", "off"),
+    ),
+    Setting(
+        "max_age", Kind.DURATION, "records older than this may be removed; 0.1 s to a century",
+        "Remove records older than this (90s, 1h30m, 7d). 0: no limit.",
+        zero="unlimited", least=TIME_US_MIN, most=TIME_US_MAX,
+        label="Keep records for, in seconds (0: for ever)", removes_records=True,
+    ),
+    Setting(
+        "max_bytes", Kind.BYTES, "the oldest records beyond this size of the log may be removed",
+        "Remove the oldest records beyond this size (10GB). 0: no limit.",
+        zero="unlimited", least=1, most=_MUCH,
+        label="Keep at most, in bytes (0: unlimited)", removes_records=True,
+    ),
+    Setting(
+        "max_messages", Kind.COUNT, "the oldest records beyond this number may be removed",
+        "Remove the oldest records beyond this number. 0: no limit.",
+        zero="unlimited", least=1, most=_MUCH,
+        label="Keep at most, in records (0: unlimited)", removes_records=True,
+    ),
+    Setting(
+        "compact", Kind.FLAG, "compaction keeps only the last record of each key, and all records "
+        "without a key",
+        "Keep the last record of each key.",
+        default=False, label="Keep only the last record of each key", removes_records=True,
+    ),
+    Setting(
+        "tombstone_grace", Kind.DURATION, "how long a tombstone stays after the first compaction "
+        "that saw it",
+        "How long tombstones stay after compaction first saw them. Default: 24h.",
+        default=24 * 3600 * _SECOND_US, most=TIME_US_MAX,
+    ),
+    Setting(
+        "duplicate_window", Kind.DURATION, "how long message ids are remembered, in real time and "
+        "not by wall clocks; 0: not at all. Time in which a node was down does not count on that "
+        "node",
+        "How long message ids are remembered. 0: not at all. Default: 2m.",
+        default=120 * _SECOND_US, zero="off", least=TIME_US_MIN, most=TIME_US_MAX,
+    ),
+    Setting(
+        "segment_bytes", Kind.BYTES, "size at which a segment is sealed, 64 KiB to 2 GiB; 0: "
+        "`log.segment_bytes`",
+        "Size at which a segment is sealed. 0: the server's.",
+        zero="the server's default", least=SEGMENT_BYTES_MIN, most=2 * 1024**3,
+    ),
+    Setting(
+        "segment_age", Kind.DURATION, "age at which a segment is sealed; 0: as retention and "
+        "compaction need",
+        "Age at which a segment is sealed. 0: as the other settings need.",
+        zero="as the other settings need", least=TIME_US_MIN, most=TIME_US_MAX,
+    ),
+    Setting(
+        "restoring", Kind.FLAG, "a restore fills the stream, and it does not listen to its "
+        "subject; false ends that for good. `stream restore` and the imports set it",
+        default=False, level=2,
+    ),
+    Setting(
+        "encryption", Kind.CHOICE, "`aes-256-gcm`: new batches are "
+        "[encrypted on disk](../security.md#by-stream), and nodes without a key refuse the stream. "
+        "`node`: as the nodes are configured",
+        "Encrypt new records on disk. Default: node, as the nodes are configured.",
+        default="node", choices=("node", "aes-256-gcm"), level=2,
+    ),
+    Setting(
+        "observers", Kind.COUNT, "how many further nodes hold a copy that serves readers and "
+        "[never counts](../guarantees.md#observers)",
+        "Number of further copies that serve readers (read from nearest) and never count.",
+        level=3, after="replicas",
+        label="Observers: further copies, which serve readers nearby and never count",
+    ),
+)  # fmt: skip
+
+BY_FIELD = {setting.field: setting for setting in STREAM_SETTINGS}
+
+
+def _for_people() -> tuple[Setting, ...]:
+    ordered = [setting for setting in STREAM_SETTINGS if not setting.after]
+    for setting in STREAM_SETTINGS:
+        if setting.after:
+            ordered.insert(ordered.index(BY_FIELD[setting.after]) + 1, setting)
+    return tuple(ordered)
+
+
+FOR_PEOPLE = _for_people()
+"""The settings of a stream, in the order in which people see them."""

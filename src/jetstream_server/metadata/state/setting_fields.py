@@ -1,0 +1,34 @@
+"""The settings of a stream as fields.
+
+Written by scripts/generate from jetstream_protocol/settings.py. Do not edit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FlushPolicy = Literal["none", "interval", "group"]
+AcksPolicy = Literal["reply", "envelope", "off"]
+EncryptionPolicy = Literal["node", "aes-256-gcm"]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingFields:
+    """Times in microseconds, sizes in bytes. Their order is that of a row in the metadata."""
+
+    replicas: int
+    min_insync_replicas: int
+    flush: FlushPolicy
+    acks: AcksPolicy = "reply"
+    max_age_us: int = 0
+    max_bytes: int = 0
+    max_messages: int = 0
+    compact: bool = False
+    tombstone_grace_us: int = 86400000000
+    duplicate_window_us: int = 120000000
+    segment_bytes: int = 0
+    segment_age_us: int = 0
+    restoring: bool = False
+    encryption: EncryptionPolicy = "node"
+    observers: int = 0
