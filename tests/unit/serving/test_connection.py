@@ -10,6 +10,8 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -28,7 +30,10 @@ from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import Identity
 from jetstream_server.security.requirements import FRAMES
 from jetstream_server.serving.dataplane import connection as connections
-from jetstream_server.serving.dataplane.connection import Connection, Found, Unreadable
+from jetstream_server.serving.dataplane.connection import Connection
+from jetstream_server.serving.dataplane.fetches import Fetches as Shipped
+from jetstream_server.serving.dataplane.fetches import Found
+from jetstream_server.serving.dataplane.followers import Followers
 from jetstream_server.serving.long_poll import FetchTimes
 from tests.support.access import for_the_known, open_to_all
 from tests.support.descriptors import no_descriptor_left
@@ -103,7 +108,7 @@ async def served(
     *,
     greet: bool = True,
     buffer: int = 0,
-    unreadable: Unreadable = lambda stream_id, offset, error: None,
+    unreadable: Callable[..., None] = lambda stream_id, offset, error: None,
     access: AccessControl | None = None,
 ) -> AsyncIterator[Client]:
     listener = socket.create_server(("127.0.0.1", 0))
@@ -123,10 +128,13 @@ async def served(
     def asked(request: pb.DataFetchRequest, _: Identity) -> object:
         return fetch(request)
 
+    fetches = SimpleNamespace(
+        begin=lambda *_: None, fetch=asked, unreadable=unreadable, times=FetchTimes()
+    )
     connection = Connection(
         FrameSocket(accepted, frames.REQUEST_BYTES_MAX, OsDisk()),
-        hello, lambda *_: None, asked, no_node, unreadable, LogThrottle(),  # type: ignore[arg-type]
-        FetchTimes(), monotonic_clock, access or open_to_all(),
+        hello, cast(Shipped, fetches), cast(Followers, SimpleNamespace(serve=no_node)),
+        LogThrottle(), monotonic_clock, access or open_to_all(),
     )  # fmt: skip
     client = Client(sock, asyncio.get_running_loop().create_task(connection.run()))
     if greet:

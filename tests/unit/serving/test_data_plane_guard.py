@@ -86,5 +86,5 @@ async def test_a_fetch_needs_the_right_that_the_table_names(
     for operation in (Operation.READ, Operation.ALTER):
         monkeypatch.setitem(FRAMES, Kind.FETCH, Requirement(Scope.STREAM, operation))
         with pytest.raises(StreamNotFoundError):
-            await server._fetch(pb.DataFetchRequest(), CLIENT)
+            await server._fetches.fetch(pb.DataFetchRequest(), CLIENT)
         assert asked.operation is operation

@@ -556,7 +556,7 @@ async def test_a_file_that_cannot_be_read_when_a_fetch_is_woken_is_an_answer(
     async with data_plane(tmp_path) as port:
         port.node.append(port.replica, b"a")
         monkeypatch.setattr(
-            port.server._replicas, "suspect", lambda _, offset, error: looked_at.append(offset)
+            port.node.replicas, "suspect", lambda _, offset, error: looked_at.append(offset)
         )
         client = await port.connect()
         await client.send(1, offset=1)

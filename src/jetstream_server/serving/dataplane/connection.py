@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +35,6 @@ from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.disk_errors import lacks_descriptors
-from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net.error_limits import bounded
 from jetstream_server.net.frame_connection import (
@@ -44,11 +43,13 @@ from jetstream_server.net.frame_connection import (
 )
 from jetstream_server.net.frame_socket import decode_head
 from jetstream_server.security.access_control import AccessControl
-from jetstream_server.security.identity import ANONYMOUS, Identity
+from jetstream_server.security.identity import ANONYMOUS
 from jetstream_server.serving.certificates import shown_by
+from jetstream_server.serving.dataplane.fetches import Fetches, Found
+from jetstream_server.serving.dataplane.followers import Followers
 from jetstream_server.serving.dataplane.guard import admit, rule_of
 from jetstream_server.serving.dataplane.sending_turn import SendingTurn
-from jetstream_server.serving.long_poll import FetchTimes, Poll, Refuse
+from jetstream_server.serving.long_poll import Poll
 
 PENDING_MAX = 64
 PORT = "data"
@@ -61,39 +62,6 @@ LOOK_SECONDS = 1.0
 NONCE_BYTES = 32
 
 logger = structlog.get_logger("jetstream.dataplane")
-
-
-@dataclass(slots=True)
-class Found:
-    """The answer to a fetch: its head, and its batches. decrypt: reads the slices, and returns the
-    bytes to send in their place; blocks. None: the slices are sent from their files.
-
-    encoded, tail: the head's bytes, and those of short slices, once they are needed: an answer may
-    be shared by several fetches."""
-
-    head: pb.DataFetchResponse
-    slices: Sequence[LogSlice]
-    decrypt: Callable[[], bytes] | None = None
-    encoded: bytes | None = None
-    tail: bytes | bytearray | None = None
-
-    @property
-    def length(self) -> int:
-        """Bytes of the slices."""
-        return sum([each.length for each in self.slices])
-
-
-BeginHandler = Callable[
-    [pb.DataFetchRequest, Identity, Callable[[Found], None], Refuse], Poll | None
-]
-"""(request, caller, answer, refuse): serves a fetch without a task; None: it needs one. Then
-FetchHandler serves it."""
-FetchHandler = Callable[[pb.DataFetchRequest, Identity], Awaitable[Found]]
-NodeHandler = Callable[[FrameConnection, int, pb.NodeHello, bytes], Awaitable[Identity | None]]
-"""(socket, correlation, hello, our nonce): serves a follower until it leaves, and returns None. If
-the node wants to fetch like a client, returns the node's identity."""
-Unreadable = Callable[[int, int, JetstreamError], None]
-"""(stream id, offset, why): the records there could not be read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -116,23 +84,20 @@ class Connection:
         self,
         socket: FrameConnection,
         hello: pb.HelloReply,
-        begin: BeginHandler,
-        fetch: FetchHandler,
-        node: NodeHandler,
-        unreadable: Unreadable,
+        fetches: Fetches,
+        followers: Followers,
         throttle: LogThrottle,
-        times: FetchTimes,
         monotonic_clock: MonotonicClock,
         access: AccessControl,
         *,
         nodes_only: bool = False,
-        identified: Callable[[], None] = lambda: None,
+        identified: Callable[[bool], None] = lambda is_node: None,
     ) -> None:
-        """times: counts the time that fetches take. nodes_only: the connection ends unless the
-        client proves that it is a node. identified: called once the client is known."""
+        """nodes_only: the connection ends unless the client proves that it is a node. identified:
+        called once the client is known, with whether it is a node."""
         self._identified = identified
         self._nodes_only = nodes_only
-        self._times = times
+        self._times = fetches.times
         self._clock = monotonic_clock
         self._access = access
         self._identity = self._counted = ANONYMOUS
@@ -143,11 +108,9 @@ class Connection:
         self._hello = pb.HelloReply()
         self._hello.CopyFrom(hello)
         self._hello.nonce = self._nonce
-        self._begin = begin
-        self._fetch = fetch
-        self._node = node
+        self._fetches = fetches
+        self._followers = followers
         self._node_hello: Frame | None = None
-        self._unreadable = unreadable
         self._loop = asyncio.get_running_loop()
         self._sending = SendingTurn()
         self._open: dict[_Fetch, None] = {}
@@ -162,7 +125,7 @@ class Connection:
                 await self._greet()
                 if not (self._nodes_only or self._access.is_stranger(self._identity)):
                     patience.reschedule(None)
-                    self._identified()
+                    self._identified(False)
                 await self._serve_requests(patience)
         except (ConnectionError, EOFError, TimeoutError):
             pass  # The client left, or was too slow.
@@ -224,11 +187,12 @@ class Connection:
             assert frame is not None
             hello = decode_head(frame, pb.NodeHello)
             patience.reschedule(None)  # Without the proof the connection ends.
-            node = await self._node(self._socket, frame.correlation, hello, self._nonce)
+            node = await self._followers.serve(
+                self._socket, frame.correlation, hello, self._nonce, partial(self._identified, True)
+            )
             if node is None:
                 return
             self._identity = node
-            self._identified()
             self._requests = self._access.requests_of(node, PORT)
 
     def _take(self, frame: Frame) -> bool:
@@ -282,7 +246,7 @@ class Connection:
             raise self._access.too_many_requests(self._identity, PORT, error) from None
         fetch.is_counted = True
         answer, refuse = partial(self._answer, fetch), partial(self._refuse, fetch)
-        poll = self._begin(fetch.request, self._identity, answer, refuse)
+        poll = self._fetches.begin(fetch.request, self._identity, answer, refuse)
         if poll is None:
             self._run(fetch, self._serve_in_task(fetch))
         elif fetch in self._open:  # It waits, or has got a task already.
@@ -406,7 +370,7 @@ class Connection:
 
     async def _answer_in_turn(self, fetch: _Fetch, found: Found | None, queue_us: int) -> None:
         if found is None:
-            found = await self._fetch(fetch.request, self._identity)
+            found = await self._fetches.fetch(fetch.request, self._identity)
         found_us = self._clock()
         try:
             async with self._turn():
@@ -417,7 +381,7 @@ class Connection:
         except UnreadableSliceError as error:
             for each in found.slices:
                 if each is error.slice and not each.is_gone:
-                    self._unreadable(found.head.stream_id, each.base_offset, error)
+                    self._fetches.unreadable(found.head.stream_id, each.base_offset, error)
             raise
 
     async def _send(self, correlation: int, found: Found) -> int:

@@ -1,4 +1,4 @@
-"""The data-plane listener: accepts sockets, serves fetches from the replicas of this node."""
+"""The data-plane listener: accepts sockets within its limits, and serves a connection on each."""
 
 from __future__ import annotations
 
@@ -6,52 +6,34 @@ import asyncio
 import socket
 import weakref
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Coroutine
 from typing import Any
 
 import structlog
 
 from jetstream_protocol import frames
-from jetstream_protocol.errors import PermissionDeniedError, UnauthenticatedError
-from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
-from jetstream_protocol.record_filter import RecordFilter
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
-from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.log_throttle import LogThrottle
-from jetstream_server.net import peer_auth
 from jetstream_server.net.acceptor import accept_each
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_connection import FrameConnection
 from jetstream_server.net.frame_socket import FrameSocket, peer_of
-from jetstream_server.net.node_link import check_certificate
 from jetstream_server.net.tls import PeerIdentity
 from jetstream_server.net.tls_socket import handshake
 from jetstream_server.origins import Strangers, origin_of
 from jetstream_server.replication.drivers.copy_turns import CopyTurns
-from jetstream_server.replication.drivers.leader_stream import LeaderStream
-from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
-from jetstream_server.security.identity import Identity
-from jetstream_server.security.requirements import Requirement
 from jetstream_server.serving.dataplane.connection import (
     HELLO_SECONDS,
     NODE_SECONDS,
     Connection,
-    Found,
 )
-from jetstream_server.serving.dataplane.guard import admit
-from jetstream_server.serving.decryption import (
-    DECRYPTED_BYTES_MAX,
-    may_be_encrypted,
-    read_plain,
-)
-from jetstream_server.serving.filtered_fetch import Filtered, FilteredFetches
-from jetstream_server.serving.long_poll import FetchPosition, LongPoll, Poll, Refuse
+from jetstream_server.serving.dataplane.fetches import Fetches
+from jetstream_server.serving.dataplane.followers import Followers
+from jetstream_server.serving.long_poll import LongPoll
 from jetstream_server.serving.stream_access import StreamAccess
 
 CONNECTIONS_MAX = 4096
@@ -63,18 +45,6 @@ is deposed. One each, and a few whose clients have not said yet who they are."""
 _BACKLOG = 512
 
 logger = structlog.get_logger("jetstream.dataplane")
-
-
-@dataclass(slots=True)
-class _Fetch:
-    """A fetch that its sender may make. generation: of the rights, when that was checked."""
-
-    identity: Identity
-    rule: Requirement
-    generation: int
-    replica: Replica
-    position: FetchPosition
-    is_decrypted: bool
 
 
 class DataPlaneServer:
@@ -101,20 +71,26 @@ class DataPlaneServer:
         clients read. certificates: for TLS on this port; followers must then show theirs."""
         self._certificates = certificates
         self._handshakes = asyncio.Lock()
-        self._replicas = replicas
-        self._fetches = fetches
-        self._filtered_fetches = FilteredFetches(fetches)
+        self._throttle = LogThrottle()
+        self._fetches = Fetches(replicas, fetches, access)
+        self._followers = Followers(
+            replicas,
+            access.control,
+            self._throttle,
+            cluster_id=cluster_id,
+            secret=secret,
+            has_tls=certificates is not None,
+            copy_turns=copy_turns,
+            monotonic_clock=monotonic_clock,
+        )
         self._connections_max = connections_max
         self._connections_per_address = connections_per_address
         self.connections_refused = 0
         """Connections refused because of either limit, since the start."""
-        self._access = access
-        self._secret = secret
-        self._copy_turns = copy_turns
+        self._access = access.control
         self._monotonic_clock = monotonic_clock
         self._disk = disk
         self._hello = pb.HelloReply(node_id=node_id, cluster_id=cluster_id)
-        self._throttle = LogThrottle()
         self._connections: dict[asyncio.Task[None], str] = {}  # and the peer's origin
         # Of these, those above the limits, and whether they are nodes'.
         self._extra: dict[asyncio.Task[None], bool] = {}
@@ -183,10 +159,12 @@ class DataPlaneServer:
         connection.cancel()
         self._forget(connection)
 
-    def _identified(self) -> None:
-        """Note that the client of the connection that runs now has identified itself."""
+    def _identified(self, is_node: bool) -> None:
+        """Note that the peer of the connection that runs now has identified itself."""
         task = asyncio.current_task()
         assert task is not None
+        if is_node and task in self._extra:
+            self._extra[task] = True
         self._strangers.discard(task)
         self._extra_strangers.discard(task)
 
@@ -216,14 +194,11 @@ class DataPlaneServer:
         connection = Connection(
             accepted,
             self._hello,
-            self._begin,
-            self._fetch,
-            self._replicate,
-            self._replicas.suspect,
+            self._fetches,
+            self._followers,
             self._throttle,
-            self._fetches.times,
             self._monotonic_clock,
-            self._access.control,
+            self._access,
             nodes_only=nodes_only,
             identified=self._identified,
         )
@@ -261,160 +236,6 @@ class DataPlaneServer:
         if not task.cancelled() and task.exception() is not None:
             logger.error("connection_failed", exc_info=task.exception())
 
-    def _begin(
-        self,
-        request: pb.DataFetchRequest,
-        identity: Identity,
-        answer: Callable[[Found], None],
-        refuse: Refuse,
-    ) -> Poll | None:
-        """Serve a fetch without a task: see `LongPoll.begin`. None: it needs one, and `_fetch`.
-        Raises a JetstreamError, which becomes the answer."""
-        if (
-            request.refused
-            or request.filter_subject
-            or request.HasField("filter_key")
-            or self._access.control.is_paced(identity)
-        ):
-            return None
-        fetch = self._checked(request, identity)
-        if fetch.is_decrypted:
-            return None
-        answer_it = partial(self._answer, fetch, answer)
-        return self._fetches.begin(fetch.replica, fetch.position, identity, answer_it, refuse)
-
-    def _answer(
-        self, fetch: _Fetch, answer: Callable[[Found], None], found: LogSlice | None
-    ) -> None:
-        self._check_again(fetch)
-        if found is None:
-            answer(Found(self._head(fetch.replica), []))
-            return
-        answer(self._fetches.shared(found, lambda: Found(self._head(fetch.replica), [found])))
-
-    async def _fetch(self, request: pb.DataFetchRequest, identity: Identity) -> Found:
-        """Serve one fetch. Raises a JetstreamError, which becomes the answer."""
-        fetch = self._checked(request, identity)
-        replica, position = fetch.replica, fetch.position
-        if request.refused:
-            await self._replicas.healer.examined(replica, position.offset)
-        slices, filtered = await self._found(request, replica, position, identity)
-        length = sum(each.length for each in slices)
-        await self._access.control.pace(identity, replica.stream, length)
-        self._check_again(fetch)
-        response = self._head(replica)
-        if filtered is not None and filtered.next_offset > position.offset:
-            response.next_offset = filtered.next_offset
-            response.last_epoch = filtered.last_epoch
-        decrypt = partial(read_plain, replica, slices, partly=filtered is None)
-        return Found(response, slices, decrypt if fetch.is_decrypted and slices else None)
-
-    def _checked(self, request: pb.DataFetchRequest, identity: Identity) -> _Fetch:
-        """Check a fetch. Raises a JetstreamError."""
-        access = self._access.control
-        generation = access.generation
-        rule = admit(access, identity, Kind.FETCH)
-        assert rule.operation is not None
-        stream = self._access.resolve(identity, rule.operation, request.stream)
-        replica = self._replicas.replica_of(stream)
-        bytes_max = access.bytes_max(identity, request.bytes_max)
-        is_decrypted = may_be_encrypted(replica) and not (identity.is_node or request.as_stored)
-        if is_decrypted:
-            bytes_max = min(bytes_max or DECRYPTED_BYTES_MAX, DECRYPTED_BYTES_MAX)
-        position = FetchPosition.checked(
-            offset=request.offset,
-            last_epoch=request.last_epoch if request.HasField("last_epoch") else None,
-            bytes_max=bytes_max,
-            bytes_min=request.bytes_min,
-            wait_ms_max=request.wait_ms_max,
-        )
-        return _Fetch(identity, rule, generation, replica, position, is_decrypted)
-
-    def _check_again(self, fetch: _Fetch) -> None:
-        """Raise an error if the sender has lost its right since the fetch was checked."""
-        access = self._access.control
-        if fetch.rule.again and access.generation != fetch.generation:
-            assert fetch.rule.operation is not None
-            access.check(fetch.identity, fetch.rule.operation, fetch.replica.stream)
-
-    def _head(self, replica: Replica) -> pb.DataFetchResponse:
-        return pb.DataFetchResponse(
-            stream_id=replica.stream.id,
-            log_start_offset=replica.log.log_start_offset,
-            high_watermark=replica.high_watermark,
-            leader_epoch=replica.stream.leader_epoch,
-            out_of_sync=self._fetches.is_out_of_sync(replica),
-            tombstones_gone_below=_tombstones_gone_below(replica),
-            compacted_below=_compacted_below(replica),
-        )
-
-    async def _found(
-        self,
-        request: pb.DataFetchRequest,
-        replica: Replica,
-        position: FetchPosition,
-        caller: Identity,
-    ) -> tuple[Sequence[LogSlice], Filtered | None]:
-        if request.filter_subject or request.HasField("filter_key"):
-            key = request.filter_key if request.HasField("filter_key") else None
-            wanted = RecordFilter(request.filter_subject, key)
-            filtered = await self._filtered_fetches.fetch(replica, position, wanted, caller)
-            return filtered.slices, filtered
-        found = await self._fetches.fetch(replica, position, caller)
-        return ([] if found is None else [found]), None
-
-    async def _replicate(
-        self, connection: FrameConnection, correlation: int, hello: pb.NodeHello, nonce: bytes
-    ) -> Identity | None:
-        """Serve a follower node after authenticating it. If the node wants to fetch, returns its
-        identity, with nothing served yet."""
-        node = Identity(f"node:{hello.node_id}", connection.peer, is_node=True)
-        proofs = {
-            role: peer_auth.proof(
-                self._secret,
-                role,
-                nonces=nonce + hello.nonce,
-                node_id=hello.node_id,
-                incarnation=hello.incarnation,
-                cluster_id=self._hello.cluster_id,
-            )
-            for role in ("follower", "leader")
-        }
-        try:
-            if self._certificates is not None and connection.peer_identity is None:
-                raise UnauthenticatedError(
-                    f"no certificate: this port wants that of node {hello.node_id}"
-                )
-            check_certificate(connection, hello.node_id)
-            peer_auth.check(hello.proof, proofs["follower"])
-            admit(self._access.control, node, Kind.NODE_HELLO)
-            if not hello.fetches:
-                admit(self._access.control, node, Kind.POSITIONS)
-        except (PermissionDeniedError, UnauthenticatedError) as error:
-            if self._throttle.is_due("node_refused", connection.peer):
-                logger.warning("node_refused", node=hello.node_id, reason=error.message)
-            refusal = pb.NodeHelloReply(error=error.to_proto())
-            await connection.send(Kind.NODE_HELLO_REPLY, correlation, refusal)
-            return None
-        task = asyncio.current_task()
-        if task in self._extra:
-            self._extra[task] = True
-        self._identified()
-        reply = pb.NodeHelloReply(proof=proofs["leader"])
-        await connection.send(Kind.NODE_HELLO_REPLY, correlation, reply)
-        if hello.fetches:
-            return node
-        follower = LeaderStream(
-            connection,
-            self._replicas,
-            follower=hello.node_id,
-            incarnation=hello.incarnation,
-            copy_turns=self._copy_turns,
-            monotonic_clock=self._monotonic_clock,
-        )
-        await follower.run()
-        return None
-
     def end_revoked(self) -> None:
         """End the connections whose token is not valid any more."""
         for connection in list(self._open):
@@ -433,13 +254,3 @@ class DataPlaneServer:
 
 def _is_node(identity: PeerIdentity | None) -> bool:
     return identity is not None and identity.node_id is not None
-
-
-def _tombstones_gone_below(replica: Replica) -> int:
-    """What a differently compacted log must know before it takes records from this one."""
-    return replica.log.tombstones_gone_below if replica.stream.was_compacted else 0
-
-
-def _compacted_below(replica: Replica) -> int | None:
-    """What a reader must read up to, to miss no key: a pass notes its end before it removes."""
-    return replica.log.compacted_below if replica.stream.was_compacted else None
