@@ -110,6 +110,8 @@ def seek(
       jetstream cursor seek billing orders earliest
 
       jetstream cursor seek billing orders 1h
+
+      jetstream cursor seek audit orders latest --create
     """
     where = positions.parse_position(position)
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
