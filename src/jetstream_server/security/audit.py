@@ -2,10 +2,11 @@
 
     audit  outcome=refused|done  principal=…  operation=…  resource=…  peer=…
 
-Contains no secrets: neither tokens nor payloads are passed in. Refusals of unknown callers are
-throttled by network, so that they cannot fill the disk: `repeated` says how many were left out.
-So are positions of cursors that are committed by hand, for each principal. The parts of one request
-are refused in one line (`Refusals`). What consumers commit is not noted.
+Contains no secrets: neither tokens nor payloads are passed in. Refusals are throttled, so that
+nobody fills the disk: of unknown callers by network, of a principal by what it wants to do to what,
+and whence. `repeated` says how many were left out. So are positions of cursors that are committed
+by hand, for each principal. The parts of one request are refused in one line (`Refusals`). What
+consumers commit is not noted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class Audit:
     def __init__(self, throttle: Callable[[], LogThrottle] = LogThrottle) -> None:
         self._make = throttle
         self._refusals = _Lines(throttle())
-        self._moved: dict[str, _Lines] = {}  # by principal: none hides what another one does
+        # By principal: none hides what another one does.
+        self._moved: dict[str, _Lines] = {}
+        self._denied: dict[str, _Lines] = {}
         self.authentication_failures = 0
         self.authorization_failures = 0
         self.quota_refusals = 0
@@ -49,20 +52,20 @@ class Audit:
     def moved(self, identity: Identity, operation: str, resource: str, offset: int) -> None:
         """Log a cursor that was moved by hand, at most one line per interval for each principal and
         resource: a program may commit its positions so, each second."""
-        lines = self._moved.pop(identity.principal, None) or _Lines(self._make())
-        self._moved[identity.principal] = lines
-        if len(self._moved) > COUNTED_MAX:
-            del self._moved[next(iter(self._moved))]
-        if not (repeated := lines.due(resource)):
+        if not (repeated := self._lines_of(self._moved, identity).due(resource)):
             return
         self.done(identity, operation, resource, offset=offset, repeated=repeated - 1)
 
     def refused(
-        self, identity: Identity, operation: str, resource: str, reason: str, **details: int
+        self, identity: Identity, operation: str, resource: str, reason: str, repeated: int = 0
     ) -> None:
-        """Log a refusal to a principal. details: as in `done`; `repeated`: further refusals, which
-        this line stands for."""
-        self.authorization_failures += 1 + details.get("repeated", 0)
+        """Log a refusal to a principal, at most one line per interval for the same one from the
+        same network. repeated: further refusals, which this one stands for."""
+        self.authorization_failures += 1 + repeated
+        what = f"{operation}/{resource}/{reason}/{origin_of_peer(identity.peer)}"
+        count = self._lines_of(self._denied, identity).due(what, 1 + repeated)
+        if not count:
+            return
         logger.warning(
             "audit",
             outcome="refused",
@@ -71,8 +74,16 @@ class Audit:
             resource=resource,
             peer=identity.peer,
             reason=reason,
-            **details,
+            repeated=count - 1,
         )
+
+    def _lines_of(self, by_principal: dict[str, _Lines], identity: Identity) -> _Lines:
+        """Those of the principal; the ones that were not used for longest are forgotten."""
+        lines = by_principal.pop(identity.principal, None) or _Lines(self._make())
+        by_principal[identity.principal] = lines
+        if len(by_principal) > COUNTED_MAX:
+            del by_principal[next(iter(by_principal))]
+        return lines
 
     def over_quota(self, identity: Identity, operation: str, reason: str) -> None:
         """Log a refusal to a principal that has reached its limit."""
@@ -110,17 +121,17 @@ class _Lines:
         self._left_out: dict[str, int] = {}
         self._beyond = 0
 
-    def due(self, key: str) -> int:
-        """How many lines this one stands for: itself and those left out before it. 0: leave this
-        one out, too."""
+    def due(self, key: str, count: int = 1) -> int:
+        """How many this line stands for: itself, or its count, and those left out before it. 0:
+        leave this one out, too."""
         if not self._throttle.has_room_for(key):
-            self._beyond += 1
+            self._beyond += count
             return 0
         left_out = self._left_out.pop(key, 0)
         if self._throttle.is_due(key):
             left_out, self._beyond = left_out + self._beyond, 0
-            return left_out + 1
-        self._left_out[key] = left_out + 1
+            return left_out + count
+        self._left_out[key] = left_out + count
         if len(self._left_out) > COUNTED_MAX:
             self._beyond += self._left_out.pop(next(iter(self._left_out)))
         return 0

@@ -72,3 +72,36 @@ def test_what_a_principal_with_a_right_does_always_has_a_line(
     for number in range(2 * MESSAGES_MAX):
         house.audit.done(ANN, "DeleteStream", f"s{number}")
     assert len(lines) == 2 * MESSAGES_MAX
+
+
+def test_a_principal_that_asks_again_and_again_writes_one_line_and_all_are_counted(
+    house: House, lines: list[Any]
+) -> None:
+    for _ in range(10_000):
+        house.audit.refused(ANN, "read", "orders", "no right")
+    house.audit.refused(BOB, "read", "orders", "no right")
+    house.audit.refused(ANN, "delete", "orders", "no right")
+    elsewhere = Identity(ANN.principal, "10.9.9.9:5")
+    house.audit.refused(elsewhere, "read", "orders", "no right")
+    found = [(line["principal"], line["operation"], line["peer"]) for line in lines]
+    assert found == [
+        ("user:ann", "read", ANN.peer),
+        ("user:bob", "read", BOB.peer),
+        ("user:ann", "delete", ANN.peer),
+        ("user:ann", "read", elsewhere.peer),
+    ]
+    assert house.audit.authorization_failures == 10_003
+    house.now = REPEAT_SECONDS
+    house.audit.refused(ANN, "read", "orders", "no right", repeated=2)
+    assert lines[-1]["repeated"] == 10_000 - 1 + 2
+
+
+def test_refusals_for_any_number_of_names_write_so_many_lines_and_are_counted(
+    house: House, lines: list[Any]
+) -> None:
+    for number in range(10_000):
+        house.audit.refused(ANN, "read", f"s{number}", "no right", repeated=1)
+    assert len(lines) == MESSAGES_MAX
+    house.now = REPEAT_SECONDS
+    house.audit.refused(ANN, "read", "s1", "no right")
+    assert sum(1 + line["repeated"] for line in lines) == 20_001
