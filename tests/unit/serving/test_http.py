@@ -42,6 +42,37 @@ def bomb() -> bytes:
     return b"".join(parts) + packer.flush()
 
 
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"NONSENSE\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET / HTTP/1.1\r\nx: " + b"a" * 20_000 + b"\r\n\r\n",
+    ],
+    ids=("ok", "not found", "nonsense", "two lengths", "too long"),
+)
+def test_no_answer_tells_a_stranger_which_software_it_is(request_bytes: bytes) -> None:
+    @on_loop
+    async def scenario() -> None:
+        port = free_port_base(1)
+        server = http_server()
+        await server.start("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request_bytes)
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            assert head.startswith(b"http/1.")
+            assert b"aiohttp" not in head
+            assert b"python" not in head
+        finally:
+            writer.transport.abort()
+            await server.stop()
+
+    scenario()
+
+
 @on_loop
 async def test_a_body_that_nobody_reads_is_not_unpacked() -> None:
     body = bomb()

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
-from aiohttp import web
+from aiohttp import web, web_response
 
 from jetstream_protocol.errors import CODES, JetstreamError, UnauthenticatedError
 from jetstream_server.background import run_in_background
@@ -45,6 +45,9 @@ _LOOK_SECONDS = 1.0
 API_PREFIX = "/api/v1/"
 _BODY_BYTES_MAX = 16 * 1024
 """Upper bound on the body of a change through the API."""
+
+web_response.SERVER_SOFTWARE = "jetstream"  # type: ignore[attr-defined]
+"""aiohttp answers a malformed request by itself, and would name its version and Python's."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
