@@ -555,12 +555,11 @@ class World:
         for step in self.random.choices(steps_of, weights, k=steps):
             step()
             self.check_readers()
-        self.finish()
-
-    def finish(self) -> None:
-        """Everybody lives, and nothing is lost any more. One member may be stuck."""
         self.a_member_is_born()
-        stuck = self.random.choice([None, *self.workers[1:]])
+        self.finish(self.random.choice([None, *self.workers[1:]]))
+
+    def finish(self, stuck: Worker | None) -> None:
+        """Everybody lives, and nothing is lost any more. stuck: a member that stays so."""
         for worker in self.workers:
             worker.is_frozen, worker.is_stuck = False, worker is stuck
         self.lapse()
