@@ -28,6 +28,7 @@ from jetstream_server.metadata.raft.library import RaftTimings
 from jetstream_server.metadata.raft.messages import REGULAR
 from jetstream_server.metadata.state.changes import Change, StreamCreated
 from jetstream_server.metadata.state.commands import Barrier, DrainNode, FenceNode, SetCluster
+from jetstream_server.metadata.state.results import SPAN
 from tests.support.lateness import Lateness
 
 from .metadata_group import (
@@ -435,5 +436,33 @@ def test_a_member_can_be_stopped_while_it_waits_for_others_at_its_start(
         listening.close()
         for writer in silent:
             writer.close()
+
+    asyncio.run(main())
+
+
+def test_proposals_that_wait_for_a_number_end_when_the_server_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with members(tmp_path, 1) as group:
+            log = await group.start(0)
+            await persist(log, register(log))
+            disk, sync = threading.Event(), Journal.sync
+
+            def wait_and_sync(journal: Journal) -> None:
+                disk.wait(10)
+                sync(journal)
+
+            monkeypatch.setattr(Journal, "sync", wait_and_sync)
+            proposing = [asyncio.create_task(log.barrier()) for _ in range(SPAN + 3)]
+            await asyncio.sleep(0.2)
+            stopping = asyncio.create_task(group.stop(log))
+            await asyncio.sleep(0.2)
+            disk.set()
+            await stopping
+            async with asyncio.timeout(2):
+                ended = await asyncio.gather(*proposing, return_exceptions=True)
+            assert {type(error) for error in ended[:SPAN]} == {UnknownOutcomeError}
+            assert {type(error) for error in ended[SPAN:]} == {UnavailableError}
 
     asyncio.run(main())

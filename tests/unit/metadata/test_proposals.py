@@ -101,6 +101,19 @@ def test_without_a_leader_what_was_never_sent_is_refused_at_once() -> None:
     assert len(proposals) == 0
 
 
+def test_without_a_leader_nothing_that_has_ended_is_kept() -> None:
+    """Thousands of streams propose twice a second, and each turn looks at all that wait."""
+    proposals = proposals_of("in doubt")
+    number, _, _ = proposals.next_batch(0.0) or pytest.fail("there is one")
+    proposals.failed(number, surely=False)
+    for text in map(str, range(3)):
+        proposals.add(text, deadline=5.0)
+        proposals.without_leader("none")
+    assert [item.text for item in proposals._queue] == ["in doubt"]
+    proposals.pass_time(5.1)
+    assert not proposals._queue
+
+
 def test_what_was_never_sent_in_time_surely_did_not_happen() -> None:
     proposals = proposals_of("a")
     proposals.pass_time(6.0)

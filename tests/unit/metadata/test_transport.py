@@ -155,6 +155,26 @@ async def test_who_the_group_was_recovered_without_is_told_whoever_is_to_dial(
 
 
 @on_loop
+async def test_a_peer_may_lose_its_vote_while_it_is_asked_whether_an_id_is_free() -> None:
+    """A node that starts is linked already by those who know who votes by now."""
+    async with pair(Member(), Member()) as (_, asked):
+        addresses = asked._addresses
+        twin = PeerLinks(
+            Identity(NodeId(0), b"another run, 16b", b"secret"),
+            addresses,
+            Member(),
+            lambda: UNKNOWN_CLUSTER,
+        )
+        asking = asyncio.create_task(twin.check_id_is_free(10))
+        await asyncio.sleep(0.1)
+        assert not asking.done()
+        twin.use({NodeId(0): addresses[NodeId(0)]})
+        async with asyncio.timeout(2):
+            await asking
+        await twin.close()
+
+
+@on_loop
 @pytest.mark.parametrize("ending", [0, 1])
 async def test_whichever_end_hangs_up_the_link_is_made_anew(ending: int) -> None:
     one, other = Member(), Member()

@@ -28,7 +28,7 @@ from jetstream_server.metadata.client.metadata_log import Watcher, Watchers
 from jetstream_server.metadata.client.proposal import PATIENCE_SECONDS, Proposal, Sequences
 from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.member.extension import RaftThreadExtension
-from jetstream_server.metadata.member.member import Member, MemberListener
+from jetstream_server.metadata.member.member import STOPPING, Member, MemberListener
 from jetstream_server.metadata.member.member_loop import News
 from jetstream_server.metadata.member.proposals import Outcome
 from jetstream_server.metadata.raft.status import MetadataStatus
@@ -117,7 +117,8 @@ class RaftMetadataLog:
         self._check_open()
 
     async def close(self) -> None:
-        self._closed = self._closed or "this server is stopping"
+        if self._closed in ("", NOT_STARTED):
+            self._closed = STOPPING
         await asyncio.get_running_loop().run_in_executor(None, self._member.stop)
         await asyncio.sleep(0)  # The member's last changes are in the loop's queue.
         for future in self._outcomes.values():
@@ -188,6 +189,7 @@ class RaftMetadataLog:
             return await self._outcome(proposal, patience)
         sequence = await self._sequences.take()
         try:
+            self._check_open()  # It may have waited.
             proposal.number(
                 self._session if self.incarnation is None else self.incarnation, sequence
             )

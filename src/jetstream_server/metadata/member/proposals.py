@@ -117,11 +117,14 @@ class Proposals:
                 del self._batches[number]
                 self._requeue(batch, in_doubt=True)
         expired = [item for item in self._by_text.values() if item.deadline < now]
-        self._give_up(expired, "the metadata group did not answer in time")
+        if expired:
+            self._give_up(expired, "the metadata group did not answer in time")
+            self._drop_ended()
 
     def without_leader(self, reason: str) -> None:
         """Refuse all proposals that are not in doubt, because there is no leader."""
         self._give_up([item for item in self._queue if not item.in_doubt], reason)
+        self._drop_ended()
 
     def abandon(self, reason: str) -> None:
         """End all proposals, because this node takes no further part."""
@@ -131,6 +134,11 @@ class Proposals:
         """The texts of proposals that have ended, with their results or errors."""
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
+
+    def _drop_ended(self) -> None:
+        """Drop proposals that have ended from the queue: nobody takes them out of it while there is
+        no leader."""
+        self._queue = deque(item for item in self._queue if item.text in self._by_text)
 
     def _requeue(self, batch: _Batch, *, in_doubt: bool) -> None:
         for proposal in batch.proposals:

@@ -254,7 +254,7 @@ class PeerLinks:
 
     async def _probe(self, peer: NodeId) -> Status | None:
         """The peer's answer to a probe; None: there was none."""
-        for address in self._addresses[peer]:
+        for address in self._addresses.get(peer, ()):  # It may have lost its vote meanwhile.
             try:
                 async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
                     connection = await self._dial(peer, address, Purpose.PROBE)
