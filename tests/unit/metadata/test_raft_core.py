@@ -5,6 +5,7 @@ import pysyncobj
 import pysyncobj.serializer
 import pysyncobj.syncobj
 import pytest
+from pysyncobj.config import FAIL_REASON
 
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.logfiles.metadata_records import Entry, Snapshot
@@ -77,6 +78,48 @@ def test_a_command_that_cannot_reach_the_leader_fails_at_once(
         fabric.submit(follower)
         fabric.step()
         assert fabric.nodes[follower].failures == [2]
+
+
+def test_a_command_without_an_answer_fails_when_the_link_to_the_leader_breaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader may stay the same: nothing else would ever end it."""
+    with Fabric.running(monkeypatch, tmp_path, seed=2) as fabric:
+        leader = fabric.run_until_led()
+        follower = next(node_id for node_id in fabric.ids if node_id != leader)
+        fabric.mute(leader, follower)
+        fabric.submit(follower)
+        fabric.run(0.1)
+        assert fabric.nodes[follower].failures == []
+        fabric.heal()
+        assert fabric.nodes[follower].failures == [FAIL_REASON.LEADER_CHANGED]
+        assert fabric.run_until_led() == leader
+
+
+def test_a_snapshot_ends_the_wait_for_commands_that_it_may_contain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Fabric.running(monkeypatch, tmp_path, seed=2) as fabric:
+        leader = fabric.run_until_led()
+        follower = next(node_id for node_id in fabric.ids if node_id != leader)
+        core = fabric.nodes[follower].core
+        text = fabric.submit(follower)
+        while not core._SyncObj__commandsWaitingCommit:
+            fabric.step()
+        fabric.part(leader, follower)
+        for node_id in fabric.ids:
+            if node_id != leader:
+                fabric.part(node_id, follower)
+        for _ in range(5):
+            fabric.submit(leader)
+            fabric.run(0.1)
+        fabric.compact(leader)
+        fabric.heal()
+        fabric.run(1)
+        assert text in fabric.nodes[follower].machine.applied
+        assert core.core_journal.snapshot_index > 1
+        assert fabric.nodes[follower].failures == [FAIL_REASON.UNKNOWN_OUTCOME]
+        assert not core._SyncObj__commandsWaitingCommit
 
 
 def test_an_isolated_leader_steps_down_within_a_second(

@@ -209,6 +209,7 @@ class RaftCore(ChangingSyncObj):
         if node == self._getLeader():
             timings, now = self.core_timings, pysyncobj.syncobj.monotonicTime()
             self.core_pre_vote.lost_leader(now)
+            self._SyncObj__onLeaderChanged()  # It does not answer what was forwarded to it.
             patience = random.uniform(timings.gone_min, timings.gone_max)
             self._SyncObj__raftElectionDeadline = min(
                 self._SyncObj__raftElectionDeadline, now + patience

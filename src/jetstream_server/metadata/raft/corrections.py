@@ -8,6 +8,8 @@ Each correction has a test in tests/unit/metadata/test_raft_core.py or test_raft
 * the commit index beside a snapshot's pieces is not applied to a log that was not compared; a
   snapshot is acknowledged only if it was installed;
 * votes and acknowledgements count only from members that may give them (voting.py);
+* a command whose outcome nobody will tell does not wait for it: its entry came in a snapshot, or
+  the link to the leader that it was forwarded to has broken (core.py).
 
 Methods with pysyncobj's names replace its own.
 """
@@ -19,6 +21,7 @@ from typing import Any, Protocol
 
 import pysyncobj.syncobj
 from pysyncobj import SyncObj
+from pysyncobj.config import FAIL_REASON
 
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.types import NodeId
@@ -237,6 +240,15 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self.core_voting.registrations.applied(snapshot.index)
         self.core_voters.restart(snapshot.index, journal.snapshot_voters)
         self.core_sender.renew()
+        self._end_waits(snapshot.index)
+
+    def _end_waits(self, index: int) -> None:
+        """Fail the commands that wait for an entry up to this one. A snapshot came instead, and
+        does not say which commands it contains."""
+        waiting = self._SyncObj__commandsWaitingCommit
+        for passed in sorted(known for known in waiting if known <= index):
+            for _, callback in waiting.pop(passed):
+                callback(None, FAIL_REASON.UNKNOWN_OUTCOME)
 
     def _is_current(self, node: Any, message: Message) -> bool:
         """Correct a message that pysyncobj would trust. Returns False if the message is void."""
