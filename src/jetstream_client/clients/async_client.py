@@ -195,6 +195,8 @@ class AsyncClient(
 
             ack = await client.publish("orders.eu", b"3 pears", key=b"42")
             print(ack.stream, ack.offset)
+
+        This publishes one message at a time; a `publisher` is many times faster.
         """
         self._check_open()
         options = PublishOptions(acks, ack_level, msg_id, expected_offset)

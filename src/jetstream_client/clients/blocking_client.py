@@ -13,16 +13,11 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.clients.async_client import AsyncClient
-from jetstream_client.clients.blocking_cluster import ClusterMethods
-from jetstream_client.clients.blocking_cursors import CursorMethods
-from jetstream_client.clients.blocking_keyed_groups import KeyedGroupMethods
+from jetstream_client.clients.blocking_calls import Calls
 from jetstream_client.clients.blocking_processing import ProcessingMethods
-from jetstream_client.clients.blocking_security import SecurityMethods
-from jetstream_client.clients.blocking_streams import StreamMethods
 from jetstream_client.clients.one_name import with_one_name
 from jetstream_client.processing.listeners import in_thread
 from jetstream_client.processing.threads import is_handler
-from jetstream_client.publishing.ack import PublishResult
 from jetstream_client.publishing.batched_publisher import AsyncPublisher
 from jetstream_client.publishing.blocking_publisher import Publisher
 from jetstream_client.publishing.sender import (
@@ -33,20 +28,19 @@ from jetstream_client.publishing.sender import (
     Compression,
     Serializer,
 )
-from jetstream_client.reading.batches import FetchedBatches
 from jetstream_client.reading.blocking_consumer import Consumer
-from jetstream_client.reading.consumer import FETCH_BYTES, AsyncConsumer
+from jetstream_client.reading.blocking_group_consumer import GroupConsumer
+from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.deserializers import Deserializer
-from jetstream_client.reading.messages import ROWS, Message, Messages
+from jetstream_client.reading.group_consumer import SESSION_SECONDS, AsyncGroupConsumer, Listener
+from jetstream_client.reading.messages import ROWS
 from jetstream_client.reading.scan import AsyncScan, Scan
 from jetstream_client.reading.table import AsyncTable, Table
 from jetstream_client.transport.connection_events import Callbacks
 from jetstream_client.values.config import ClientConfig, NatsOptions
-from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.positions import Position
 from jetstream_client.values.tls import TlsConfig
 from jetstream_client.values.types import (
-    AckLevel,
     OnReset,
     Payload,
     ReadFrom,
@@ -58,15 +52,7 @@ if TYPE_CHECKING:
 
 
 @with_one_name
-class Client(
-    ClusterMethods,
-    CursorMethods,
-    KeyedGroupMethods,
-    ProcessingMethods,
-    SecurityMethods,
-    StreamMethods,
-    Closing,
-):
+class Client(Calls, ProcessingMethods, Closing):
     """A connection to a cluster, made on first use; `with` closes it. Thread-safe.
 
         with Client("localhost:9292") as client:
@@ -136,52 +122,6 @@ class Client(
         self._closer: threading.Thread | None = None
         self._has_closed = threading.Event()
 
-    def publish(
-        self,
-        subject: str,
-        value: Payload | None,
-        *,
-        key: Payload | None = None,
-        headers: HeadersLike | None = None,
-        acks: str | Sequence[str] = "all",
-        ack_level: AckLevel | None = None,
-        msg_id: str | None = None,
-        expected_offset: int | None = None,
-        timeout: float | None = None,
-    ) -> PublishResult:
-        """Publish an ordinary NATS message and wait until streams acknowledge it.
-
-        value: None is a tombstone, b"" an empty value. key: text is stored as UTF-8; in a keyed
-        group the key chooses the stream. acks: wait for "all" streams on the subject, for "any" one
-        of them, or for those with the given names. ack_level: when a stream acknowledges: "all"
-        (committed, the default), "leader" (appended); with "none" the call waits for nothing.
-        msg_id: within its `duplicate_window` a stream stores only one message with this id; a
-        repeated one is acknowledged as `duplicate`, with the offset of the first. expected_offset:
-        store the message only if it gets this offset. timeout: seconds; default: the client's.
-
-        Raises NoStreamError at once if no stream listens; the error of a stream that refuses, which
-        has then stored nothing (PreconditionFailedError: another record has the expected offset);
-        UnknownOutcomeError if `timeout` passes without an answer.
-
-            ack = client.publish("orders.eu", b"3 pears", key=b"42")
-            print(ack.stream, ack.offset)
-
-        This publishes one message at a time; a `publisher` is many times faster.
-        """
-        return self._thread.run(
-            self._client.publish(
-                subject,
-                value,
-                key=key,
-                headers=headers,
-                acks=acks,
-                ack_level=ack_level,
-                msg_id=msg_id,
-                expected_offset=expected_offset,
-                timeout=timeout,
-            )
-        )
-
     def publisher(
         self,
         subject: str,
@@ -232,97 +172,6 @@ class Client(
             return publisher
 
         return Publisher(self._thread, self._thread.run(begin()))
-
-    def fetch(
-        self,
-        stream: StreamLike,
-        offset: Position = "earliest",
-        *,
-        stop: Position | None = None,
-        max_messages: int | None = None,
-        max_wait: float = 0.0,
-        max_bytes: int = FETCH_BYTES,
-        last_epoch: int = -1,
-        read_from: ReadFrom = "leader",
-        filter: str = "",
-        key: Payload | None = None,
-        reverse: bool = False,
-    ) -> Messages:
-        """Fetch committed records from `offset` on, before `stop`: at most `max_messages`, about
-        `max_bytes`.
-
-        Returns `Messages`. If there is no record yet, waits up to `max_wait` seconds for the first
-        one, and then returns empty `Messages`. The first batch is read whole even if it is longer
-        than `max_bytes`. last_epoch: the `last_epoch` of the `Messages` read before; the server
-        then raises DivergedError if those records are no longer in the log. read_from: the
-        "leader", the "nearest" replica in sync or observer (in the client's `rack`, else the
-        quickest), or "any" replica in sync; copies other than the leader's have a record a moment
-        later. filter, key: only records on subjects that match this NATS pattern, and with this
-        key. reverse: newest first; to go on, fetch with `stop=messages.next_offset`; max_wait and
-        last_epoch are not allowed then.
-
-        Raises OffsetOutOfRangeError for an offset below the log's start or beyond its end.
-
-            for message in client.fetch("orders", "earliest", max_messages=100):
-                print(message.offset, message.value)
-        """
-        return self._thread.run(
-            self._client.fetch(
-                stream,
-                offset,
-                stop=stop,
-                max_messages=max_messages,
-                max_wait=max_wait,
-                max_bytes=max_bytes,
-                last_epoch=last_epoch,
-                read_from=read_from,
-                filter=filter,
-                key=key,
-                reverse=reverse,
-            )
-        )
-
-    def fetch_batches(
-        self,
-        stream: StreamLike,
-        offset: int,
-        *,
-        max_bytes: int = FETCH_BYTES,
-        last_epoch: int = -1,
-        encrypted: bool = False,
-    ) -> FetchedBatches:
-        """Fetch committed batches as they are stored, from the one that holds `offset` on: for
-        backups.
-
-        Does not wait: if nothing is committed at `offset` yet, `data` is empty. max_bytes,
-        last_epoch: as in `fetch`. encrypted: batches that are encrypted at rest stay encrypted, and
-        only a server with the key can read them; otherwise they come decrypted. Raises
-        OffsetOutOfRangeError, DivergedError, and StorageError if the server cannot decrypt them.
-        """
-        return self._thread.run(
-            self._client.fetch_batches(
-                stream, offset, max_bytes=max_bytes, last_epoch=last_epoch, encrypted=encrypted
-            )
-        )
-
-    def restore_batches(self, stream: StreamLike, batches: bytes) -> int:
-        """Append batches, with the offsets and times that they have, to a stream that was created
-        with `restoring`. Returns the offset where the next batch must begin, once these are
-        committed.
-
-        batches: whole batches, back to back, at most 4 MiB. Raises PreconditionFailedError for any
-        other stream, and for batches that do not begin at the stream's log end; UnknownOutcomeError
-        if they may be stored: then `describe_stream` shows the log end.
-        """
-        return self._thread.run(self._client.restore_batches(stream, batches))
-
-    def get_last(
-        self, stream: StreamLike, *, subject: str = "", key: Payload | None = None
-    ) -> Message | None:
-        """Return the last committed record, on a subject of the pattern and with the key if these
-        are given, or None if there is none. It may be a tombstone. The log is searched from its
-        end, so finding an old record takes long. Use a `table` for many such queries."""
-        return self._thread.run(self._client.get_last(stream, subject=subject, key=key))
 
     def consume(
         self,
@@ -388,6 +237,66 @@ class Client(
             return consumer
 
         return Consumer(self._thread, self._thread.run(begin()))
+
+    def consume_group(
+        self,
+        source: str,
+        group: str,
+        *,
+        instance: str = "",
+        start: Position = "earliest",
+        read_from: ReadFrom = "leader",
+        filter: str = "",
+        key: Payload | None = None,
+        session_timeout: float = SESSION_SECONDS,
+        auto_commit: bool = True,
+        on_reset: OnReset = "error",
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> GroupConsumer:
+        """Join a consumer group. Its members share out the streams of `source`, and one member at a
+        time reads a stream, in order.
+
+        source: the name of a group of streams, or of a stream. group: the name of the consumer
+        group, under which its cursors are kept. instance: a name for this member that outlives its
+        process: the next member of that name takes its place at once, and while its process
+        restarts, within `session_timeout`, its streams wait for it. start, filter, key,
+        auto_commit, on_reset: as in `consume`, for each stream. session_timeout: seconds after
+        which a member that sends nothing is removed. on_assigned, on_revoked: called between two
+        records with the names of streams that come and go; the streams that go are committed
+        afterwards. They run in another thread while the one that reads waits, and may use the
+        client and `commit()`, but not read. They have 60 seconds.
+
+            with client.consume_group("orders", "billing") as member:
+                for message in member:
+                    print(message.stream, message.offset)
+
+        The consumer is a member when this returns.
+        """
+
+        async def begin() -> AsyncGroupConsumer:
+            consumer = self._client.consume_group(
+                source,
+                group,
+                instance=instance,
+                start=start,
+                read_from=read_from,
+                filter=filter,
+                key=key,
+                session_timeout=session_timeout,
+                auto_commit=auto_commit,
+                on_reset=on_reset,
+                on_assigned=in_thread(on_assigned),
+                on_revoked=in_thread(on_revoked),
+                key_deserializer=key_deserializer,
+                value_deserializer=value_deserializer,
+            )
+            await consumer.begin()
+            return consumer
+
+        return GroupConsumer(self._thread, self._thread.run(begin()))
 
     def scan(
         self,

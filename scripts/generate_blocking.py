@@ -1,0 +1,143 @@
+"""Writes the calls of the blocking client from the asynchronous one, docstrings included. With
+`--check` it writes nothing, and fails if they are not current.
+
+A call is a public coroutine function of AsyncClient. What is written by hand stands in
+blocking_client.py and blocking_processing.py: iteration, publisher, table, process and closing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TypeGuard
+
+ROOT = Path(__file__).parent.parent
+CLIENTS = ROOT / "src/jetstream_client/clients"
+TARGET = CLIENTS / "blocking_calls.py"
+BY_HAND = {"aclose", "process", "processor"}
+
+HEAD = '''"""The calls of `Client` that ask and wait for an answer.
+
+Written by scripts/generate from the classes of AsyncClient. Do not edit.
+"""
+
+from __future__ import annotations
+
+{imports}
+
+class Calls:
+    """What follows is part of `Client`, which sets these."""
+
+    _thread: LoopThread
+    _client: AsyncClient
+'''
+
+
+def main() -> int:
+    methods: list[str] = []
+    imports: dict[str, tuple[str, bool]] = {
+        "LoopThread": ("from jetstream_client._loop_thread import LoopThread", False),
+        "AsyncClient": ("from jetstream_client.clients.async_client import AsyncClient", False),
+    }
+    needed = {"LoopThread", "AsyncClient"}
+    for path in sorted(CLIENTS.glob("async_*.py")):
+        tree = ast.parse(path.read_text())
+        classes = [
+            each
+            for each in tree.body
+            if isinstance(each, ast.ClassDef) and each.name.startswith("Async")
+        ]
+        found = [method for each in classes for method in each.body if _is_call(method)]
+        if found:
+            imports |= _imports_of(tree)
+        for method in found:
+            methods.append(_blocking(method))
+            needed |= _names_of(method)
+    lines: list[str] = []
+    guarded: list[str] = []
+    for name in sorted(needed & imports.keys()):
+        statement, is_guarded = imports[name]
+        (guarded if is_guarded else lines).append(statement)
+    if guarded:
+        lines += ["from typing import TYPE_CHECKING", "if TYPE_CHECKING:"]
+        lines += [f"    {each}" for each in guarded]
+    text = _formatted(HEAD.format(imports="\n".join(lines)) + "\n" + "\n\n".join(methods) + "\n")
+    if "--check" in sys.argv[1:]:
+        if TARGET.read_text() != text:
+            print("the blocking client is not current: run scripts/generate", file=sys.stderr)
+            return 1
+    else:
+        TARGET.write_text(text)
+    return 0
+
+
+def _is_call(method: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
+    if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    is_abstract = any(ast.unparse(each) == "abstractmethod" for each in method.decorator_list)
+    if method.name.startswith("_") or method.name in BY_HAND or is_abstract:
+        return False
+    return isinstance(method, ast.AsyncFunctionDef) or _awaited(method) is not None
+
+
+def _awaited(method: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.expr | None:
+    """What a function that returns a coroutine gives in the end; None if it returns none."""
+    returns = method.returns
+    if isinstance(returns, ast.Subscript) and ast.unparse(returns.value) == "Coroutine":
+        assert isinstance(returns.slice, ast.Tuple)
+        return returns.slice.elts[-1]
+    return None
+
+
+def _imports_of(tree: ast.Module) -> dict[str, tuple[str, bool]]:
+    """The statement that imports each name, and whether only type checkers need it."""
+    found: dict[str, tuple[str, bool]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for name in node.names:
+                statement = f"from {node.module} import {name.name}"
+                found[name.name] = statement, node not in tree.body
+    return found
+
+
+def _names_of(method: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """The names in its signature."""
+    returns = _awaited(method) or method.returns
+    parts: list[ast.AST] = [method.args, *([returns] if returns else [])]
+    return {node.id for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)}
+
+
+def _blocking(method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    returns = ast.unparse(_awaited(method) or method.returns or ast.Constant(None))
+    signature = ast.unparse(method.args)
+    args = method.args
+    passed = [arg.arg for arg in (*args.posonlyargs, *args.args)[1:]]
+    passed += [f"{arg.arg}={arg.arg}" for arg in args.kwonlyargs]
+    if args.kwarg is not None:
+        passed.append(f"**{args.kwarg.arg}")
+    docstring = ast.get_docstring(method, clean=False)
+    assert docstring is not None, f"{method.name} has no docstring"
+    answer = "" if returns == "None" else "return "
+    return (
+        f"    def {method.name}({signature}) -> {returns}:\n"
+        f'        """{_without_asyncio(docstring)}"""\n'
+        f"        {answer}self._thread.run(self._client.{method.name}({', '.join(passed)}))\n"
+    )
+
+
+def _without_asyncio(docstring: str) -> str:
+    return re.sub(r"\b(await|async) ", "", docstring).replace("AsyncClient", "Client")
+
+
+def _formatted(text: str) -> str:
+    for command in (["check", "--fix", "--select", "I", "--quiet"], ["format", "--quiet"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(TARGET), "-"]
+        text = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())
