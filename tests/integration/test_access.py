@@ -28,7 +28,7 @@ from jetstream_client import (
     UnauthenticatedError,
 )
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import common_pb2, cursors_pb2, groups_pb2
+from jetstream_protocol.generated import api_pb2_grpc, common_pb2, cursors_pb2, groups_pb2
 from jetstream_server.node.bootstrap import Refused
 from jetstream_server.security import node_proof
 from jetstream_server.security.acl import CLUSTER_OPERATIONS, STREAM_OPERATIONS
@@ -577,6 +577,26 @@ def test_a_consumer_group_is_for_those_who_may_read_all_of_its_streams(
 def audited(server: SecuredServer, **fields: str) -> list[dict[str, Any]]:
     lines = (json.loads(each) for each in server.log_text.splitlines() if each.startswith("{"))
     return [line for line in lines if line["event"] == "audit" and fields.items() <= line.items()]
+
+
+def test_whoever_hangs_up_in_the_middle_of_a_change_does_not_escape_the_audit_log(
+    server: SecuredServer, admin: Client
+) -> None:
+    names = [f"hung-up-{number}" for number in range(20)]
+    for name in names:
+        admin.create_stream(name, name)
+    with grpc.insecure_channel(server.grpc) as channel:
+        delete = api_pb2_grpc.StreamsStub(channel).DeleteStream.future
+        for number, name in enumerate(names):
+            request = pb.DeleteStreamRequest(stream=common_pb2.StreamRef(name=name))
+            deleting = delete(request, metadata=[("authorization", f"Bearer {server.admin}")])
+            time.sleep(0.001 + 0.0005 * number)
+            deleting.cancel()
+    admin.create_stream("after-them", "after-them")
+    gone = set(names) - {each.name for each in admin.list_streams()}
+    operation = "/jetstream.v1.Streams/DeleteStream"
+    noted = {line["resource"].partition("@")[0] for line in audited(server, operation=operation)}
+    assert gone - noted == set()
 
 
 class FromElsewhere(urllib.request.HTTPHandler):

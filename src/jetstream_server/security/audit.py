@@ -1,6 +1,6 @@
 """The audit log: one line for every refusal and for every change of the cluster's state.
 
-    audit  outcome=refused|done  principal=…  operation=…  resource=…  peer=…
+    audit  outcome=refused|done|unknown  principal=…  operation=…  resource=…  peer=…
 
 Contains no secrets: neither tokens nor payloads are passed in. Refusals are throttled, so that
 nobody fills the disk: of unknown callers by network, of a principal by what it wants to do to what,
@@ -42,6 +42,19 @@ class Audit:
         logger.info(
             "audit",
             outcome="done",
+            principal=identity.principal,
+            operation=operation,
+            resource=resource,
+            peer=identity.peer,
+            **details,
+        )
+
+    def in_doubt(self, identity: Identity, operation: str, resource: str, **details: int) -> None:
+        """Log a change that was begun and whose outcome nobody has heard: the caller has left, or
+        something has failed. Nobody escapes the log by hanging up. details: as in `done`."""
+        logger.info(
+            "audit",
+            outcome="unknown",
             principal=identity.principal,
             operation=operation,
             resource=resource,

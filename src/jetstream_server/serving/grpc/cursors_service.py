@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from jetstream_protocol.cursor_names import check_cursor_name
@@ -72,7 +73,8 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
             raise InvalidRequestError(f"at most {COMMITS_MAX} commits in one call")
         allowed, refused = await self._sorted_out(request, call.identity)
         if allowed.commits:
-            results = (await self._commit(allowed, call)).results
+            with self._noting_doubt(allowed.commits, call.identity):
+                results = (await self._commit(allowed, call)).results
             self._note_quota([each.error for each in results], call.identity)
             await self._note_moved(allowed.commits, results, call.identity)
             found = iter(results)
@@ -127,6 +129,27 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         results = await self._turns.map(self._result, found)
         return pb.CommitCursorsResponse(results=results)
 
+    @contextmanager
+    def _noting_doubt(
+        self, commits: Sequence[pb.CommitCursorsRequest.Commit], identity: Identity
+    ) -> Iterator[None]:
+        """Around making commits: note in the audit log if nobody hears whether cursors were moved
+        by hand."""
+        is_decided = identity.is_node
+        try:
+            yield
+            is_decided = True
+        finally:
+            by_hand = [each for each in commits if not each.owner] if not is_decided else []
+            if by_hand:
+                first = self._resource_of(by_hand[0])
+                self._access.control.audit.in_doubt(
+                    identity, _COMMIT, first, repeated=len(by_hand) - 1
+                )
+
+    def _resource_of(self, commit: pb.CommitCursorsRequest.Commit) -> str:
+        return f"{commit.name} in {self._access.name_of(commit.stream)}"
+
     def _note_quota(self, errors: Sequence[common_pb2.Error], identity: Identity) -> None:
         """Note a used-up quota in the audit log, on the node that the client has asked."""
         code = CODES[QuotaExceededError].code
@@ -147,8 +170,9 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
             return
 
         def note(commit: pb.CommitCursorsRequest.Commit) -> None:
-            resource = f"{commit.name} in {self._access.name_of(commit.stream)}"
-            self._access.control.audit.moved(identity, _COMMIT, resource, commit.offset)
+            self._access.control.audit.moved(
+                identity, _COMMIT, self._resource_of(commit), commit.offset
+            )
 
         pairs = zip(commits, results, strict=True)
         moved = [each for each, result in pairs if not each.owner and not result.HasField("error")]

@@ -15,10 +15,13 @@ from typing import Any
 from google.protobuf.text_format import MessageToString
 
 from jetstream_protocol.errors import (
+    JetstreamError,
     PermissionDeniedError,
     QuotaExceededError,
     StreamExistsError,
     TooManyRequestsError,
+    UnavailableError,
+    UnknownOutcomeError,
 )
 from jetstream_protocol.generated import common_pb2
 from jetstream_server.security.identity import ANONYMOUS, Identity
@@ -68,10 +71,26 @@ class Guarded:
         return answer
 
     async def _done(self, method: Any, request: Any, call: Call, name: str) -> Any:
-        """Call the method. Note a change, or a used-up quota, in the audit log."""
+        """Call the method. Note a change, also one that may have been made, or a used-up quota in
+        the audit log."""
         resource = self._changed(request, call, name)
+        is_decided = False
         try:
-            found = await method(request, call)
+            found = await self._called(method, request, call, name)
+            is_decided = True
+        except JetstreamError as error:
+            is_decided = not isinstance(error, UnavailableError | UnknownOutcomeError)
+            raise
+        finally:
+            if resource is not None and not is_decided:
+                self._access.audit.in_doubt(call.identity, name, resource)
+        if resource is not None:
+            self._access.audit.done(call.identity, name, resource)
+        return found
+
+    async def _called(self, method: Any, request: Any, call: Call, name: str) -> Any:
+        try:
+            return await method(request, call)
         except StreamExistsError:
             rule = RPCS.get(name)
             if rule is not None and rule.scope is Scope.NEW_STREAM:
@@ -79,9 +98,6 @@ class Guarded:
             raise
         except QuotaExceededError as error:
             raise self._access.over_quota(call.identity, name, error) from None
-        if resource is not None:
-            self._access.audit.done(call.identity, name, resource)
-        return found
 
     def _many(self, method: Any, name: str) -> Callable[[Any, Call], AsyncIterator[Any]]:
         async def answers(request: Any, call: Call) -> AsyncIterator[Any]:
