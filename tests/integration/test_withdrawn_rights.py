@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from jetstream_client import Client, JetstreamError, PermissionDeniedError, UnauthenticatedError
+from jetstream_client import (
+    Client,
+    ClientConfig,
+    JetstreamError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
 from jetstream_client.values.access import NewToken
 from jetstream_protocol.errors import from_proto
 from jetstream_protocol.frames import Kind
@@ -153,6 +161,45 @@ def test_what_waits_ends_when_its_token_expires(server: SecuredServer, admin: Cl
         waiting = Waiting(server, reader_of(admin, lifetime=6.0), stack)
         assert {type(error) for error in waiting.errors().values()} == {UnauthenticatedError}
         assert_is_ended(waiting.data)
+
+
+@pytest.mark.parametrize("how", ["stream", "group"])
+def test_a_token_that_is_renewed_in_its_file_interrupts_nobody(
+    server: SecuredServer, admin: Client, tmp_path: Path, how: str
+) -> None:
+    """What waits gets the error of the old one, and is asked for again with the new one."""
+    reader = reader_of(admin, lifetime=4.0)
+    file = tmp_path / "token"
+    file.write_text(reader.made.text)
+    found: list[bytes] = []
+    failures: list[JetstreamError] = []
+
+    def read() -> None:
+        try:
+            config = ClientConfig.of(server.grpc, timeout=SECONDS, token_file=str(file))
+            with Client.from_config(config) as client:
+                name = reader.principal.removeprefix("user:")
+                if how == "group":
+                    with client.consume_group("quiet", name, start="latest") as members:
+                        found.append(next(iter(members)).value)
+                else:
+                    with client.consume("quiet", start="latest") as consumer:
+                        found.append(next(iter(consumer)).value)
+        except JetstreamError as error:
+            failures.append(error)
+
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
+    time.sleep(1)
+    renewed = tmp_path / "renewed"
+    renewed.write_text(admin.create_token(reader.principal, lifetime=60.0).text)
+    renewed.rename(file)
+    time.sleep(5)  # The first one has expired.
+    assert not failures
+    admin.publish("quiet.eu", b"later")
+    reading.join(SECONDS)
+    assert found == [b"later"]
+    assert not failures
 
 
 def assert_is_ended(connection: DataPlane) -> None:

@@ -64,6 +64,11 @@ class ConnectionEvents:
     """The transports report to it. Belongs to the client's event loop."""
 
     def __init__(self, callbacks: Callbacks | None = None) -> None:
+        """Raises TypeError for a name that is none of Callbacks: a client takes them as its further
+        keyword arguments."""
+        for name in callbacks or ():
+            if name not in Callbacks.__annotations__:
+                raise TypeError(f"a client has no argument {name!r}")
         self._callbacks = Callbacks() if callbacks is None else callbacks
         self._lost: Recent[tuple[Kind, str], bool] = Recent(ADDRESSES_MAX)
         self._queue: asyncio.Queue[_Call | None] | None = None

@@ -163,7 +163,7 @@ class ControlPlane:
         self._given = config.servers
         self._tls_files: dict[str, object] = {}
         self._retired: list[Stubs] = []
-        self._current_token = config.current_token
+        self._config = config
         self._tls = config.tls
         self._has_met_one = config.retry_on_failed_connect
         self._in_touch: Recent[str, bool] = Recent(ADDRESSES_MAX)
@@ -207,14 +207,18 @@ class ControlPlane:
         attempt = 0
         while True:
             attempt += 1
+            token = self._config.current_token()
             try:
                 left = deadline - loop.time()
                 share = self._share(left, share_min, share_first * 2 ** min(attempt - 1, 10))
-                found = await self._attempt(rpc, request, address, share)
+                found = await self._attempt(rpc, request, address, share, token)
                 assert isinstance(found, answer)
             except JetstreamError as error:
                 if lost and done_already is not None and isinstance(error, done_already):
                     return answer()
+                if isinstance(error, UnauthenticatedError) and self._config.has_newer_token(token):
+                    lost = True  # It may have ended behind the effect.
+                    continue
                 if isinstance(error, UnreachedError):
                     unreached[address] = error
                 elif isinstance(error, LostCallError):
@@ -243,7 +247,9 @@ class ControlPlane:
         no attempt is repeated. `timeout` may pass between two answers."""
         stubs = self._stubs.get(address) or self._connect(address)
         with self._calling(stubs):
-            found = ask_for_many(rpc(stubs), request, self.timeout, address, self._current_token())
+            found = ask_for_many(
+                rpc(stubs), request, self.timeout, address, self._config.current_token()
+            )
             async with aclosing(found):
                 async for each in found:
                     assert isinstance(each, answer)
@@ -301,7 +307,9 @@ class ControlPlane:
         share = min(left / 2, at_most) if len(self._servers) > 1 else left
         return max(share, min(at_least, left), 0.001)
 
-    async def _attempt(self, rpc: Rpc, request: Message, address: str, share: float) -> Message:
+    async def _attempt(
+        self, rpc: Rpc, request: Message, address: str, share: float, token: str = ""
+    ) -> Message:
         stubs = self._stubs.get(address)
         if stubs is None:
             stubs = self._connect(address)
@@ -309,7 +317,7 @@ class ControlPlane:
         looking = asyncio.create_task(self._look(address, failed, share))
         try:
             with self._calling(stubs):
-                found = await ask(rpc(stubs), request, share, address, self._current_token())
+                found = await ask(rpc(stubs), request, share, address, token)
         except (UnreachedError, LostCallError) as error:
             self._lost(address, error)
             self._renew(address)

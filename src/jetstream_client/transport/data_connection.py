@@ -47,8 +47,10 @@ class Fetched(NamedTuple):
 class DataConnection(asyncio.BufferedProtocol):
     """`await open(…)`, then `fetch` until `closed`."""
 
-    def __init__(self, address: str, *, over_tls: bool = False) -> None:
+    def __init__(self, address: str, *, over_tls: bool = False, token: str = "") -> None:
         self.address = address
+        self.token = token
+        """With which it was opened: it lasts no longer than the token."""
         self._slack = TLS_RECORD_BYTES if over_tls else 0
         self.closed = False
         self.on_lost: Callable[[str], None] | None = None
@@ -71,7 +73,7 @@ class DataConnection(asyncio.BufferedProtocol):
         context = None if tls is None else tls.ssl_context()
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
-        connection = cls(address, over_tls=tls is not None)
+        connection = cls(address, over_tls=tls is not None, token=token)
         try:
             async with asyncio.timeout(timeout):
                 try:
@@ -80,7 +82,7 @@ class DataConnection(asyncio.BufferedProtocol):
                     )
                 except UnicodeError as error:
                     raise impossible_host(host) from error
-                await connection._greet(token)
+                await connection._greet()
         except TimeoutError as error:
             connection.abort("no greeting in time")
             raise UnavailableError(f"{address} did not answer in time") from error
@@ -91,9 +93,9 @@ class DataConnection(asyncio.BufferedProtocol):
             raise
         return connection
 
-    async def _greet(self, token: str) -> None:
+    async def _greet(self) -> None:
         client = f"jetstream-log/{version('jetstream-log')}"
-        hello = pb.Hello(version=frames.PROTOCOL_VERSION, client=client, token=token)
+        hello = pb.Hello(version=frames.PROTOCOL_VERSION, client=client, token=self.token)
         frame = await self._ask(Kind.HELLO, hello.SerializeToString())
         reply = pb.HelloReply.FromString(self._head_of(frame, Kind.HELLO_REPLY))
         if reply.HasField("error"):

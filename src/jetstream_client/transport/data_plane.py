@@ -27,6 +27,7 @@ from jetstream_protocol.errors import (
     NotReplicaError,
     RecordsDamagedError,
     StreamNotFoundError,
+    UnauthenticatedError,
     UnavailableError,
 )
 from jetstream_protocol.generated import common_pb2
@@ -159,7 +160,6 @@ class DataPlane:
         except TimeoutError as error:
             late = UnavailableError("no node answered in time which replica to read")
             raise refusal or late from error
-        connection = await self._connection(address, deadline - loop.time())
         wait = max(0.0, wait_until - loop.time())
         patience = deadline - loop.time()
         if self._routes.node_count > 1:
@@ -168,7 +168,14 @@ class DataPlane:
         asked = pb.DataFetchRequest()
         asked.CopyFrom(request)
         asked.wait_ms_max = int(wait * 1000)
-        return await connection.fetch(asked, max(0.001, patience))
+        while True:
+            connection = await self._connection(address, deadline - loop.time())
+            try:
+                return await connection.fetch(asked, max(0.001, patience))
+            except UnauthenticatedError:
+                if not self._config.has_newer_token(connection.token):
+                    raise
+                await connection.close()  # Its token has ended. Another one is in its place.
 
     def _reroute(
         self, stream: common_pb2.StreamRef, read_from: ReadFrom, error: JetstreamError

@@ -146,6 +146,13 @@ class ClientConfig:
         _check_token(f"what the token file {self.token_file} holds", token)
         return token
 
+    def has_newer_token(self, used: str) -> bool:
+        """Whether the file holds another token than the one that was used."""
+        try:
+            return self.current_token() != used
+        except InvalidRequestError:
+            return False  # The program hears of that one's end.
+
     @classmethod
     def of(
         cls,

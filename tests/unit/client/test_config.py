@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jetstream_client import ClientConfig, InvalidRequestError, NatsOptions
+from jetstream_client import AsyncClient, Client, ClientConfig, InvalidRequestError, NatsOptions
 from jetstream_client.values.config import parse_address
 
 
@@ -118,3 +118,12 @@ def test_the_environment_may_name_a_token_file_and_what_is_given_wins(
     assert ClientConfig.of(token_file="/run/other").token == ""
     with pytest.raises(InvalidRequestError, match="keep one"):
         ClientConfig.of(token="given", token_file="/run/other")
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_an_argument_that_no_client_has_is_refused(
+    client: type[Client] | type[AsyncClient],
+) -> None:
+    """It would be taken for a callback, and a client without a token would be the result."""
+    with pytest.raises(TypeError, match="no argument 'token_file'"):
+        client("localhost:1", token_file="token")  # type: ignore[call-arg]
