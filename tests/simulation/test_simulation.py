@@ -16,8 +16,6 @@ does. `python -m tests.simulation mutants` records new ones, which makes this fi
 SOUGHT = {
     "forgets_epochs_without_records",
     "forgets_who_left_below_the_minimum",
-    "knows_all_histories_at_once",
-    "takes_what_lacks_its_beginning_for_nothing",
 }
 """Rare mutants whose recorded seeds kill no more, and for which no others are known at present.
 They need a longer search than a test may take, `python -m tests.simulation mutants NAME …`, or a

@@ -62,7 +62,15 @@ class GroupConsumer(Closing):
     def batches(self, max_records: int | None = None) -> Iterator[Messages]:
         """Iterate over the same records as `Messages`, each of one stream. max_records: at most so
         many in each."""
-        return Batches(self._refill, max_records)
+        return Batches(self._refill_in_time, max_records)
+
+    def _refill_in_time(self) -> FetchBuffer | None:
+        """**safety** The process may have been frozen since the records came: then they may be
+        another member's by now."""
+        while True:
+            buffer, part = self._refill(), self._consumer.current
+            if buffer is None or (part is not None and part.consumer.buffer is buffer):
+                return buffer
 
     def commit(self) -> None:
         """Commit all records returned so far as done. Returns once that is committed. In

@@ -167,7 +167,7 @@ class AsyncGroupConsumer(AsyncClosing):
     ) -> tuple[AsyncConsumer, Messages] | None:
         """Hand out the next records of any stream together, possibly none; None: it was closed."""
         while await self.refill() is not None:
-            part = self._current
+            part = self.current  # **safety** It may have been frozen since the records came.
             messages = None if part is None else part.consumer.takes_batch(max_records)
             if part is not None and messages is not None:
                 return part.consumer, messages

@@ -19,6 +19,8 @@ from jetstream_client import (
     PreconditionFailedError,
     UnavailableError,
 )
+from jetstream_client._loop_thread import LoopThread
+from jetstream_client.reading.blocking_group_consumer import GroupConsumer
 from jetstream_client.reading.deserializers import Deserializers
 from jetstream_client.reading.membership import Membership
 from jetstream_protocol.generated import groups_pb2 as pb
@@ -386,3 +388,44 @@ async def test_who_is_removed_again_and_again_joins_ever_more_rarely() -> None:
 async def collect(consumer: AsyncGroupConsumer) -> None:
     async for _ in consumer:
         pass
+
+
+def frozen_once_records_have_come(member: Member) -> None:
+    """Its process is frozen then, until its session is over."""
+    consumer, next_ = member.consumer, member.consumer._next
+
+    async def frozen() -> Any:
+        part = await next_()
+        if part is not None and member.membership.generation:
+            consumer._next = next_  # type: ignore[method-assign]
+            member.membership._heard -= 60.0
+        return part
+
+    consumer._next = frozen  # type: ignore[method-assign]
+
+
+@on_loop
+async def test_a_process_that_was_frozen_hands_out_no_batch_of_its_last_session() -> None:
+    """Its streams may be another member's by then."""
+    member = Member()
+    frozen_once_records_have_come(member)
+    before = member.membership.id
+    async with member.consumer as consumer:
+        assert len(await anext(consumer.batches()))
+        assert member.membership.id != before, "it has not joined again"
+
+
+def test_nor_does_one_without_asyncio() -> None:
+    thread = LoopThread()
+
+    async def begun() -> tuple[Member, str]:
+        member = Member()
+        await member.consumer.begin()
+        frozen_once_records_have_come(member)
+        return member, member.membership.id
+
+    member, before = thread.run(begun())
+    with GroupConsumer(thread, member.consumer) as consumer:
+        assert len(next(consumer.batches()))
+        assert member.membership.id != before, "it has not joined again"
+    thread.close()
