@@ -6,12 +6,14 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from jetstream_protocol.settings import (  # noqa: E402  the tree's own, not an installed one
+    CLUSTER_SETTINGS,
     FOR_PEOPLE,
     STREAM_SETTINGS,
     Kind,
@@ -25,7 +27,6 @@ Written by scripts/generate from jetstream_protocol/settings.py. Do not edit.
 SERVER = ROOT / "src/jetstream_server/metadata/state/setting_fields.py"
 CLIENT = ROOT / "src/jetstream_client/values/setting_types.py"
 DOCS = ROOT / "docs/operations/settings.md"
-BEGIN, END = "<!-- scripts/generate: begin -->\n", "<!-- scripts/generate: end -->\n"
 
 
 def server_fields() -> str:
@@ -80,6 +81,16 @@ class GroupSettings(AlterableSettings, total=False):
 {_entries(others)}
 
 
+class ClusterSettings(TypedDict, total=False):
+    """Settings of the whole cluster that `alter_cluster` can change. A setting that is left out or
+    None stays as it is.
+
+{_meanings(CLUSTER_SETTINGS)}
+    """
+
+{_entries(CLUSTER_SETTINGS)}
+
+
 @dataclass(frozen=True, slots=True)
 class StreamFields:
     """The name and the settings of a stream of the registry. Durations in seconds."""
@@ -93,12 +104,19 @@ class StreamFields:
 '''
 
 
-def docs_table() -> str:
-    rows = [
-        f"| `{each.name}` | {_default(each)} | {each.meaning} |"
-        for each in FOR_PEOPLE
-        if each.name != "restoring"
-    ]
+def docs_page() -> str:
+    """The page with new tables between its marks."""
+    text = DOCS.read_text()
+    shown = {"stream": [each for each in FOR_PEOPLE if each.help], "cluster": CLUSTER_SETTINGS}
+    for name, settings in shown.items():
+        begin, end = (f"<!-- scripts/generate: {word} {name} -->\n" for word in ("begin", "end"))
+        before, _, rest = text.partition(begin)
+        text = before + begin + docs_table(settings) + end + rest.partition(end)[2]
+    return text
+
+
+def docs_table(settings: Iterable[Setting]) -> str:
+    rows = [f"| `{each.name}` | {_default(each)} | {each.meaning} |" for each in settings]
     head = ["| setting | default | meaning |", "|---|---|---|"]
     return "".join(f"{line}\n" for line in [*head, *rows])
 
@@ -136,15 +154,15 @@ def _shown_type(setting: Setting) -> str:
     return {Kind.FLAG: "bool", Kind.DURATION: "float", Kind.CHOICE: "str"}.get(setting.kind, "int")
 
 
-def _entries(settings: list[Setting]) -> str:
+def _entries(settings: Iterable[Setting]) -> str:
     return _lines(f"{each.name}: {_given_type(each)} | None" for each in settings)
 
 
-def _lines(lines: object) -> str:
-    return "\n".join(f"    {line}" for line in lines)  # type: ignore[attr-defined]
+def _lines(lines: Iterable[str]) -> str:
+    return "\n".join(f"    {line}" for line in lines)
 
 
-def _meanings(settings: list[Setting]) -> str:
+def _meanings(settings: Iterable[Setting]) -> str:
     """As a docstring has them: without links."""
     units = {Kind.DURATION: "seconds: ", Kind.BYTES: "bytes: "}
     texts = []
@@ -169,7 +187,8 @@ def _default(setting: Setting) -> str:
             seconds = number // 1_000_000
             return f"{seconds} s" if seconds < 3600 else f"{seconds // 3600} h"
         case number:
-            return f"{number} (unlimited)" if setting.zero == "unlimited" else str(number)
+            shown = ("unlimited", "no limit", "10 s")
+            return f"{number} ({setting.zero})" if setting.zero in shown else str(number)
 
 
 def _quoted(text: str) -> str:
@@ -177,12 +196,10 @@ def _quoted(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    before, _, rest = DOCS.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
     wanted = {
         SERVER: server_fields(),
         CLIENT: client_types(),
-        DOCS: before + BEGIN + docs_table() + END + after,
+        DOCS: docs_page(),
     }
     old = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     if "--check" in arguments:

@@ -42,7 +42,7 @@ class Setting:
     the stream exists. level: the feature level from which it may be given. label: in the console's
     forms; "": it is in none. removes_records: records may be removed because of it, so that a
     restore sets it last. after: the setting after which people see this one, where that is not the
-    one before it.
+    one before it. unit: that of the range, where the name does not say it.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Setting:
     label: str = ""
     removes_records: bool = False
     after: str = ""
+    unit: str = ""
 
     @property
     def field(self) -> str:
@@ -82,7 +83,7 @@ class Setting:
 
     @property
     def range_in_words(self) -> str:
-        return f"0 or from {self.in_words(self.least)} to {self.in_words(self.most)}"
+        return f"0 or from {self.in_words(self.least)} to {self.in_words(self.most)}{self.unit}"
 
 
 STREAM_SETTINGS: tuple[Setting, ...] = (
@@ -183,6 +184,26 @@ STREAM_SETTINGS: tuple[Setting, ...] = (
         label="Observers: further copies, which serve readers nearby and never count",
     ),
 )  # fmt: skip
+
+CLUSTER_SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "copy_bytes_per_second", Kind.BYTES, "how many bytes a second each node sends at most to "
+        "replicas that are not in sync; 64 KiB to 1 TiB",
+        "Bytes a second that each node sends to replicas that are not in sync. 0: no limit.",
+        # With 64 KiB one answer (1 MiB) takes 16 s; less is a typing mistake. 1 TiB is more than
+        # any network takes.
+        zero="no limit", least=64 * 1024, most=1 << 40, level=5, unit=" bytes a second",
+    ),
+    Setting(
+        "replica_lag_max", Kind.DURATION, "how long a replica may lag before it leaves the ISR; "
+        "2 s to 10 min; 0: 10 s",
+        "How long a replica may lag before it leaves the ISR. 0: 10s.",
+        # A follower in sync is heard each half second, and a link counts as lost after 1.5 s. A
+        # replica that lags holds up every acknowledgement until it leaves.
+        zero="10 s", least=2 * _SECOND_US, most=600 * _SECOND_US, level=6,
+    ),
+)  # fmt: skip
+"""Settings of the whole cluster that users can alter. They hold at once."""
 
 BY_FIELD = {setting.field: setting for setting in STREAM_SETTINGS}
 

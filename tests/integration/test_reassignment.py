@@ -18,7 +18,13 @@ from typing import Literal
 import pytest
 
 from examples.cluster.local import node_name
-from jetstream_client import Client, Consumer, PreconditionFailedError, Stream
+from jetstream_client import (
+    Client,
+    Consumer,
+    InvalidRequestError,
+    PreconditionFailedError,
+    Stream,
+)
 from jetstream_client.cli import moves
 from jetstream_client.cli.copy_progress import to_copy
 from jetstream_client.cli.exits import Exit
@@ -343,3 +349,16 @@ def test_a_node_that_is_removed_while_it_is_frozen_stops_and_says_why(
     cluster.wait_for("it has stopped", lambda: "node-3" not in cluster.cluster.pids())
     assert '"node_removed"' in cluster.log(3)
     assert "error: this node was removed from the cluster while it was not heard" in cluster.log(3)
+
+
+def test_the_settings_of_the_cluster_are_altered_and_shown(
+    cluster: TestCluster, client: Client
+) -> None:
+    shown = cluster.jetstream("cluster", "alter", "--replica-lag-max", "30s")
+    assert shown == "copy_bytes_per_second no limit, replica_lag_max 30s\n"
+    cluster.wait_for("all know", lambda: client.describe_cluster().replica_lag_max == 30.0)
+    with pytest.raises(InvalidRequestError, match="replica_lag_max is 1 s"):
+        client.alter_cluster(replica_lag_max=1)
+    client.alter_cluster(replica_lag_max=0)
+    with pytest.raises(TypeError, match="unknown setting 'colour'"):
+        client.alter_cluster(colour="red")  # type: ignore[call-arg]

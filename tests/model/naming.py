@@ -245,7 +245,8 @@ _KEPT: dict[type, str] = {
     LeaderEpochCache: "",
     LeaderState: "_lag_max_us _ticked_at_us epoch_start_offset high_watermark",
     ModelLog: "flushed_offset",
-    Replica: "_flush_target _lag_max_us _rebuild _recorded_failure _services _waiters closed"
+    Replica: "_flush_target _lag_default_us _lag_max_us _rebuild _recorded_failure _services"
+    " _waiters closed"
     " closeness counters failures high_watermark is_deleted on_commit leader_log_start_offset"
     " unreadable_reason why_unheard",
     # Nothing is purged in the model: `purged_epoch` is no epoch there.

@@ -18,7 +18,6 @@ from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.state.changes import Change, StreamChanged
 from jetstream_server.metadata.state.commands import (
-    COPY_BYTES_PER_SECOND_MIN,
     FEATURE_LEVEL_MAX,
     ReassignStream,
     RegisterNode,
@@ -34,6 +33,7 @@ from tests.simulation.process import Process, stream_of
 from tests.simulation.world import Violation, World
 
 LIMITED_SHARE = 0.3
+LAG_SHARE = 0.3
 """Of the clusters, whose copies have to wait: for some milliseconds after each answer."""
 
 
@@ -60,8 +60,9 @@ class ReassignedCluster(Cluster):
     def set_cluster(self) -> None:
         self.metadata.apply(SetCluster(feature_level=FEATURE_LEVEL_MAX))
         if Random(f"copies of {self.world.seed}").random() < LIMITED_SHARE:
-            limit = SetCluster(copy_bytes_per_second=COPY_BYTES_PER_SECOND_MIN)
-            self.metadata.apply(limit)
+            self.metadata.apply(SetCluster(copy_bytes_per_second=64 * 1024))
+        dice = Random(f"lag of {self.world.seed}")
+        self._lag_dice = dice if dice.random() < LAG_SHARE else None
 
     def run(self) -> None:
         self._move_later()
@@ -75,6 +76,10 @@ class ReassignedCluster(Cluster):
     def _move(self) -> None:
         if self.faults.healing:
             return
+        if self._lag_dice is not None:
+            self.world.count("lag limit altered")
+            limit = self._lag_dice.choice((0, 2_000_000, 3_000_000, 8_000_000))
+            self.metadata.apply(SetCluster(replica_lag_max_us=limit))
         world, stream = self.world, self.metadata.now.stream
         assert stream is not None
         least = stream.config.min_insync_replicas

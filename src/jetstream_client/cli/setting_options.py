@@ -18,15 +18,18 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def with_options(
-    *, without: Collection[str] = (), after: Mapping[str, str] = _NOTHING
+    settings: Collection[Setting] = FOR_PEOPLE,
+    *,
+    without: Collection[str] = (),
+    after: Mapping[str, str] = _NOTHING,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command an option for each setting of a stream, before its own options. Its
+    """Gives a command an option for each of the settings, before its own options. Its
     `**settings` then holds the settings that were given.
 
     without: settings that have no option here. after: an own option that people see after one of
     the settings.
     """
-    shown = [each for each in FOR_PEOPLE if each.help and each.name not in without]
+    shown = [each for each in settings if each.help and each.name not in without]
     names = [each.name for each in shown]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jetstream_client.clients.async_methods import AsyncMethods
 from jetstream_client.transport.cluster import Cluster
+from jetstream_client.values.settings import ClusterSettings
 from jetstream_client.values.types import (
     ClusterInfo,
     NodeDebug,
@@ -16,6 +18,9 @@ from jetstream_client.values.types import (
     Voters,
 )
 from jetstream_protocol.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 
 class AsyncClusterMethods(AsyncMethods):
@@ -112,6 +117,14 @@ class AsyncClusterMethods(AsyncMethods):
         """
         self._check_open()
         return await self._cluster.plan_reassignment(drain)
+
+    async def alter_cluster(self, **settings: Unpack[ClusterSettings]) -> None:
+        """Change settings (see ClusterSettings) of the whole cluster. They hold at once, and until
+        they are changed again; `describe_cluster` tells them. Raises InvalidRequestError for a
+        value out of its range.
+        """
+        self._check_open()
+        await self._cluster.alter(settings)
 
     async def set_throttle(self, bytes_per_second: int) -> None:
         """Limit how many bytes a second each node sends to replicas that are not in sync: new ones,

@@ -19,6 +19,7 @@ from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.positions import Position
 from jetstream_client.values.settings import (
     AlterableSettings,
+    ClusterSettings,
     GroupSettings,
     Seconds,
     StreamSettings,
@@ -271,6 +272,13 @@ class Calls:
         PreconditionFailedError if a stream has no other node to go to.
         """
         return self._thread.run(self._client.plan_reassignment(drain=drain))
+
+    def alter_cluster(self, **settings: Unpack[ClusterSettings]) -> None:
+        """Change settings (see ClusterSettings) of the whole cluster. They hold at once, and until
+        they are changed again; `describe_cluster` tells them. Raises InvalidRequestError for a
+        value out of its range.
+        """
+        self._thread.run(self._client.alter_cluster(**settings))
 
     def set_throttle(self, bytes_per_second: int) -> None:
         """Limit how many bytes a second each node sends to replicas that are not in sync: new ones,

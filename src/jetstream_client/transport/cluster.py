@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from jetstream_client.transport import wire
 from jetstream_client.transport.control import ControlPlane
+from jetstream_client.values.settings import ClusterSettings
 from jetstream_client.values.types import (
     ClusterInfo,
     NodeDebug,
@@ -127,18 +128,21 @@ class Cluster:
             for move in answer.moves
         ]
 
+    async def alter(self, settings: ClusterSettings) -> None:
+        await self._control.call(
+            lambda stubs: stubs.cluster.AlterCluster,
+            pb.AlterClusterRequest(config=wire.to_cluster_config(settings)),
+            pb.AlterClusterResponse,
+            what="altering the cluster",
+            changes=True,
+        )
+
     async def set_throttle(self, bytes_per_second: int) -> None:
         if type(bytes_per_second) is not int or not 0 <= bytes_per_second < 1 << 63:
             raise InvalidRequestError(
                 f"a limit is a number of bytes a second, 0 for none, not {bytes_per_second!r}"
             )
-        await self._control.call(
-            lambda stubs: stubs.cluster.SetThrottle,
-            pb.SetThrottleRequest(copy_bytes_per_second=bytes_per_second),
-            pb.SetThrottleResponse,
-            what="limiting how fast records are copied",
-            changes=True,
-        )
+        await self.alter({"copy_bytes_per_second": bytes_per_second})
 
     async def remove_node(self, node: int) -> None:
         await self._control.call(

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from jetstream_client.values.positions import Simple
-from jetstream_client.values.settings import AlterableSettings, StreamSettings, to_us
+from jetstream_client.values.settings import (
+    AlterableSettings,
+    ClusterSettings,
+    StreamSettings,
+    to_us,
+)
 from jetstream_client.values.text import check_text
 from jetstream_client.values.types import (
     ClusterInfo,
@@ -25,7 +31,7 @@ from jetstream_client.values.types import (
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2, common_pb2
 from jetstream_protocol.setting_messages import NUMBERS
-from jetstream_protocol.settings import BY_FIELD, STREAM_SETTINGS, Kind, Setting
+from jetstream_protocol.settings import BY_FIELD, CLUSTER_SETTINGS, STREAM_SETTINGS, Kind, Setting
 
 _BY_NAME = {setting.name: setting for setting in STREAM_SETTINGS}
 _SHOWN = [each for each in STREAM_SETTINGS if each.name not in ("replicas", "observers")]
@@ -80,12 +86,28 @@ def to_config(settings: AlterableSettings) -> api_pb2.StreamConfig:
     if unknown:
         raise TypeError(f"unknown setting {unknown[0]!r}: there are {', '.join(sorted(_SETTINGS))}")
     config = api_pb2.StreamConfig()
+    _fill(config, settings, _BY_NAME)
+    return config
+
+
+def to_cluster_config(settings: ClusterSettings) -> api_pb2.ClusterConfig:
+    """Raises TypeError for an unknown setting, InvalidRequestError for a wrong value."""
+    known = {setting.name: setting for setting in CLUSTER_SETTINGS}
+    unknown = [name for name in settings if name not in known]
+    if unknown:
+        raise TypeError(f"unknown setting {unknown[0]!r}: there are {', '.join(sorted(known))}")
+    config = api_pb2.ClusterConfig()
+    _fill(config, settings, known)
+    return config
+
+
+def _fill(config: Any, settings: Mapping[str, Any], known: Mapping[str, Setting]) -> None:
     given: Any
     for name, given in settings.items():
         if given is None:
             continue
         field, value = name, given
-        if setting := _BY_NAME.get(name):
+        if setting := known.get(name):
             field = setting.field
             if setting.kind is Kind.CHOICE:
                 value = _number_of(setting, given)
@@ -95,7 +117,6 @@ def to_config(settings: AlterableSettings) -> api_pb2.StreamConfig:
             setattr(config, field, value)
         except (TypeError, ValueError) as error:
             raise InvalidRequestError(f"invalid {name} {given!r}: {error}") from error
-    return config
 
 
 def _in_programs(setting: Setting, value: Any) -> Any:
@@ -266,5 +287,8 @@ def cluster_of(answer: api_pb2.DescribeClusterResponse) -> ClusterInfo:
         nats=tuple(answer.nats),
         server_version=answer.server_version,
         answering_node=answer.answering_node,
-        copy_bytes_per_second=answer.copy_bytes_per_second,
+        **{
+            setting.name: _in_programs(setting, getattr(answer.config, setting.field))
+            for setting in CLUSTER_SETTINGS
+        },
     )

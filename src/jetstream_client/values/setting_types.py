@@ -64,6 +64,20 @@ class GroupSettings(AlterableSettings, total=False):
     replicas: int | None
 
 
+class ClusterSettings(TypedDict, total=False):
+    """Settings of the whole cluster that `alter_cluster` can change. A setting that is left out or
+    None stays as it is.
+
+    copy_bytes_per_second: bytes: how many bytes a second each node sends at most to replicas that
+        are not in sync; 64 KiB to 1 TiB; 0: no limit.
+    replica_lag_max: seconds: how long a replica may lag before it leaves the ISR; 2 s to 10 min; 0:
+        10 s.
+    """
+
+    copy_bytes_per_second: int | None
+    replica_lag_max: Seconds | None
+
+
 @dataclass(frozen=True, slots=True)
 class StreamFields:
     """The name and the settings of a stream of the registry. Durations in seconds."""

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from jetstream_client.values.durations import Seconds, to_us
-from jetstream_client.values.setting_types import AlterableSettings, GroupSettings
+from jetstream_client.values.setting_types import (
+    AlterableSettings,
+    ClusterSettings,
+    GroupSettings,
+)
 
-__all__ = ["AlterableSettings", "GroupSettings", "Seconds", "StreamSettings", "to_us"]
+__all__ = [
+    "AlterableSettings",
+    "ClusterSettings",
+    "GroupSettings",
+    "Seconds",
+    "StreamSettings",
+    "to_us",
+]
 
 
 class StreamSettings(GroupSettings, total=False):

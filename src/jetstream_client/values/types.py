@@ -222,7 +222,8 @@ class Node:
 class ClusterInfo:
     """The nodes of the cluster. `controller` is -1 if there is none; `nats` are the URLs to publish
     to. copy_bytes_per_second: what each node sends at most to replicas that are not in sync; 0: no
-    limit."""
+    limit. replica_lag_max: seconds after which a replica that lags leaves the ISR; 0: the servers'
+    10 s."""
 
     cluster_id: str
     controller: int
@@ -231,6 +232,7 @@ class ClusterInfo:
     server_version: str
     answering_node: int
     copy_bytes_per_second: int = 0
+    replica_lag_max: float = 0.0
 
     def node(self, node_id: int) -> Node | None:
         """The node of this number; None: there is none."""

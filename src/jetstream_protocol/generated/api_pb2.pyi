@@ -482,7 +482,7 @@ class NodeUse(_message.Message):
     def __init__(self, streams: _Optional[int] = ..., streams_led: _Optional[int] = ..., log_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., disk_reserve_bytes: _Optional[int] = ...) -> None: ...
 
 class DescribeClusterResponse(_message.Message):
-    __slots__ = ("cluster_id", "controller", "nodes", "nats", "server_version", "answering_node", "copy_bytes_per_second")
+    __slots__ = ("cluster_id", "controller", "nodes", "nats", "server_version", "answering_node", "config")
     class Node(_message.Message):
         __slots__ = ("address", "rack", "incarnation", "fenced", "draining", "not_ready", "use", "voter")
         ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -508,15 +508,15 @@ class DescribeClusterResponse(_message.Message):
     NATS_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     ANSWERING_NODE_FIELD_NUMBER: _ClassVar[int]
-    COPY_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     controller: int
     nodes: _containers.RepeatedCompositeFieldContainer[DescribeClusterResponse.Node]
     nats: _containers.RepeatedScalarFieldContainer[str]
     server_version: str
     answering_node: int
-    copy_bytes_per_second: int
-    def __init__(self, cluster_id: _Optional[str] = ..., controller: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[DescribeClusterResponse.Node, _Mapping]]] = ..., nats: _Optional[_Iterable[str]] = ..., server_version: _Optional[str] = ..., answering_node: _Optional[int] = ..., copy_bytes_per_second: _Optional[int] = ...) -> None: ...
+    config: ClusterConfig
+    def __init__(self, cluster_id: _Optional[str] = ..., controller: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[DescribeClusterResponse.Node, _Mapping]]] = ..., nats: _Optional[_Iterable[str]] = ..., server_version: _Optional[str] = ..., answering_node: _Optional[int] = ..., config: _Optional[_Union[ClusterConfig, _Mapping]] = ...) -> None: ...
 
 class TransferLeaderRequest(_message.Message):
     __slots__ = ("stream", "node_id", "urgent")
@@ -759,15 +759,25 @@ class ChangeVotersRequest(_message.Message):
     voters: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, voters: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class SetThrottleRequest(_message.Message):
-    __slots__ = ("copy_bytes_per_second",)
+class ClusterConfig(_message.Message):
+    __slots__ = ("copy_bytes_per_second", "replica_lag_max_us")
     COPY_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_LAG_MAX_US_FIELD_NUMBER: _ClassVar[int]
     copy_bytes_per_second: int
-    def __init__(self, copy_bytes_per_second: _Optional[int] = ...) -> None: ...
+    replica_lag_max_us: int
+    def __init__(self, copy_bytes_per_second: _Optional[int] = ..., replica_lag_max_us: _Optional[int] = ...) -> None: ...
 
-class SetThrottleResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+class AlterClusterRequest(_message.Message):
+    __slots__ = ("config",)
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    config: ClusterConfig
+    def __init__(self, config: _Optional[_Union[ClusterConfig, _Mapping]] = ...) -> None: ...
+
+class AlterClusterResponse(_message.Message):
+    __slots__ = ("config",)
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    config: ClusterConfig
+    def __init__(self, config: _Optional[_Union[ClusterConfig, _Mapping]] = ...) -> None: ...
 
 class RecordActivityRequest(_message.Message):
     __slots__ = ()

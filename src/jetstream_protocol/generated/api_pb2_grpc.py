@@ -717,10 +717,10 @@ class ClusterStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.PlanReassignmentRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.PlanReassignmentResponse.FromString,
                 _registered_method=True)
-        self.SetThrottle = channel.unary_unary(
-                '/jetstream.v1.Cluster/SetThrottle',
-                request_serializer=jetstream_dot_v1_dot_api__pb2.SetThrottleRequest.SerializeToString,
-                response_deserializer=jetstream_dot_v1_dot_api__pb2.SetThrottleResponse.FromString,
+        self.AlterCluster = channel.unary_unary(
+                '/jetstream.v1.Cluster/AlterCluster',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.AlterClusterRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.AlterClusterResponse.FromString,
                 _registered_method=True)
         self.RemoveNode = channel.unary_unary(
                 '/jetstream.v1.Cluster/RemoveNode',
@@ -836,8 +836,9 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def SetThrottle(self, request, context):
-        """How fast records are copied to replicas that are not in sync, until it is called again.
+    def AlterCluster(self, request, context):
+        """Changes settings of the whole cluster, at once and until it is called again; what is not set
+        stays as it is. Answers with all of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -946,10 +947,10 @@ def add_ClusterServicer_to_server(servicer, server):
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.PlanReassignmentRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.PlanReassignmentResponse.SerializeToString,
             ),
-            'SetThrottle': grpc.unary_unary_rpc_method_handler(
-                    servicer.SetThrottle,
-                    request_deserializer=jetstream_dot_v1_dot_api__pb2.SetThrottleRequest.FromString,
-                    response_serializer=jetstream_dot_v1_dot_api__pb2.SetThrottleResponse.SerializeToString,
+            'AlterCluster': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterCluster,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.AlterClusterRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.AlterClusterResponse.SerializeToString,
             ),
             'RemoveNode': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveNode,
@@ -1268,7 +1269,7 @@ class Cluster:
             _registered_method=True)
 
     @staticmethod
-    def SetThrottle(request,
+    def AlterCluster(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1281,9 +1282,9 @@ class Cluster:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/jetstream.v1.Cluster/SetThrottle',
-            jetstream_dot_v1_dot_api__pb2.SetThrottleRequest.SerializeToString,
-            jetstream_dot_v1_dot_api__pb2.SetThrottleResponse.FromString,
+            '/jetstream.v1.Cluster/AlterCluster',
+            jetstream_dot_v1_dot_api__pb2.AlterClusterRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.AlterClusterResponse.FromString,
             options,
             channel_credentials,
             insecure,

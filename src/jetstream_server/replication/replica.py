@@ -78,7 +78,8 @@ class Replica:
     """See the module. At most one of `leadership` and `following` is set."""
 
     __slots__ = (
-        "_flush_target", "_lag_max_us", "_rebuild", "_recorded_failure", "_services", "_waiters",
+        "_flush_target", "_lag_default_us", "_lag_max_us", "_rebuild", "_recorded_failure",
+        "_services", "_waiters",
         "closed", "closeness", "counters", "failures", "following", "high_watermark", "incarnation",
         "is_deleted", "leader_log_start_offset", "leadership", "log", "node_id", "on_commit",
         "stream", "unreadable_reason", "why_unheard",
@@ -118,7 +119,7 @@ class Replica:
         """Called with this replica when its high watermark rises. Ingest sets it while it leads."""
         self.leader_log_start_offset = 0
         """The leader's log start, from its last answer."""
-        self._lag_max_us = lag_max_us
+        self._lag_default_us = self._lag_max_us = lag_max_us
         self._rebuild = rebuild
         self.failures = int(log.health.has_failed)
         """How often the log has failed in this run."""
@@ -127,6 +128,13 @@ class Replica:
         self._waiters: dict[Waiter, None] = {}
         self.unreadable_reason = unreadable_reason
         """Why the log could not be opened, so that its offsets are unknown; "" when it is open."""
+
+    def limit_lag(self, lag_max_us: int) -> None:
+        """How long a replica may lag, from now on; 0: as long as by default."""
+        self._lag_max_us = lag_max_us or self._lag_default_us
+        self.closeness.limit_lag(self._lag_max_us)
+        if self.leadership is not None:
+            self.leadership.limit_lag(self._lag_max_us)
 
     @property
     def needs_rebuild(self) -> bool:

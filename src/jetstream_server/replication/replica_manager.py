@@ -31,6 +31,7 @@ from jetstream_server.log.flusher import Flusher
 from jetstream_server.metadata.state.changes import (
     Change,
     NodeChanged,
+    SettingsChanged,
     StreamChanged,
     StreamCreated,
     StreamDeleted,
@@ -256,6 +257,9 @@ class ReplicaManager:
                 self._stream_changed(after)
             case NodeChanged(_, after) if after is not None:
                 self._update_leaderships(after.node_id)
+            case SettingsChanged(_, settings):
+                for replica in self._replicas.values():
+                    replica.limit_lag(settings.replica_lag_max_us)
 
     def _stream_changed(self, stream: StreamMetadata) -> None:
         replica, is_here = self._replicas.get(stream.id), self._node_id in stream.copies
@@ -303,6 +307,7 @@ class ReplicaManager:
             rebuild=is_suspect and not is_alone,
             unreadable_reason=unreadable_reason,
         )
+        replica.limit_lag(self._registry.settings.replica_lag_max_us)
         log.health.on_failure = lambda: self.failures.add(replica)
         self._replicas[stream.id] = replica
         if stream.config.flush == "interval" and found_logs.is_unflushed(log):

@@ -93,7 +93,7 @@ RPCS: dict[str, Requirement] = {
     "/jetstream.v1.Cluster/DrainNode": _cluster(Operation.CLUSTER_ALTER, changes=True),
     "/jetstream.v1.Cluster/ReassignStream": _cluster(Operation.CLUSTER_ALTER, changes=True),
     "/jetstream.v1.Cluster/PlanReassignment": _cluster(Operation.CLUSTER_ALTER),
-    "/jetstream.v1.Cluster/SetThrottle": _cluster(Operation.CLUSTER_ALTER, changes=True),
+    "/jetstream.v1.Cluster/AlterCluster": _cluster(Operation.CLUSTER_ALTER, changes=True),
     "/jetstream.v1.Cluster/RemoveNode": _cluster(Operation.CLUSTER_ALTER, changes=True),
     "/jetstream.v1.Cluster/ListVoters": Requirement(Scope.AUTHENTICATED, nodes=True),
     "/jetstream.v1.Cluster/ChangeVoters": Requirement(

@@ -24,6 +24,7 @@ from jetstream_server.metadata.state.changes import (
 from jetstream_server.metadata.state.command_json import encode_command
 from jetstream_server.metadata.state.commands import (
     FEATURE_LEVEL_MAX,
+    LAG_LIMIT_LEVEL,
     Barrier,
     ClaimController,
     DeleteStream,
@@ -255,6 +256,25 @@ class TestSettings:
         assert restored.settings.copy_bytes_per_second == 1 << 20
         cluster.do(SetCluster(copy_bytes_per_second=0))
         assert cluster.registry.settings.copy_bytes_per_second == 0
+
+    def test_lag_is_limited_from_its_feature_level_on(self) -> None:
+        cluster = Cluster()
+        cluster.register(0, feature_level_max=FEATURE_LEVEL_MAX)
+        cluster.do(SetCluster(feature_level=LAG_LIMIT_LEVEL - 1))
+        with pytest.raises(InvalidRequestError, match="unknown fields 'replica_lag_max_us'"):
+            cluster.do(SetCluster(replica_lag_max_us=30_000_000))
+        assert "replica_lag_max_us" not in cluster.registry.settings.to_dict()
+        cluster.do(SetCluster(feature_level=LAG_LIMIT_LEVEL))
+        for limit in (1, 1_999_999, 600_000_001):
+            with pytest.raises(
+                InvalidRequestError,
+                match=r"replica_lag_max is .*; it must be 0 or from 2 s to 600 s",
+            ):
+                cluster.do(SetCluster(replica_lag_max_us=limit))
+        cluster.do(SetCluster(replica_lag_max_us=30_000_000))
+        restored = Registry()
+        restored.restore(cluster.registry.snapshot())
+        assert restored.settings.replica_lag_max_us == 30_000_000
 
     @pytest.mark.parametrize("limit", [1, 65_535, (1 << 40) + 1, -1, 1 << 70])
     def test_a_limit_that_is_a_typing_mistake_is_refused(self, limit: int) -> None:

@@ -10,10 +10,12 @@ import pytest
 from jetstream_client.migration.manifest import settings_of
 from jetstream_client.transport.wire import stream_of, to_config
 from jetstream_client.values.settings import StreamSettings as GivenSettings
+from jetstream_client.values.types import ClusterInfo
 from jetstream_protocol.generated import api_pb2
 from jetstream_protocol.setting_messages import NUMBERS
-from jetstream_protocol.settings import FOR_PEOPLE, STREAM_SETTINGS, Kind, Setting
-from jetstream_server.metadata.state.model import StreamMetadata, StreamSettings
+from jetstream_protocol.settings import CLUSTER_SETTINGS, FOR_PEOPLE, STREAM_SETTINGS, Kind, Setting
+from jetstream_server.metadata.state.commands import SetCluster
+from jetstream_server.metadata.state.model import ClusterSettings, StreamMetadata, StreamSettings
 from jetstream_server.serving.grpc.convert import config_from_proto, stream_to_proto
 from tests.unit.metadata.cluster import Cluster
 
@@ -46,6 +48,16 @@ def test_the_order_of_rows_in_the_metadata_never_changes() -> None:
         "max_messages", "compact", "tombstone_grace_us", "duplicate_window_us", "segment_bytes",
         "segment_age_us", "restoring", "encryption", "observers",
     ]  # fmt: skip
+
+
+def test_the_clusters_settings_are_the_same_everywhere() -> None:
+    fields = {each.field for each in CLUSTER_SETTINGS}
+    assert fields == {each.name for each in api_pb2.ClusterConfig.DESCRIPTOR.fields}
+    assert fields <= {each.name for each in dataclasses.fields(ClusterSettings)}
+    assert fields <= {each.name for each in dataclasses.fields(SetCluster)}
+    assert {each.name for each in CLUSTER_SETTINGS} <= {
+        each.name for each in dataclasses.fields(ClusterInfo)
+    }
 
 
 def test_settings_of_later_levels_come_last() -> None:

@@ -193,6 +193,19 @@ class TestIsr:
         assert change is not None
         assert change.isr == (0, 1)
 
+    def test_the_limit_of_lag_may_change_while_it_leads(self) -> None:
+        log = log_of(10)
+        state = leading(stream(), log)
+        state.limit_lag(3 * LAG_US)
+        for now_us in (1, LAG_US):
+            state.fetch(request(1, log.log_end_offset), now_us)
+            log.log_end_offset += 5
+        assert state.propose(LAG_US + 1) is None, "it may lag for longer now"
+        state.limit_lag(LAG_US)
+        change = state.propose(LAG_US + 1)
+        assert change is not None
+        assert change.isr == (0, 1)
+
     def test_who_cannot_append_leaves_once_it_lacks_something_and_joins_when_it_can(self) -> None:
         log = log_of(10)
         state = leading(stream(), log)

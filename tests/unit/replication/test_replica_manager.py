@@ -560,3 +560,26 @@ async def test_an_observer_s_copy_is_opened_promoted_with_its_files_and_deleted(
     reassign(1, 2, observers=())
     assert node.replicas.get(stream.id) is None
     assert not folder.exists()
+
+
+@on_loop
+async def test_the_limit_of_lag_holds_at_once_for_live_leaders_and_later_replicas(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path / "streams", nodes=3)
+    for node_id in range(3):
+        node.cluster.register(node_id, feature_level_max=FEATURE_LEVEL_MAX)
+    node.cluster.do(SetCluster(feature_level=FEATURE_LEVEL_MAX))
+    node.start()
+    before = node.create("before", replicas=(0, 1, 2))
+    assert before.leadership is not None
+    by_default = before.leadership._lag_max_us
+    node.cluster.do(SetCluster(replica_lag_max_us=30_000_000))
+    node.apply()
+    later = node.create("later", replicas=(0, 1, 2))
+    assert before.leadership._lag_max_us == 30_000_000
+    for replica in (before, later):
+        assert replica.closeness._lag_max_us == 30_000_000
+    node.cluster.do(SetCluster(replica_lag_max_us=0))
+    node.apply()
+    assert before.leadership._lag_max_us == by_default

@@ -17,10 +17,12 @@ from jetstream_client.cli.output import (
     print_table,
     stream_row,
 )
-from jetstream_client.cli.units import parse_size, size_text
+from jetstream_client.cli.setting_options import with_options
+from jetstream_client.cli.units import duration_text, parse_size, size_text
 from jetstream_client.cli.watching import Watch, show
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ClusterInfo, Node
+from jetstream_protocol.settings import CLUSTER_SETTINGS, Kind, Setting
 
 app = options.group("Show the cluster.")
 node_app = options.group("Empty a node for maintenance, or for good.")
@@ -71,6 +73,7 @@ def _draw(cluster: ClusterInfo) -> None:
             "nats": cluster.nats,
             "version": cluster.server_version,
             "throttle": _throttle_text(cluster.copy_bytes_per_second),
+            "lag max": duration_text(cluster.replica_lag_max) if cluster.replica_lag_max else "10s",
         }
     )
     print()
@@ -94,6 +97,35 @@ def record_activity(
         stream = client.record_activity()
     text = f"changes are written to {stream.name}: jetstream fetch {stream.name} --follow"
     options.answer(context, json, stream_row(stream), text)
+
+
+@app.command()
+@with_options(CLUSTER_SETTINGS)
+def alter(
+    context: typer.Context,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+    **settings: Any,
+) -> None:
+    """Change settings of the whole cluster, or show them; other settings stay.
+
+    Example: jetstream cluster alter --replica-lag-max 30s
+    """
+    config = options.config_of_one_thing(context, server, timeout)
+    with Client.from_config(config) as client:
+        if settings:
+            client.alter_cluster(**settings)
+        cluster = client.describe_cluster()
+    row = {each.name: getattr(cluster, each.name) for each in CLUSTER_SETTINGS}
+    said = ", ".join(f"{each.name} {_in_words(each, row[each.name])}" for each in CLUSTER_SETTINGS)
+    options.answer(context, json, row, said)
+
+
+def _in_words(setting: Setting, value: float) -> str:
+    if not value:
+        return setting.zero
+    return duration_text(value) if setting.kind is Kind.DURATION else size_text(int(value))
 
 
 @app.command()
@@ -147,7 +179,7 @@ def cluster_row(cluster: ClusterInfo) -> dict[str, Any]:
         "nodes": [_node_row(cluster, node) for node in cluster.nodes],
         "nats": cluster.nats,
         "server_version": cluster.server_version,
-        "copy_bytes_per_second": cluster.copy_bytes_per_second,
+        **{each.name: getattr(cluster, each.name) for each in CLUSTER_SETTINGS},
     }
 
 

@@ -47,10 +47,8 @@ ACK_CLUSTER_LEVEL = FeatureLevel(6)
 """From this level on every node names its cluster in its acks (ListStreams)."""
 COMMIT_LEVEL = FeatureLevel(6)
 """From this level on `commit` is a right of its own (SetCluster, AddAcl)."""
-COPY_BYTES_PER_SECOND_MIN = 64 * 1024
-"""The lowest limit on copying: with one answer (1 MiB) in 16 s. Less is a typing mistake."""
-COPY_BYTES_PER_SECOND_MAX = 1 << 40
-"""The highest one: more than any network takes."""
+LAG_LIMIT_LEVEL = FeatureLevel(6)
+"""From this level on the cluster has a limit on the lag of replicas in sync."""
 
 # Which streams exist (stream_commands.py).
 
@@ -356,7 +354,7 @@ class ClaimController(Command):
 class SetCluster(Command):
     """Change settings of the whole cluster; None leaves a setting unchanged.
 
-    copy_bytes_per_second: 0: no limit; else between COPY_BYTES_PER_SECOND_MIN and _MAX.
+    copy_bytes_per_second, replica_lag_max_us: within the range of CLUSTER_SETTINGS, or 0.
     feature_level: reaching COMMIT_LEVEL gives `commit` to every rule that allows `read`.
 
     Errors: precondition_failed for another cluster_id, for a lower feature_level or one that some
@@ -369,6 +367,7 @@ class SetCluster(Command):
     feature_level: FeatureLevel | None = None
     recoveries: tuple[str, ...] | None = None
     copy_bytes_per_second: int | None = field(default=None, metadata=since(COPY_LIMIT_LEVEL))
+    replica_lag_max_us: int | None = field(default=None, metadata=since(LAG_LIMIT_LEVEL))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache
 from typing import Any, NewType, cast
 
-from jetstream_protocol.settings import STREAM_SETTINGS
+from jetstream_protocol.settings import CLUSTER_SETTINGS, STREAM_SETTINGS
 from jetstream_protocol.subjects import ingest_prefix
 from jetstream_protocol.types import NO_NODE, LeaderEpoch, NodeId, StreamId, WallUs
 from jetstream_server.metadata.state.setting_fields import AcksPolicy, FlushPolicy, SettingFields
@@ -270,7 +270,7 @@ class ClusterSettings:
     feature_level: the newest level that every node understands; it only grows.
     ack_subjects: patterns of the subjects to which an ack may be published.
     recoveries: a token for each recovery of the metadata group without lost voters.
-    copy_bytes_per_second: how much each node sends to replicas that are not in sync; 0: no limit.
+    Those that users can alter are in CLUSTER_SETTINGS (jetstream_protocol/settings.py).
     """
 
     cluster_id: str = ""
@@ -278,12 +278,14 @@ class ClusterSettings:
     ack_subjects: tuple[str, ...] = ("_INBOX.>",)
     recoveries: tuple[str, ...] = ()
     copy_bytes_per_second: int = 0
+    replica_lag_max_us: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """**safety** Older software writes the same at its levels, so snapshots are the same."""
         values = asdict(self)
-        if self.feature_level < COPY_LIMIT_LEVEL:
-            del values["copy_bytes_per_second"]
+        for setting in CLUSTER_SETTINGS:
+            if self.feature_level < setting.level:
+                del values[setting.field]
         return values
 
     @classmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from jetstream_protocol.errors import (
     FencedEpochError,
@@ -17,6 +18,7 @@ from jetstream_protocol.errors import (
     NotFoundError,
     PreconditionFailedError,
 )
+from jetstream_protocol.settings import CLUSTER_SETTINGS
 from jetstream_protocol.subjects import check_pattern
 from jetstream_protocol.types import StreamId
 from jetstream_server.metadata.state.activity import ACTIVITY
@@ -32,8 +34,6 @@ from jetstream_server.metadata.state.changes import (
 )
 from jetstream_server.metadata.state.commands import (
     COMMIT_LEVEL,
-    COPY_BYTES_PER_SECOND_MAX,
-    COPY_BYTES_PER_SECOND_MIN,
     RECOVERY_LEVEL,
     Barrier,
     ClaimController,
@@ -53,6 +53,7 @@ from jetstream_server.metadata.state.model import (
     NodeMetadata,
 )
 from jetstream_server.metadata.state.placement import Election
+from jetstream_server.metadata.state.stream_settings import check_range
 from jetstream_server.metadata.state.tables import Tables
 
 EPOCHS_PER_RECOVERY = 1_000_000
@@ -169,8 +170,10 @@ def set_cluster(tables: Tables, command: SetCluster) -> Decision:
         after = replace(after, recoveries=_checked_recoveries(before, command.recoveries))
         if after.recoveries != before.recoveries:
             others += _recovered(tables)
-    if command.copy_bytes_per_second is not None:
-        after = replace(after, copy_bytes_per_second=_checked_limit(command.copy_bytes_per_second))
+    for setting in CLUSTER_SETTINGS:
+        if (value := getattr(command, setting.field)) is not None:
+            given: dict[str, Any] = {setting.field: check_range(setting, value)}
+            after = replace(after, **given)
     if after == before:
         return Decision()
     return Decision({}, (SettingsChanged(before, after), *others))
@@ -182,16 +185,6 @@ def _commit_rights(tables: Tables, level: FeatureLevel) -> tuple[Change, ...]:
     if before.has_commit or level < COMMIT_LEVEL:
         return ()
     return (SecurityChanged(before, before.with_commit()),)
-
-
-def _checked_limit(bytes_per_second: int) -> int:
-    least, most = COPY_BYTES_PER_SECOND_MIN, COPY_BYTES_PER_SECOND_MAX
-    if bytes_per_second and not least <= bytes_per_second <= most:
-        raise InvalidRequestError(
-            f"copying can be limited to {least} to {most} bytes a second, not to "
-            f"{bytes_per_second}; 0 is no limit"
-        )
-    return bytes_per_second
 
 
 def _checked_recoveries(before: ClusterSettings, recoveries: tuple[str, ...]) -> tuple[str, ...]:

@@ -24,6 +24,9 @@ class Closeness:
         self._is_in_touch = False
         self._behind_since_us: MonotonicUs | None = None
 
+    def limit_lag(self, lag_max_us: int) -> None:
+        self._lag_max_us = lag_max_us
+
     def told(self, high_watermark: int, log_end_offset: int, now_us: MonotonicUs) -> None:
         """Note the leader's high watermark in an answer that is about to be applied."""
         self._told = high_watermark

@@ -95,6 +95,10 @@ class LeaderState:
         self._followers: dict[NodeId, FollowerProgress] = {}
         self._track_followers()
 
+    def limit_lag(self, lag_max_us: int) -> None:
+        """From now on a follower that has not caught up for this long leaves the ISR."""
+        self._lag_max_us = lag_max_us
+
     # State.
 
     @property

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import structlog
 
 from jetstream_protocol.errors import (
-    InvalidRequestError,
     JetstreamError,
     NotFoundError,
     UnavailableError,
@@ -39,7 +38,12 @@ from jetstream_server.replication.drivers import activity_recorder
 from jetstream_server.replication.drivers.hand_over import HandOver
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.identity import Identity
-from jetstream_server.serving.grpc.convert import node_to_proto, stream_to_proto
+from jetstream_server.serving.grpc.convert import (
+    cluster_config_from_proto,
+    cluster_config_to_proto,
+    node_to_proto,
+    stream_to_proto,
+)
 from jetstream_server.serving.grpc.digests import Digests
 from jetstream_server.serving.grpc.elections import UncleanElections, state_to_proto
 from jetstream_server.serving.grpc.grpc_loop import Call
@@ -117,7 +121,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
             nats=self._nats_urls(),
             server_version=self._version,
             answering_node=self._node_id,
-            copy_bytes_per_second=registry.settings.copy_bytes_per_second,
+            config=cluster_config_to_proto(registry.settings),
         )
         if request.readiness:
             await self._add_readiness(answer, only_here=was_forwarded(call))
@@ -321,14 +325,13 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         nodes, streams = dict(tables.nodes), dict(tables.streams)
         return await asyncio.to_thread(_planned, request, nodes, streams)
 
-    async def SetThrottle(
-        self, request: pb.SetThrottleRequest, call: Call
-    ) -> pb.SetThrottleResponse:
-        limit = request.copy_bytes_per_second
-        if limit < 0:
-            raise InvalidRequestError(f"copying cannot be limited to {limit} bytes a second")
-        await self._metadata.propose(SetCluster(copy_bytes_per_second=limit))
-        return pb.SetThrottleResponse()
+    async def AlterCluster(
+        self, request: pb.AlterClusterRequest, call: Call
+    ) -> pb.AlterClusterResponse:
+        if wanted := cluster_config_from_proto(request.config):
+            await self._metadata.propose(SetCluster(**wanted))
+        config = cluster_config_to_proto(self._metadata.registry.settings)
+        return pb.AlterClusterResponse(config=config)
 
     async def RemoveNode(self, request: pb.RemoveNodeRequest, call: Call) -> pb.RemoveNodeResponse:
         self._voters.check_is_none(NodeId(request.node_id))

@@ -9,8 +9,14 @@ from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.setting_messages import NUMBERS
-from jetstream_protocol.settings import STREAM_SETTINGS
-from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata, StreamSettings
+from jetstream_protocol.settings import CLUSTER_SETTINGS, STREAM_SETTINGS
+from jetstream_server.metadata.state.model import (
+    ClusterSettings,
+    NodeMetadata,
+    StreamMetadata,
+    StreamSettings,
+)
+from jetstream_server.metadata.state.stream_settings import check_range
 from jetstream_server.metadata.state.tables import Tables
 
 
@@ -45,6 +51,22 @@ def _settings_to_proto(config: StreamSettings) -> dict[str, Any]:
     for field, numbers in NUMBERS.items():
         values[field] = numbers[values[field]]
     return values
+
+
+def cluster_config_to_proto(settings: ClusterSettings) -> pb.ClusterConfig:
+    return pb.ClusterConfig(
+        **{setting.field: getattr(settings, setting.field) for setting in CLUSTER_SETTINGS}
+    )
+
+
+def cluster_config_from_proto(config: pb.ClusterConfig) -> dict[str, Any]:
+    """The settings that the user gave. Raises InvalidRequestError."""
+    fields: list[Any] = [setting.field for setting in CLUSTER_SETTINGS]
+    given = {field: getattr(config, field) for field in fields if config.HasField(field)}
+    for setting in CLUSTER_SETTINGS:
+        if setting.field in given:
+            check_range(setting, given[setting.field])
+    return given
 
 
 def leaderless_state(stream: StreamMetadata, tables: Tables) -> str:
