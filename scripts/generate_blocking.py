@@ -1,8 +1,9 @@
 """Writes the calls of the blocking client from the asynchronous one, docstrings included. With
 `--check` it writes nothing, and fails if they are not current.
 
-A call is a public coroutine function of AsyncClient. What is written by hand stands in
-blocking_client.py and blocking_processing.py: iteration, publisher, table, process and closing.
+A call is a public coroutine function of AsyncClient, or a function that returns something to read
+from, which is begun then. What is written by hand stands in blocking_client.py and
+blocking_processing.py: publisher, table, process and closing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ast
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import TypeGuard
 
@@ -18,6 +20,31 @@ ROOT = Path(__file__).parent.parent
 CLIENTS = ROOT / "src/jetstream_client/clients"
 TARGET = CLIENTS / "blocking_calls.py"
 BY_HAND = {"aclose", "process", "processor"}
+READERS = {
+    "consume": ("Consumer", "The start is resolved before this returns."),
+    "consume_group": ("GroupConsumer", "The consumer is a member when this returns."),
+    "scan": ("Scan", "Start and stop are resolved before this returns."),
+}
+"""What the blocking one returns, and what its docstring says at the end."""
+IN_THREADS = (
+    "Coroutine functions may use",
+    "They run in another thread while the one that reads waits, and may use",
+)
+WIDTH = 92
+INDENT = " " * 8
+ALWAYS = {
+    "collections.abc": ["Callable"],
+    "typing": ["TypeVar"],
+    "jetstream_client._loop_thread": ["LoopThread"],
+    "jetstream_client.clients.async_client": ["AsyncClient"],
+    "jetstream_client.processing.listeners": ["in_thread"],
+    "jetstream_client.reading.blocking_consumer": ["Consumer"],
+    "jetstream_client.reading.blocking_group_consumer": ["GroupConsumer"],
+    "jetstream_client.reading.consumer": ["AsyncConsumer"],
+    "jetstream_client.reading.group_consumer": ["AsyncGroupConsumer"],
+    "jetstream_client.reading.scan": ["AsyncScan", "Scan"],
+}
+"""Imports of what no signature of the asynchronous client names."""
 
 HEAD = '''"""The calls of `Client` that ask and wait for an answer.
 
@@ -28,21 +55,35 @@ from __future__ import annotations
 
 {imports}
 
+_Reader = TypeVar("_Reader", AsyncConsumer, AsyncGroupConsumer, AsyncScan)
+
+
 class Calls:
     """What follows is part of `Client`, which sets these."""
 
     _thread: LoopThread
     _client: AsyncClient
+
+    def _begun(self, make: Callable[[], _Reader]) -> _Reader:
+        """What `make` returns, made and begun in the client's thread."""
+
+        async def begin() -> _Reader:
+            reader = make()
+            await reader.begin()
+            return reader
+
+        return self._thread.run(begin())
 '''
 
 
 def main() -> int:
     methods: list[str] = []
-    imports: dict[str, tuple[str, bool]] = {
-        "LoopThread": ("from jetstream_client._loop_thread import LoopThread", False),
-        "AsyncClient": ("from jetstream_client.clients.async_client import AsyncClient", False),
+    imports = {
+        name: (f"from {module} import {name}", False)
+        for module, names in ALWAYS.items()
+        for name in names
     }
-    needed = {"LoopThread", "AsyncClient"}
+    needed = set(imports)
     for path in sorted(CLIENTS.glob("async_*.py")):
         tree = ast.parse(path.read_text())
         classes = [
@@ -80,7 +121,8 @@ def _is_call(method: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionD
     is_abstract = any(ast.unparse(each) == "abstractmethod" for each in method.decorator_list)
     if method.name.startswith("_") or method.name in BY_HAND or is_abstract:
         return False
-    return isinstance(method, ast.AsyncFunctionDef) or _awaited(method) is not None
+    is_reader = method.name in READERS
+    return is_reader or isinstance(method, ast.AsyncFunctionDef) or _awaited(method) is not None
 
 
 def _awaited(method: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.expr | None:
@@ -112,24 +154,46 @@ def _names_of(method: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 
 def _blocking(method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     returns = ast.unparse(_awaited(method) or method.returns or ast.Constant(None))
-    signature = ast.unparse(method.args)
     args = method.args
     passed = [arg.arg for arg in (*args.posonlyargs, *args.args)[1:]]
-    passed += [f"{arg.arg}={arg.arg}" for arg in args.kwonlyargs]
+    passed += [f"{arg.arg}={_elsewhere(arg)}" for arg in args.kwonlyargs]
     if args.kwarg is not None:
         passed.append(f"**{args.kwarg.arg}")
+    call = f"self._client.{method.name}({', '.join(passed)})"
     docstring = ast.get_docstring(method, clean=False)
     assert docstring is not None, f"{method.name} has no docstring"
-    answer = "" if returns == "None" else "return "
+    if method.name in READERS:
+        returns, end = READERS[method.name]
+        docstring = f"{docstring.rstrip()}\n\n{INDENT}{end}\n{INDENT}"
+        body = f"return {returns}(self._thread, self._begun(lambda: {call}))"
+    else:
+        body = ("" if returns == "None" else "return ") + f"self._thread.run({call})"
     return (
-        f"    def {method.name}({signature}) -> {returns}:\n"
+        f"    def {method.name}({ast.unparse(args)}) -> {returns}:\n"
         f'        """{_without_asyncio(docstring)}"""\n'
-        f"        {answer}self._thread.run(self._client.{method.name}({', '.join(passed)}))\n"
+        f"        {body}\n"
     )
 
 
+def _elsewhere(arg: ast.arg) -> str:
+    """A listener is called in another thread than the client's, which would wait for itself."""
+    is_listener = arg.annotation is not None and "Listener" in ast.unparse(arg.annotation)
+    return f"in_thread({arg.arg})" if is_listener else arg.arg
+
+
 def _without_asyncio(docstring: str) -> str:
-    return re.sub(r"\b(await|async) ", "", docstring).replace("AsyncClient", "Client")
+    """The docstring for programs without asyncio. What is as it was keeps its lines."""
+    parts = []
+    for part in docstring.split("\n\n"):
+        text = re.sub(r"\b(await|async) ", "", part).replace("AsyncClient", "Client")
+        text = re.sub(r"\s+".join(IN_THREADS[0].split()), IN_THREADS[1], text)
+        if text != part and not part.startswith(INDENT + " "):
+            text = textwrap.fill(
+                " ".join(text.split()), WIDTH + len(INDENT),
+                initial_indent=INDENT, subsequent_indent=INDENT,
+            )  # fmt: skip
+        parts.append(text)
+    return "\n\n".join(parts)
 
 
 def _formatted(text: str) -> str:

@@ -141,12 +141,13 @@ def test_both_clients_have_the_same_methods() -> None:
     def public(cls: type) -> dict[str, list[str]]:
         return {
             name: list(inspect.signature(method).parameters)
-            for name, method in vars(cls).items()
-            if inspect.isfunction(method) and not name.startswith("_")
+            for name, method in inspect.getmembers(cls, inspect.isfunction)
+            if not name.startswith("_")
         }
 
     ours, theirs = public(Client), public(AsyncClient)
     ours["aclose"] = ours.pop("close")
+    del theirs["processor"]  # For `process` of both.
     assert ours == theirs
 
 

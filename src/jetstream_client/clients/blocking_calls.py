@@ -5,15 +5,21 @@ Written by scripts/generate from the classes of AsyncClient. Do not edit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.clients.async_client import AsyncClient
+from jetstream_client.processing.listeners import in_thread
 from jetstream_client.publishing.ack import PublishResult
 from jetstream_client.reading.batches import FetchedBatches
-from jetstream_client.reading.consumer import FETCH_BYTES
-from jetstream_client.reading.messages import Message, Messages
+from jetstream_client.reading.blocking_consumer import Consumer
+from jetstream_client.reading.blocking_group_consumer import GroupConsumer
+from jetstream_client.reading.consumer import FETCH_BYTES, AsyncConsumer
+from jetstream_client.reading.deserializers import Deserializer
+from jetstream_client.reading.group_consumer import SESSION_SECONDS, AsyncGroupConsumer, Listener
+from jetstream_client.reading.messages import ROWS, Message, Messages
+from jetstream_client.reading.scan import AsyncScan, Scan
 from jetstream_client.values.access import AclDecision, AclRule, NewToken, Operation, Token
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.positions import Position
@@ -32,6 +38,7 @@ from jetstream_client.values.types import (
     CursorDescription,
     NodeDebug,
     OffsetAt,
+    OnReset,
     Payload,
     ReadFrom,
     ReplicaMove,
@@ -45,12 +52,24 @@ from jetstream_client.values.types import (
 if TYPE_CHECKING:
     from typing import Unpack
 
+_Reader = TypeVar("_Reader", AsyncConsumer, AsyncGroupConsumer, AsyncScan)
+
 
 class Calls:
     """What follows is part of `Client`, which sets these."""
 
     _thread: LoopThread
     _client: AsyncClient
+
+    def _begun(self, make: Callable[[], _Reader]) -> _Reader:
+        """What `make` returns, made and begun in the client's thread."""
+
+        async def begin() -> _Reader:
+            reader = make()
+            await reader.begin()
+            return reader
+
+        return self._thread.run(begin())
 
     def publish(
         self,
@@ -188,6 +207,107 @@ class Calls:
         are given, or None if there is none. It may be a tombstone. The log is searched from its
         end, so finding an old record takes long. Use a `table` for many such queries."""
         return self._thread.run(self._client.get_last(stream, subject=subject, key=key))
+
+    def consume(
+        self,
+        stream: StreamLike,
+        start: Position = "earliest",
+        *,
+        stop: Position | None = None,
+        last_epoch: int = -1,
+        read_from: ReadFrom = "leader",
+        patience: float | None = None,
+        filter: str = "",
+        key: Payload | None = None,
+        reverse: bool = False,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        cursor: str | None = None,
+        auto_commit: bool = True,
+        on_reset: OnReset = "error",
+    ) -> Consumer:
+        """Read records from `start` on, without end, or up to but not including `stop`.
+
+        `stop="latest"` stops at the end of the committed records when reading begins. last_epoch,
+        read_from: as in `fetch`; a reader that moves to another replica goes on where it was.
+        patience: seconds to wait for the next record before UnavailableError; None: for ever.
+        filter, key: as in `fetch`. reverse: newest first, from `stop` or the end of the committed
+        records down to `start`. key_deserializer, value_deserializer: turn the bytes of keys and
+        values into `message.key` and `message.value`, for example `json.loads`; not called for
+        None.
+
+        cursor: the name under which the cluster keeps the position. The consumer resumes there; a
+        new cursor begins at `start`. Records that are done are committed each second and at the
+        end. A record is done once the next one is asked for, or the `with` ends without an error.
+        auto_commit: False: only `commit()` commits. on_reset: what to do if the stream no longer
+        holds the position, because records were removed or lost, or the stream was created anew:
+        raise the "error" (OffsetOutOfRangeError, DivergedError), or log it and go on from
+        "earliest" or "latest". docs/consumers.md has more.
+
+            with client.consume("orders", cursor="billing") as consumer:
+                for message in consumer:
+                    print(message.offset, message.value)
+
+        The start is resolved before this returns.
+        """
+        return Consumer(
+            self._thread,
+            self._begun(
+                lambda: self._client.consume(
+                    stream,
+                    start,
+                    stop=stop,
+                    last_epoch=last_epoch,
+                    read_from=read_from,
+                    patience=patience,
+                    filter=filter,
+                    key=key,
+                    reverse=reverse,
+                    key_deserializer=key_deserializer,
+                    value_deserializer=value_deserializer,
+                    cursor=cursor,
+                    auto_commit=auto_commit,
+                    on_reset=on_reset,
+                )
+            ),
+        )
+
+    def scan(
+        self,
+        stream: StreamLike,
+        start: Position = "earliest",
+        stop: Position = "latest",
+        *,
+        rows: int = ROWS,
+        columns: Iterable[str] | None = None,
+        last_epoch: int = -1,
+        read_from: ReadFrom = "leader",
+        patience: float | None = None,
+    ) -> Scan:
+        """Read the records of [start, stop) as Arrow record batches.
+
+        rows: at most so many in a batch. columns: only these; the others are not built. last_epoch,
+        read_from: as in `fetch`; last_epoch is that of the record before `start`. patience: as in
+        `consume`, but by default the client's timeout, because a scan has an end. Needs
+        `jetstream-log[arrow]`.
+
+        Start and stop are resolved before this returns.
+        """
+        return Scan(
+            self._thread,
+            self._begun(
+                lambda: self._client.scan(
+                    stream,
+                    start,
+                    stop,
+                    rows=rows,
+                    columns=columns,
+                    last_epoch=last_epoch,
+                    read_from=read_from,
+                    patience=patience,
+                )
+            ),
+        )
 
     def describe_cluster(self) -> ClusterInfo:
         """Describe the cluster: its nodes and why some are not ready, the controller, and the URLs
@@ -358,6 +478,65 @@ class Calls:
         """Delete a cursor of a stream. If the stream was deleted, name it in full (`name@subject`).
         Raises NotFoundError."""
         self._thread.run(self._client.delete_cursor(name, stream))
+
+    def consume_group(
+        self,
+        source: str,
+        group: str,
+        *,
+        instance: str = "",
+        start: Position = "earliest",
+        read_from: ReadFrom = "leader",
+        filter: str = "",
+        key: Payload | None = None,
+        session_timeout: float = SESSION_SECONDS,
+        auto_commit: bool = True,
+        on_reset: OnReset = "error",
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> GroupConsumer:
+        """Join a consumer group. Its members share out the streams of `source`, and one member at a
+        time reads a stream, in order.
+
+        source: the name of a group of streams, or of a stream. group: the name of the consumer
+        group, under which its cursors are kept. instance: a name for this member that outlives its
+        process: the next member of that name takes its place at once, and while its process
+        restarts, within `session_timeout`, its streams wait for it. start, filter, key,
+        auto_commit, on_reset: as in `consume`, for each stream. session_timeout: seconds after
+        which a member that sends nothing is removed. on_assigned, on_revoked: called between two
+        records with the names of streams that come and go; the streams that go are committed
+        afterwards. They run in another thread while the one that reads waits, and may use the
+        client and `commit()`, but not read. They have 60 seconds.
+
+            with client.consume_group("orders", "billing") as member:
+                for message in member:
+                    print(message.stream, message.offset)
+
+        The consumer is a member when this returns.
+        """
+        return GroupConsumer(
+            self._thread,
+            self._begun(
+                lambda: self._client.consume_group(
+                    source,
+                    group,
+                    instance=instance,
+                    start=start,
+                    read_from=read_from,
+                    filter=filter,
+                    key=key,
+                    session_timeout=session_timeout,
+                    auto_commit=auto_commit,
+                    on_reset=on_reset,
+                    on_assigned=in_thread(on_assigned),
+                    on_revoked=in_thread(on_revoked),
+                    key_deserializer=key_deserializer,
+                    value_deserializer=value_deserializer,
+                )
+            ),
+        )
 
     def list_groups(self) -> list[ConsumerGroup]:
         """List the consumer groups, also those without members."""

@@ -28,22 +28,12 @@ from jetstream_client.publishing.sender import (
     Compression,
     Serializer,
 )
-from jetstream_client.reading.blocking_consumer import Consumer
-from jetstream_client.reading.blocking_group_consumer import GroupConsumer
-from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.deserializers import Deserializer
-from jetstream_client.reading.group_consumer import SESSION_SECONDS, AsyncGroupConsumer, Listener
-from jetstream_client.reading.messages import ROWS
-from jetstream_client.reading.scan import AsyncScan, Scan
 from jetstream_client.reading.table import AsyncTable, Table
 from jetstream_client.transport.connection_events import Callbacks
 from jetstream_client.values.config import ClientConfig, NatsOptions
-from jetstream_client.values.positions import Position
 from jetstream_client.values.tls import TlsConfig
 from jetstream_client.values.types import (
-    OnReset,
-    Payload,
-    ReadFrom,
     StreamLike,
 )
 
@@ -172,169 +162,6 @@ class Client(Calls, ProcessingMethods, Closing):
             return publisher
 
         return Publisher(self._thread, self._thread.run(begin()))
-
-    def consume(
-        self,
-        stream: StreamLike,
-        start: Position = "earliest",
-        *,
-        stop: Position | None = None,
-        last_epoch: int = -1,
-        read_from: ReadFrom = "leader",
-        patience: float | None = None,
-        filter: str = "",
-        key: Payload | None = None,
-        reverse: bool = False,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-        cursor: str | None = None,
-        auto_commit: bool = True,
-        on_reset: OnReset = "error",
-    ) -> Consumer:
-        """Read records from `start` on, without end, or up to but not including `stop`.
-
-        `stop="latest"` stops at the end of the committed records when reading begins. last_epoch,
-        read_from: as in `fetch`; a reader that moves to another replica goes on where it was.
-        patience: seconds to wait for the next record before UnavailableError; None: for ever.
-        filter, key: as in `fetch`. reverse: newest first, from `stop` or the end of the committed
-        records down to `start`. key_deserializer, value_deserializer: turn the bytes of keys and
-        values into `message.key` and `message.value`, for example `json.loads`; not called for
-        None.
-
-        cursor: the name under which the cluster keeps the position. The consumer resumes there; a
-        new cursor begins at `start`. Records that are done are committed each second and at the
-        end. A record is done once the next one is asked for, or the `with` ends without an error.
-        auto_commit: False: only `commit()` commits. on_reset: what to do if the stream no longer
-        holds the position, because records were removed or lost, or the stream was created anew:
-        raise the "error" (OffsetOutOfRangeError, DivergedError), or log it and go on from
-        "earliest" or "latest". docs/consumers.md has more.
-
-            with client.consume("orders", cursor="billing") as consumer:
-                for message in consumer:
-                    print(message.offset, message.value)
-
-        The start is resolved before this returns.
-        """
-
-        async def begin() -> AsyncConsumer:
-            consumer = self._client.consume(
-                stream,
-                start,
-                stop=stop,
-                last_epoch=last_epoch,
-                read_from=read_from,
-                patience=patience,
-                filter=filter,
-                key=key,
-                reverse=reverse,
-                key_deserializer=key_deserializer,
-                value_deserializer=value_deserializer,
-                cursor=cursor,
-                auto_commit=auto_commit,
-                on_reset=on_reset,
-            )
-            await consumer.begin()
-            return consumer
-
-        return Consumer(self._thread, self._thread.run(begin()))
-
-    def consume_group(
-        self,
-        source: str,
-        group: str,
-        *,
-        instance: str = "",
-        start: Position = "earliest",
-        read_from: ReadFrom = "leader",
-        filter: str = "",
-        key: Payload | None = None,
-        session_timeout: float = SESSION_SECONDS,
-        auto_commit: bool = True,
-        on_reset: OnReset = "error",
-        on_assigned: Listener | None = None,
-        on_revoked: Listener | None = None,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-    ) -> GroupConsumer:
-        """Join a consumer group. Its members share out the streams of `source`, and one member at a
-        time reads a stream, in order.
-
-        source: the name of a group of streams, or of a stream. group: the name of the consumer
-        group, under which its cursors are kept. instance: a name for this member that outlives its
-        process: the next member of that name takes its place at once, and while its process
-        restarts, within `session_timeout`, its streams wait for it. start, filter, key,
-        auto_commit, on_reset: as in `consume`, for each stream. session_timeout: seconds after
-        which a member that sends nothing is removed. on_assigned, on_revoked: called between two
-        records with the names of streams that come and go; the streams that go are committed
-        afterwards. They run in another thread while the one that reads waits, and may use the
-        client and `commit()`, but not read. They have 60 seconds.
-
-            with client.consume_group("orders", "billing") as member:
-                for message in member:
-                    print(message.stream, message.offset)
-
-        The consumer is a member when this returns.
-        """
-
-        async def begin() -> AsyncGroupConsumer:
-            consumer = self._client.consume_group(
-                source,
-                group,
-                instance=instance,
-                start=start,
-                read_from=read_from,
-                filter=filter,
-                key=key,
-                session_timeout=session_timeout,
-                auto_commit=auto_commit,
-                on_reset=on_reset,
-                on_assigned=in_thread(on_assigned),
-                on_revoked=in_thread(on_revoked),
-                key_deserializer=key_deserializer,
-                value_deserializer=value_deserializer,
-            )
-            await consumer.begin()
-            return consumer
-
-        return GroupConsumer(self._thread, self._thread.run(begin()))
-
-    def scan(
-        self,
-        stream: StreamLike,
-        start: Position = "earliest",
-        stop: Position = "latest",
-        *,
-        rows: int = ROWS,
-        columns: Iterable[str] | None = None,
-        last_epoch: int = -1,
-        read_from: ReadFrom = "leader",
-        patience: float | None = None,
-    ) -> Scan:
-        """Read the records of [start, stop) as Arrow record batches.
-
-        rows: at most so many in a batch. columns: only these; the others are not built. last_epoch,
-        read_from: as in `fetch`; last_epoch is that of the record before `start`. patience: as in
-        `consume`, but by default the client's timeout, because a scan has an end. Needs
-        `jetstream-log[arrow]`.
-
-        Start and stop are resolved before this returns.
-        """
-
-        async def begin() -> AsyncScan:
-            scan = self._client.scan(
-                stream,
-                start,
-                stop,
-                rows=rows,
-                columns=columns,
-                last_epoch=last_epoch,
-                read_from=read_from,
-                patience=patience,
-            )
-            await scan.begin()
-            return scan
-
-        return Scan(self._thread, self._thread.run(begin()))
 
     def table(
         self,
