@@ -66,7 +66,10 @@ def advice(error: JetstreamError, servers: str) -> str:
             "the nodes, or read from another replica"
         )
     if isinstance(error, MessageTooLargeError):
-        return "publish shorter rows, or raise max_payload of the NATS server"
+        return (
+            "publish shorter rows, or raise max_payload of the NATS server or max_message_bytes of "
+            "the stream, whichever the error names"
+        )
     if isinstance(error, AmbiguousStreamError):
         return "write it as name@subject in option streams"
     if isinstance(error, StreamNotFoundError):

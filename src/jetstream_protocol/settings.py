@@ -40,8 +40,8 @@ class Setting:
     default: None: it depends on the number of replicas. zero: what 0 means; "": nothing special.
     least, most: the range; with `most`, 0 is allowed too. choices: of Kind.CHOICE. alterable: while
     the stream exists. level: the feature level from which it may be given. label: in the console's
-    forms; "": it is in none. removes_records: records may be removed because of it, so that a
-    restore sets it last. after: the setting after which people see this one, where that is not the
+    forms; "": it is in none. set_last: a restore sets it last, because it would remove or refuse
+    records. after: the setting after which people see this one, where that is not the
     one before it. unit: that of the range, where the name does not say it.
     """
 
@@ -57,7 +57,7 @@ class Setting:
     alterable: bool = True
     level: int = 1
     label: str = ""
-    removes_records: bool = False
+    set_last: bool = False
     after: str = ""
     unit: str = ""
 
@@ -119,25 +119,25 @@ STREAM_SETTINGS: tuple[Setting, ...] = (
         "max_age", Kind.DURATION, "records older than this may be removed; 0.1 s to a century",
         "Remove records older than this (90s, 1h30m, 7d). 0: no limit.",
         zero="unlimited", least=TIME_US_MIN, most=TIME_US_MAX,
-        label="Keep records for, in seconds (0: for ever)", removes_records=True,
+        label="Keep records for, in seconds (0: for ever)", set_last=True,
     ),
     Setting(
         "max_bytes", Kind.BYTES, "the oldest records beyond this size of the log may be removed",
         "Remove the oldest records beyond this size (10GB). 0: no limit.",
         zero="unlimited", least=1, most=_MUCH,
-        label="Keep at most, in bytes (0: unlimited)", removes_records=True,
+        label="Keep at most, in bytes (0: unlimited)", set_last=True,
     ),
     Setting(
         "max_messages", Kind.COUNT, "the oldest records beyond this number may be removed",
         "Remove the oldest records beyond this number. 0: no limit.",
         zero="unlimited", least=1, most=_MUCH,
-        label="Keep at most, in records (0: unlimited)", removes_records=True,
+        label="Keep at most, in records (0: unlimited)", set_last=True,
     ),
     Setting(
         "compact", Kind.FLAG, "compaction keeps only the last record of each key, and all records "
         "without a key",
         "Keep the last record of each key.",
-        default=False, label="Keep only the last record of each key", removes_records=True,
+        default=False, label="Keep only the last record of each key", set_last=True,
     ),
     Setting(
         "tombstone_grace", Kind.DURATION, "how long a tombstone stays after the first compaction "
@@ -182,6 +182,14 @@ STREAM_SETTINGS: tuple[Setting, ...] = (
         "Number of further copies that serve readers (read from nearest) and never count.",
         level=3, after="replicas",
         label="Observers: further copies, which serve readers nearby and never count",
+    ),
+    Setting(
+        "max_message_bytes", Kind.BYTES, "a larger record is refused (`message_too_large`), and so "
+        "is a batch that holds one; what counts are its value, key and headers. Records that are "
+        "stored stay",
+        "Refuse records larger than this, with key and headers. 0: as large as a batch may be.",
+        zero="as large as a batch may be", least=1, most=_MUCH, level=6, after="max_messages",
+        set_last=True,
     ),
 )  # fmt: skip
 

@@ -30,7 +30,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.settings import STREAM_SETTINGS
 
 _FETCH_BYTES = 4 * 1024 * 1024
-_LIMITS = tuple(each.name for each in STREAM_SETTINGS if each.removes_records)
+_LIMITS = tuple(each.name for each in STREAM_SETTINGS if each.set_last)
 
 
 def restore(

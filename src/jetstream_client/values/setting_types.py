@@ -37,6 +37,9 @@ class AlterableSettings(TypedDict, total=False):
     encryption: aes-256-gcm: new batches are encrypted on disk, and nodes without a key refuse the
         stream. node: as the nodes are configured.
     observers: how many further nodes hold a copy that serves readers and never counts.
+    max_message_bytes: bytes: a larger record is refused (message_too_large), and so is a batch that
+        holds one; what counts are its value, key and headers. Records that are stored stay; 0: as
+        large as a batch may be.
     """
 
     min_insync_replicas: int | None
@@ -53,6 +56,7 @@ class AlterableSettings(TypedDict, total=False):
     restoring: bool | None
     encryption: EncryptionOption | None
     observers: int | None
+    max_message_bytes: int | None
 
 
 class GroupSettings(AlterableSettings, total=False):
@@ -100,3 +104,4 @@ class StreamFields:
     segment_age: float
     restoring: bool
     encryption: str
+    max_message_bytes: int

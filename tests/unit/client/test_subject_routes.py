@@ -25,6 +25,7 @@ def stream(name: str, group: str = "", acks: str = "reply") -> Stream:
         name=name,
         subject="a.>",
         group=group,
+        max_message_bytes=0,
         replication_factor=1,
         min_insync_replicas=1,
         flush="group",

@@ -104,6 +104,11 @@ class Admitted:
         blocks = self.header_blocks or ()
         return sum(map(len, filter(None, self.values))) + sum(map(len, blocks))
 
+    def size_at(self, position: int) -> int:
+        """Length of that message's value, key and headers together, in bytes."""
+        found = (self.values, self.keys or (), self.header_blocks or ())
+        return sum(len(column[position] or b"") for column in found if column)
+
     def select(self, policy: AckPolicy) -> Replies:
         """The messages to answer at ack level `all`."""
         return policy.select(self.replies)

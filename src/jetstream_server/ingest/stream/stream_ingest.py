@@ -29,6 +29,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from jetstream_protocol.record_sizes import above_limit_error, check_record_sizes
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.replies import AckPolicy, Replies
 from jetstream_server.ingest.stream.acks import Answer
@@ -156,6 +157,8 @@ class StreamIngest:
         error_or_none = self._why_not_ack(asked, delivery.value_bytes)
         if error_or_none is not None:
             admitted = self._without_askers(admitted, error_or_none)
+        if self.replica.stream.config.max_message_bytes:
+            admitted = self._without_large(admitted)
         if not admitted.values:
             return
         if admitted.demands:
@@ -168,6 +171,9 @@ class StreamIngest:
 
         Returns False, with nothing done, when each message must be looked at after all.
         """
+        limit = self.replica.stream.config.max_message_bytes
+        if limit and max(map(len, delivery.values)) > limit:
+            return False
         replies = self._answers.select(delivery)
         if self._why_not_ack(len(replies) + replies.refused, delivery.value_bytes) is not None:
             return False
@@ -205,6 +211,22 @@ class StreamIngest:
         """Refuse the messages that ask for level `all`, and return the others."""
         self._answers.nack_all(admitted.askers(early=False), error)
         return admitted.only([at for at, reply in enumerate(admitted.replies) if not reply])
+
+    def _without_large(self, admitted: Admitted) -> Admitted:
+        """Refuse the messages above the stream's limit, and return the others. One with an id is
+        looked at later: it may be stored since before the limit."""
+        limit = self.replica.stream.config.max_message_bytes
+        kept: list[int] = []
+        for position in range(len(admitted.values)):
+            demand = admitted.demands.get(position)
+            size = admitted.size_at(position)
+            if size <= limit or (demand is not None and demand.message_id is not None):
+                kept.append(position)
+            else:
+                reply, _ = admitted.reply_at(position)
+                error = above_limit_error(size, limit)
+                self._answers.nack([reply], error, admitted.correlation(position))
+        return admitted.only(kept)
 
     def _append_demanding(self, admitted: Admitted) -> None:
         """Append messages of which some depend on earlier ones.
@@ -252,7 +274,10 @@ class StreamIngest:
                 Answer(reply, original + 1, duplicate=True, correlation=demand.correlation)
             )
             return False
-        error = _unexpected(demand.expected_offset, next_offset)
+        error: JetstreamError | None = _unexpected(demand.expected_offset, next_offset)
+        limit = self.replica.stream.config.max_message_bytes
+        if limit and (size := admitted.size_at(position)) > limit:
+            error = above_limit_error(size, limit)
         if error is not None:
             reply, _ = admitted.reply_at(position)
             self._answers.nack([reply], error, demand.correlation)
@@ -364,6 +389,7 @@ class StreamIngest:
         error = _unexpected(envelope.expected_offset, self.replica.log.log_end_offset)
         if error is not None:
             raise error
+        check_record_sizes(batch, self.replica.stream.config.max_message_bytes)
         base_offset = self.replica.append(encoded)
         if self._spans is not None and batch.layout.header_blocks is not None:
             self._spans.appended(batch.header_blocks(), base_offset)

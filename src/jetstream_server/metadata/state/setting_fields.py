@@ -32,3 +32,4 @@ class SettingFields:
     restoring: bool = False
     encryption: EncryptionPolicy = "node"
     observers: int = 0
+    max_message_bytes: int = 0

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from jetstream_protocol.batch import iterate
 from jetstream_protocol.errors import (
     InvalidRequestError,
     PreconditionFailedError,
     UnknownOutcomeError,
 )
+from jetstream_protocol.record_sizes import check_record_sizes
 from jetstream_protocol.restored_batch import RestoredBatch, open_restored
 from jetstream_server.clocks import WallClock
 from jetstream_server.log.encryption import NO_KEYS, CannotDecryptError, decrypt_all
@@ -93,7 +95,12 @@ def _opened(replica: Replica, data: bytes) -> list[RestoredBatch]:
     errors of `open_restored`."""
     encryption = replica.log.encryption
     try:
-        return open_restored(decrypt_all(NO_KEYS if encryption is None else encryption.keys, data))
+        plain = decrypt_all(NO_KEYS if encryption is None else encryption.keys, data)
+        opened = open_restored(plain)
+        if limit := replica.stream.config.max_message_bytes:
+            for batch in iterate(plain):
+                check_record_sizes(batch, limit)
+        return opened
     except CannotDecryptError as error:
         raise PreconditionFailedError(
             f"node {replica.node_id} leads the stream and cannot decrypt the backup: "
