@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TypeGuard
 
 ROOT = Path(__file__).parent.parent
-CLIENTS = ROOT / "src/jetstream_client/clients"
+SDK = ROOT / "src/jetstream_client"
+CLIENTS = SDK / "clients"
 TARGET = CLIENTS / "blocking_calls.py"
 BY_HAND = {"aclose", "process", "processor"}
 READERS = {
@@ -84,7 +85,7 @@ def main() -> int:
         for name in names
     }
     needed = set(imports)
-    for path in sorted(CLIENTS.glob("async_*.py")):
+    for path in (*sorted(CLIENTS.glob("async_*.py")), SDK / "transport/security.py"):
         tree = ast.parse(path.read_text())
         classes = [
             each

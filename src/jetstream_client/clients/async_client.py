@@ -14,7 +14,6 @@ from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client.clients.async_cluster import AsyncClusterMethods
 from jetstream_client.clients.async_keyed_groups import AsyncKeyedGroupMethods
 from jetstream_client.clients.async_processing import AsyncProcessingMethods
-from jetstream_client.clients.async_security import AsyncSecurityMethods
 from jetstream_client.clients.one_name import with_one_name
 from jetstream_client.publishing.ack import PublishResult
 from jetstream_client.publishing.batched_publisher import AsyncPublisher
@@ -44,6 +43,7 @@ from jetstream_client.transport.connection_events import Callbacks, ConnectionEv
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.cursors import Cursors
 from jetstream_client.transport.data_plane import DataPlane
+from jetstream_client.transport.security import AsyncSecurity
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.config import ClientConfig, NatsOptions
 from jetstream_client.values.headers import HeadersLike
@@ -68,7 +68,7 @@ class AsyncClient(
     AsyncClusterMethods,
     AsyncKeyedGroupMethods,
     AsyncProcessingMethods,
-    AsyncSecurityMethods,
+    AsyncSecurity,
 ):
     """A connection to a cluster, made on first use; `async with` closes it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jetstream_client.clients.async_methods import AsyncMethods
+from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.transport.cluster import Cluster
 from jetstream_client.values.settings import ClusterSettings
 from jetstream_client.values.types import (

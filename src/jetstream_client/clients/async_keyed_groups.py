@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jetstream_client.clients.async_methods import AsyncMethods
 from jetstream_client.publishing.keyed_group import (
     check_room,
     check_whole,
@@ -13,6 +12,7 @@ from jetstream_client.publishing.keyed_group import (
     streams_of,
 )
 from jetstream_client.publishing.subject_routes import SubjectRoutes
+from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.settings import AlterableSettings, GroupSettings
 from jetstream_client.values.types import Stream, StreamDescription

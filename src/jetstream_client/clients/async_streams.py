@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
-from jetstream_client.clients.async_methods import AsyncMethods
 from jetstream_client.publishing.subject_routes import SubjectRoutes
 from jetstream_client.reading.reader import Reader
+from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.positions import Position
 from jetstream_client.values.settings import AlterableSettings, StreamSettings

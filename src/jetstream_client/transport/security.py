@@ -1,11 +1,11 @@
-"""Tokens and ACL rules, as the control plane keeps them."""
+"""Who may do what: tokens and ACL rules."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jetstream_client.transport.control import ControlPlane
-from jetstream_client.values.access import AclDecision, AclRule, NewToken, Token
+from jetstream_client.transport.async_methods import AsyncMethods
+from jetstream_client.values.access import AclDecision, AclRule, NewToken, Operation, Token
 from jetstream_client.values.settings import Seconds, to_us
 from jetstream_client.values.text import check_text, text_or_empty
 from jetstream_client.values.types import to_datetime
@@ -13,19 +13,21 @@ from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
 
 
-class Security:
-    """Every call repeats itself where that is safe; see `control`."""
+class AsyncSecurity(AsyncMethods):
+    """A part of `AsyncClient`. Every call repeats itself where that is safe; see `control`."""
 
-    def __init__(self, control: ControlPlane) -> None:
-        self._control = control
+    async def create_token(self, principal: str, *, lifetime: Seconds | None = None) -> NewToken:
+        """Create a token for a principal, `user:NAME`. Only the returned value has its text.
 
-    async def create_token(self, principal: str, lifetime: Seconds | None) -> NewToken:
-        """Repeated after an answer was lost, it makes another: the first one stays unknown."""
+        lifetime: seconds or a timedelta, after which the token is refused; None: it does not
+        expire.
+        """
+        # Repeated after an answer was lost, it makes another: the first one stays unknown.
         check_text("the principal", principal)
         lifetime_us = 0 if lifetime is None else to_us("lifetime", lifetime)
         if lifetime is not None and lifetime_us <= 0:
             raise InvalidRequestError("lifetime must be positive; None: the token does not expire")
-        answer = await self._control.call(
+        answer = await self._calls.call(
             lambda stubs: stubs.security.CreateToken,
             pb.CreateTokenRequest(principal=principal, lifetime_us=lifetime_us),
             pb.CreateTokenResponse,
@@ -35,7 +37,8 @@ class Security:
         return NewToken(_token_of(answer.token), answer.text)
 
     async def list_tokens(self) -> list[Token]:
-        answer = await self._control.call(
+        """List all tokens, expired ones too, without their texts."""
+        answer = await self._calls.call(
             lambda stubs: stubs.security.ListTokens,
             pb.ListTokensRequest(),
             pb.ListTokensResponse,
@@ -43,28 +46,39 @@ class Security:
         )
         return [_token_of(token) for token in answer.tokens]
 
-    async def revoke_token(self, token: str) -> None:
-        check_text("the token's id", token)
-        if token.startswith("jst_"):
+    async def revoke_token(self, token_id: str) -> None:
+        """Revoke a token by its id: from now on it is refused, also on open connections."""
+        check_text("the token's id", token_id)
+        if token_id.startswith("jst_"):
             raise InvalidRequestError("say the token's id, not its text: `list_tokens` has it")
-        await self._control.call(
+        await self._calls.call(
             lambda stubs: stubs.security.RevokeToken,
-            pb.RevokeTokenRequest(id=token),
+            pb.RevokeTokenRequest(id=token_id),
             pb.RevokeTokenResponse,
-            what=f"revoking token {token!r}",
+            what=f"revoking token {token_id!r}",
             changes=True,
         )
 
     async def add_acl(
         self,
         principal: str,
-        operations: str | Iterable[str],
+        operations: Operation | Iterable[Operation],
         *,
-        allow: bool,
-        stream: str | None,
-        subject: str | None,
-        cursor: str | None,
+        allow: bool = True,
+        stream: str | None = None,
+        subject: str | None = None,
+        cursor: str | None = None,
     ) -> AclRule:
+        """Allow (or with `allow=False` deny) a principal some operations. A deny rule wins over an
+        allow rule.
+
+        principal: `user:NAME`, or `*` for all. stream: a pattern of stream names, in which `*`
+        stands for any characters. subject: a NATS pattern that must cover the stream's subject, `>`
+        for all; a rule that allows `read` or `create` needs one. cursor: a pattern of names of
+        cursors and consumer groups, to which `commit` is limited. Without all three the rule is for
+        the cluster. Returns the rule; an equal rule that exists already is returned as
+        it is.
+        """
         check_text("the principal", principal)
         names = [operations] if isinstance(operations, str) else list(operations)
         if stream is None and (subject is not None or cursor is not None):
@@ -77,7 +91,7 @@ class Security:
             subject=text_or_empty("the subject", subject),
             cursor=text_or_empty("the cursor", cursor),
         )
-        answer = await self._control.call(
+        answer = await self._calls.call(
             lambda stubs: stubs.security.AddAcl,
             pb.AddAclRequest(rule=rule),
             pb.AddAclResponse,
@@ -86,9 +100,10 @@ class Security:
         )
         return _rule_of(answer.rule)
 
-    async def list_acls(self, principal: str | None) -> list[AclRule]:
+    async def list_acls(self, principal: str | None = None) -> list[AclRule]:
+        """List the ACL rules; with a principal only those that hold for it, `*` included."""
         request = pb.ListAclsRequest(principal=text_or_empty("the principal", principal))
-        answer = await self._control.call(
+        answer = await self._calls.call(
             lambda stubs: stubs.security.ListAcls,
             request,
             pb.ListAclsResponse,
@@ -97,7 +112,8 @@ class Security:
         return [_rule_of(rule) for rule in answer.rules]
 
     async def remove_acl(self, rule_id: int) -> None:
-        await self._control.call(
+        """Remove an ACL rule by its id."""
+        await self._calls.call(
             lambda stubs: stubs.security.RemoveAcl,
             pb.RemoveAclRequest(id=rule_id),
             pb.RemoveAclResponse,
@@ -107,13 +123,19 @@ class Security:
 
     async def test_acl(
         self,
-        operation: str,
+        operation: Operation,
         *,
-        stream: str | None,
-        subject: str | None,
-        principal: str | None,
-        cursor: str | None,
+        stream: str | None = None,
+        subject: str | None = None,
+        principal: str | None = None,
+        cursor: str | None = None,
     ) -> AclDecision:
+        """Say whether a principal may do an operation, and which rule decides. Does nothing else.
+
+        stream: without it the operation is on the cluster. subject: without it, the subject of the
+        stream of this name. principal: by default the caller. cursor: the cursor or consumer group
+        that `commit` is about.
+        """
         request = pb.TestAclRequest(
             principal=text_or_empty("the principal", principal),
             operation=operation,
@@ -121,7 +143,7 @@ class Security:
             subject=text_or_empty("the subject", subject),
             cursor=text_or_empty("the cursor", cursor),
         )
-        answer = await self._control.call(
+        answer = await self._calls.call(
             lambda stubs: stubs.security.TestAcl,
             request,
             pb.TestAclResponse,
