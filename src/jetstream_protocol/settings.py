@@ -2,7 +2,7 @@
 
 What is made from this table: the registry's check (metadata/state/stream_settings.py), the
 conversion to gRPC (setting_messages.py), the types of server and SDK (scripts/generate writes
-them), the command line's options, the manifest of backups, the console's forms, and the table of
+them), the command line's options, the manifest of backups, and the table of
 docs/operations/settings.md. The fields of messages in proto/jetstream/v1/api.proto have numbers,
 and are written by hand; a test compares them.
 """
@@ -39,10 +39,10 @@ class Setting:
     help: of the command line's option; "": there is none. meaning: for docs and docstrings.
     default: None: it depends on the number of replicas. zero: what 0 means; "": nothing special.
     least, most: the range; with `most`, 0 is allowed too. choices: of Kind.CHOICE. alterable: while
-    the stream exists. level: the feature level from which it may be given. label: in the console's
-    forms; "": it is in none. set_last: a restore sets it last, because it would remove or refuse
-    records. after: the setting after which people see this one, where that is not the
-    one before it. unit: that of the range, where the name does not say it.
+    the stream exists. level: the feature level from which it may be given. set_last: a restore
+    sets it last, because it would remove or refuse records. after: the setting after which people
+    see this one, where that is not the one before it. unit: that of the range, where the name does
+    not say it.
     """
 
     name: str
@@ -56,7 +56,6 @@ class Setting:
     choices: tuple[str, ...] = ()
     alterable: bool = True
     level: int = 1
-    label: str = ""
     set_last: bool = False
     after: str = ""
     unit: str = ""
@@ -94,14 +93,12 @@ STREAM_SETTINGS: tuple[Setting, ...] = (
         "as there are nodes. See [guarantees.md](../guarantees.md#defaults)",
         "Number of replicas. Default: 3, or as many as there are nodes.",
         default=None, least=1, alterable=False,
-        label="Replicas (empty: 3, or as many as there are nodes)",
     ),
     Setting(
         "min_insync_replicas", Kind.COUNT, "how many replicas must be in sync for an "
         "acknowledgement; 2 by default at three replicas or more, else 1",
         "Replicas that must be in sync for an acknowledgement.",
         default=None, least=1,
-        label="Replicas in sync without which nothing is acknowledged",
     ),
     Setting(
         "flush", Kind.CHOICE, "when appended records are flushed to the disk; `group` by default "
@@ -119,25 +116,25 @@ STREAM_SETTINGS: tuple[Setting, ...] = (
         "max_age", Kind.DURATION, "records older than this may be removed; 0.1 s to a century",
         "Remove records older than this (90s, 1h30m, 7d). 0: no limit.",
         zero="unlimited", least=TIME_US_MIN, most=TIME_US_MAX,
-        label="Keep records for, in seconds (0: for ever)", set_last=True,
+        set_last=True,
     ),
     Setting(
         "max_bytes", Kind.BYTES, "the oldest records beyond this size of the log may be removed",
         "Remove the oldest records beyond this size (10GB). 0: no limit.",
         zero="unlimited", least=1, most=_MUCH,
-        label="Keep at most, in bytes (0: unlimited)", set_last=True,
+        set_last=True,
     ),
     Setting(
         "max_messages", Kind.COUNT, "the oldest records beyond this number may be removed",
         "Remove the oldest records beyond this number. 0: no limit.",
         zero="unlimited", least=1, most=_MUCH,
-        label="Keep at most, in records (0: unlimited)", set_last=True,
+        set_last=True,
     ),
     Setting(
         "compact", Kind.FLAG, "compaction keeps only the last record of each key, and all records "
         "without a key",
         "Keep the last record of each key.",
-        default=False, label="Keep only the last record of each key", set_last=True,
+        default=False, set_last=True,
     ),
     Setting(
         "tombstone_grace", Kind.DURATION, "how long a tombstone stays after the first compaction "
@@ -181,7 +178,6 @@ STREAM_SETTINGS: tuple[Setting, ...] = (
         "[never counts](../guarantees.md#observers)",
         "Number of further copies that serve readers (read from nearest) and never count.",
         level=3, after="replicas",
-        label="Observers: further copies, which serve readers nearby and never count",
     ),
     Setting(
         "max_message_bytes", Kind.BYTES, "a larger record is refused (`message_too_large`), and so "

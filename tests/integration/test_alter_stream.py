@@ -12,6 +12,7 @@ from jetstream_client import (
     AsyncClient,
     Client,
     InvalidRequestError,
+    MessageTooLargeError,
     PreconditionFailedError,
     StreamNotFoundError,
 )
@@ -29,6 +30,19 @@ def test_settings_are_given_at_creation_and_described(client: Client) -> None:
     assert (found.max_age, found.max_bytes, found.max_messages) == (3600.0, 10_000_000_000, 7)
     assert (found.compact, found.tombstone_grace, found.duplicate_window) == (True, 60.0, 0.0)
     assert (found.segment_bytes, found.segment_age) == (1 << 20, 0.5)
+
+
+def test_a_record_above_max_message_bytes_is_refused_until_that_is_altered(
+    client: Client,
+) -> None:
+    client.create_stream("small", "small", max_message_bytes=10)
+    assert client.describe_stream("small").max_message_bytes == 10
+    with pytest.raises(MessageTooLargeError, match=r"of 11 bytes.*max_message_bytes: 10"):
+        client.publish("small", b"x" * 11)
+    assert client.describe_stream("small").log_end_offset == 0
+    client.alter_stream("small", max_message_bytes=11)
+    client.publish("small", b"x" * 11)
+    assert client.describe_stream("small").log_end_offset == 1
 
 
 def test_altering_changes_what_is_named_and_nothing_else(client: Client) -> None:
