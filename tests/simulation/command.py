@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from tests.simulation.killing import SEEDS_MAX, kill_within_bounds, record, recorded
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.runner import (
+    CLIENTS,
     COMPACTED,
     DAMAGED,
     GROUPS,
@@ -19,6 +20,7 @@ from tests.simulation.runner import (
     SEVERAL,
     Failure,
     Totals,
+    run_clients,
     run_group,
     run_seed,
     run_seeds,
@@ -60,6 +62,10 @@ def main() -> None:
         "--groups", dest="kind", action="store_const", const=GROUPS,
         help="consumer groups instead of a cluster",
     )  # fmt: skip
+    kinds.add_argument(
+        "--clients", dest="kind", action="store_const", const=CLIENTS,
+        help="whole clients: publishers and members of a consumer group",
+    )  # fmt: skip
     parser.add_argument("what", nargs="?", choices=["mutants"], help="kill and record mutants")
     parser.add_argument("names", nargs="*", help="only these mutants")
     arguments = parser.parse_args()
@@ -97,6 +103,9 @@ def _kill_mutants(names: list[str], jobs: int) -> int:
 def _trace(seed: int, kind: str) -> int:
     if kind == GROUPS:
         reason = run_group(seed)
+    elif kind == CLIENTS:
+        trace, reason = run_clients(seed, Totals(), tracing=True)
+        print("\n".join(trace))
     else:
         cluster, reason = run_seed(seed, tracing=True, kind=kind)
         print("\n".join(cluster.world.trace or []))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import subprocess
 import time
 import traceback
@@ -12,18 +13,20 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from tests.simulation import group_work
+from tests.simulation import client_work, group_work
 from tests.simulation.cluster import Cluster, DamagedCluster
 from tests.simulation.compacting import CompactedCluster
 from tests.simulation.observers import ObservedCluster
 from tests.simulation.reassigning import ReassignedCluster
 from tests.simulation.several import SeveralCluster
-from tests.simulation.world import Violation
+from tests.simulation.world import Violation, World
 
 PLAIN, COMPACTED, DAMAGED, REASSIGNED = "plain", "compacted", "damaged", "reassigned"
 SEVERAL, OBSERVED = "streams", "observed"
 GROUPS = "groups"
 """Consumer groups in a world of their own (group_work.py), without a cluster."""
+CLIENTS = "clients"
+"""Whole clients, and a cluster that is little more than its coordinator (client_work.py)."""
 KINDS: dict[str, type[Cluster]] = {
     PLAIN: Cluster,
     COMPACTED: CompactedCluster,
@@ -47,13 +50,16 @@ class Totals:
     """In how many seeds."""
 
     def add(self, cluster: Cluster) -> None:
-        self.seeds += 1
-        self.events += cluster.world.events
-        counts = dict(cluster.world.counts)
+        counts = cluster.world.counts
         counts["acknowledged"] = sum(s.publishers.acked for s in cluster.streams)
         lost = sum(len(s.checker.lost) for s in cluster.streams)
         counts["acknowledged, then lost in a lossy election"] = lost
-        for what, times in counts.items():
+        self.count(cluster.world)
+
+    def count(self, world: World) -> None:
+        self.seeds += 1
+        self.events += world.events
+        for what, times in world.counts.items():
             self.counts[what] = self.counts.get(what, 0) + times
             self.reached[what] = self.reached.get(what, 0) + (times > 0)
 
@@ -108,6 +114,24 @@ def run_group(seed: int) -> str:
     return ""
 
 
+def run_clients(seed: int, totals: Totals, *, tracing: bool = False) -> tuple[list[str], str]:
+    """The story, and what clients did wrong ("" when nothing)."""
+    clients, reason = client_work.Clients(seed, tracing=tracing), ""
+    was_disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # The clients'.
+    with capture_logs():  # The coordinator's.
+        try:
+            clients.run()
+        except Violation as violation:
+            reason = str(violation)
+        except Exception:  # noqa: BLE001  as above
+            reason = traceback.format_exc()
+        finally:
+            logging.disable(was_disabled)
+    totals.count(clients.world)
+    return clients.world.trace or [], reason
+
+
 def run_seeds(
     seeds: Iterable[int],
     totals: Totals,
@@ -128,6 +152,8 @@ def run_seeds(
                 reason = run_group(seed)
                 totals.seeds += 1
                 totals.events += group_work.STEPS
+            elif kind == CLIENTS:
+                _, reason = run_clients(seed, totals)
             else:
                 cluster, reason = run_seed(seed, kind=kind)
                 totals.add(cluster)
@@ -148,6 +174,8 @@ def story(failure: Failure) -> str:
     lines: list[str] = []
     if failure.kind == GROUPS:
         reason = run_group(failure.seed)
+    elif failure.kind == CLIENTS:
+        lines, reason = run_clients(failure.seed, Totals(), tracing=True)
     else:
         cluster, reason = run_seed(failure.seed, tracing=True, kind=failure.kind)
         lines = cluster.world.trace or []

@@ -1,0 +1,480 @@
+"""Clients at work, from a seed: the shipped `AsyncClient`, `Sender` and everything under them, each
+in a process with a loop of its own; and a cluster that is simulated (client_ground.py), but for its
+coordinator and its table of cursors, which are shipped, too.
+
+Publishers send numbered records to the streams of a group. Members of a consumer group read them,
+record by record or in batches, with handlers that take their time, fail, or are interrupted, and
+commit. Meanwhile processes freeze and die, members come and go, also two of one instance name,
+messages are lost, late and repeated, writes are slow, coordinators die or do not know yet that they
+are deposed, and streams are created, deleted and purged.
+
+The checker:
+
+* Two members whose sessions hold, each by its own clock, never read one stream; and no member hands
+  out a record once its session is over.
+* A reader hands out each record of its stream, unchanged and in order, from where it began.
+* A position is committed by the owner of its stream, never goes back, and passes no record that was
+  not handled, unless it was purged.
+* Once everything is healed, every record that is there is handled and committed within `REST_US`.
+* Every record that is published has its outcome by its deadline, and a true one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from jetstream_client import AsyncClient
+from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Part
+from jetstream_protocol.errors import FencedInstanceError, JetstreamError
+from jetstream_protocol.generated.cursors_pb2 import CommitCursorsRequest
+from jetstream_server.cursors.groups import Group
+from jetstream_server.cursors.records import GROUP_PREFIX
+from tests.property.test_sender import FATES, Nats, Program
+from tests.simulation.client_ground import (
+    Ground,
+    Network,
+    SimulatedCalls,
+    SimulatedData,
+    SimulatedStream,
+)
+from tests.simulation.loop import SimulatedLoop, bury
+from tests.simulation.world import Violation, World
+
+GROUP, SOURCE = "workers", "jobs"
+SERVERS = ["node-0:1", "node-1:1", "node-2:1"]
+STREAMS = 3
+MEMBERS_MAX = 4
+TROUBLE_US = 30_000_000
+REST_US = 40_000_000
+"""Within so long after the last fault all is read: a rejoining member may wait for ten seconds."""
+OUTCOME_US = 13_000_000
+TIMEOUT_SECONDS = 2.0
+
+
+class HandlerError(Exception):
+    """The program's own."""
+
+
+class Process:
+    """A run of a program that is a member, until it dies."""
+
+    def __init__(self, clients: Clients, number: int) -> None:
+        world = clients.world
+        self.clients = clients
+        self.number = number
+        self.loop = SimulatedLoop(world, f"member {number}", lambda _: None)
+        self.instance = world.random.choice(["", "", "", "a"])
+        self.session_seconds = world.random.choice([1.0, 2.0, 3.0])
+        self.in_batches = world.chance(0.4)
+        self.commits = world.random.choice(["each second", "by hand", "both"])
+        self.fails = world.random.choice([0.0, 0.0, 0.02, 0.1])
+        self.gives_up = world.chance(0.3)
+        """It asks with a time limit, again and again."""
+        self.slowest_us = world.random.choice([0, 20_000, 400_000])
+        self.consumer: AsyncGroupConsumer | None = None
+        self.is_fenced = False
+        self.loop.enter(self._begin)
+
+    def __repr__(self) -> str:
+        return f"member {self.number}"
+
+    def _begin(self) -> None:
+        self._running = self.loop.create_task(self._run())
+        self._running.add_done_callback(self._has_ended)
+
+    def _has_ended(self, running: asyncio.Task[None]) -> None:
+        error = None if running.cancelled() else running.exception()
+        if isinstance(error, Exception):
+            self.clients.world.broken(f"{self}: {error!r}", error)
+
+    def die(self) -> None:
+        self.clients.graveyard.extend(self.loop.end())
+
+    async def _run(self) -> None:
+        client = AsyncClient(SERVERS, timeout=TIMEOUT_SECONDS)
+        client._control._attempt = SimulatedCalls(self).attempt  # type: ignore[method-assign]
+        client._reader._data = SimulatedData(self)  # type: ignore[assignment]
+        while not self.is_fenced:
+            try:
+                await self._read(client)
+            except HandlerError:
+                continue
+            except FencedInstanceError:
+                self.is_fenced = True
+            except JetstreamError as error:
+                self.clients.world.count(f"ended by {type(error).__name__}")
+                await asyncio.sleep(0.3)
+
+    async def _read(self, client: AsyncClient) -> None:
+        self.consumer = client.consume_group(
+            SOURCE,
+            GROUP,
+            instance=self.instance,
+            session_timeout=self.session_seconds,
+            auto_commit=self.commits != "by hand",
+            on_reset="earliest",
+        )
+        async with self.consumer as consumer:
+            batches = consumer.batches(self.clients.world.random.choice([None, 1, 3]))
+            while True:
+                handed_out = await self._next(consumer, batches)
+                if handed_out is not None:
+                    await self._handle(consumer, *handed_out)
+
+    async def _next(
+        self, consumer: AsyncGroupConsumer, batches: Any
+    ) -> tuple[Part, list[int], list[bytes | None]] | None:
+        """None: it has waited too long."""
+        ask: Awaitable[Any] = anext(batches) if self.in_batches else anext(consumer)
+        try:
+            limit = self.clients.world.random.choice([0.0, 0.01, 0.5]) if self.gives_up else None
+            async with asyncio.timeout(limit):
+                found = await ask
+        except TimeoutError:
+            return None
+        part = consumer._current
+        assert part is not None
+        offsets = list(found.offsets()) if self.in_batches else [found.offset]
+        values = list(found.values()) if self.in_batches else [found.value]
+        self.clients.checker.handed_out(self, part, offsets, values)
+        return part, offsets, values
+
+    async def _handle(
+        self, consumer: AsyncGroupConsumer, part: Part, offsets: list[int], values: list[Any]
+    ) -> None:
+        world = self.clients.world
+        if self.slowest_us and not self.clients.is_healed:
+            await asyncio.sleep(world.between(0, self.slowest_us) / 1e6)
+        if not self.clients.is_healed and world.chance(self.fails):
+            raise HandlerError
+        self.clients.checker.handled(part.stream_id, offsets)
+        if self.commits != "each second" and world.chance(1.0 if self.clients.is_healed else 0.3):
+            await consumer.commit()
+
+
+class Checker:
+    """See the module."""
+
+    def __init__(self, clients: Clients) -> None:
+        self.clients = clients
+        self.done: dict[int, set[int]] = {}
+        self.readers: dict[int, dict[int, int]] = {}
+        """Where each reader of a stream goes on, by its number."""
+        self.positions: dict[bytes, int] = {}
+        self.group: Group | None = None
+        self.count = 0
+
+    def require(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise Violation(what)
+
+    def stream(self, stream_id: int) -> SimulatedStream:
+        return self.clients.ground.streams[stream_id]
+
+    def handed_out(
+        self, process: Process, part: Part, offsets: list[int], values: list[bytes | None]
+    ) -> None:
+        consumer, stream = part.consumer, self.stream(part.stream_id)
+        self.count += len(offsets)
+        if self.clients.world.trace is not None:
+            self.clients.world.note(f"{process} reads {offsets} of {stream.id}")
+        for offset, value in zip(offsets, values, strict=True):
+            self.require(stream.records[offset] == value, "a record has changed")
+        before = getattr(consumer, "next_of_the_checker", None)
+        may_skip = before is None or consumer.reset_count or before < stream.log_start_offset
+        self.require(may_skip or offsets[0] == before, f"{process} goes on at {offsets[0]}")
+        self.require(offsets == list(range(offsets[0], offsets[-1] + 1)), "not in order")
+        consumer.next_of_the_checker = offsets[-1] + 1  # type: ignore[attr-defined]
+        assert process.consumer is not None
+        self.require(self._has_session(process.consumer), f"{process} reads without a session")
+        for other in self.clients.members:
+            if other is not process and self._reads(other, stream.id):
+                same = process.instance and process.instance == other.instance
+                self.require(bool(same), f"{process} and {other} read stream {stream.id}")
+
+    def _reads(self, process: Process, stream_id: int) -> bool:
+        consumer = process.consumer
+        if consumer is None or not process.loop.alive or consumer._closed:
+            return False
+        part = consumer._parts.get(stream_id)
+        is_reading = part is not None and part.is_held and not consumer.is_lost
+        return is_reading and self._has_session(consumer)
+
+    def _has_session(self, consumer: AsyncGroupConsumer) -> bool:
+        """By its own clock, which is right."""
+        membership = consumer._membership
+        return self.clients.world.now < (membership._heard + membership._session) * 1e6
+
+    def handled(self, stream_id: int, offsets: list[int]) -> None:
+        self.done.setdefault(stream_id, set()).update(offsets)
+
+    # The log of `__cursors`.
+
+    def begins_anew(self, log: list[Any]) -> None:
+        """What was not committed is gone."""
+        self.positions, self.group = {}, None
+        for entry in log:
+            self._note(*entry)
+
+    def appended(self, log: list[Any]) -> None:
+        key, value, said = log[-1]
+        if not isinstance(said, Group):
+            self._check_commit(key, said)
+        self._note(key, value, said)
+
+    def _note(self, key: bytes, value: bytes | None, said: Any) -> None:
+        if key.startswith(GROUP_PREFIX):
+            assert isinstance(said, Group)
+            if self.group is not None:
+                grows = said.generation >= self.group.generation or said.is_deleted
+                self.require(grows, "a generation comes again")
+            self.group = None if said.is_deleted else said
+        else:
+            self.positions[key] = said.offset
+
+    def _check_commit(self, key: bytes, commit: CommitCursorsRequest.Commit) -> None:
+        stream = self.clients.ground.named(commit.stream)
+        group = self.group
+        self.require(group is not None, "it is nobody's")
+        assert group is not None
+        owns = group.may_commit(commit.member_id, commit.generation, stream.id)
+        self.require(owns, "a zombie commits")
+        self.require(self.positions.get(key, 0) <= commit.offset, "a position goes back")
+        done = self.done.get(stream.id, set())
+        passed = [
+            each for each in range(stream.log_start_offset, commit.offset) if each not in done
+        ]
+        self.require(not passed, f"records {passed} of stream {stream.id} are passed over")
+
+    # At rest.
+
+    def missing(self) -> str:
+        for stream_id in self.clients.ground.live_ids():
+            stream = self.stream(stream_id)
+            done = self.done.get(stream_id, set())
+            for offset in range(stream.log_start_offset, stream.end_offset):
+                if offset not in done:
+                    return f"record {offset} of stream {stream_id} was never handled"
+            committed = [
+                said.offset
+                for key, _, said in self.clients.ground.log
+                if isinstance(said, CommitCursorsRequest.Commit)
+                and key.endswith(f"{stream.name}@{stream.name}".encode())
+            ]
+            if stream.log_start_offset < stream.end_offset and (
+                not committed or committed[-1] < stream.end_offset
+            ):
+                return f"stream {stream_id} is committed to {committed[-1:]} only"
+        return ""
+
+
+class Clients:
+    """One seed."""
+
+    def __init__(self, seed: int, *, tracing: bool = False) -> None:
+        self.world = World(seed, tracing=tracing)
+        self.graveyard: list[asyncio.Task[Any]] = []
+        self.network = Network(self)
+        self.checker = Checker(self)
+        self.ground = Ground(self)
+        self.members: list[Process] = []
+        self.programs: list[Program] = []
+        self.publishers: dict[int, SimulatedLoop] = {}
+        self.is_healed = False
+        self._born = 0
+
+    def run(self) -> None:
+        """Raises Violation."""
+        world = self.world
+        drawn = Random(world.seed)
+        before = random.getstate()
+        with ExitStack() as stack:
+            stack.callback(random.setstate, before)
+            random.seed(world.seed)
+            for name in ("token_hex", "randbits"):
+                stack.enter_context(patch(f"secrets.{name}", _drawn(drawn, name)))
+            stack.callback(self._bury)
+            self._run()
+
+    def _bury(self) -> None:
+        for process in self.members:
+            process.die()
+        for loop in self.publishers.values():
+            self.graveyard.extend(loop.end())
+        if self.ground.leader is not None:
+            self.ground.leader.end()
+        bury(self.graveyard)
+
+    def _run(self) -> None:
+        world, draw = self.world, self.world.random
+        self.network.loss = draw.choice([0.0, 0.02, 0.1])
+        self.network.copies = draw.choice([0.0, 0.05, 0.3])
+        self.network.slow = draw.choice([0.0, 0.02, 0.15])
+        self.ground.slow_writes = draw.choice([0.0, 0.02, 0.15])
+        self.ground.slow_opens_us = draw.choice([0, 0, 900_000])
+        self.ground.lead(dies=True)
+        for _ in range(STREAMS):
+            self.creates()
+        for _ in range(world.between(1, 3)):
+            self.is_born()
+        self._faults = [
+            (self.is_born, 3.0),
+            (self.dies, 1.5),
+            (self.freezes, 3.0),
+            (self.coordinator_freezes, 1.0),
+            (self.coordinator_dies, 1.0),
+            (self.coordinator_is_deposed, 1.5),
+            (self.creates, 0.5),
+            (self.is_deleted, 0.3),
+            (self.is_purged, 0.5),
+            (self.has_another_leader, 0.7),
+        ]
+        self._weights = [
+            weight * draw.choice([0.0, 0.5, 1.0, 3.0]) + 1e-9 for _, weight in self._faults
+        ]
+        self._pause_us = draw.choice([500_000, 2_000_000, 5_000_000])
+        world.later(world.between(0, self._pause_us), None, self._strike)
+        world.later(0, None, self._publish)
+        world.run_until(TROUBLE_US)
+        self._heal()
+        while world.now < TROUBLE_US + REST_US and (
+            world.now < TROUBLE_US + OUTCOME_US or self.checker.missing()
+        ):
+            world.run_until(world.now + 500_000)
+        missing = self.checker.missing()
+        self.checker.require(not missing, missing)
+        for program in self.programs:
+            try:
+                program.check()
+            except AssertionError as error:
+                raise Violation(f"a publisher: {error}") from error
+        world.counts["handed out"] = self.checker.count
+
+    # Publishers.
+
+    def _publish(self) -> None:
+        """Some records to some stream, and again."""
+        world = self.world
+        if self.is_healed:
+            return
+        stream_id = world.random.choice(sorted(self.publishers))
+        if not self.ground.streams[stream_id].is_deleted:
+            loop, program = self.publishers[stream_id], self.programs[stream_id - 1]
+            loop.enter(program.put, world.random.choice([1, 2, 3, 12]))
+        world.later(world.between(10_000, 400_000), None, self._publish)
+
+    def creates(self) -> None:
+        stream = self.ground.create()
+        world = self.world
+        loop = SimulatedLoop(world, f"publisher {stream.id}", lambda _: None)
+        self.publishers[stream.id] = loop
+        draw = Random(world.random.getrandbits(32))
+        fates = draw.sample(FATES, draw.randint(1, 6))
+
+        def begin() -> None:
+            nats = Nats(draw, fates)
+            nats.stream = stream
+            self.programs.append(Program(nats, draw.choice([0.0, 0.005, 1.0])))
+            if draw.random() < 0.3:
+                self._coming_and_going = loop.create_task(nats.come_and_go(False))
+
+        loop.enter(begin)
+
+    # What goes wrong.
+
+    def _strike(self) -> None:
+        world = self.world
+        if self.is_healed:
+            return
+        (fault, _), *_ = world.random.choices(self._faults, self._weights)
+        world.count(fault.__name__)
+        if world.trace is not None:
+            world.note(fault.__name__)
+        fault()
+        world.later(world.between(0, 2 * self._pause_us), None, self._strike)
+
+    def is_born(self) -> None:
+        alive = [each for each in self.members if each.loop.alive and not each.is_fenced]
+        if len(alive) < MEMBERS_MAX:
+            self._born += 1
+            self.members.append(Process(self, self._born))
+
+    def _one(self) -> Process | None:
+        alive = [each for each in self.members if each.loop.alive]
+        return self.world.random.choice(alive) if alive else None
+
+    def dies(self) -> None:
+        process = self._one()
+        if process is not None:
+            process.die()
+
+    def freezes(self) -> None:
+        process, world = self._one(), self.world
+        if process is not None:
+            until = world.now + world.between(100_000, world.random.choice([500_000, 6_000_000]))
+            process.loop.sleep_after = world.between(0, 30), until
+
+    def coordinator_freezes(self) -> None:
+        leader, world = self.ground.leader, self.world
+        assert leader is not None
+        leader.loop.paused_until = world.now + world.between(100_000, 4_000_000)
+
+    def coordinator_dies(self) -> None:
+        self.ground.lead(dies=True)
+
+    def coordinator_is_deposed(self) -> None:
+        self.ground.lead(dies=False)
+
+    def is_deleted(self) -> None:
+        live = self.ground.live_ids()
+        if len(live) > 1:
+            stream = self.ground.streams[self.world.random.choice(live)]
+            stream.is_deleted = True
+            stream.tell()
+
+    def is_purged(self) -> None:
+        stream = self.ground.streams[self.world.random.choice(self.ground.live_ids())]
+        stream.log_start_offset = self.world.between(stream.log_start_offset, stream.end_offset)
+
+    def has_another_leader(self) -> None:
+        stream = self.ground.streams[self.world.random.choice(self.ground.live_ids())]
+        stream.epoch += self.world.between(1, 2)
+
+    def _heal(self) -> None:
+        world = self.world
+        self.is_healed = True
+        self.network.loss = self.network.copies = self.network.slow = 0.0
+        self.ground.slow_writes, self.ground.slow_opens_us = 0.0, 0
+        self.is_born()
+        for process in self.members:
+            process.loop.sleep_after = None
+            process.loop.paused_until = min(process.loop.paused_until, world.now)
+        world.later(1_000_000, None, self._publish_the_last)
+        if world.trace is not None:
+            world.note("all is healed")
+
+    def _publish_the_last(self) -> None:
+        """Whatever was read and not committed before, there is something to read."""
+        for stream_id in self.ground.live_ids():
+            program = self.programs[stream_id - 1]
+            program.nats.fates = ["stored"]
+            self.publishers[stream_id].enter(program.put, 2)
+
+
+def _drawn(drawn: Random, name: str) -> Callable[[int], Any]:
+    if name == "randbits":
+        return drawn.getrandbits
+    return lambda count: f"{drawn.getrandbits(8 * count):0{2 * count}x}"
+
+
+def run(seed: int, *, tracing: bool = False) -> Clients:
+    """Raises Violation."""
+    clients = Clients(seed, tracing=tracing)
+    clients.run()
+    return clients
