@@ -13,12 +13,10 @@ from jetstream_client.publishing import in_flight
 from jetstream_client.reading import cursor
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.fetch_buffer import Course
-from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Part
+from jetstream_client.reading.group_consumer import AsyncGroupConsumer
 from jetstream_client.reading.membership import Membership
-from jetstream_client.reading.messages import Messages
 from tests.simulation import client_work
 from tests.simulation.runner import CLIENTS, Totals, run_seeds, story
-from tests.simulation.test_group_work import any_heartbeat_releases
 
 SEEDS = 15
 MUTANT_SEEDS = 150
@@ -47,20 +45,6 @@ def test_a_seed_replays_exactly() -> None:
     assert first.world.events == again.world.events
 
 
-def batches_come_without_a_look_at_the_session(patch: Patch) -> None:
-    async def next_messages(
-        self: AsyncGroupConsumer, max_records: int | None = None
-    ) -> tuple[AsyncConsumer, Messages] | None:
-        while await self.refill() is not None:
-            part = self._current
-            messages = None if part is None else part.consumer.takes_batch(max_records)
-            if part is not None and messages is not None:
-                return part.consumer, messages
-        return None
-
-    patch.setattr(AsyncGroupConsumer, "next_messages", next_messages)
-
-
 def what_was_handed_out_last_is_done(patch: Patch) -> None:
     def done(self: Course) -> tuple[int, int]:
         return max(self.floor, self.current.end())
@@ -70,16 +54,6 @@ def what_was_handed_out_last_is_done(patch: Patch) -> None:
 
 def a_member_goes_on_after_its_session(patch: Patch) -> None:
     patch.setattr(Membership, "_has_lapsed", property(lambda self: False))
-
-
-def what_was_taken_away_meanwhile_is_begun(patch: Patch) -> None:
-    async def begin_part(self: AsyncGroupConsumer, number: int) -> None:
-        part = Part(number, self._make(number, self._membership))
-        await part.consumer.begin()
-        part.consumer.failures_told_to(self._part_has_failed)
-        self._parts[number] = part
-
-    patch.setattr(AsyncGroupConsumer, "_begin_part", begin_part)
 
 
 def it_says_that_it_holds_what_it_was_told_to(patch: Patch) -> None:
@@ -112,15 +86,12 @@ def what_was_not_acknowledged_was_not_stored(patch: Patch) -> None:
 
 
 MUTANTS: Collection[Callable[[Patch], None]] = [
-    batches_come_without_a_look_at_the_session,
     what_was_handed_out_last_is_done,
     a_member_goes_on_after_its_session,
-    what_was_taken_away_meanwhile_is_begun,
     it_says_that_it_holds_what_it_was_told_to,
     a_commit_follows_any_other,
     what_failed_is_committed,
     what_was_not_acknowledged_was_not_stored,
-    any_heartbeat_releases,
 ]
 
 
