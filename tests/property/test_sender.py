@@ -355,3 +355,24 @@ def test_batches_that_a_smaller_server_does_not_take_are_split(count: int) -> No
         await program.sender.stop(UnavailableError("over"))
 
     run_in_virtual_time(main())
+
+
+def test_an_attempt_that_waits_for_a_connection_ends_with_its_batch() -> None:
+    """The stream is gone meanwhile, and its publisher has been told."""
+
+    async def main() -> None:
+        nats = Nats(Random(1), ["stored"])
+        program = Program(nats, linger=0.0)
+        nats.connected_again.clear()
+        program.put(1)
+        await asyncio.sleep(0.1)
+        assert nats.waiting
+        sender = program.sender
+        sender._settle(sender._in_flight.adopt((frozenset(["another"]),)))
+        assert program.deliveries[0].done()
+        nats.connected_again.set()
+        await asyncio.sleep(0.1)
+        assert nats.stream.values == []
+        await sender.stop(UnavailableError("over"))
+
+    run_in_virtual_time(main())

@@ -126,6 +126,8 @@ class Processor:
                 asyncio.create_task(self._commit_on_and_on()),
                 asyncio.create_task(self._notice_silence()),
             ]
+            for task in beside:
+                task.add_done_callback(self._has_ended)
             try:
                 await self._read_until_told()
                 await self._finish()
@@ -146,6 +148,11 @@ class Processor:
             await _cancelled(reading, stopping)
         if not reading.cancelled() and reading.exception() is not None:
             self._fail(reading.exception())
+
+    def _has_ended(self, task: asyncio.Task[None]) -> None:
+        """A bug of ours must not leave it without commits."""
+        if not task.cancelled():
+            self._fail(task.exception())
 
     def _fail(self, error: BaseException | None) -> None:
         if self._failure is None:
@@ -178,8 +185,7 @@ class Processor:
     async def _read(self) -> None:
         while (found := await self._next()) is not None:
             consumer, messages = found
-            await self._begin(consumer, messages)
-            if await self._take(consumer, messages):
+            if await self._begin(consumer, messages) and await self._take(consumer, messages):
                 self._schedule.passed(consumer.stream_id, messages.next_offset, messages.last_epoch)
 
     async def _next(self) -> tuple[AsyncConsumer, Messages] | None:
@@ -208,19 +214,24 @@ class Processor:
                     logger.error("%r ends: %s", self._options.name, error.message)
                     self._fail(error)
 
-    async def _begin(self, consumer: AsyncConsumer, messages: Messages) -> None:
-        """The schedule is to know the stream, also where it was sent elsewhere (`on_reset`)."""
+    async def _begin(self, consumer: AsyncConsumer, messages: Messages) -> bool:
+        """The schedule is to know the stream, also where it was sent elsewhere (`on_reset`). False:
+        the stream is another's by now."""
         stream = consumer.stream_id
         if self._schedule.has(stream) and self._resets[stream] != consumer.reset_count:
             # The records before were of a history that is gone. Their handlers end first.
             self._schedule.hold(stream)
-            await self._until(lambda: not self._schedule.is_busy([stream]))
+            while self._schedule.is_busy([stream]):
+                await self._wait_for_change()
+                if consumer not in self._source.consumers():
+                    return False
             self._schedule.drop(stream)
         if not self._schedule.has(stream):
             offsets = messages.chunks[0].offsets() if len(messages) else (messages.next_offset,)
             self._schedule.begin(stream, offsets[0])
             self._resets[stream] = consumer.reset_count
             self._names[stream] = consumer.stream_name
+        return True
 
     async def _take(self, consumer: AsyncConsumer, messages: Messages) -> bool:
         """Hand the records to the schedule, as far as there is room for them. False: the stream is
@@ -230,7 +241,7 @@ class Processor:
             epoch = chunk.batch.header.leader_epoch
             for message in chunk.messages(messages.stream):
                 while not schedule.has_room:
-                    await self._wait_for_room()
+                    await self._wait_for_change()
                     if consumer not in self._source.consumers():
                         return False
                 size = len(message.value or b"") + len(message.key or b"")
@@ -239,7 +250,9 @@ class Processor:
             self._pump()
         return True
 
-    async def _wait_for_room(self) -> None:
+    async def _wait_for_change(self) -> None:
+        """Until a record has ended, or the streams of this member have changed: others wait for
+        those that go, however long handlers take."""
         self._pump()
         self._changed.clear()
         waits = [

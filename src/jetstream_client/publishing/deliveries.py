@@ -32,12 +32,20 @@ class BatchResult:
     subject: str
     count: int
     acks: tuple[Ack, ...]
-    _runs: tuple[range, ...] = ()
+    _runs: tuple[tuple[str, range], ...] = ()
 
     @property
     def stream(self) -> str:
         """The first stream that acknowledged, nearly always the only one."""
         return self.acks[0].stream
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """The stream of each of `offsets`. With `acks="any"` they may differ where NATS took the
+        batch only in parts: each part is where it was acknowledged first."""
+        if len(self._runs) > 1:
+            return [stream for stream, offsets in self._runs for _ in offsets]
+        return [self.stream] * self.count
 
     @property
     def offset(self) -> int:
@@ -48,7 +56,7 @@ class BatchResult:
     def offsets(self) -> Sequence[int]:
         """The offset of each record, in order; mostly a range."""
         if len(self._runs) > 1:
-            return list(chain.from_iterable(self._runs))
+            return list(chain.from_iterable(offsets for _, offsets in self._runs))
         return range(self.offset, self.offset + self.count)
 
     @property
@@ -87,7 +95,7 @@ class ManyResult:
     @property
     def streams(self) -> list[str]:
         """The stream of each record, in the order of the call."""
-        return self._in_order([part.stream for part in self.parts for _ in range(part.count)])
+        return self._in_order([stream for part in self.parts for stream in part.streams])
 
     def _in_order(self, found: list[_T]) -> list[_T]:
         if self.rows is None:

@@ -248,16 +248,17 @@ class Batch:
                 first, acks = part.place, part.acks
         return tuple(Ack(ack.stream, ack.offset + place - first, ack.duplicate) for ack in acks)
 
-    def runs(self, place: int, count: int) -> list[range]:
-        """Once it is stored: the offsets of so many records from that place on, in the first stream
-        that acknowledged. One range, unless the batch was split."""
+    def runs(self, place: int, count: int) -> list[tuple[str, range]]:
+        """Once it is stored: a stream, and the offsets there of so many records from that place on.
+        One range, unless the batch was split. The stream is the first that acknowledged; of a part
+        that it has not acknowledged (`acks="any"`), another one."""
         ends = [part.place for part in self._parts[1:] if place < part.place < place + count]
         stream = self.acks_from(place)[0].stream
         found = []
         for first, stop in pairwise([place, *ends, place + count]):
             acks = self.acks_from(first)  # Streams answer each part in another order.
-            offset = next((ack for ack in acks if ack.stream == stream), acks[0]).offset
-            found.append(range(offset, offset + stop - first))
+            ack = next((ack for ack in acks if ack.stream == stream), acks[0])
+            found.append((ack.stream, range(ack.offset, ack.offset + stop - first)))
         return found
 
 

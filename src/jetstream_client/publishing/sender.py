@@ -258,6 +258,8 @@ class Sender:
             deadline = self._in_flight.deadline
             self._say_trouble()
             inbox = await self._plain.connected(deadline)
+            if not self._in_flight.wants(sending):
+                return  # It has its outcome, or belongs to another producer by now.
             token = f"{self._key}{sending.token}{marked(self._route)}"
             ack_inbox = (inbox.prefix + token).encode()
             payload = envelope.encode_batch(encoded, ack_inbox=ack_inbox)

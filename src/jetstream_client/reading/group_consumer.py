@@ -375,6 +375,8 @@ class AsyncGroupConsumer(AsyncClosing):
         if self._closed:
             return
         self._closed = True
+        for part in self._parts.values():
+            part.consumer.buffer.end()  # No record comes after its stream was told as revoked.
         try:
             await self._let_go(list(self._parts.values()), commit=not self._membership.is_lost)
         finally:

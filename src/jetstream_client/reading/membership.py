@@ -22,6 +22,7 @@ from jetstream_client.transport.recovery import Caller, Recovery, recovery
 from jetstream_protocol.cursor_names import check_cursor_name
 from jetstream_protocol.errors import (
     FencedInstanceError,
+    InternalError,
     InvalidRequestError,
     JetstreamError,
     PreconditionFailedError,
@@ -82,7 +83,7 @@ class Membership:
             self.lost()  # It joined, was not answered in time, and was removed.
             self.is_lost = False
             await self._beat(0.0)
-        self._beating = loop.create_task(self._beat_on_and_on())
+        self._beating = loop.create_task(self._beat_until_it_fails())
         self._lapsing = loop.create_task(self._lapse_in_time())
 
     @property
@@ -122,6 +123,14 @@ class Membership:
         self.told = frozenset()
         self.id, self.generation = secrets.token_hex(8), 0
         self.news.set()
+
+    async def _beat_until_it_fails(self) -> None:
+        """A bug of ours must not leave a reader waiting for ever."""
+        try:
+            await self._beat_on_and_on()
+        except Exception as error:  # noqa: BLE001  told to the reader, who would wait for ever
+            self.failure = InternalError(f"the heartbeats of the member failed: {error!r}")
+            self.news.set()
 
     async def _beat_on_and_on(self) -> None:
         while True:

@@ -263,12 +263,14 @@ class Coordinator:
                 await self._write(live, after)
 
     async def _write(self, live: _Live, after: Group) -> None:
-        """If it fails, the state may be valid all the same, and stays `coming`."""
-        live.coming = after
+        """If it fails, the state may be valid all the same, and stays `coming`. **safety** Refused
+        for a quota it is void only at the first attempt: an earlier one may still be committed."""
+        is_first, live.coming = live.coming is None, after
         try:
             await self._save(after)
         except QuotaExceededError:
-            live.coming = None  # It was refused.
+            if is_first:
+                live.coming = None
             raise
         live.coming = None
         self._applied(live, after)

@@ -13,6 +13,7 @@ from jetstream_client import (
     AsyncConsumer,
     AsyncGroupConsumer,
     FencedInstanceError,
+    InternalError,
     JetstreamError,
     Messages,
     Position,
@@ -258,6 +259,23 @@ async def test_no_record_comes_after_it_was_closed() -> None:
 
 
 @on_loop
+async def test_no_record_comes_after_its_stream_was_told_as_revoked_because_it_is_closed() -> None:
+    member = Member()
+    listening = asyncio.Event()
+
+    async def on_revoked(names: Sequence[str]) -> None:
+        await listening.wait()
+
+    member.consumer._on_revoked = on_revoked
+    await anext(member.consumer)
+    closing = asyncio.create_task(member.consumer.aclose())
+    await asyncio.sleep(0)
+    assert await anext(member.consumer, None) is None
+    listening.set()
+    await closing
+
+
+@on_loop
 async def test_a_stream_that_was_given_away_while_others_begin_is_not_begun_nor_read() -> None:
     """It is told to read 1, 2, 3. Beginning stream 1 takes long (its node is slow), and meanwhile
     the coordinator says: only 1; it gives 2 and 3 to another member, which reads them."""
@@ -429,3 +447,23 @@ def test_nor_does_one_without_asyncio() -> None:
         assert len(next(consumer.batches()))
         assert member.membership.id != before, "it has not joined again"
     thread.close()
+
+
+@on_loop
+async def test_a_bug_in_a_heartbeat_ends_the_member_with_an_error() -> None:
+    member = Member()
+    member.membership._session = 0.03
+    await anext(member.consumer)
+
+    async def breaks(request: pb.GroupHeartbeatRequest) -> pb.GroupHeartbeatResponse:
+        raise ValueError("a bug")
+
+    member.coordinator.heartbeat = breaks  # type: ignore[method-assign]
+
+    async def read_on() -> None:
+        while True:
+            await anext(member.consumer)
+
+    with pytest.raises(InternalError, match="a bug"):
+        await asyncio.wait_for(read_on(), 5)
+    await member.consumer.aclose()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from jetstream_client import InvalidRequestError, UnavailableError
 from jetstream_client.publishing.ack import Ack
+from jetstream_client.publishing.deliveries import BatchDelivery, ManyResult
 from jetstream_client.publishing.record_accumulator import (
     RECORD_BYTES,
     Batch,
@@ -225,5 +226,24 @@ def test_the_offsets_of_a_split_batch_are_those_of_one_stream() -> None:
     second.acks = Ack("audit", 502, False), Ack("orders", 12, False)
     first.finish(None)
     assert second.finish(None) is batch
-    assert batch.runs(0, 4) == [range(10, 12), range(12, 14)]
-    assert batch.runs(2, 2) == [range(502, 504)]
+    assert batch.runs(0, 4) == [("orders", range(10, 12)), ("orders", range(12, 14))]
+    assert batch.runs(2, 2) == [("audit", range(502, 504))]
+
+
+def test_a_split_batch_of_which_any_ack_is_enough_tells_the_stream_of_each_record() -> None:
+    batch = Batch(0.0, 10.0)
+    batch.extend([b"a", b"b", b"c"], None)
+    batch.encode(b"orders", 0)
+    first, second = batch.split()
+    first.acks, second.acks = (Ack("orders", 10, False),), (Ack("audit", 500, False),)
+    first.finish(None)
+    second.finish(None)
+    result = BatchDelivery(batch, "orders", 0, 3).result()
+    assert list(zip(result.streams, result.offsets, strict=True)) == [
+        ("orders", 10),
+        ("audit", 500),
+        ("audit", 501),
+    ]
+    many = ManyResult((result,))
+    assert many.streams == list(result.streams)
+    assert many.offsets == list(result.offsets)

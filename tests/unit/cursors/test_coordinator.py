@@ -484,3 +484,25 @@ async def test_a_heartbeat_for_another_source_keeps_no_member_in_the_group() -> 
             await world.coordinator.heartbeat(forged)
     watching.cancel()
     assert world.coordinator.groups()[0].members == ()
+
+
+@on_loop
+async def test_a_refusal_says_nothing_of_an_earlier_attempt_to_write() -> None:
+    """The first one may be committed yet: until then neither state alone decides."""
+    world = World()
+    group = await world.beat("a", set())
+    save = world.coordinator._save
+    answers = [UnavailableError("too few replicas"), QuotaExceededError("too many groups")]
+
+    async def saving(group: Group) -> None:
+        if answers:
+            raise answers.pop(0)
+        await save(group)
+
+    world.coordinator._save = saving
+    for error in (UnavailableError, QuotaExceededError):
+        with pytest.raises(error):
+            await world.coordinator.leave("g", "s", "a")
+    assert world.coordinator.why_not("g", 1, "a", group.generation), "it may have left"
+    await world.beat("b", set())
+    assert not world.coordinator.groups()[0].has("a"), "what may be valid is written first"
