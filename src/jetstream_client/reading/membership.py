@@ -6,7 +6,8 @@ next heartbeat tells the coordinator.
 
 **safety** One session after the last heartbeat that was answered, by the member's own clock, it
 holds nothing any more: its streams may belong to other members. It joins again under another id,
-after a pause that grows. A member whose instance another process has taken ends.
+after a pause that grows. A member whose instance another process has taken ends: before it joins
+again it asks for that under its last id, because nobody may have told it.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ class Membership:
         self.group = check_cursor_name(group)
         self.id = secrets.token_hex(8)
         self.generation = 0
+        self._last: tuple[str, int] | None = None
+        """Its id and generation before it was lost, until it is known whether its name was taken.
+        """
         self.told: Set[int] = frozenset()
         self.is_lost = False
         self._differs = False  # It reads other streams than it was told to.
@@ -121,6 +125,8 @@ class Membership:
         self._losses += 1
         self.is_lost = True
         self.told = frozenset()
+        if self._instance and self.generation:
+            self._last = self.id, self.generation
         self.id, self.generation = secrets.token_hex(8), 0
         self.news.set()
 
@@ -147,6 +153,7 @@ class Membership:
             if not self.generation:
                 await asyncio.sleep(self._pause())
             try:
+                await self._check_name()
                 await self._beat(self._session / 3)
             except FencedInstanceError as error:
                 self.lost()
@@ -179,9 +186,24 @@ class Membership:
             left = self._heard + self._session - self._now()
             await asyncio.sleep(left if left > 0 else _RETRY_SECONDS)
 
-    async def _beat(self, wait: float) -> None:
-        asked, member_id = self._now(), self.id
-        request = pb.GroupHeartbeatRequest(
+    async def _check_name(self) -> None:
+        """Raise FencedInstanceError if another process took the name while this one was no member:
+        joining would take it back from there. Under the last id it is no member, or holds nothing.
+        """
+        if self._last is None:
+            return
+        try:
+            await self._groups.heartbeat(self._request(*self._last, frozenset(), 0.0))
+        except FencedInstanceError:
+            raise
+        except PreconditionFailedError:
+            pass  # It was removed, and nobody has its name.
+        self._last = None
+
+    def _request(
+        self, member_id: str, generation: int, held: Set[int], wait: float
+    ) -> pb.GroupHeartbeatRequest:
+        return pb.GroupHeartbeatRequest(
             group=self.group,
             source=self._source,
             member=pb.ConsumerGroup.Member(
@@ -189,10 +211,14 @@ class Membership:
                 instance=self._instance,
                 session_timeout_ms=int(self._session * 1000),
             ),
-            generation=self.generation,
-            held=sorted(self._held()),
+            generation=generation,
+            held=sorted(held),
             wait_ms=int(wait * 1000),
         )
+
+    async def _beat(self, wait: float) -> None:
+        asked, member_id = self._now(), self.id
+        request = self._request(member_id, self.generation, self._held(), wait)
         try:
             answer = await self._groups.heartbeat(request)
         except PreconditionFailedError:

@@ -388,6 +388,51 @@ async def test_a_member_whose_instance_was_taken_ends() -> None:
 
 
 @on_loop
+@pytest.mark.parametrize("is_taken", [True, False])
+async def test_who_was_unheard_for_a_session_does_not_take_its_instance_back(
+    is_taken: bool,
+) -> None:
+    """Another process has taken it meanwhile, and no coordinator could tell this one."""
+    refusal: JetstreamError | None = None
+    members: list[str] = []
+    joined: list[str] = []
+
+    class Groups:
+        async def heartbeat(self, request: pb.GroupHeartbeatRequest) -> pb.GroupHeartbeatResponse:
+            await asyncio.sleep(0.02)
+            if refusal is not None:
+                raise refusal
+            if request.generation and request.member.id not in members:
+                error = FencedInstanceError if is_taken else PreconditionFailedError
+                raise error("no member")
+            if not request.generation:
+                joined.append(request.member.id)
+                members.append(request.member.id)
+            return pb.GroupHeartbeatResponse(generation=1, assigned=[1])
+
+    member = Member()
+    groups: Any = Groups()
+    member.membership = Membership(groups, "workers", "orders", "twin", 1.0)
+    consumer = AsyncGroupConsumer(member.membership, member._make, None, None)
+    await consumer.begin()
+    await anext(consumer)
+    reading = asyncio.ensure_future(collect(consumer))
+    refusal = UnavailableError("no coordinator")
+    await eventually(lambda: member.membership.id not in joined)
+    members.clear()
+    refusal = None
+    if is_taken:
+        with pytest.raises(FencedInstanceError):
+            await asyncio.wait_for(reading, 10.0)
+        assert len(joined) == 1, "it takes the name back"
+    else:
+        await eventually(lambda: len(joined) == 2)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    await consumer.aclose()
+
+
+@on_loop
 async def test_who_is_removed_again_and_again_joins_ever_more_rarely() -> None:
     member = Member()
     member.membership._session = 0.3
