@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -41,8 +43,13 @@ def rounds_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction_module, "ROUND_SECONDS", 0.005)
 
 
+Spawn = Callable[[], subprocess.Popen[bytes]]
+
+
 @asynccontextmanager
-async def compacting(folder: Path, *, bytes_per_second: int = 1 << 30) -> AsyncIterator[Node]:
+async def compacting(
+    folder: Path, *, bytes_per_second: int = 1 << 30, spawn: Spawn | None = None
+) -> AsyncIterator[Node]:
     """A node whose compaction runs. Its clocks stand still."""
     node = Node(folder / "streams")
     replicas = node.open()
@@ -50,6 +57,7 @@ async def compacting(folder: Path, *, bytes_per_second: int = 1 << 30) -> AsyncI
         wall_clock=node.clocks.wall,
         monotonic_clock=node.clocks.monotonic,
         bytes_per_second=bytes_per_second,
+        spawn=spawn,
     )
     node.begin(Listeners(roles=(compaction,)))
     compaction.start()
@@ -128,6 +136,42 @@ async def test_a_pass_whose_process_is_killed_is_done_again_later(tmp_path: Path
         assert not list(tmp_path.rglob("*.tmp"))
         node.clocks.advance(RETRY_US)
         assert await the_worker() != worker
+
+
+@on_loop
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": "Mapped", "end_offset": 20, "keys": 3, "something_newer": 1}',
+        '{"step": "SomethingNewer"}',
+        "a word from a library",
+    ],
+)
+async def test_a_process_of_another_version_fails_its_pass_and_not_the_node(
+    tmp_path: Path, line: str
+) -> None:
+    """Software is updated under a server that runs; its processes are of the new one."""
+    spawned: list[subprocess.Popen[bytes]] = []
+
+    def spawn() -> subprocess.Popen[bytes]:
+        code = "import sys, time; sys.stdin.readline(); "
+        code += f"print({line!r}, flush=True); time.sleep(60)"
+        command = [sys.executable, "-c", code]
+        spawned.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        return spawned[-1]
+
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    async with compacting(tmp_path, spawn=spawn) as node:
+        replica = keyed(node)
+
+        def is_tried_again() -> bool:
+            node.clocks.advance(RETRY_US)
+            return len(spawned) > 1
+
+        await eventually(is_tried_again, SECONDS)
+        assert cleaned_to(replica) == 0
+    assert failures == []
 
 
 @on_loop

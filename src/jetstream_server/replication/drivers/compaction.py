@@ -24,7 +24,14 @@ from jetstream_protocol.errors import JetstreamError, StorageError, StorageFullE
 from jetstream_protocol.types import MonotonicUs, WallUs
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock, WallClock
-from jetstream_server.log.compaction.rewrite_pass import Done, Mapped, Rewritten, Source, Task
+from jetstream_server.log.compaction.rewrite_pass import (
+    Done,
+    Mapped,
+    Rewritten,
+    Source,
+    Step,
+    Task,
+)
 from jetstream_server.log.compaction.state import CompactionState
 from jetstream_server.replication.listeners import RoleListener
 from jetstream_server.replication.replica import Replica
@@ -290,19 +297,18 @@ class Compaction(RoleListener):
             if not line:
                 code = await self._in_thread(process.wait)
                 raise EOFError(f"the compaction process ended with {code}")
-            message: dict[str, Any] = json.loads(line)
             if replica.closed:
                 raise EOFError("the stream is deleted, or the server stops")
-            if "error" in message:
-                replica.suspect_file(message["file"], None)
-                raise EOFError(message["error"])
-            match message.pop("step"):
-                case "Mapped":
-                    end_offset = Mapped(**message).end_offset
-                case "Rewritten":
-                    replica.log.compaction.swap(task, Rewritten(**message))
-                case "Done":
-                    return Done(**message), end_offset
+            match _decoded(line):
+                case _Refused(reason, file):
+                    replica.suspect_file(file, None)
+                    raise EOFError(reason)
+                case Mapped() as mapped:
+                    end_offset = mapped.end_offset
+                case Rewritten() as rewritten:
+                    replica.log.compaction.swap(task, rewritten)
+                case Done() as done:
+                    return done, end_offset
 
     async def _finish(
         self, replica: Replica, task: Task, done: Done, end_offset: int, begun_us: MonotonicUs
@@ -349,6 +355,29 @@ def _spawn() -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         start_new_session=True,  # What ends or hangs up a terminal is for the server alone.
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """The process could not do the pass. file: the segment that could not be read, or ""."""
+
+    error: str
+    file: str
+
+
+_STEPS: dict[str, type[Step]] = {step.__name__: step for step in (Mapped, Rewritten, Done)}
+
+
+def _decoded(line: bytes) -> Step | _Refused:
+    """What the process says. Raises EOFError if that is not understood: after an update of the
+    software, and before the restart, it is newer than this server."""
+    try:
+        message: dict[str, Any] = json.loads(line)
+        if "error" in message:
+            return _Refused(**message)
+        return _STEPS[message.pop("step")](**message)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EOFError(f"the compaction process is of another version: {error!r}") from error
 
 
 def _send_request(process: subprocess.Popen[bytes], request: bytes) -> None:
