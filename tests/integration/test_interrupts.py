@@ -126,7 +126,27 @@ def test_ctrl_c_ends_a_server_that_is_starting(tmp_path: Path, delay: float) -> 
     assert ended(process) in (0, 130)
 
 
+def _at_await(module: str, kind: str, method: str) -> str:
+    """The start is cancelled at the first await of that method."""
+    return f"""
+from {module} import {kind}
+wrapped = {kind}.{method}
+async def interrupted(*arguments, **named):
+    os.kill(os.getpid(), signal.SIGINT)
+    return await wrapped(*arguments, **named)
+{kind}.{method} = interrupted
+"""
+
+
 MOMENTS = {
+    "embedded NATS": _at_await(
+        "jetstream_server.ingest.nats.server_process", "NatsServerProcess", "_launch"
+    ),
+    "connection": _at_await("jetstream_server.ingest.nats.connection", "NatsConnection", "connect"),
+    "data plane": _at_await(
+        "jetstream_server.serving.dataplane.server", "DataPlaneServer", "start"
+    ),
+    "HTTP": _at_await("jetstream_server.serving.http.server", "HttpServer", "start"),
     # Once the server's loop is closed, the member would say that it has started.
     "metadata": """
 import atexit, time
