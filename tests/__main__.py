@@ -19,6 +19,7 @@ SEARCHES: Final = {
     ),
     "fuzz": ("tests.fuzz", "strangers and garbage on every port of a real server"),
     "chaos": ("tests.chaos", "a real cluster and its clients under every fault, as a seed says"),
+    "programs": ("tests.chaos.consumers", "programs that read, process and publish, under fire"),
     "partitions": ("tests.chaos.partitions", "three real nodes on a network that is cut"),
     "packets": ("tests.chaos.packets", "three real nodes, and packets lost between them"),
     "metadata": ("tests.chaos.metadata_group", "a real metadata group, killed in every way"),
