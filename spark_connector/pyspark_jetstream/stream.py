@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark_jetstream.admission import Limits
 from pyspark_jetstream.batch import Task
 from pyspark_jetstream.checkpoint import Offsets
+from pyspark_jetstream.clients import asked_now
 from pyspark_jetstream.errors import START_ANEW, OptionError, explained
 from pyspark_jetstream.following import Follower
 from pyspark_jetstream.options import ReadOptions
@@ -64,7 +65,9 @@ class JetstreamStreamReader(DataSourceStreamReader):
     @property
     def follower(self) -> Follower:
         if self._follower is None:
-            self._runner = asyncio.Runner()
+            self._runner = self._runner or asyncio.Runner()
+            # Servers that all refuse connections are not waited for as long as others.
+            self._ask(asked_now(self.options.config, lambda client: client.describe_cluster()))
             self._follower = Follower(self.options)
         return self._follower
 
@@ -124,11 +127,10 @@ class JetstreamStreamReader(DataSourceStreamReader):
     def stop(self) -> None:
         follower, runner = self._follower, self._runner
         self._follower = self._runner = None
-        if follower is not None and runner is not None:
-            try:
-                runner.run(follower.close())
-            finally:
-                runner.close()
+        if runner is not None:
+            with runner:
+                if follower is not None:
+                    runner.run(follower.close())
 
 
 if HAS_ADMISSION_CONTROL:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceStreamReader
 
-from jetstream_client import Client
-from pyspark_jetstream.stream import HAS_ADMISSION_CONTROL
+from jetstream_client import Client, UnavailableError
+from pyspark_jetstream.checkpoint import Mark, Offsets
+from pyspark_jetstream.options import TIMEOUT_SECONDS, read_options
+from pyspark_jetstream.schema import read_schema
+from pyspark_jetstream.stream import HAS_ADMISSION_CONTROL, stream_reader
 from tests.spark.support import PLANS_ONCE, Log, last_line, texts
 from tests.support.server import ServerProcess
 
@@ -94,6 +99,25 @@ def test_a_streaming_read_asked_for_wrongly_says_what_to_do(
     with pytest.raises(PySparkException) as raised:
         query.awaitTermination()
     assert advice in last_line(raised.value)
+
+
+def test_a_query_whose_servers_refuse_connections_ends_soon() -> None:
+    """As a batch read does, and not after the default time-out of a request."""
+    refused = {"servers": "127.0.0.1:1", "streams": FIRST}
+    begun = Offsets("c", {1: Mark(f"{FIRST}@>", 3, 1)}).to_json()
+
+    questions: list[Callable[[DataSourceStreamReader], object]] = [
+        lambda reader: reader.initialOffset(),
+        lambda reader: reader.partitions(begun, begun),  # Of a batch that is run again.
+    ]
+    for question in questions:
+        options = read_options(refused, "stream")
+        reader = stream_reader(options, read_schema(options.columns))
+        begin = time.monotonic()
+        with pytest.raises(UnavailableError, match=r"check that option servers \(127.0.0.1:1\)"):
+            question(reader)
+        assert time.monotonic() - begin < 0.6 * TIMEOUT_SECONDS
+        reader.stop()
 
 
 WRITES = [
