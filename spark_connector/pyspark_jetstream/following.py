@@ -69,6 +69,7 @@ class Follower:
         self._last_batch_at = float("-inf")
         self._pace = Pace()
         self._compacted: set[int] = set()
+        self._leader_epochs: dict[int, int] = {}
         self.latest: dict[int, int] = {}
         self.names: dict[int, str] = {}
         """As last seen, for the progress report."""
@@ -229,7 +230,10 @@ class Follower:
     ) -> Offsets:
         marks = start.streams if start else {}
         moved = [n for n, end in ends.items() if n not in marks or marks[n].offset != end]
-        epochs = await self._epochs({number: ends[number] for number in moved})
+        cluster = await self._cluster_id()
+        known = marks if start and start.cluster == cluster else {}
+        epochs = {n: known[n].epoch for n in moved if n in known and self._has_led(n, known[n])}
+        epochs |= await self._epochs({n: ends[n] for n in moved if n not in epochs})
         streams = {
             number: Mark(self._streams[number].full_name, end, epochs[number])
             if number in epochs
@@ -239,7 +243,12 @@ class Follower:
         # Before 4.2 it is unknown here which streams are new after a restart. `start_of` then
         # returns None, and the reader asks where they begin.
         began = {n: starts[n] for n in ends if start.initial or n not in marks} if start else {}
-        return Offsets(await self._cluster_id(), streams, began)
+        return Offsets(cluster, streams, began)
+
+    def _has_led(self, number: int, mark: Mark) -> bool:
+        """Whether the leader of the record before the mark leads still. All records since have its
+        epoch then, and nobody need be asked for it."""
+        return mark.epoch != -1 and mark.epoch == self._leader_epochs.get(number)
 
     async def _epochs(self, ends: Mapping[int, int]) -> dict[int, int]:
         """The leader epoch of the record before each end; -1 if compaction removed the record."""
@@ -280,6 +289,7 @@ class Follower:
         """What the streams hold, noted for the progress report."""
         known = await self._held()
         self.latest = {number: held.latest for number, held in known.items()}
+        self._leader_epochs = {number: held.leader_epoch for number, held in known.items()}
         self.names = {number: self._streams[number].full_name for number in known}
         return known
 

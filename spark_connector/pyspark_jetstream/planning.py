@@ -34,10 +34,12 @@ RETRY_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Held:
-    """Committed records of a stream: [earliest, latest)."""
+    """Committed records of a stream: [earliest, latest). leader_epoch: of the leader that said so;
+    no record has a later one. -1: unknown."""
 
     earliest: int
     latest: int
+    leader_epoch: int = -1
 
 
 def select(streams: Sequence[Stream], selection: Selection) -> dict[int, Stream]:
@@ -134,9 +136,11 @@ async def held(client: AsyncClient, stream_ids: Iterable[int]) -> dict[int, Held
     ids = list(stream_ids)
     queries: list[tuple[int, Place]] = [(number, "earliest") for number in ids]
     queries += [(number, "latest") for number in ids]
-    found = [answer.offset for answer in await client.list_offsets(queries)]
-    latest = found[len(ids) :]
-    return {number: Held(found[at], max(found[at], latest[at])) for at, number in enumerate(ids)}
+    found = await client.list_offsets(queries)
+    return {
+        number: Held(earliest.offset, max(earliest.offset, latest.offset), latest.leader_epoch)
+        for number, earliest, latest in zip(ids, found, found[len(ids) :], strict=False)
+    }
 
 
 async def resolve(

@@ -7,8 +7,9 @@ import logging
 import re
 import time
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -109,6 +110,43 @@ def test_a_compacted_stream_is_warned_about_once(
         f"stream {log.name}@{log.name}.> is compacted: a batch that is run again may have fewer "
         "records"
     ]
+
+
+def test_epochs_are_asked_for_only_where_the_leader_is_new(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A question for each stream of each batch takes longer than the batch if there are many."""
+    asked: list[int] = []
+    ask = Follower._epochs
+
+    async def noted(self: Follower, ends: Mapping[int, int]) -> dict[int, int]:
+        asked.extend(ends.values())
+        return await ask(self, ends)
+
+    async def fetched(follower: Follower, end: Offsets) -> dict[int, int]:
+        return await ask(follower, {n: mark.offset for n, mark in end.streams.items()})
+
+    monkeypatch.setattr(Follower, "_epochs", noted)
+    log.publish(range(3))
+
+    async def go() -> None:
+        async with idle(log, startingOffsets="earliest") as (follower, end):
+            assert asked == [3]
+            for number in (3, 4):
+                await asyncio.to_thread(log.publish, [number])
+                end = await follower.next_offsets(end, NO_LIMITS, None)
+                (mark,) = end.streams.values()
+                assert (mark.offset, [mark.epoch]) == (
+                    number + 1,
+                    list((await fetched(follower, end)).values()),
+                )
+            assert asked == [3]
+            others = {n: replace(mark, epoch=mark.epoch + 1) for n, mark in end.streams.items()}
+            await asyncio.to_thread(log.publish, [5])
+            await follower.next_offsets(replace(end, streams=others), NO_LIMITS, None)
+            assert asked == [3, 6]
+
+    asyncio.run(go())
 
 
 def test_the_ends_at_which_a_trigger_stops_are_known_to_the_progress_report(log: Log) -> None:

@@ -45,7 +45,9 @@ class LogClient:
             if number not in self.ends:
                 raise StreamNotFoundError(f"no stream {number}")
         return [
-            SimpleNamespace(offset=0 if position == "earliest" else self.ends[number])
+            SimpleNamespace(
+                offset=0 if position == "earliest" else self.ends[number], leader_epoch=-1
+            )
             for number, position in queries
         ]
 
