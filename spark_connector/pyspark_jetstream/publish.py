@@ -202,9 +202,6 @@ class _Outgoing:
         """Publish the rows of a window, or keep them until there are more."""
         for rows in window:
             self.rows += len(rows)
-            if self._reached.has_all(rows.subject):
-                self.duplicates += len(rows)
-                continue
             place = 0
             while place < len(rows):
                 five = self._five(rows.subject)
@@ -233,6 +230,12 @@ class _Outgoing:
             self._send(five)
 
     def _send(self, five: _Five) -> None:
+        """Send, unless the streams have all rows of the transaction. **safety** Such rows wait like
+        others, because what waits decides about the batches of other subjects."""
+        if self._reached.has_all(five.subject):
+            self.duplicates += sum(map(len, five.batches))
+            del self._waiting[five.subject]
+            return
         if five.subject in self._sent:
             self._finish(five.subject)
         while self._sent and (

@@ -27,6 +27,7 @@ from pyspark_jetstream.publish import (
     _Outgoing,
 )
 from pyspark_jetstream.rows import by_subject
+from pyspark_jetstream.transactions import Reached, Target
 from pyspark_jetstream.windows import ROW_BYTES, windows
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -61,7 +62,7 @@ class Publisher:
 class Task:
     """A task that publishes rows, one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, reached: Reached | None = None) -> None:
         self.log: list[tuple[str, str, bytes]] = []
         self.options: dict[str, Any] = {}
         self.producers: list[int] = []
@@ -72,7 +73,7 @@ class Task:
             return Publisher(self.log, subject, options["max_bytes"])
 
         client: Any = SimpleNamespace(publisher=publisher)
-        self.outgoing = _Outgoing(client, 30, Identity("query/7", 3))
+        self.outgoing = _Outgoing(client, 30, Identity("query/7", 3), reached)
 
     def publish(self, value: bytes, subject: str = "a", *, has_headers: bool = False) -> None:
         headers = [[{"key": "Trace", "value": b"1"}] if has_headers else None]
@@ -235,3 +236,16 @@ def test_no_batch_is_cut_because_the_buffer_is_full() -> None:
     found = buffer.put_many(short, None, ends_of(short, None), 0)
     assert found is not None
     assert found[1:] == (0, len(short))
+
+
+def test_streams_that_have_all_rows_decide_as_before_when_those_of_others_leave() -> None:
+    """Else the others' rows, which the server should recognise, would be in other batches."""
+    subjects = [f"s{number}" for number in range(2 * WAITING_BYTES // BATCH_BYTES // BATCHES_KNOWN)]
+    first, again = Task(), Task(Reached([Target(1, "s0", "s0", has_all=True)]))
+    for task in (first, again):
+        for number in range(BATCHES_KNOWN):
+            for subject in subjects:
+                task.publish(b"%03d" % number + LONG, subject)
+        task.outgoing.finish()
+    assert again.outgoing.duplicates == BATCHES_KNOWN
+    assert set(again.producers) < set(first.producers)
