@@ -34,16 +34,12 @@ IN_THREADS = (
 WIDTH = 92
 INDENT = " " * 8
 ALWAYS = {
-    "collections.abc": ["Callable"],
-    "typing": ["TypeVar"],
     "jetstream_client._loop_thread": ["LoopThread"],
     "jetstream_client.clients.async_client": ["AsyncClient"],
     "jetstream_client.processing.listeners": ["in_thread"],
     "jetstream_client.reading.blocking_consumer": ["Consumer"],
     "jetstream_client.reading.blocking_group_consumer": ["GroupConsumer"],
-    "jetstream_client.reading.consumer": ["AsyncConsumer"],
-    "jetstream_client.reading.group_consumer": ["AsyncGroupConsumer"],
-    "jetstream_client.reading.scan": ["AsyncScan", "Scan"],
+    "jetstream_client.reading.scan": ["Scan"],
 }
 """Imports of what no signature of the asynchronous client names."""
 
@@ -56,24 +52,12 @@ from __future__ import annotations
 
 {imports}
 
-_Reader = TypeVar("_Reader", AsyncConsumer, AsyncGroupConsumer, AsyncScan)
-
 
 class Calls:
     """What follows is part of `Client`, which sets these."""
 
     _thread: LoopThread
     _client: AsyncClient
-
-    def _begun(self, make: Callable[[], _Reader]) -> _Reader:
-        """What `make` returns, made and begun in the client's thread."""
-
-        async def begin() -> _Reader:
-            reader = make()
-            await reader.begin()
-            return reader
-
-        return self._thread.run(begin())
 '''
 
 
@@ -147,8 +131,8 @@ def _imports_of(tree: ast.Module) -> dict[str, tuple[str, bool]]:
 
 
 def _names_of(method: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    """The names in its signature."""
-    returns = _awaited(method) or method.returns
+    """The names in the signature of the blocking one, but for readers, which are in ALWAYS."""
+    returns = None if method.name in READERS else _awaited(method) or method.returns
     parts: list[ast.AST] = [method.args, *([returns] if returns else [])]
     return {node.id for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)}
 
@@ -166,7 +150,7 @@ def _blocking(method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     if method.name in READERS:
         returns, end = READERS[method.name]
         docstring = f"{docstring.rstrip()}\n\n{INDENT}{end}\n{INDENT}"
-        body = f"return {returns}(self._thread, self._begun(lambda: {call}))"
+        body = f"return {returns}(self._thread, self._thread.begun(lambda: {call}))"
     else:
         body = ("" if returns == "None" else "return ") + f"self._thread.run({call})"
     return (

@@ -12,14 +12,21 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from jetstream_protocol.errors import InvalidRequestError
 
 _T = TypeVar("_T")
+
+
+class _Begins(Protocol):
+    async def begin(self) -> None: ...
+
+
+_Begun = TypeVar("_Begun", bound=_Begins)
 
 _CLOSED = "the client is closed"
 
@@ -104,6 +111,16 @@ class LoopThread:
             # Of the coroutine's own errors this is none of our business; it is done then.
             future.cancel()
             raise
+
+    def begun(self, make: Callable[[], _Begun]) -> _Begun:
+        """What `make` returns, made and begun in the loop's thread."""
+
+        async def begin() -> _Begun:
+            made = make()
+            await made.begin()
+            return made
+
+        return self.run(begin())
 
     def post(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run the coroutine without waiting for it; after `close`, or in a fork, do nothing. Any

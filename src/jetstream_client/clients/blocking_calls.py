@@ -5,8 +5,8 @@ Written by scripts/generate from the classes of AsyncClient. Do not edit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.clients.async_client import AsyncClient
@@ -15,11 +15,11 @@ from jetstream_client.publishing.ack import PublishResult
 from jetstream_client.reading.batches import FetchedBatches
 from jetstream_client.reading.blocking_consumer import Consumer
 from jetstream_client.reading.blocking_group_consumer import GroupConsumer
-from jetstream_client.reading.consumer import FETCH_BYTES, AsyncConsumer
+from jetstream_client.reading.consumer import FETCH_BYTES
 from jetstream_client.reading.deserializers import Deserializer
-from jetstream_client.reading.group_consumer import SESSION_SECONDS, AsyncGroupConsumer, Listener
+from jetstream_client.reading.group_consumer import SESSION_SECONDS, Listener
 from jetstream_client.reading.messages import ROWS, Message, Messages
-from jetstream_client.reading.scan import AsyncScan, Scan
+from jetstream_client.reading.scan import Scan
 from jetstream_client.values.access import AclDecision, AclRule, NewToken, Operation, Token
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.positions import Position
@@ -52,24 +52,12 @@ from jetstream_client.values.types import (
 if TYPE_CHECKING:
     from typing import Unpack
 
-_Reader = TypeVar("_Reader", AsyncConsumer, AsyncGroupConsumer, AsyncScan)
-
 
 class Calls:
     """What follows is part of `Client`, which sets these."""
 
     _thread: LoopThread
     _client: AsyncClient
-
-    def _begun(self, make: Callable[[], _Reader]) -> _Reader:
-        """What `make` returns, made and begun in the client's thread."""
-
-        async def begin() -> _Reader:
-            reader = make()
-            await reader.begin()
-            return reader
-
-        return self._thread.run(begin())
 
     def publish(
         self,
@@ -252,7 +240,7 @@ class Calls:
         """
         return Consumer(
             self._thread,
-            self._begun(
+            self._thread.begun(
                 lambda: self._client.consume(
                     stream,
                     start,
@@ -295,7 +283,7 @@ class Calls:
         """
         return Scan(
             self._thread,
-            self._begun(
+            self._thread.begun(
                 lambda: self._client.scan(
                     stream,
                     start,
@@ -518,7 +506,7 @@ class Calls:
         """
         return GroupConsumer(
             self._thread,
-            self._begun(
+            self._thread.begun(
                 lambda: self._client.consume_group(
                     source,
                     group,

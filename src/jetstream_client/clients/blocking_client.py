@@ -18,7 +18,6 @@ from jetstream_client.clients.blocking_processing import ProcessingMethods
 from jetstream_client.clients.one_name import with_one_name
 from jetstream_client.processing.listeners import in_thread
 from jetstream_client.processing.threads import is_handler
-from jetstream_client.publishing.batched_publisher import AsyncPublisher
 from jetstream_client.publishing.blocking_publisher import Publisher
 from jetstream_client.publishing.sender import (
     BATCH_BYTES,
@@ -144,9 +143,8 @@ class Client(Calls, ProcessingMethods, Closing):
 
         It is connected and ready when this returns.
         """
-
-        async def begin() -> AsyncPublisher:
-            publisher = self._client.publisher(
+        begun = self._thread.begun(
+            lambda: self._client.publisher(
                 subject,
                 linger=linger,
                 max_bytes=max_bytes,
@@ -158,10 +156,8 @@ class Client(Calls, ProcessingMethods, Closing):
                 first_sequence=first_sequence,
                 value_serializer=value_serializer,
             )
-            await publisher.begin()
-            return publisher
-
-        return Publisher(self._thread, self._thread.run(begin()))
+        )
+        return Publisher(self._thread, begun)
 
     def table(
         self,
