@@ -153,12 +153,15 @@ class ApiServer:
     async def _supervise(self, address: str) -> None:
         """Replace a server that has ended by itself."""
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
             assert self._server is not None
-            # `wait_for_termination` returns minutes later, because nothing ends the running calls.
-            if self._server._server.is_running():  # type: ignore[attr-defined]
-                continue
-            logger.warning("grpc_server_replaced")
+            try:
+                # Without a time it would wait until the running calls have ended, too.
+                if await self._server.wait_for_termination(_LOOK_SECONDS):
+                    continue
+            except Exception as error:  # noqa: BLE001  gRPC's server: whatever has ended it
+                logger.warning("grpc_server_replaced", reason=repr(error))
+            else:
+                logger.warning("grpc_server_replaced", reason="it was stopped")
             await self._server.stop(None)
             await self._listen_again(address)
 
