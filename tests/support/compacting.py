@@ -86,6 +86,7 @@ def finished(
     return replace(
         state.after_pass(end_offset, wall_us, grace_us, swept_below=task.tombstones_below),
         tombstones=done.tombstones,
+        undecrypted=done.undecrypted,
     )
 
 

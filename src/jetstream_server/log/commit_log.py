@@ -71,7 +71,9 @@ class CommitLog:
         self._health = Health(directory, recovered.offline_reason, self._mutex)
         self.records = LogCheckpointer(self, self._storage, offsets, self._health, self._noting)
         save = self.records.save
-        self.compaction = LogCompaction(disk, self._storage, self._health, self._mutex, save)
+        self.compaction = LogCompaction(
+            disk, self._storage, self._health, self._mutex, save, self.encryption
+        )
         self.damage = LogDamage(disk, self._storage, self._mutex, save)
         self.damaged_files = (*recovered.damaged_files, *self.damage.damaged_files)
         self._reader = SliceReader(disk, self)

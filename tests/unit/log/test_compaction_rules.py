@@ -254,6 +254,20 @@ def test_what_a_repair_brought_back_has_a_grace_time_of_its_own() -> None:
     assert None not in [value for _, _, value in records(log)]
 
 
+def test_what_a_repair_brought_back_does_not_count_as_swept() -> None:
+    """With no tombstone left, the next pass removes those below what was swept."""
+    disk = memory_disk()
+    log = keyed_log(disk, rounds=3)
+    put(log, b"key1", None)
+    fill(log, 1, keys=1)
+    compact(disk, log, wall_us=1)
+    compact(disk, log, wall_us=1 + GRACE_US)
+    before = log.compaction.state
+    assert (before.tombstones, before.swept_below) == (0, log.log_end_offset)
+    log.compaction.note_repaired(3)
+    assert log.compaction.state.swept_below == 3
+
+
 def test_a_log_that_is_cut_during_a_pass_takes_nothing_more_of_it() -> None:
     disk = memory_disk()
     log = keyed_log(disk)

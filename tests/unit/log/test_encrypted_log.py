@@ -16,7 +16,7 @@ from jetstream_protocol.record_filter import RecordFilter
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.encryption import CannotDecryptError, Keys, key_id_of, plain_batches
 from jetstream_server.log.slice_filter import SliceFilter
-from tests.support.compacting import compact
+from tests.support.compacting import GRACE_US, compact, rows, table
 from tests.support.log_disk import MemoryDisk
 from tests.support.log_producers import OTHER_CRC, crc_of
 
@@ -284,6 +284,84 @@ def test_compaction_keeps_what_it_cannot_decrypt() -> None:
     both = open_log(disk, replace(CONFIG, keys=keys_of(OTHER, KEY)), clean=True)
     assert values(both)[:end] == [b"%b value %d" % (SECRET, each) for each in range(end)]
     assert values(both)[end:] == [b"%b value %d" % (SECRET, each) for each in (39, 40, 41)]
+
+
+def put(log: CommitLog, key: bytes, value: bytes | None) -> None:
+    """A record in a sealed segment of its own."""
+    log.append(encode([value], b"s", keys=[key]), leader_epoch=1, timestamp_us=1)
+    log.roll()
+    log.flush()
+
+
+def live(log: CommitLog) -> dict[bytes, bytes]:
+    plain = plain_batches(log.encryption, stored(log))
+    return table([row for batch in iterate(plain) for row in rows(batch)])
+
+
+def given(disk: MemoryDisk, log: CommitLog, *keys: bytes) -> CommitLog:
+    """The log after a restart with these keys."""
+    log.close(clean=True)
+    return open_log(disk, replace(CONFIG, keys=keys_of(*keys)), clean=True)
+
+
+@pytest.mark.parametrize("passes_with_all_keys", [0, 1, 2, 3])
+def test_a_deleted_key_stays_deleted_when_the_key_that_encrypted_it_comes_back(
+    passes_with_all_keys: int,
+) -> None:
+    disk = MemoryDisk()
+    log = open_log(disk)
+    put(log, b"gone", b"old")
+    put(log, b"kept", b"old")
+    log = given(disk, log, OTHER)
+    put(log, b"gone", None)
+    put(log, b"kept", b"new")
+    put(log, b"last", b"new")
+    for wall_us in range(1, 5 * GRACE_US, GRACE_US):
+        compact(disk, log, wall_us=wall_us)
+    log = given(disk, log, OTHER, KEY)
+    for number in range(passes_with_all_keys):
+        compact(disk, log, wall_us=(6 + number) * GRACE_US)
+    assert live(log) == {b"kept": b"new", b"last": b"new"}
+    has_tombstone = None in values(log)
+    assert has_tombstone == (passes_with_all_keys < 2), "it has a grace time of its own"
+    assert values(log).count(b"old") == (2 if not passes_with_all_keys else 0)
+
+
+def test_a_key_that_comes_back_while_the_node_runs_makes_its_records_dirty() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk)
+    put(log, b"gone", b"old")
+    keys = keys_of(OTHER)
+    log.close(clean=True)
+    log = open_log(disk, replace(CONFIG, keys=keys), clean=True)
+    put(log, b"gone", None)
+    put(log, b"last", b"new")
+    compact(disk, log, wall_us=1)
+    assert log.compaction.state.cleaned_to == log.log_end_offset
+    keys.replace([OTHER, KEY])
+    assert log.compaction.state.cleaned_to == 0
+    compact(disk, log, wall_us=2)
+    assert log.compaction.state.cleaned_to == log.log_end_offset
+    assert values(log) == [None, b"new"]
+
+
+def test_what_was_moved_here_is_dirty_no_longer_than_other_records() -> None:
+    """It is a batch of another stream: the node has its key, and cannot decrypt it."""
+    log = open_log(disk := MemoryDisk())
+    moved = encode([b"old"], b"s", keys=[b"gone"])
+    moved.stamp(0, 1, 1)
+    elsewhere = keys_of(KEY).of_stream(18)
+    log.append_replica(elsewhere.encrypt_bytes(moved.to_bytes()), leader_epoch=1)
+    put(log, b"gone", None)
+    put(log, b"last", b"new")
+    for wall_us in range(1, 5 * GRACE_US, GRACE_US):
+        compact(disk, log, wall_us=wall_us)
+        assert log.compaction.state.cleaned_to == log.log_end_offset
+    with pytest.raises(CannotDecryptError):
+        values(log)
+    left = stored(log)
+    headers = walk(lambda at, length: left[at : at + length], 0, len(left), bodies=True)
+    assert [header.record_count for _, header in headers] == [1, 1, 1]
 
 
 def test_a_compacted_log_is_taken_by_a_follower_and_found_by_recovery() -> None:

@@ -22,6 +22,7 @@ from jetstream_protocol.logfiles.names import COMPACTION_NAME, index_name, segme
 from jetstream_server.log.compaction.rewrite_pass import Rewritten, Source, Task, temporary_name
 from jetstream_server.log.compaction.state import KIND, CompactionState, read_compaction
 from jetstream_server.log.disk import Disk
+from jetstream_server.log.encryption import Encryption
 from jetstream_server.log.health import Health
 from jetstream_server.log.state_files import owner_of, write_state
 from jetstream_server.log.storage import LogStorage
@@ -31,8 +32,8 @@ class LogCompaction:
     """Owned by the log's thread, except `finish`. Methods raise StorageError."""
 
     __slots__ = (
-        "_disk", "_found_end", "_health", "_is_in_doubt", "_mutex", "_save", "_state", "_storage",
-        "_token",
+        "_disk", "_encryption", "_found_end", "_health", "_is_in_doubt", "_mutex", "_save",
+        "_state", "_storage", "_token",
     )  # fmt: skip
 
     def __init__(
@@ -42,8 +43,10 @@ class LogCompaction:
         health: Health,
         mutex: AbstractContextManager[object],
         save_checkpoint: Callable[[], None],
+        encryption: Encryption | None = None,
     ) -> None:
         self._disk = disk
+        self._encryption = encryption
         self._save = save_checkpoint
         self._storage = storage
         self._health = health
@@ -61,6 +64,9 @@ class LogCompaction:
         """The state; read again if reading it has failed before. Raises StorageError."""
         if self._state is None:
             self._state = self._as_found(read_compaction(self._disk, self._storage.directory))
+        if self._state.undecrypted and self._encryption is not None:
+            # The file says so once it is written again: a restart before finds the same.
+            self._state = self._state.with_keys(self._encryption.keys.ids)
         return self._state
 
     def _as_found(self, state: CompactionState) -> CompactionState:

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jetstream_protocol.batch import HEADER_BYTES, Batch, BatchHeader, decode_header
 from jetstream_protocol.columns import Flags
+from jetstream_protocol.encrypted_body import read_prefix
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles.names import TEMPORARY_SUFFIX, index_name, segment_name
 from jetstream_protocol.logfiles.scan import SCAN_BYTES, Read, Window
@@ -92,12 +93,13 @@ class Rewritten:
 @dataclass(frozen=True, slots=True)
 class Done:
     """The pass has ended. tombstones: how many are left below its end offset. bytes_before,
-    bytes_after: the size of the covered segments."""
+    bytes_after: the size of the covered segments. undecrypted: see CompactionState."""
 
     bytes_before: int
     bytes_after: int
     records_removed: int
     tombstones: int
+    undecrypted: dict[str, int] = field(default_factory=dict)
 
 
 Step = Mapped | Rewritten | Done
@@ -121,15 +123,16 @@ def run(
     yield Mapped(latest.end_offset, len(latest))
     rewriter = Rewriter(latest, task.tombstones_below, frozenset(task.kept_base_offsets))
     before = after = 0
+    undecrypted: dict[str, int] = {}
     for source in task.sources:
         if source.base_offset >= latest.end_offset:
             break
-        size = _rewrite(disk, task, source, rewriter, pause, encryption)
+        size = _rewrite(disk, task, source, rewriter, pause, encryption, undecrypted)
         before += source.size
         after += source.size if size is None else size
         if size is not None:
             yield Rewritten(source.base_offset, size)
-    yield Done(before, after, rewriter.records_removed, rewriter.tombstones)
+    yield Done(before, after, rewriter.records_removed, rewriter.tombstones, undecrypted)
 
 
 def _map(disk: Disk, task: Task, pause: Pause, encryption: Encryption | None) -> LatestOffsets:
@@ -153,7 +156,7 @@ def _map(disk: Disk, task: Task, pause: Pause, encryption: Encryption | None) ->
 
 def _rewrite(
     disk: Disk, task: Task, source: Source, rewriter: Rewriter, pause: Pause,
-    encryption: Encryption | None,
+    encryption: Encryption | None, undecrypted: dict[str, int],
 ) -> int | None:  # fmt: skip
     """Write the segment's successor, and return its size in bytes; None when nothing changes."""
     writer = _Writer(disk, task, source)
@@ -164,6 +167,7 @@ def _rewrite(
         plain = _decrypted(header, data, encryption)
         if plain is None:
             left = rewriter.leave(data)
+            _note_undecrypted(header, data, encryption, undecrypted)
         else:
             left = rewriter.rewrite(plain, ends_segment=position == source.size)
             if left is plain:
@@ -185,6 +189,16 @@ def _decrypted(header: BatchHeader, data: bytes, encryption: Encryption | None) 
         return None if encryption is None else encryption.decrypt(data)
     except CannotDecryptError:
         return None
+
+
+def _note_undecrypted(
+    header: BatchHeader, data: bytes, encryption: Encryption | None, undecrypted: dict[str, int]
+) -> None:
+    """Note that a batch with keys was passed over, unless this node has its key: then it was
+    changed or moved, and stays unreadable."""
+    key_id = read_prefix(data, HEADER_BYTES).key_id
+    if header.flags & _KEYS and (encryption is None or key_id not in encryption.keys.ids):
+        undecrypted.setdefault(key_id, header.base_offset)
 
 
 def _batches(

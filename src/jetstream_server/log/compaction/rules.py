@@ -16,6 +16,9 @@ rewrites everything before the stretch's end (`Rewriter`). After it, no two reco
 have the same key: **safety** only below such an end, and only once readers have had the grace time
 to get that far, is a tombstone removed. If it were removed earlier, a reader could have read the
 record that it deletes and never learn of the deletion.
+
+**safety** Nor is a tombstone removed behind a batch that cannot be decrypted: the batch may hold
+the record that it deletes, and the key may come back.
 """
 
 from __future__ import annotations
@@ -146,8 +149,11 @@ class Rewriter:
         return _marked(data, header, after_gap)
 
     def leave(self, data: bytes) -> bytes:
-        """Keep a stamped batch that cannot be decrypted, whatever it holds."""
+        """Keep a stamped batch that cannot be decrypted, whatever it holds, and every tombstone
+        behind it."""
         header = decode_header(data)
+        if header.flags & _KEYS:
+            self._tombstones_below = min(self._tombstones_below, header.base_offset)
         self._leader_epoch = header.leader_epoch
         return _marked(data, header, self._advance(header))
 

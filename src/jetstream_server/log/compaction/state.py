@@ -9,8 +9,8 @@ removed count as removed: a follower that may hold the records they deleted copi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from jetstream_protocol.batch import BatchHeader
@@ -35,8 +35,9 @@ class CompactionState:
     tombstones_gone_below: some tombstones before it were or are being removed. swept_below: offset
     below which completed passes have removed tombstones. copied_under: the leader's
     `tombstones_gone_below` when the copying of this log began. committed_below: all records below
-    it were committed; no gap ends behind it. ended_at_us and all later fields describe the last
-    pass.
+    it were committed; no gap ends behind it. ended_at_us and the fields up to records_removed
+    describe the last pass. undecrypted: ids of keys of encryption that the last pass lacked, each
+    with the first batch whose records it could not read.
     """
 
     cleaned_to: int = 0
@@ -51,6 +52,7 @@ class CompactionState:
     bytes_before: int = 0
     bytes_after: int = 0
     records_removed: int = 0
+    undecrypted: Mapping[str, int] = field(default_factory=dict)
 
     def tombstones_below(self, wall_us: WallUs, grace_us: int) -> int:
         """The offset below which tombstones have had their grace time."""
@@ -82,7 +84,21 @@ class CompactionState:
         """The state when records from this offset on are not clean any more: tombstones there wait
         for another grace time."""
         passes = tuple((at_us, min(end, offset)) for at_us, end in self.passes)
-        return replace(self, cleaned_to=min(self.cleaned_to, offset), passes=passes)
+        return replace(
+            self,
+            cleaned_to=min(self.cleaned_to, offset),
+            passes=passes,
+            swept_below=min(self.swept_below, offset),
+        )
+
+    def with_keys(self, key_ids: Collection[str]) -> CompactionState:
+        """The state of a log whose node has these keys of encryption. **safety** Records that no
+        pass could read are not clean: the tombstones that delete some of them are still there."""
+        readable = [at for key_id, at in self.undecrypted.items() if key_id in key_ids]
+        if not readable:
+            return self
+        left = {key_id: at for key_id, at in self.undecrypted.items() if key_id not in key_ids}
+        return replace(self.dirty_from(min(readable)), undecrypted=left)
 
     def cut_to(self, end_offset: int) -> CompactionState:
         """The state after the log was truncated to this offset: later records are not clean. An
@@ -90,7 +106,6 @@ class CompactionState:
         return replace(
             self.dirty_from(end_offset),
             tombstones_gone_below=min(self.tombstones_gone_below, end_offset),
-            swept_below=min(self.swept_below, end_offset),
             committed_below=min(self.committed_below, end_offset),
         )
 
@@ -105,12 +120,16 @@ def read_compaction(disk: Disk, directory: str) -> CompactionState:
         return CompactionState()
     try:
         numbers: dict[str, Any] = {
-            name: int(values[name]) for name in CompactionState.__slots__ if name != "passes"
+            name: int(values[name])
+            for name in CompactionState.__slots__
+            if name not in ("passes", "undecrypted")
         }
         passes = tuple((WallUs(int(at_us)), int(end)) for at_us, end in values["passes"])
-    except (KeyError, TypeError, ValueError) as error:
+        given = values.get("undecrypted", {})  # Files of earlier releases lack it.
+        undecrypted = {str(key_id): int(at) for key_id, at in given.items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptBatchError(f"the file lacks or garbles {error}") from error
-    return CompactionState(passes=passes, **numbers)
+    return CompactionState(passes=passes, undecrypted=undecrypted, **numbers)
 
 
 def rebuilt(segments: Sequence[Segment]) -> CompactionState:

@@ -325,6 +325,7 @@ class Compaction(RoleListener):
             bytes_before=done.bytes_before,
             bytes_after=done.bytes_after,
             records_removed=done.records_removed,
+            undecrypted=done.undecrypted,
         )
         await self._in_thread(log.compaction.finish, task, state)
         self.counters.passed(state)
