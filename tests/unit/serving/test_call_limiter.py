@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
+from collections.abc import Sequence
 
 import grpc
 import pytest
@@ -64,6 +66,32 @@ def test_few_calls_disturb_nobody(found: list[Connection]) -> None:
         assert ended == []
         await _end([*tasks, watching])
         assert callers.count == 0
+
+    scenario()
+
+
+def test_without_a_descriptor_to_look_with_it_looks_again(
+    found: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CALLS_HIGH", 10)
+
+    @on_loop
+    async def scenario() -> None:
+        found.extend([Connection("known", 9, 0), Connection("stranger", 9, 0)])
+        ended: list[str] = []
+        lacking = [OSError(errno.EMFILE, "Too many open files") for _ in range(2)]
+
+        def close(peers: Sequence[str]) -> None:
+            if lacking:
+                raise lacking.pop()
+            ended.extend(peers)
+
+        callers = CallLimiter(lambda peer: close([peer]), lambda peer: peer == "known", close)
+        tasks = await _calls(callers, 12, received=True)
+        watching = asyncio.create_task(callers.watch())
+        await eventually(lambda: ended[:1] == ["stranger"] or watching.done())
+        assert not watching.done()
+        await _end([*tasks, watching])
 
     scenario()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import pytest
 
@@ -135,6 +136,30 @@ def test_under_pressure_the_longest_stalled_are_hung_up_on_one_after_another(
         assert ended == [], "nobody waits: let them take their time"
         await outstanding.reserve("reader", 2 * MIB)
         assert ended == ["oldest", "younger"]
+
+    scenario()
+
+
+def test_who_waits_for_room_waits_on_while_there_is_no_descriptor_to_hang_up_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "STALL_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
+
+    @on_loop
+    async def scenario() -> None:
+        lacking = [OSError(errno.EMFILE, "Too many open files") for _ in range(2)]
+        held: dict[str, Reservation] = {}
+
+        def close_connection(peer: str) -> None:
+            if lacking:
+                raise lacking.pop()
+            asyncio.get_running_loop().call_soon(outstanding.release, held.pop(peer))
+
+        outstanding = ResponseMemoryLimiter(close_connection, MIB)
+        held["stalled"] = await outstanding.reserve("stalled", MIB)
+        await outstanding.reserve("reader", MIB)
+        assert not held
 
     scenario()
 

@@ -11,9 +11,11 @@ import pytest
 from jetstream_protocol.types import WallUs
 from jetstream_server.security.identity import Identity
 from jetstream_server.security.state import Token
-from jetstream_server.serving.grpc import token_connections
+from jetstream_server.serving.grpc import close_peer, token_connections
 from jetstream_server.serving.grpc.token_connections import CALLERS_MAX, TokenConnections
 from tests.support.access import for_the_known
+from tests.support.descriptors import no_descriptor_left
+from tests.support.loops import eventually, on_loop
 
 
 def caller(number: int) -> Identity:
@@ -65,6 +67,45 @@ def test_a_connection_ends_with_the_last_of_its_callers(port: Port) -> None:
     connections.close_ended()
     assert [is_closed(client) for client, _ in (alone, shared, unnamed)] == [True, False, False]
     assert len(connections) == 1
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_connections, "RETRY_SECONDS", 0.05)
+
+
+@pytest.fixture
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No descriptor is kept to look with: others have taken them."""
+    monkeypatch.setattr(close_peer, "_kept", [])
+
+
+@pytest.mark.usefixtures("hasty", "nothing_kept")
+def test_a_connection_whose_token_ended_is_closed_once_there_are_descriptors(port: Port) -> None:
+    @on_loop
+    async def scenario() -> None:
+        connections = TokenConnections(for_the_known(), port.number)
+        client, peer = port.connect()
+        connections.called(peer, caller(1))
+        with no_descriptor_left():
+            connections.close_ended()
+            assert not is_closed(client)
+        await eventually(lambda: is_closed(client))
+        assert len(connections) == 0
+
+    scenario()
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_a_call_is_taken_though_there_is_no_descriptor_to_look_which_connections_ended(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_connections, "PEERS_MAX", 1)
+    connections = TokenConnections(for_the_known(), port.number)
+    connections.called("ipv4:127.0.0.1:1", CERTIFIED)
+    with no_descriptor_left():
+        connections.called("ipv4:127.0.0.1:2", CERTIFIED)
+    assert len(connections) == 2
 
 
 def test_connections_that_ended_are_forgotten_and_callers_are_bounded(

@@ -142,14 +142,22 @@ class CallLimiter:
         self._half_sent.pop(task, None)
 
     async def watch(self) -> None:
+        """Look again and again. Without a descriptor to look with, the next look may have one."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            half_sent = self._half_sent_for_long() - HALF_SENT_MAX
-            calls = max(len(self._calls) - CALLS_HIGH, len(self._public) - PUBLIC_CALLS_HIGH)
-            if calls > 0:
-                self._make_room(calls, lambda connection: connection.calls)
-            elif half_sent > 0:
-                self._make_room(half_sent, lambda connection: connection.half_sent)
+            try:
+                self._look()
+            except OSError as error:
+                if self._throttle.is_due("connections_not_closed"):
+                    logger.warning("connections_not_closed", reason=str(error))
+
+    def _look(self) -> None:
+        half_sent = self._half_sent_for_long() - HALF_SENT_MAX
+        calls = max(len(self._calls) - CALLS_HIGH, len(self._public) - PUBLIC_CALLS_HIGH)
+        if calls > 0:
+            self._make_room(calls, lambda connection: connection.calls)
+        elif half_sent > 0:
+            self._make_room(half_sent, lambda connection: connection.half_sent)
 
     def _half_sent_for_long(self) -> int:
         if len(self._half_sent) <= HALF_SENT_MAX:
@@ -172,11 +180,11 @@ class CallLimiter:
         closed = strangers[: sum(1 for _ in left)]
         for each in closed:
             self._note(each)
-        if closed:
-            self._close_strangers([each.peer for each in closed])
         self._met_strangers |= bool(strangers)
         known = [each for each in found if self._is_known(each.peer)]
         self._heaviest = max([*known, *filter(None, [self._heaviest])], key=burden, default=None)
+        if closed:
+            self._close_strangers([each.peer for each in closed])
         if self._next_id:
             return
         heaviest, met_strangers = self._heaviest, self._met_strangers

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import unquote
 
+from jetstream_server.disk_errors import lacks_descriptors
+
 Address = tuple[str, int]
 
 _KEPT = 2
@@ -25,14 +27,15 @@ _kept: list[int] = []
 
 def close_peer(peer: str, port: int) -> bool:
     """Close the connection of `peer` ("ipv4:127.0.0.1:40000") to our `port`. Returns whether there
-    was one."""
+    was one. Raises OSError like `close_peers`."""
     return close_peers([peer], port) > 0
 
 
 def close_peers(peers: Iterable[str], port: int) -> int:
     """Close several connections, and return how many there were.
 
-    Looks at every descriptor of the process, some microseconds each: only for emergencies.
+    Looks at every descriptor of the process, some microseconds each: only for emergencies. Raises
+    OSError if there is no descriptor left to look with: some are perhaps closed then.
     """
     found = map(address_of, peers)
     return close_addresses({address for address in found if address is not None}, port)
@@ -99,7 +102,9 @@ def _each_of(
             if not stat.S_ISSOCK(os.fstat(number).st_mode):
                 continue
             fd = os.dup(number)
-        except OSError:
+        except OSError as error:
+            if lacks_descriptors(error):
+                raise
             continue  # The descriptor was closed meanwhile.
         try:
             sock = socket.socket(fileno=fd)

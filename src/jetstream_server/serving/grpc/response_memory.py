@@ -150,4 +150,7 @@ class ResponseMemoryLimiter:
         del self._held[oldest]
         oldest.since = now
         self._held[oldest] = None
-        self._close_connection(oldest.peer)
+        try:
+            self._close_connection(oldest.peer)
+        except OSError as error:  # There is no descriptor left to look with.
+            logger.warning("connections_not_closed", peer=oldest.peer, reason=str(error))

@@ -8,7 +8,10 @@ a connection ends; the sockets of the process do.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+
+import structlog
 
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import Identity
@@ -19,6 +22,9 @@ PEERS_MAX = 2 * CONNECTIONS_MAX
 """Connections remembered. Above it, those that have ended are forgotten: at least half of them."""
 CALLERS_MAX = 16
 """Callers remembered of one connection: the last new ones."""
+RETRY_SECONDS = 1.0
+
+logger = structlog.get_logger("jetstream.api")
 
 
 class TokenConnections:
@@ -56,20 +62,32 @@ class TokenConnections:
             callers[caller.key] = caller
 
     def close_ended(self) -> None:
-        """Close the connections whose callers' tokens were all revoked or have expired."""
+        """Close the connections whose callers' tokens were all revoked or have expired. If there is
+        no descriptor left to look with, that is tried again."""
         ended = [
             peer
             for peer, callers in self._callers.items()
             if all(self._access.has_ended(each) for each in callers.values())
         ]
-        if ended:
+        if not ended:
+            return
+        try:
             close_peers(ended, self._port)
+        except OSError as error:
+            logger.warning("connections_not_closed", reason=str(error))
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self.close_ended)
+            return
         for peer in ended:
             del self._callers[peer]
 
     def _forget_ended(self) -> None:
+        """Forget the connections that have ended; none if there is no descriptor left to look
+        with."""
         open_now = set()
-        each_connection(self._port, lambda address, _: open_now.add(address))
+        try:
+            each_connection(self._port, lambda address, _: open_now.add(address))
+        except OSError:
+            return
         self._callers = {
             peer: callers for peer, callers in self._callers.items() if address_of(peer) in open_now
         }
