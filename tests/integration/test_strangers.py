@@ -23,7 +23,7 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated.dataplane_pb2 import Hello, HelloReply
 from jetstream_server.metadata.raft.transport import HANDSHAKES_MAX
 from jetstream_server.serving.dataplane.server import KEPT_FOR_NODES
-from jetstream_server.serving.http.server import CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX
+from jetstream_server.serving.http.connections import CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX
 from tests.fuzz import http2
 from tests.support.lateness import Lateness
 from tests.support.secured import (

@@ -18,8 +18,8 @@ import resource
 from jetstream_server.log.disk import DESCRIPTORS_MIN
 from jetstream_server.serving.dataplane.server import CONNECTIONS_MAX, KEPT_FOR_NODES
 from jetstream_server.serving.grpc.connection_limiter import CONNECTIONS_MAX as GRPC_CONNECTIONS_MAX
+from jetstream_server.serving.http.connections import CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX
 from jetstream_server.serving.http.server import AT_ONCE as HTTP_AT_ONCE
-from jetstream_server.serving.http.server import CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX
 
 _PER_CONNECTION = 2  # Its socket, and the segment that is being sent.
 RESERVED = (

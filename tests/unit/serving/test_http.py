@@ -11,14 +11,12 @@ from collections import Counter
 import pytest
 from aiohttp import web
 
+from jetstream_server.serving.grpc import response_memory
+from jetstream_server.serving.http import answer_room, api, connections
 from jetstream_server.serving.http import server as http_server_module
-from jetstream_server.serving.http.server import (
-    AT_ONCE,
-    BACKLOG,
-    CONNECTIONS_MAX,
-    HttpServer,
-    Route,
-)
+from jetstream_server.serving.http.answer_room import claim
+from jetstream_server.serving.http.connections import CONNECTIONS_MAX
+from jetstream_server.serving.http.server import AT_ONCE, BACKLOG, HttpServer, Route
 from tests.support.access import for_the_known, open_to_all
 from tests.support.loops import eventually, on_loop
 from tests.support.server import free_port_base
@@ -203,7 +201,7 @@ async def test_a_path_without_a_rule_is_refused_while_security_is_on() -> None:
 async def test_who_asks_nothing_is_hung_up_on_and_who_has_asked_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_server_module, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "SILENT_SECONDS", 0.2)
     monkeypatch.setattr(http_server_module, "_LOOK_SECONDS", 0.02)
     port = free_port_base(1)
     server = http_server()
@@ -242,5 +240,103 @@ async def test_who_has_asked_stays_while_silent_ones_make_room() -> None:
         assert not is_readable(asker)
     finally:
         for sock in (*crowd, asker):
+            sock.close()
+        await server.stop()
+
+
+ASK = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("origins", [1, 100])
+@on_loop
+async def test_who_comes_is_answered_although_all_connections_are_kept(origins: int) -> None:
+    port = free_port_base(1)
+    server = http_server()
+    await server.start("127.0.0.1", port)
+    kept: list[socket.socket] = []
+    try:
+        for number in range(CONNECTIONS_MAX):
+            source = (f"127.0.1.{number % origins + 1}", 0)
+            sock = socket.create_connection(("127.0.0.1", port), source_address=source)
+            kept.append(sock)
+            sock.sendall(ASK)
+            await eventually(lambda: is_readable(kept[-1]))
+        late = socket.create_connection(("127.0.0.1", port))
+        kept.append(late)
+        await eventually(lambda: is_ended(kept[0]))  # It has made room.
+        late.sendall(ASK)
+        await eventually(lambda: is_readable(late))
+        assert late.recv(12) == b"HTTP/1.1 200"
+    finally:
+        for sock in kept:
+            sock.close()
+        await server.stop()
+
+
+def is_ended(sock: socket.socket) -> bool:
+    """Whether the server has hung up. Takes what it has sent."""
+    try:
+        return is_readable(sock) and sock.recv(10_000) == b""
+    except ConnectionError:
+        return True
+
+
+@on_loop
+async def test_a_body_that_does_not_come_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(api, "BODY_SECONDS", 0.1)
+
+    async def change(request: web.Request) -> web.Response:
+        await api.body_of(request)
+        raise AssertionError("it never comes")
+
+    port = free_port_base(1)
+    server = HttpServer([Route("/change", change, "POST")], open_to_all())
+    await server.start("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        head = b"POST /change HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        writer.write(head + b"Content-Length: 100\r\n\r\n{")
+        assert (await reader.readline()).split()[1] == b"400"
+    finally:
+        writer.transport.abort()
+        await server.stop()
+
+
+LARGE_BYTES = 16 * 1024 * 1024
+"""More than sockets hold."""
+
+
+@on_loop
+async def test_large_answers_that_nobody_reads_keep_no_other_from_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(response_memory, "STALL_SECONDS", 0.1)
+    made: Counter[str] = Counter()
+
+    async def large(request: web.Request) -> web.Response:
+        await claim(request)
+        made[request.query_string] += 1
+        return web.Response(body=bytes(LARGE_BYTES))
+
+    port = free_port_base(1)
+    server = HttpServer([Route("/large", large)], open_to_all())
+    await server.start("127.0.0.1", port)
+    address = ("127.0.0.1", port)
+    deaf = [socket.create_connection(address, source_address=("127.0.0.2", 0)) for _ in range(20)]
+    try:
+        for sock in deaf:
+            sock.sendall(b"GET /large?deaf HTTP/1.1\r\nHost: x\r\n\r\n")
+        room = response_memory.BYTES_MAX // answer_room.CLAIM_BYTES // 2
+        await eventually(lambda: made["deaf"] >= room)
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /large?reader HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        assert len(await reader.readexactly(LARGE_BYTES)) == LARGE_BYTES
+        writer.transport.abort()
+        await eventually(lambda: made["deaf"] == len(deaf))  # Each has its turn, and loses it.
+    finally:
+        for sock in deaf:
             sock.close()
         await server.stop()

@@ -201,3 +201,60 @@ async def test_one_principal_holds_no_more_than_half_over_all_its_connections() 
     held = await waiting
     outstanding.release(held)
     assert outstanding.bytes == 3 * MIB
+
+
+@on_loop
+async def test_answers_of_one_principal_that_wait_together_take_half_and_no_more() -> None:
+    outstanding = ResponseMemoryLimiter(nobody, 4 * MIB)
+    everything = await outstanding.reserve("other", 4 * MIB, principal="user:y")
+    waits = [
+        asyncio.create_task(outstanding.reserve(f"x{i}", MIB, None, principal="user:x"))
+        for i in range(4)
+    ]
+    await asyncio.sleep(0.05)
+    outstanding.release(everything)
+    await eventually(lambda: outstanding.bytes == 2 * MIB)
+    await outstanding.reserve("other", 2 * MIB, principal="user:y")
+    assert sum(each.done() for each in waits) == 2
+    for each in waits:
+        each.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
+
+
+@on_loop
+async def test_principals_that_wait_take_turns() -> None:
+    outstanding = ResponseMemoryLimiter(nobody, 2 * MIB)
+    everything = await outstanding.reserve("other", 2 * MIB, principal="user:z")
+    greedy = [
+        asyncio.create_task(outstanding.reserve(f"x{i}", MIB, None, principal="user:x"))
+        for i in range(50)
+    ]
+    await asyncio.sleep(0.05)
+    modest = asyncio.create_task(outstanding.reserve("y", MIB, principal="user:y"))
+    await asyncio.sleep(0.05)
+    outstanding.release(everything)
+    await modest
+    assert sum(each.done() for each in greedy) == 1
+    for each in greedy:
+        each.cancel()
+    await asyncio.gather(*greedy, return_exceptions=True)
+
+
+@pytest.mark.parametrize("second", ["deaf", "waiting"], ids=["its connection", "its principal"])
+@on_loop
+async def test_nobody_is_hung_up_on_for_an_answer_that_would_not_have_its_room(
+    second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow reader of another principal has more room than it needs."""
+    monkeypatch.setattr(module, "STALL_SECONDS", 0.05)
+    closed: list[str] = []
+    outstanding = ResponseMemoryLimiter(closed.append, 8 * PEER_BYTES_MAX)
+    await outstanding.reserve("slow", MIB, principal="user:slow")
+    await outstanding.reserve("deaf", 2 * PEER_BYTES_MAX, principal="user:deaf")
+    await outstanding.reserve("deaf too", 2 * PEER_BYTES_MAX, principal="user:deaf")
+    waiting = asyncio.create_task(outstanding.reserve(second, MIB, None, principal="user:deaf"))
+    await eventually(lambda: "deaf" in closed)
+    await asyncio.sleep(0.3)
+    assert "slow" not in closed
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)

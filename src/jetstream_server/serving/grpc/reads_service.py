@@ -16,6 +16,7 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc, common_pb2
 from jetstream_protocol.types import WallUs
 from jetstream_server.net.error_limits import bounded
+from jetstream_server.origins import origin_of_peer
 from jetstream_server.replication.core.unreadable import unsearched
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -109,8 +110,8 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
     async def _reserve(
         self, call: Call, length: int, seconds: float | None = ROOM_SECONDS
     ) -> Reservation:
-        principal = self._access.control.quota_holder(call.identity)
-        return await self._outstanding.reserve(call.peer, length, seconds, principal=principal)
+        holder = self._access.control.quota_holder(call.identity) or origin_of_peer(call.peer)
+        return await self._outstanding.reserve(call.peer, length, seconds, principal=holder)
 
     def _bytes_max(self, wanted: int, call: Call) -> int:
         return min(self._access.control.bytes_max(call.identity, wanted), ANSWER_BYTES_MAX)

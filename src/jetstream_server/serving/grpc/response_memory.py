@@ -2,15 +2,16 @@
 
 gRPC takes an answer as one piece of memory, makes four copies of it, and keeps them until the
 client has read it. A client that requests much and reads nothing would use all memory. So an answer
-waits for room: in its connection's share, in its principal's share, which may be half, and in
-total, in order. While answers wait, a connection that has read none for STALL_SECONDS is closed.
+waits for room: in its connection's share, in its principal's share (without one, its origin's),
+which may be half, and in total, in order. While answers wait, a connection that has read none for
+STALL_SECONDS is closed, if that makes room for them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 import structlog
@@ -41,8 +42,9 @@ class Reservation:
 
 
 @dataclass(slots=True)
-class _Peer:
-    """One connection: the bytes that it holds, and how many of its answers hold or wait."""
+class _Share:
+    """Of one connection, or of one principal: the bytes that it holds, and how many of its answers
+    hold or wait. turn: one of these waits for room at a time."""
 
     bytes: int = 0
     users: int = 0
@@ -60,8 +62,8 @@ class ResponseMemoryLimiter:
         self._close_connection = close_connection
         self._bytes_max = bytes_max
         self._held: dict[Reservation, None] = {}  # oldest first
-        self._peers: dict[str, _Peer] = {}
-        self._by_principal: Counter[str] = Counter()
+        self._peers: dict[str, _Share] = {}
+        self._principals: dict[str, _Share] = {}
         self._turn = asyncio.Lock()
         self._room = asyncio.Event()
 
@@ -74,64 +76,89 @@ class ResponseMemoryLimiter:
         principal: str = "",
     ) -> Reservation:
         """Wait for room for `count` bytes. If nothing is held, any answer has room. principal: its
-        connections share a limit; "": there is none.
+        connections share a limit, and wait in order; "": there is none.
 
         Raises UnavailableError after `seconds`; None: waits without a limit.
         """
-        peer = self._peers.setdefault(peer_name, _Peer())
-        peer.users += 1
+        shares = self._enter(peer_name, principal)
         try:
-            async with asyncio.timeout(seconds), peer.turn:
-                while peer.bytes and peer.bytes + count > PEER_BYTES_MAX:
-                    await self._wait()
-                while principal and self._is_too_much(principal, count):
-                    await self._wait()
-                async with self._turn:
-                    while self.bytes and self.bytes + count > self._bytes_max:
-                        await self._wait()
+            async with asyncio.timeout(seconds):
+                await self._wait_for_room(shares, peer_name, count, principal)
         except TimeoutError as error:
-            self._leave(peer_name, peer)
+            self._leave(peer_name, principal)
             raise UnavailableError(
                 f"{self.bytes} bytes of answers wait to be read by clients; try again, or read "
                 "from the data plane"
             ) from error
         except asyncio.CancelledError:
-            self._leave(peer_name, peer)
+            self._leave(peer_name, principal)
             raise
         since = asyncio.get_running_loop().time()
         reservation = Reservation(peer_name, count, since, principal)
         self._held[reservation] = None
-        if principal:
-            self._by_principal[principal] += count
-        peer.bytes += count
-        self.bytes += count
+        self._count(shares, count)
         return reservation
+
+    async def _wait_for_room(
+        self, shares: tuple[_Share, _Share | None], peer_name: str, count: int, principal: str
+    ) -> None:
+        """In the connection's share, then in the principal's, then in total. So one answer of each
+        principal waits in total, and they take turns."""
+        peer, holder = shares
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(peer.turn)
+            while peer.bytes and peer.bytes + count > PEER_BYTES_MAX:
+                await self._wait(lambda held: held.peer == peer_name)
+            if holder is not None:
+                await stack.enter_async_context(holder.turn)
+                while holder.bytes and holder.bytes + count > self._bytes_max // 2:
+                    await self._wait(lambda held: held.principal == principal)
+            await stack.enter_async_context(self._turn)
+            while self.bytes and self.bytes + count > self._bytes_max:
+                await self._wait(lambda held: True)
+
+    def _enter(self, peer_name: str, principal: str) -> tuple[_Share, _Share | None]:
+        peer = self._peers.setdefault(peer_name, _Share())
+        peer.users += 1
+        if not principal:
+            return peer, None
+        holder = self._principals.setdefault(principal, _Share())
+        holder.users += 1
+        return peer, holder
+
+    def _count(self, shares: tuple[_Share, _Share | None], count: int) -> None:
+        self.bytes += count
+        for share in shares:
+            if share is not None:
+                share.bytes += count
 
     def release(self, reservation: Reservation) -> None:
         """Release the room: the answer was sent, or its call has ended."""
         del self._held[reservation]
-        if reservation.principal:
-            self._by_principal[reservation.principal] -= reservation.count
-            if not self._by_principal[reservation.principal]:
-                del self._by_principal[reservation.principal]
-        peer = self._peers[reservation.peer]
-        peer.bytes -= reservation.count
-        self.bytes -= reservation.count
-        self._leave(reservation.peer, peer)
+        principal = reservation.principal
+        holder = self._principals[principal] if principal else None
+        self._count((self._peers[reservation.peer], holder), -reservation.count)
+        self._leave(reservation.peer, principal)
         self._room.set()
 
-    def _is_too_much(self, principal: str, count: int) -> bool:
-        held = self._by_principal[principal]
-        return bool(held) and held + count > self._bytes_max // 2
+    def renew(self, reservation: Reservation) -> None:
+        """Note that its answer can be read from now on only."""
+        del self._held[reservation]
+        reservation.since = asyncio.get_running_loop().time()
+        self._held[reservation] = None
 
-    def _leave(self, name: str, peer: _Peer) -> None:
-        peer.users -= 1
-        if not peer.users:
-            del self._peers[name]
+    def _leave(self, peer_name: str, principal: str) -> None:
+        for table, name in ((self._peers, peer_name), (self._principals, principal)):
+            share = table.get(name)
+            if share is not None:
+                share.users -= 1
+                if not share.users:
+                    del table[name]
 
-    async def _wait(self) -> None:
-        """Wait until something is released, or until the next check."""
-        self._end_stalled()
+    async def _wait(self, helps: Callable[[Reservation], bool]) -> None:
+        """Wait until something is released, or until the next check. helps: whether the waiting
+        answer would have the room of another one."""
+        self._end_stalled(helps)
         self._room.clear()
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
@@ -139,9 +166,9 @@ class ResponseMemoryLimiter:
         except TimeoutError:
             pass  # The caller checks again.
 
-    def _end_stalled(self) -> None:
-        """Close the connection that has left an answer unread longest, if that is too long."""
-        oldest = next(iter(self._held), None)
+    def _end_stalled(self, helps: Callable[[Reservation], bool]) -> None:
+        """Close the connection that has left such an answer unread longest, if that is too long."""
+        oldest = next(filter(helps, self._held), None)
         now = asyncio.get_running_loop().time()
         if oldest is None or now - oldest.since < STALL_SECONDS:
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ from google.protobuf.message import Message
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, PermissionDeniedError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
+from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import sender_of
 from jetstream_server.serving.http.messages import MessagePages
@@ -29,6 +31,7 @@ _Message = TypeVar("_Message", bound=Message)
 STREAMS_MAX = 1000
 """Streams in one answer. There are more pages."""
 STREAMS_DEFAULT = 200
+BODY_SECONDS = 10.0
 _NODE_ID_MAX = 2**31 - 1
 """Of an int32, as node ids are in gRPC's messages."""
 
@@ -66,6 +69,7 @@ class Api:
         start, limit = number(request, "start", 0), number(request, "limit", STREAMS_DEFAULT)
         asked = pb.ListStreamsRequest(describe_led=True)
         listed = await self._call(request, "Streams", "ListStreams", asked)
+        await claim(request)
         match = request.query.get("match", "").lower()
         streams = [s for s in listed.streams if match in f"{s.name}@{s.subject}".lower()]
         page = streams[start : start + min(limit, STREAMS_MAX)]
@@ -111,6 +115,7 @@ class Api:
             subject=request.query.get("subject", ""),
             key=request.query.get("key"),
             wait_ms=number(request, "wait_ms", 0),
+            claim=partial(claim, request),
         )
         return web.json_response(page)
 
@@ -184,8 +189,12 @@ async def body_of(request: web.Request) -> dict[str, Any]:
     if not _is_from_here(request):
         raise PermissionDeniedError("a change cannot be asked for by a page of another server")
     try:
-        found = json.loads(await request.read())
+        async with asyncio.timeout(BODY_SECONDS):
+            body = await request.read()
+        found = json.loads(body)
         json.dumps(found, ensure_ascii=False).encode()  # Half a surrogate breaks protobuf's parser.
+    except TimeoutError as error:
+        raise InvalidRequestError(f"the body did not come within {BODY_SECONDS:g} s") from error
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"the body cannot be read: {str(error)[:200]}") from error
     if not isinstance(found, dict):

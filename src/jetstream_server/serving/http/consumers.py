@@ -20,6 +20,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2, cursors_pb2, groups_pb2
 from jetstream_server.clocks import WallClock
+from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.api import (
     STREAMS_DEFAULT,
     STREAMS_MAX,
@@ -64,7 +65,7 @@ class ConsumersApi:
         asked = cursors_pb2.ListCursorsRequest(name=request.query.get("cursor", ""))
         if "stream" in request.query:
             asked.stream.CopyFrom(ref_of(request.query["stream"]))
-        everything, is_all = await self._listed(asked, sender_of(request))
+        everything, is_all = await self._listed(asked, request)
         found = [each for each in everything if match in _words_of(each)]
         page = found[start : start + min(limit, STREAMS_MAX)]
         lags = await self._lags(
@@ -82,12 +83,13 @@ class ConsumersApi:
         )
 
     async def _listed(
-        self, asked: cursors_pb2.ListCursorsRequest, who: Sender
+        self, asked: cursors_pb2.ListCursorsRequest, request: web.Request
     ) -> tuple[list[cursors_pb2.Cursor], bool]:
         """The cursors, and whether there are no more."""
         found: list[cursors_pb2.Cursor] = []
         while True:
-            answer = await self._gateway.call("Cursors", "ListCursors", asked, who)
+            answer = await self._gateway.call("Cursors", "ListCursors", asked, sender_of(request))
+            await claim(request)
             found += answer.cursors
             asked.page = answer.next_page
             if not asked.page or len(found) >= LOOKED_AT_MAX:
@@ -101,7 +103,7 @@ class ConsumersApi:
         if not groups:
             return web.json_response({"groups": []})
         wanted = cursors_pb2.ListCursorsRequest(name=groups[0].name if len(groups) == 1 else "")
-        cursors, _ = await self._listed(wanted, who)
+        cursors, _ = await self._listed(wanted, request)
         shared = {(group.name, share.stream_id) for group in groups for share in group.shares}
         positions = {
             (each.name, each.stream_id): each

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError, from_proto
@@ -56,9 +57,11 @@ class MessagePages:
         subject: str = "",
         key: str | None = None,
         wait_ms: int = 0,
+        claim: Callable[[], Awaitable[None]],
     ) -> dict[str, Any]:
         """Records from `offset` on, from the first record of that time on, or the `last` ones
-        (by default as many as `limit`). Raises the JetstreamErrors of a fetch."""
+        (by default as many as `limit`). claim: waits for room for the page. Raises its errors, and
+        the JetstreamErrors of a fetch."""
         if not 0 < limit <= LIMIT_MAX:
             raise InvalidRequestError(f"limit is from 1 to {LIMIT_MAX}")
         if wait_ms > WAIT_MS_MAX:
@@ -81,6 +84,7 @@ class MessagePages:
             answer = await self._gateway.call(
                 "Reads", "Fetch", fetch, sender, seconds=_SECONDS + wait_ms / 1000
             )
+            await claim()  # The caller may read, and does not wait for records any more.
             before, offset = offset, page.take(answer)
             is_all = offset >= answer.high_watermark or offset == before
             if page.is_full or is_all or wait_ms:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.metrics.page import CONTENT_TYPE, MetricsPage
 
@@ -49,5 +50,6 @@ class Pages:
             raise InvalidRequestError(
                 f"streams: a pattern has at most {PATTERN_LENGTH_MAX} characters"
             )
+        await claim(request)
         body = await self._metrics.text(pattern)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})

@@ -1,8 +1,6 @@
 """HTTP: its listener, and the table of its paths. pages.py and api.py answer.
 
-At most CONNECTIONS_MAX connections. Above that, one is closed: the oldest without a request of the
-origin that has most, or if all had one, the oldest of the origin that has most. So silent clients
-never keep others out. A connection without a request is closed after SILENT_SECONDS. The work for a
+connections.py says how many connections there are, and which of them are closed. The work for a
 request ends with its connection. A change may then be made or not, as with every answer that is
 lost.
 """
@@ -28,10 +26,11 @@ from jetstream_server.net.tls_socket import TlsError, handshake
 from jetstream_server.net.tls_transport import TlsTransport
 from jetstream_server.origins import Strangers, origin_of
 from jetstream_server.security.access_control import AccessControl
+from jetstream_server.serving.http.answer_room import ROOM, AnswerRoom
+from jetstream_server.serving.http.connections import CONNECTIONS_MAX, Connections
 from jetstream_server.serving.http.guard import admit
 from jetstream_server.serving.http.hosts import OwnHosts
 
-CONNECTIONS_MAX = 192
 AT_ONCE = CONNECTIONS_MAX // 8
 """Connections accepted per iteration of the loop: a client that sends at once is answered before it
 is closed."""
@@ -40,7 +39,8 @@ LINE_BYTES_MAX = 8190
 BACKLOG = 128
 HANDSHAKE_SECONDS = 10.0
 """Time for the TLS handshake, as on the other ports."""
-SILENT_SECONDS = 8.0
+KEEP_ALIVE_SECONDS = 75.0
+"""Until the next request has come over a connection."""
 _LOOK_SECONDS = 1.0
 API_PREFIX = "/api/v1/"
 _BODY_BYTES_MAX = 16 * 1024
@@ -85,17 +85,16 @@ class HttpServer:
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._throttle = LogThrottle()
-        self._connections: dict[asyncio.Transport, str] = {}  # and the peer's origin
-        self._silent: Strangers[asyncio.Transport] = Strangers()  # without a request until now
-        self._since: dict[asyncio.Transport, float] = {}
+        self._refused = Counter() if refused is None else refused
+        self._connections = Connections(self._refused)
         self._handshakes: Strangers[asyncio.Task[None]] = Strangers()
         self._watching: asyncio.Task[None] | None = None
-        self._refused = Counter() if refused is None else refused
         self._connecting: dict[asyncio.Task[None], None] = {}
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises OSError when the address cannot be used."""
         application = web.Application(client_max_size=_BODY_BYTES_MAX)
+        application[ROOM] = AnswerRoom()
         application.on_response_prepare.append(_finish_headers)
         for route in self._routes:
             if route.method == "GET":
@@ -106,6 +105,7 @@ class HttpServer:
             application,
             access_log=None,
             shutdown_timeout=1.0,
+            keepalive_timeout=KEEP_ALIVE_SECONDS,
             handler_cancellation=True,
             auto_decompress=False,  # Decompressing a body would block the loop.
             max_line_size=LINE_BYTES_MAX,
@@ -157,11 +157,8 @@ class HttpServer:
         except asyncio.CancelledError:
             sock.close()
             raise
-        self._connections[transport] = origin_of(peer)
-        self._silent.add(transport, origin_of(peer))
-        self._since[transport] = asyncio.get_running_loop().time()
-        if len(self._connections) > CONNECTIONS_MAX:
-            self._make_room()
+        now = asyncio.get_running_loop().time()
+        self._connections.take(transport, origin_of(peer), now)
 
     async def _transport(self, sock: socket.socket) -> asyncio.Transport:
         """A transport of aiohttp's protocol. Raises OSError."""
@@ -177,33 +174,10 @@ class HttpServer:
         )
         return TlsTransport(secured, protocols())
 
-    def _make_room(self) -> None:
-        """Forget connections that have ended. If that is not enough, end some: see the module."""
-        for transport in [each for each in self._connections if each.is_closing()]:
-            self._forget(transport)
-        while len(self._connections) > CONNECTIONS_MAX:
-            first = self._silent.pop()
-            if first is None:
-                (origin, _), *_ = Counter(self._connections.values()).most_common(1)
-                first = next(each for each, of in self._connections.items() if of == origin)
-            self._forget(first)
-            self._refused["http"] += 1
-            first.abort()
-
-    def _forget(self, transport: asyncio.Transport) -> None:
-        del self._connections[transport]
-        del self._since[transport]
-        self._silent.discard(transport)
-
     async def _watch(self) -> None:
-        """End connections that have been silent for too long."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            until = asyncio.get_running_loop().time() - SILENT_SECONDS
-            for transport in [each for each in self._since if self._since[each] < until]:
-                if transport in self._silent:
-                    self._forget(transport)
-                    transport.abort()
+            self._connections.look(asyncio.get_running_loop().time())
 
     async def stop(self) -> None:
         if self._accepting is not None:
@@ -224,16 +198,28 @@ class HttpServer:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             if request.transport is not None:
-                self._silent.discard(request.transport)
+                self._connections.asked(request.transport)
+            room = request.app[ROOM]
             try:
-                if self._hosts is not None and route.path.startswith(API_PREFIX):
-                    self._hosts.check(request.headers.get("Host"))
-                await admit(self._access, request, route.path)
-                return await route.handler(request)
-            except JetstreamError as error:
-                return error_response(error)
+                response = await self._answer(route, request)
+                if room.is_held(request):  # Until the client has read it.
+                    room.is_made(request)
+                    await response.prepare(request)
+                    await response.write_eof()
+                return response
+            finally:
+                room.release(request)
 
         return handle
+
+    async def _answer(self, route: Route, request: web.Request) -> web.StreamResponse:
+        try:
+            if self._hosts is not None and route.path.startswith(API_PREFIX):
+                self._hosts.check(request.headers.get("Host"))
+            await admit(self._access, request, route.path)
+            return await route.handler(request)
+        except JetstreamError as error:
+            return error_response(error)
 
 
 async def _finish_headers(request: web.Request, response: web.StreamResponse) -> None:
