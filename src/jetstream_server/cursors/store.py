@@ -335,15 +335,14 @@ class Leadership:
         self._committed()
 
     def _appended(self, requests: list[Sequence[Write]]) -> Plan:
-        leadership = self._replica.leadership
-        if leadership is None:
+        if self._replica.leadership is None:
             raise NotLeaderError("this node does not lead the cursors any more; try again")
         tells = tells_of_cursors(self._registry)
         plan = self.table.plan(
             requests, self._replica.log.log_end_offset, self.leader_epoch if tells else None
         )
         if plan.keys or plan.end_offset > self._replica.high_watermark:
-            leadership.check_can_append()
+            self._replica.check_can_commit()
         if plan.keys:
             encoded = batches.encode(plan.values, SUBJECT, keys=plan.keys)
             base_offset = self._replica.append(encoded)

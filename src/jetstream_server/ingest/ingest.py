@@ -77,7 +77,6 @@ class Ingest(ReplicaListener):
         self._lease_held = lease_held
         self._silenced = False  # the subscriptions are given up
         self._is_over = False  # nothing is listened to any more
-        self._withheld = False  # acks of committed records wait for the lease
         self._replicas = replicas
         self._policy = policy
         self._bounds = bounds
@@ -96,9 +95,10 @@ class Ingest(ReplicaListener):
             self._spans,
             self._cluster,
             self._is_of_others,
+            self._lease_held,
         )
         self._streams[replica.stream.id] = ingest
-        replica.on_commit = partial(self._committed, ingest)
+        replica.on_commit = ingest.high_watermark_rose
         stand_by = self._standing_by.pop(replica.stream.id, None)
         if stand_by is not None:
             wants = self._lease_held() and self._wants(ingest, whether_silenced=False)
@@ -197,12 +197,6 @@ class Ingest(ReplicaListener):
             # have received what is still on the way here.
             self._connection.unsubscribe(ingest.sid)
             ingest.drop()
-
-    def _committed(self, ingest: StreamIngest, _: Replica) -> None:
-        if self._lease_held():
-            ingest.committed()
-        else:
-            self._withheld = True
 
     # Pausing.
 
@@ -360,8 +354,8 @@ class Ingest(ReplicaListener):
             for ingest in self._streams.values():
                 self._unsubscribe(ingest)
             self._silence()
-        elif self._silenced or self._withheld:
-            self._silenced = self._withheld = False
+        elif self._silenced or any(each.is_withheld for each in self._streams.values()):
+            self._silenced = False
             logger.info("ingest_resumed", streams=len(self._streams))
             for ingest in self._streams.values():
                 self._settle(ingest)

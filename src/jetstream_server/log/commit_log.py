@@ -307,9 +307,28 @@ class CommitLog:
         if not segment.has_index:
             with self._health.reading():
                 segment.load_index()  # If this failed after the write, its bytes would stay.
-        if segment.size and self._config.is_full(segment, length, timestamp, self.log_end_offset):
+        if segment.size and self._is_full(segment, length, timestamp):
             return self._begin_segment()
         return segment
+
+    def _is_full(self, segment: Segment, length: int, timestamp_us: WallUs) -> bool:
+        """Whether a batch of that length and time belongs into the next segment. May read an
+        index."""
+        config = self._config
+        if segment.size + length > config.segment_bytes:
+            return True
+        due_us = self._due_us(segment)
+        if due_us is not None and timestamp_us >= due_us:
+            return True
+        offsets = config.segment_offsets
+        return offsets is not None and self.log_end_offset - segment.base_offset >= offsets
+
+    def _due_us(self, segment: Segment) -> WallUs | None:
+        """When the segment must be sealed because of its age; None: never. May read an index."""
+        if self._config.segment_age_us is None:
+            return None
+        first = segment.first_timestamp()
+        return None if first is None else WallUs(first + self._config.segment_age_us)
 
     def roll_due_us(self) -> WallUs | None:
         """When the last segment must be sealed by age even if nothing is appended; None: never,
@@ -318,7 +337,7 @@ class CommitLog:
         if last is None or not last.size:
             return None
         with self._health.reading():
-            return self._config.roll_due_us(last)
+            return self._due_us(last)
 
     def sealed_spans(self) -> Iterator[Span]:
         """The sealed segments, oldest first, for retention. Reads indexes. For any thread."""

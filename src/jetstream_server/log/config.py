@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from jetstream_protocol.batch import EncodedBatch
 from jetstream_protocol.errors import StorageError
-from jetstream_protocol.types import WallUs
 from jetstream_server.log.encryption import Encryption, Keys, why_no_key
-from jetstream_server.log.segment import Segment
 from jetstream_server.log.state_files import owner_of
 
 
@@ -37,23 +35,3 @@ class LogConfig:
         if encryption is None or not (self.must_encrypt or encryption.keys.encrypts):
             return batch
         return encryption.encrypt(batch)
-
-    def is_full(
-        self, segment: Segment, length: int, timestamp_us: WallUs, log_end_offset: int
-    ) -> bool:
-        """Whether a batch of that length and time belongs into the next segment. May read an
-        index."""
-        if segment.size + length > self.segment_bytes:
-            return True
-        due_us = self.roll_due_us(segment)
-        if due_us is not None and timestamp_us >= due_us:
-            return True
-        offsets = self.segment_offsets
-        return offsets is not None and log_end_offset - segment.base_offset >= offsets
-
-    def roll_due_us(self, segment: Segment) -> WallUs | None:
-        """When the segment must be sealed because of its age; None: never. May read an index."""
-        if self.segment_age_us is None:
-            return None
-        first = segment.first_timestamp()
-        return None if first is None else WallUs(first + self.segment_age_us)

@@ -282,16 +282,11 @@ async def _start_ingest(
     servers = list(config.nats.servers)
     if config.nats.embedded:
         servers = [await _start_embedded_nats(start, folder)]
-    # The connection calls ingest, and ingest writes to the connection: one must be named first.
-    connection = NatsConnection(
-        servers,
-        link_options(config.nats, start.configured.id),
-        before_feed=lambda: ingest.may_feed(),
-        on_disconnect=lambda reason: ingest.disconnected(reason),
-    )
+    connection = NatsConnection(servers, link_options(config.nats, start.configured.id))
     policy = AckPolicy(config.ingest.ack_subjects)
     spans = await _start_tracing(start)
     ingest = node_start.make_ingest(logs, connection, policy, bounds, spans)
+    connection.before_feed, connection.on_disconnect = ingest.may_feed, ingest.disconnected
     await node_start.start_ingest(ingest, connection, NATS_CONNECT_SECONDS)
     watching = watch_space(config.data, config.log.disk_reserve_bytes, logs.replicas)
     watch = run_in_background(watching, "space checks")

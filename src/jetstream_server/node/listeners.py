@@ -83,10 +83,7 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
         connections_max=grpc_connections_max(raise_limit()),
     )
 
-    def signed_in(peer: str, is_node: bool) -> None:
-        connections.signed_in(peer, is_node=is_node)
-
-    token_connections = TokenConnections(node.access, port, signed_in)
+    token_connections = TokenConnections(node.access, port, connections.signed_in)
     node.access.closes(token_connections.close_ended)
     cursors = node.drivers.cursors
     leader = CursorLeader(metadata.registry, streams, server.peers, node_id)

@@ -441,12 +441,17 @@ class Replica:
         if services.full_reason:
             raise StorageFullError(services.full_reason)
         if must_commit:
-            self._led().check_can_append()
+            self.check_can_commit()
         timestamp_us = services.wall_clock() if timestamp_us is None else timestamp_us
         base_offset = self._append(batch, timestamp_us, services.monotonic_clock())
         self._grew()
         self._progressed()
         return base_offset
+
+    def check_can_commit(self) -> None:
+        """Raise NotEnoughReplicasError below the minimum of replicas in sync, and NotLeaderError.
+        What waits for its commit is not appended then; messages that ask for no ack are."""
+        self._led().check_can_append()
 
     @property
     def why_no_appends(self) -> str:

@@ -7,10 +7,8 @@ from typing import Any
 
 from jetstream_protocol.errors import NotEnoughReplicasError, UnknownOutcomeError
 from jetstream_server.ingest import ingest
-from jetstream_server.ingest.ingest import Ingest
 from jetstream_server.ingest.stream.pending_acks import PendingAcks
 from jetstream_server.ingest.stream.stream_ingest import StreamIngest
-from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.sessions.driver import SessionDriver
 from jetstream_server.replication.sessions.lease import Heartbeat, SessionLease
 from jetstream_server.replication.sessions.messages import Grant
@@ -118,10 +116,13 @@ def acknowledges_before_the_commit(patches: Patches) -> None:
 def acknowledges_commits_without_a_lease(patches: Patches) -> None:
     """A leader whose session may have ended acknowledges what is committed under it."""
 
-    def at_once(self: Ingest, ingest: StreamIngest, _: Replica) -> None:
-        ingest.committed()
+    committed = StreamIngest.committed
 
-    patches.set(Ingest, "_committed", at_once)
+    def at_once(self: StreamIngest) -> None:
+        self._lease_held = lambda: True
+        committed(self)
+
+    patches.set(StreamIngest, "committed", at_once)
 
 
 @mutant()

@@ -106,10 +106,10 @@ class NatsConnection:
         on_disconnect: Callable[[str], None] | None = None,
         random: Random | None = None,
     ) -> None:
-        """on_disconnect: called with the reason. Raises InvalidRequestError for a server that is
-        not a URL."""
-        self._before_feed = before_feed
-        self._on_disconnect = on_disconnect
+        """before_feed: returns whether received bytes may be parsed. on_disconnect: called with the
+        reason. Raises InvalidRequestError for a server that is not a URL."""
+        self.before_feed = before_feed
+        self.on_disconnect = on_disconnect
         random = random or Random()
         self._pool = ServerPool(servers, random)
         self._reconnector = Reconnector(
@@ -442,13 +442,13 @@ class NatsConnection:
             subscriptions=len(self._subscriptions),
             suspected_gap=gap,
         )
-        if self._on_disconnect is not None:
-            self._on_disconnect(reason)
+        if self.on_disconnect is not None:
+            self.on_disconnect(reason)
 
     # Events of links.
 
     def _may_feed(self) -> bool:
-        if self._before_feed is None or not self._subscriptions or self._before_feed():
+        if self.before_feed is None or not self._subscriptions or self.before_feed():
             return True
         self._subscriptions.clear()
         self._retries.clear()

@@ -5,7 +5,8 @@
 
 Invariants.
 * **safety** An ack of level `all` is written only for records below the high watermark of the same
-  leadership; when the leadership ends, its pending acks are dropped without an answer.
+  leadership, and only while the node's session lease holds; when the leadership ends, its pending
+  acks are dropped without an answer.
 * **safety** A duplicate is answered once its original is below the high watermark, whatever the ack
   level: it waits in the same queue behind everything appended.
 * Pending acks are limited over all streams together (`Bounds`): beyond the limit, messages that ask
@@ -66,11 +67,13 @@ class StreamIngest:
     __slots__ = (
         "_answers",
         "_bounds",
+        "_lease_held",
         "_replicas",
         "_spans",
         "_unpacking",
         "is_handed_over",
         "is_listening",
+        "is_withheld",
         "refusal",
         "replica",
         "sid",
@@ -86,9 +89,10 @@ class StreamIngest:
         spans: SpanSource | None = None,
         cluster: str = "",
         is_of_others: Callable[[Replica, str], None] = lambda replica, mark: None,
+        lease_held: Callable[[], bool] = lambda: True,
     ) -> None:
         """spans: for messages with `traceparent`; None: tracing is off. cluster, is_of_others: see
-        PendingAcks."""
+        PendingAcks. lease_held: returns whether this node's session lease holds."""
         stream = replica.stream
         self._spans = (
             None if spans is None else CommitSpans(spans, stream.name, stream.leader_epoch)
@@ -102,6 +106,9 @@ class StreamIngest:
         """Whether the stream is about to be handed over."""
         self.refusal: PermissionDeniedError | None = None
         """Why NATS refuses the subscription; None: it does not."""
+        self.is_withheld = False
+        """Whether answers to what is committed wait for the lease."""
+        self._lease_held = lease_held
         self._replicas = replicas
         self._bounds = bounds
         self._unpacking = Unpacking(STREAM_BYTES_PER_SECOND)
@@ -199,12 +206,10 @@ class StreamIngest:
         reason = self._bounds.reason(asked, length, self._answers.waiting)
         if reason:
             return UnavailableError(f"overloaded, try again: {reason}")
-        leadership = self.replica.leadership
-        if leadership is not None:
-            try:
-                leadership.check_can_append()
-            except JetstreamError as error:
-                return error
+        try:
+            self.replica.check_can_commit()
+        except JetstreamError as error:
+            return error
         return None
 
     def _without_askers(self, admitted: Admitted, error: JetstreamError) -> Admitted:
@@ -424,8 +429,16 @@ class StreamIngest:
         self._answers.wait(pending)
         self.committed()
 
+    def high_watermark_rose(self, _: Replica) -> None:
+        """The replica calls it while this node leads."""
+        self.committed()
+
     def committed(self) -> None:
-        """Answer everything below the high watermark."""
+        """Answer everything below the high watermark. **safety** Without its lease this node may
+        have been replaced: it answers nothing then, and is called again once the lease holds."""
+        self.is_withheld = not self._lease_held()
+        if self.is_withheld:
+            return
         self._answers.committed(self.replica.high_watermark)
         if self._spans is not None:
             self._spans.committed(self.replica.high_watermark)

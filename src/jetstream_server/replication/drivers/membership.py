@@ -78,10 +78,8 @@ class Membership:
         self._throttle = LogThrottle()
         self._clocks = clocks or Clocks()
         self._node_session = NodeSession(metadata, boot_clock=self._clocks.boot)
-
-    def lease_held(self) -> bool:
+        self.lease_held = self._node_session.lease_holds
         """Whether this node may act as a leader."""
-        return self._node_session.lease_holds()
 
     def log_ends_changed(self) -> None:
         """See NodeSession."""

@@ -70,7 +70,7 @@ class NodeSession:
     def lease_holds(self) -> bool:
         if self._driver.leaving:
             return False
-        return self._metadata.is_alone or self._driver.lease.holds(self._boot_clock())
+        return self._driver.lease.holds(self._boot_clock()) or self._metadata.is_alone
 
     def give_up(self) -> None:
         """Request no more leases, and hold none from now on."""

@@ -85,7 +85,7 @@ class ConnectionLimiter:
         if peer not in self._standing:
             self._standing[peer] = Standing.CALLED
 
-    def signed_in(self, peer: str, *, is_node: bool = False) -> None:
+    def signed_in(self, peer: str, is_node: bool = False) -> None:
         """Note that somebody who is known has made a call. On any thread."""
         standing = Standing.NODE if is_node else Standing.SIGNED_IN
         if self._standing.get(peer, Standing.NOTHING) < standing:
