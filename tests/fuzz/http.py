@@ -14,6 +14,7 @@ PATHS = (
     b"/api/v1/cluster", b"/api/v1/streams?match=%ff&limit=9", b"/api/v1/streams/%00%40",
     b"/api/v1/streams/x/messages?offset=1&key=%ff&subject=" + b"*." * 300, b"/api/v1/nodes/x/drain",
     b"/console.js",
+    b"/settings.js",
     b"/metrics?streams=" + b"*a" * 200, b"/metrics?" + b"x=1&" * 100,
     b"http://other/metrics", b"/" + b"a" * 7_000, b"/\xff\xfe",
 )  # fmt: skip

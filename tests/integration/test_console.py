@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from jetstream_client import Client
+from jetstream_protocol.settings import FOR_PEOPLE
 from tests.support.browser import Page, browser, needs_chromium
 from tests.support.cluster import TestCluster, running_cluster
 from tests.support.command import jetstream
@@ -226,7 +227,7 @@ def test_a_name_that_somebody_points_here_is_refused(server: ServerProcess, name
 
 def test_nothing_of_the_console_comes_from_elsewhere_or_is_inline(server: ServerProcess) -> None:
     total = 0
-    for path in ("", "console.css", "console.js", "consumers.js", "icon.svg"):
+    for path in ("", "console.css", "console.js", "consumers.js", "settings.js", "icon.svg"):
         with urllib.request.urlopen(f"{server.http}/{path}") as answer:
             body = answer.read().decode()
             policy = answer.headers["Content-Security-Policy"]
@@ -238,6 +239,17 @@ def test_nothing_of_the_console_comes_from_elsewhere_or_is_inline(server: Server
         assert "https://" not in outside
         assert "innerHTML" not in body
     assert total < PAGE_BYTES_MAX
+
+
+def test_the_forms_are_made_of_the_table_of_settings(server: ServerProcess) -> None:
+    with urllib.request.urlopen(f"{server.http}/settings.js") as answer:
+        settings = json.loads(answer.read().decode().partition("SETTINGS = ")[2].rstrip(";\n"))
+    told = [each for each in FOR_PEOPLE if each.help]
+    assert [each["field"] for each in settings] == [each.field for each in told]
+    assert [each["is_alterable"] for each in settings] == [each.alterable for each in told]
+    scripts = urllib.request.urlopen(f"{server.http}/console.js").read().decode()
+    form = scripts.partition("function create()")[2].partition("function reassign(")[0]
+    assert [each.name for each in told if each.name in form] == []
 
 
 @needs_chromium
@@ -504,6 +516,30 @@ def test_a_change_is_made_in_a_browser_only_once_changes_are_allowed(
 
     asyncio.run(walk())
     assert client.describe_stream(name).max_age == 60
+
+
+@needs_chromium
+def test_every_kind_of_setting_is_altered_in_a_browser(
+    server: ServerProcess, client: Client, stream: str, tmp_path: Path
+) -> None:
+    async def walk() -> None:
+        async with browser(tmp_path) as page:
+            await page.open(f"{server.http}/#/streams/{stream}")
+            await page.value("document.getElementById('changes').click()")
+            await page.until("document.getElementById('alter')")
+            await page.value("document.getElementById('alter').click()")
+            fields = "document.querySelector('dialog form').elements"
+            for name, value in (("max_age", "1.5"), ("max_message_bytes", "9"), ("flush", "none")):
+                await page.value(f"{fields}[{name!r}].value = {value!r}")
+            await page.value(f"{fields}['compact'].checked = true")
+            await page.value("document.querySelector('dialog form').requestSubmit()")
+            await page.until("!document.getElementById('dialog').open")
+            assert page.problems == []
+
+    asyncio.run(walk())
+    altered = client.describe_stream(stream)
+    assert (altered.max_age, altered.max_message_bytes) == (1.5, 9)
+    assert (altered.flush, altered.compact) == ("none", True)
 
 
 @needs_chromium

@@ -148,6 +148,7 @@ PATHS: dict[str, Requirement] = {
     "/console.css": PUBLIC,
     "/console.js": PUBLIC,
     "/consumers.js": PUBLIC,
+    "/settings.js": PUBLIC,
     "/icon.svg": PUBLIC,
     "/api/v1/cluster": BY_RPCS,
     "/api/v1/streams": BY_RPCS,

@@ -2,15 +2,18 @@
 
 The page loads nothing from other servers and has no inline script; the browser enforces that (CSP).
 Everybody may load it, because it contains no data. It gets its data from `/api/v1/`, with the token
-of its user.
+of its user. The forms of a stream's settings are made of the table of settings (settings.js).
 """
 
 from __future__ import annotations
 
+import json
+import re
 from importlib.resources import files
 
 from aiohttp import web
 
+from jetstream_protocol.settings import FOR_PEOPLE, Kind, Setting
 from jetstream_server.serving.http.server import Route
 
 HEADERS = {
@@ -34,9 +37,36 @@ _FILES = {
 def routes() -> list[Route]:
     folder = files("jetstream_server.serving.http") / "console_files"
     return [
-        _route(path, (folder / name).read_bytes(), content_type)
-        for path, (name, content_type) in _FILES.items()
+        _route("/settings.js", settings_script().encode(), "text/javascript"),
+        *(
+            _route(path, (folder / name).read_bytes(), content_type)
+            for path, (name, content_type) in _FILES.items()
+        ),
     ]
+
+
+def settings_script() -> str:
+    """The settings that people set on a stream, as a script."""
+    settings = [
+        {
+            "name": each.name,
+            "field": each.field,
+            "kind": each.kind.value,
+            "label": _label(each),
+            "choices": each.choices,
+            "is_alterable": each.alterable,
+        }
+        for each in FOR_PEOPLE
+        if each.help
+    ]
+    return f'"use strict";\n\nconst SETTINGS = {json.dumps(settings, indent=1)};\n'
+
+
+def _label(setting: Setting) -> str:
+    """The help of the command line's option without its examples of units."""
+    units = {Kind.DURATION: " In seconds.", Kind.BYTES: " In bytes."}
+    text = re.sub(r" \([^)]*\)", "", setting.help)
+    return f"{setting.name}: {text}{units.get(setting.kind, '')}"
 
 
 def _route(path: str, body: bytes, content_type: str) -> Route:

@@ -330,50 +330,59 @@ function lag(described) {
 }
 
 const field = (attributes = {}) => h("input", attributes);
-const WHOLE = { inputmode: "numeric", pattern: "[0-9]*" };
+
+// The settings of a stream, by SETTINGS, the server's table (settings.js). A form has them as text, flags as true or false.
+
+const spelled = (setting, choice) => `${setting.name}_${choice}`.toUpperCase().replaceAll("-", "_");
+
+function settingIn(config, setting) {
+  const value = config[setting.field];
+  if (setting.kind === "flag") return Boolean(value);
+  if (setting.kind === "choice") return setting.choices.find((choice) => spelled(setting, choice) === value) || "";
+  return String(setting.kind === "duration" ? Number(value || 0) / 1e6 : value || 0);
+}
+
+function settingOut(setting, value) {
+  if (setting.kind === "choice") return spelled(setting, value);
+  return setting.kind === "duration" ? String(Math.round(Number(value) * 1e6)) : value;
+}
+
+function settingOption(setting, value) {
+  const name = setting.name.replaceAll("_", "-");
+  if (setting.kind === "flag") return [value ? `--${name}` : `--no-${name}`];
+  return [`--${name}`, setting.kind === "duration" ? `${value}s` : value];
+}
+
+function settingInput(setting, value) {
+  if (setting.kind === "flag") return field({ type: "checkbox", checked: value });
+  if (setting.kind !== "choice") return field({ inputmode: "decimal", pattern: setting.kind === "duration" ? "[0-9]*[.]?[0-9]*" : "[0-9]*", value });
+  return h("select", {}, (value ? [] : [""]).concat(setting.choices).map((choice) => h("option", { value: choice, selected: choice === value }, choice || "by default")));
+}
+
+/** The part of a form for these settings. before: as they are, by name; "": not set. */
+const settingForm = (settings, before) => {
+  const changed = (v) => settings.filter(({ name }) => v[name] !== undefined && v[name] !== "" && v[name] !== before[name]);
+  return {
+    inputs: settings.map((each) => [each.name, each.label, settingInput(each, before[each.name])]),
+    options: (v) => changed(v).flatMap((each) => settingOption(each, v[each.name])),
+    config: (v) => Object.fromEntries(changed(v).map((each) => [each.field, settingOut(each, v[each.name])])),
+  };
+};
 
 function create() {
-  const words = (v) => command("stream", "create", v.name || "NAME", "--subject", v.subject || "SUBJECT",
-    ...(v.replicas ? ["--replicas", v.replicas] : []), ...(v.observers ? ["--observers", v.observers] : []), ...(v.max_age ? ["--max-age", `${v.max_age}s`] : []),
-    ...(v.max_bytes ? ["--max-bytes", v.max_bytes] : []), ...(v.compact ? ["--compact"] : []));
+  const form = settingForm(SETTINGS, Object.fromEntries(SETTINGS.map(({ name, kind }) => [name, kind === "flag" ? false : ""])));
+  const words = (v) => command("stream", "create", v.name || "NAME", "--subject", v.subject || "SUBJECT", ...form.options(v));
   ask("Create a stream", [
     ["name", "Name", field({ required: true })], ["subject", "NATS subject; * and > as in NATS", field({ required: true })],
-    ["replicas", "Replicas (empty: 3, or as many as there are nodes)", field(WHOLE)],
-    ["observers", "Observers: further copies, which serve readers nearby and never count (empty: none)", field(WHOLE)],
-    ["max_age", "Keep records for, in seconds (empty: for ever)", field(WHOLE)],
-    ["max_bytes", "Keep at most, in bytes (empty: unlimited)", field(WHOLE)],
-    ["compact", "Keep only the last record of each key", field({ type: "checkbox" })],
-  ], words, async (v) => {
-    const config = {};
-    if (v.replicas) config.replicas = Number(v.replicas);
-    if (v.observers) config.observers = Number(v.observers);
-    if (v.max_age) config.max_age_us = `${v.max_age}000000`;
-    if (v.max_bytes) config.max_bytes = v.max_bytes;
-    if (v.compact) config.compact = true;
-    await api("streams", { name: v.name, subject: v.subject, config });
-  });
+    ...form.inputs,
+  ], words, (v) => api("streams", { name: v.name, subject: v.subject, config: form.config(v) }));
 }
 
 function alter(stream) {
-  const name = fullName(stream), config = stream.config;
-  const seconds = (us) => String(Math.round(Number(us || 0) / 1e6));
-  const before = { max_age: seconds(config.max_age_us), max_bytes: String(config.max_bytes || 0), max_messages: String(config.max_messages || 0), min_insync_replicas: String(config.min_insync_replicas || 1), observers: String(config.observers || 0) };
-  const changed = (v) => Object.keys(before).filter((key) => v[key] !== undefined && v[key] !== "" && v[key] !== before[key]);
-  const words = (v) => command("stream", "alter", name, ...changed(v).flatMap((key) => [`--${key.replaceAll("_", "-")}`, key === "max_age" ? `${v[key]}s` : v[key]]));
-  ask(`Alter ${name}`, [
-    ["max_age", "Keep records for, in seconds (0: for ever)", field({ ...WHOLE, value: before.max_age })],
-    ["max_bytes", "Keep at most, in bytes (0: unlimited)", field({ ...WHOLE, value: before.max_bytes })],
-    ["max_messages", "Keep at most, in records (0: unlimited)", field({ ...WHOLE, value: before.max_messages })],
-    ["min_insync_replicas", "Replicas in sync without which nothing is acknowledged", field({ ...WHOLE, value: before.min_insync_replicas })],
-    ["observers", "Observers: further copies, which serve readers nearby and never count", field({ ...WHOLE, value: before.observers })],
-  ], words, async (v) => {
-    const wanted = {};
-    for (const key of changed(v)) {
-      if (key === "max_age") wanted.max_age_us = `${v.max_age}000000`;
-      else wanted[key] = ["min_insync_replicas", "observers"].includes(key) ? Number(v[key]) : v[key];
-    }
-    await api(`${path(name)}/alter`, { config: wanted, stream_epoch: stream.stream_epoch });
-  });
+  const name = fullName(stream), alterable = SETTINGS.filter((each) => each.is_alterable);
+  const form = settingForm(alterable, Object.fromEntries(alterable.map((each) => [each.name, settingIn(stream.config, each)])));
+  ask(`Alter ${name}`, form.inputs, (v) => command("stream", "alter", name, ...form.options(v)),
+    (v) => api(`${path(name)}/alter`, { config: form.config(v), stream_epoch: stream.stream_epoch }));
 }
 
 function reassign(stream) {
