@@ -3,13 +3,17 @@ cannot be used."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from shlex import quote
 from threading import Event, Thread
 
 import pytest
@@ -18,7 +22,7 @@ from jetstream_client import Client
 from jetstream_protocol.batch import HEADER_BYTES, decode_header
 from jetstream_protocol.encrypted_body import read_prefix
 from tests.integration.test_encryption import KEY, KEY_ID, NEW, NEW_ID, write_keys
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, free_port_base
 
 PATIENCE_SECONDS = 60.0
 
@@ -202,3 +206,52 @@ def test_a_key_command_is_run_again_on_sighup(tmp_path: Path) -> None:
             assert key_ids(client, "asked") == [KEY_ID, NEW_ID]
     finally:
         server.kill()
+
+
+PATIENT_SERVER = """
+from jetstream_server.node import encryption_options
+from jetstream_server.node.cli import main
+encryption_options.COMMAND_SECONDS = 3600
+main()
+"""
+
+
+@pytest.mark.parametrize("hangs", ["at the start", "later"])
+def test_a_key_command_that_hangs_does_not_delay_a_stop(tmp_path: Path, hangs: str) -> None:
+    """The command prints the key at its first runs, if it may, and its process id later on."""
+    may_print, process_id = tmp_path / "may print", tmp_path / "pid"
+    script = tmp_path / "command"
+    script.write_text(
+        f"[ -e {quote(str(may_print))} ] && exec echo {KEY}\n"
+        f"echo $$ > {quote(str(process_id))}\n"
+        "exec sleep 3600\n"
+    )
+    if hangs == "later":
+        may_print.touch()
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("JETSTREAM_")}
+
+    def pid() -> str:
+        return process_id.read_text().strip()
+
+    server = subprocess.Popen(
+        [
+            *(sys.executable, "-c", PATIENT_SERVER, "--dev", "--data", str(tmp_path / "data")),
+            *("--port-base", str(free_port_base())),
+        ],
+        env={**environment, "JETSTREAM_ENCRYPTION__KEY_COMMAND": json.dumps(["sh", str(script)])},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with server:
+        try:
+            if hangs == "later":
+                assert server.stdout is not None
+                assert " ready: " in server.stdout.readline()
+                may_print.unlink()
+                server.send_signal(signal.SIGHUP)
+            wait_for("the command hangs", lambda: process_id.exists() and bool(pid()))
+            server.terminate()
+            assert server.wait(PATIENCE_SECONDS) == 0
+            wait_for("its end", lambda: not Path("/proc", pid()).exists())
+        finally:
+            server.kill()

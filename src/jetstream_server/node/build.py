@@ -9,6 +9,7 @@ opens the ports once everything behind them is ready.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -94,7 +95,7 @@ async def build(start: Start) -> Server:
     """Start every part but the ports. Raises JetstreamError, OSError, ConfigurationError. Even then
     `start.stop` stops the parts that were started."""
     certificates = certificates_of(start.config, start.configured)
-    keys = await asyncio.to_thread(keys_of, start.config)
+    keys = await _read_keys(start)
     files_max = log_files_max(raise_limit(), start.config.limits.connections)
     disk = OsDisk(files_max - SPARE_DESCRIPTORS, spare=SPARE_DESCRIPTORS)
     start.stack.callback(disk.close)
@@ -146,6 +147,15 @@ async def build(start: Start) -> Server:
     )
 
 
+async def _read_keys(start: Start) -> Keys | None:
+    """The keys of encryption at rest, which a command may have to tell."""
+    stopped = threading.Event()
+    try:
+        return await asyncio.to_thread(keys_of, start.config, stopped)
+    finally:
+        stopped.set()  # The start was given up: its thread must not go on.
+
+
 def _watch_files(
     start: Start, certificates: Certificates | None, keys: Keys | None, noting: KeyFolder
 ) -> None:
@@ -154,7 +164,9 @@ def _watch_files(
     if certificates is not None:
         sources.append(CertificateReload(certificates))
     if keys is not None:
-        sources.append(KeyReload(start.config.encryption, keys, noting))
+        key_reload = KeyReload(start.config.encryption, keys, noting)
+        start.stack.callback(key_reload.close)
+        sources.append(key_reload)
     if sources:
         watch = run_in_background(Reloading(sources, start.reload).run(), "file checks")
         start.stack.callback(watch.cancel)

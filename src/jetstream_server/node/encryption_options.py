@@ -12,6 +12,7 @@ import binascii
 import os
 import stat
 import subprocess
+import threading
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -29,17 +30,18 @@ from jetstream_server.node.config import Config, ConfigurationError, EncryptionC
 COMMAND_SECONDS: Final = 30.0
 COMMAND_CHECK_SECONDS: Final = 300.0
 """How often a command is run again: it may ask a service that others use, too."""
+_STOP_CHECK_SECONDS: Final = 0.1
 _STATE: Final = "encryption"
 _SAID_MAX: Final = 500
 
 logger = structlog.get_logger("jetstream.server")
 
 
-def keys_of(config: Config) -> Keys | None:
-    """The keys; None: nothing is encrypted. Blocks: it may run a command. Raises
-    ConfigurationError, which never quotes a key."""
+def keys_of(config: Config, stopped: threading.Event | None = None) -> Keys | None:
+    """The keys; None: nothing is encrypted. Blocks: it may run a command, which is killed once
+    `stopped` is set. Raises ConfigurationError, which never quotes a key."""
     encryption = config.encryption
-    keys = _read_keys(encryption)
+    keys = _read_keys(encryption, stopped or threading.Event())
     if not keys and not encryption.retired_key_ids:
         return None
     return Keys(
@@ -50,18 +52,18 @@ def keys_of(config: Config) -> Keys | None:
     )
 
 
-def _read_keys(encryption: EncryptionConfig) -> list[bytes]:
+def _read_keys(encryption: EncryptionConfig, stopped: threading.Event) -> list[bytes]:
     """The keys, the active one first; none without a source of keys."""
-    text, where = _text_of(encryption)
+    text, where = _text_of(encryption, stopped)
     return _parsed(text, where) if where else []
 
 
-def _text_of(encryption: EncryptionConfig) -> tuple[str, str]:
+def _text_of(encryption: EncryptionConfig, stopped: threading.Event) -> tuple[str, str]:
     """The keys as text, and where they come from; both "": there are none."""
     if encryption.key_file is not None:
         return _read(encryption.key_file), f"encryption.key_file: {encryption.key_file}"
     if encryption.key_command:
-        return _command_output(encryption.key_command), "encryption.key_command"
+        return _command_output(encryption.key_command, stopped), "encryption.key_command"
     return encryption.keys, "encryption.keys" if encryption.keys else ""
 
 
@@ -83,16 +85,10 @@ def _read(path: Path) -> str:
     return text
 
 
-def _command_output(command: list[str]) -> str:
+def _command_output(command: list[str], stopped: threading.Event) -> str:
     name = command[0]
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_SECONDS,
-        )
+        status, output, complaints = _run(command, stopped)
     except subprocess.TimeoutExpired:
         raise ConfigurationError(
             f"encryption.key_command: {name} did not end within {COMMAND_SECONDS:.0f} s"
@@ -103,13 +99,36 @@ def _command_output(command: list[str]) -> str:
         ) from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"encryption.key_command: {name} prints no text") from None
-    if done.returncode:
-        said = done.stderr.strip()[-_SAID_MAX:]
+    if status:
+        said = complaints.strip()[-_SAID_MAX:]
         raise ConfigurationError(
-            f"encryption.key_command: {name} ended with {done.returncode}"
-            + (f": {said}" if said else "")
+            f"encryption.key_command: {name} ended with {status}" + (f": {said}" if said else "")
         )
-    return done.stdout
+    return output
+
+
+def _run(command: list[str], stopped: threading.Event) -> tuple[int, str, str]:
+    """Its status, and what it prints and complains of. Raises TimeoutExpired after COMMAND_SECONDS,
+    and once `stopped` is set: a stop must not wait for a command that hangs."""
+    deadline = time.monotonic() + COMMAND_SECONDS
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            while True:
+                try:
+                    output, complaints = process.communicate(timeout=_STOP_CHECK_SECONDS)
+                except subprocess.TimeoutExpired:
+                    if stopped.is_set() or time.monotonic() >= deadline:
+                        raise
+                else:
+                    return process.returncode, output, complaints
+        finally:
+            process.kill()  # Does nothing if it has ended.
 
 
 def _parsed(text: str, where: str) -> list[bytes]:
@@ -200,6 +219,8 @@ class KeyReload:
         self._encryption = encryption
         self._keys = keys
         self._noting = noting
+        self._stopped = threading.Event()
+        self._taking_up = threading.Lock()
         self.seen: object = self.signature()
 
     def signature(self) -> object:
@@ -212,13 +233,24 @@ class KeyReload:
         that is logged and the old ones stay."""
         self.seen = self.signature()
         try:
-            keys = _read_keys(self._encryption)
-            ids = tuple(map(key_id_of, keys))
-            if ids == self._keys.ids:
-                return
-            self._noting.note(ids)
+            keys = _read_keys(self._encryption, self._stopped)
+            with self._taking_up:
+                self._take_up(keys)
         except (ConfigurationError, StorageError) as error:
-            logger.error("keys_not_reloaded", reason=str(error))
+            if not self._stopped.is_set():
+                logger.error("keys_not_reloaded", reason=str(error))
+
+    def _take_up(self, keys: Sequence[bytes]) -> None:
+        ids = tuple(map(key_id_of, keys))
+        if self._stopped.is_set() or ids == self._keys.ids:
             return
+        self._noting.note(ids)
         self._keys.replace(keys)
         logger.info("keys_reloaded", key_ids=list(ids))
+
+    def close(self) -> None:
+        """Kill the command, if it runs. No keys are taken up, and nothing is written to the data
+        folder, any more."""
+        self._stopped.set()
+        with self._taking_up:
+            pass

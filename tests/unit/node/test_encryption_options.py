@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,33 @@ def test_a_command_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(encryption_options, "COMMAND_SECONDS", 0.2)
     with pytest.raises(ConfigurationError, match="did not end within"):
         keys_of(printing("import time; time.sleep(60)"))
+
+
+def test_a_command_that_hangs_is_killed_when_the_server_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encryption_options, "COMMAND_SECONDS", 3600)
+    stopped, begun = threading.Event(), tmp_path / "begun"
+    code = f"import time; print({KEY!r}); open({str(begun)!r}, 'w'); time.sleep(3600)"
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(keys_of, printing(code), stopped)
+        while not begun.exists():
+            assert not asked.done()
+        stopped.set()
+        with pytest.raises(ConfigurationError, match="did not end within"):
+            asked.result(60)
+
+
+def test_nothing_is_taken_up_once_the_server_stops(tmp_path: Path) -> None:
+    folder = KeyFolder(OsDisk(), str(tmp_path), 0, ())
+    config = file_of(tmp_path / "keys", KEY)
+    keys = keys_of(config)
+    assert keys is not None
+    reload = KeyReload(file_of(tmp_path / "keys", f"{NEW} {KEY}").encryption, keys, folder)
+    reload.close()
+    reload.reload()
+    assert keys.ids == (KEY_ID,)
+    assert not (tmp_path / "encryption").exists()
 
 
 def test_there_is_one_source() -> None:
