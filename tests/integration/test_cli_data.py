@@ -247,6 +247,38 @@ def test_parquet_holds_the_columns_of_a_scan(
     assert pq.read_table(io.BytesIO(piped)).equals(table)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "is_parquet"),
+    [
+        ("odd.parquet", (), True),
+        ("odd.PARQUET", (), True),
+        ("odd.jsonl", (), False),
+        ("odd", (), False),
+        ("odd.parquet", ("--format", "jsonl"), False),
+        ("odd.csv", ("--format", "parquet"), True),
+    ],
+)
+def test_the_file_s_name_says_what_is_written_unless_a_format_is_given(
+    jetstream: Run, odd: list[Message], tmp_path: Path, name: str, options: tuple[str, ...],
+    is_parquet: bool,
+) -> None:  # fmt: skip
+    path = tmp_path / name
+    jetstream("export", "odd", "-o", str(path), *options)
+    if is_parquet:
+        found = pq.read_table(path)["offset"].to_pylist()
+    else:
+        found = [json.loads(line)["offset"] for line in path.read_text().splitlines()]
+    assert found == [message.offset for message in odd]
+
+
+def test_an_export_that_would_not_be_what_its_name_says_is_refused(
+    jetstream: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "trades.csv"
+    jetstream("export", "trades", "-o", str(path), code=2)
+    assert not path.exists()
+
+
 def test_an_export_is_bounded(jetstream: Run, tmp_path: Path) -> None:
     path = tmp_path / "some.parquet"
     bounds = ["--from", "100", "--to", "last:50"]

@@ -39,7 +39,13 @@ class Format(StrEnum):
 def export(
     context: typer.Context,
     stream: options.StreamName,
-    format_: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.jsonl,
+    format_: Annotated[
+        Format | None,
+        typer.Option(
+            "--format",
+            help="What to write. Default: what the file's name says (.parquet), or jsonl.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The file; default: standard output.", dir_okay=False),
@@ -59,14 +65,15 @@ def export(
 
     Examples:
 
-      jetstream export orders --format parquet --output orders.parquet
+      jetstream export orders --output orders.parquet
 
       jetstream export orders --from last:1000 | jq .value
     """
+    form = format_ or _format_of(output)
     start, stop = positions.parse_position(from_), positions.parse_position(to)
     config = options.config(context, server, timeout)
     with interrupts.interrupted_once(), Client.from_config(config) as client:
-        if format_ is Format.parquet:
+        if form is Format.parquet:
             scan = partial(client.scan, stream, start, stop, read_from=read_from.value)
             _parquet(scan, output)
         else:
@@ -75,6 +82,17 @@ def export(
                 stream, start, stop=stop, read_from=read_from.value, patience=patience
             )
             _jsonl(consumer, output)
+
+
+def _format_of(output: Path | None) -> Format:
+    """The format that the file's name stands for. Raises InvalidRequestError for CSV, which cannot
+    hold every record."""
+    suffix = "" if output is None else output.suffix.lower()
+    if suffix == ".csv":
+        raise InvalidRequestError(
+            f"{output}: CSV is not written; name it .parquet or .jsonl, or say --format"
+        )
+    return Format.parquet if suffix == ".parquet" else Format.jsonl
 
 
 def _jsonl(consumer: Consumer, output: Path | None) -> None:
