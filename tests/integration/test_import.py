@@ -108,6 +108,10 @@ def test_a_stream_of_jetstream_is_imported_with_its_sequences_times_and_headers(
     assert found[0].timestamp < found[-1].timestamp < stream.created_at
     # It listens now, on its own cluster's NATS.
     assert client.publish("ORDERS.a.0", b"next").offset == 51
+    # Repeated, it compares: nothing is to be done while the source is as it was.
+    assert json.loads(jetstream(server, *arguments, "--json")) == said
+    assert len(read(client, "orders")) == 48
+    asyncio.run(_publish(peer.url, "ORDERS.a.0", [b"too late"]))
     assert "was restored or imported before, that is complete" in jetstream(
         server, *arguments, code=1
     )
@@ -237,6 +241,8 @@ def test_a_mirror_follows_until_it_is_cut_over(
     assert said["records"] == 90
     assert [each.value for each in read(client, "live")][-3:] == [b"one", b"two", b"three"]
     assert client.publish("LIVE.more", b"four").offset == 94
+    # Who does not know how the cut-over ended runs it again.
+    assert json.loads(jetstream(server, *arguments, "--cut-over", "--json")) == said
 
 
 @pytest.fixture

@@ -224,7 +224,15 @@ def _from_jetstream(
         info = source.info()
         subject, settings = _settings_of(info, subject, settings)
         start, end = max(0, info.first_sequence - 1), info.last_sequence
-        copying = importing.Import(client, name, subject, settings, may_shrink=True)
+        try:
+            copying = importing.Import(client, name, subject, settings, may_shrink=True)
+        except StreamExistsError:
+            before = importing.imported_before(
+                client, name, subject, lambda _: source.records(start, end), progress_bar
+            )
+            if before is None:
+                raise
+            return _row(before)
         copying.begin(start)
         made = copying.copy(source.records(start, end), (start, end), progress_bar)
         if waits:
