@@ -119,11 +119,9 @@ def _single(client: AsyncClient, stream_id: int, names: list[str]) -> CommitAll:
         async def commit(name: str) -> Any:
             async with turns:
                 return await client._control.call(
-                    lambda stubs: stubs.cursors.CommitCursors,
                     pb.CommitCursorsRequest(
                         commits=[commit_of(name, ref, number, -1, "", "", None)]
                     ),
-                    pb.CommitCursorsResponse,
                     what="committing a cursor",
                 )
 

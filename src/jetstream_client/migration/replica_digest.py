@@ -183,12 +183,7 @@ class _Comparing:
         address = self._addresses.get(node)
         answer: pb.DigestKeysResponse | None = None
         if address is not None:
-            async for answer in self._control.stream(
-                lambda stubs: stubs.cluster.DigestKeys,
-                request,
-                pb.DigestKeysResponse,
-                address=address,
-            ):
+            async for answer in self._control.stream(request, address=address):
                 told(answer.done)
         if answer is None or answer.node_id != node or not answer.digest:
             raise UnavailableError(f"node {node} does not answer")
@@ -244,10 +239,8 @@ class _Comparing:
             stream=common_pb2.StreamRef(id=self._stream.id), start_offset=start, end_offset=end
         )
         try:
-            answer = await self._control.call(
-                lambda stubs: stubs.cluster.DigestReplica,
+            answer: pb.DigestReplicaResponse = await self._control.call(
                 request,
-                pb.DigestReplicaResponse,
                 what=f"digesting the replica of node {node}",
                 address=self._addresses.get(node),
             )

@@ -436,10 +436,8 @@ class Reader:
             attempt += 1
             missing = [index for index in range(len(queries)) if index not in found]
             try:
-                answer = await self._control.call(
-                    lambda stubs: stubs.reads.ListOffsets,
+                answer: api_pb2.ListOffsetsResponse = await self._control.call(
                     api_pb2.ListOffsetsRequest(queries=[queries[index] for index in missing]),
-                    api_pb2.ListOffsetsResponse,
                     what="resolving positions",
                     address=address,
                     timeout=deadline - loop.time(),

@@ -29,20 +29,15 @@ class Cluster:
 
     async def describe(self, *, readiness: bool = False) -> ClusterInfo:
         """readiness: with why nodes are not ready, for which they are asked."""
-        answer = await self._control.call(
-            lambda stubs: stubs.cluster.DescribeCluster,
-            pb.DescribeClusterRequest(readiness=readiness),
-            pb.DescribeClusterResponse,
-            what="describing the cluster",
+        answer: pb.DescribeClusterResponse = await self._control.call(
+            pb.DescribeClusterRequest(readiness=readiness), what="describing the cluster"
         )
         return wire.cluster_of(answer)
 
     async def transfer_leader(self, stream: StreamLike, node: int) -> Stream:
         """A retry finds the leadership at its target."""
-        answer = await self._control.call(
-            lambda stubs: stubs.cluster.TransferLeader,
+        answer: pb.TransferLeaderResponse = await self._control.call(
             pb.TransferLeaderRequest(stream=wire.to_ref(stream), node_id=node),
-            pb.TransferLeaderResponse,
             what=f"handing the leadership to node {node}",
             changes=True,
         )
@@ -52,15 +47,10 @@ class Cluster:
         self, stream: StreamLike, node: int, *, dry_run: bool, stream_epoch: int | None
     ) -> UncleanElection:
         """A retry after success finds a leader and is refused."""
-        answer = await self._control.call(
-            lambda stubs: stubs.cluster.ElectLeader,
+        answer: pb.ElectLeaderResponse = await self._control.call(
             pb.ElectLeaderRequest(
-                stream=wire.to_ref(stream),
-                node_id=node,
-                dry_run=dry_run,
-                stream_epoch=stream_epoch,
+                stream=wire.to_ref(stream), node_id=node, dry_run=dry_run, stream_epoch=stream_epoch
             ),
-            pb.ElectLeaderResponse,
             what=f"electing node {node}",
             changes=not dry_run,
         )
@@ -69,19 +59,14 @@ class Cluster:
     async def drain_node(self, node: int, draining: bool) -> None:
         """A retry finds the mark as it should be."""
         await self._control.call(
-            lambda stubs: stubs.cluster.DrainNode,
             pb.DrainNodeRequest(node_id=node, draining=draining),
-            pb.DrainNodeResponse,
             what=f"draining node {node}",
             changes=True,
         )
 
     async def debug_node(self, node: int) -> NodeDebug:
-        answer = await self._control.call(
-            lambda stubs: stubs.cluster.DebugNode,
-            pb.DebugNodeRequest(node_id=node),
-            pb.DebugNodeResponse,
-            what=f"asking node {node} about itself",
+        answer: pb.DebugNodeResponse = await self._control.call(
+            pb.DebugNodeRequest(node_id=node), what=f"asking node {node} about itself"
         )
         return NodeDebug(
             config=json.loads(answer.config),
@@ -103,12 +88,8 @@ class Cluster:
         )
         if observers is not None:
             request.observers.CopyFrom(pb.Nodes(nodes=observers))
-        answer = await self._control.call(
-            lambda stubs: stubs.cluster.ReassignStream,
-            request,
-            pb.ReassignStreamResponse,
-            what="reassigning a stream",
-            changes=True,
+        answer: pb.ReassignStreamResponse = await self._control.call(
+            request, what="reassigning a stream", changes=True
         )
         return wire.stream_of(answer.stream)
 
@@ -117,11 +98,8 @@ class Cluster:
         request = pb.PlanReassignmentRequest(balance=True)
         if drain is not None:
             request = pb.PlanReassignmentRequest(drain_node=drain)
-        answer = await self._control.call(
-            lambda stubs: stubs.cluster.PlanReassignment,
-            request,
-            pb.PlanReassignmentResponse,
-            what="planning a reassignment",
+        answer: pb.PlanReassignmentResponse = await self._control.call(
+            request, what="planning a reassignment"
         )
         return [
             ReplicaMove(wire.stream_of(move.stream), tuple(move.replicas), _observers_of(move))
@@ -130,9 +108,7 @@ class Cluster:
 
     async def alter(self, settings: ClusterSettings) -> None:
         await self._control.call(
-            lambda stubs: stubs.cluster.AlterCluster,
             pb.AlterClusterRequest(config=wire.to_cluster_config(settings)),
-            pb.AlterClusterResponse,
             what="altering the cluster",
             changes=True,
         )
@@ -146,41 +122,26 @@ class Cluster:
 
     async def remove_node(self, node: int) -> None:
         await self._control.call(
-            lambda stubs: stubs.cluster.RemoveNode,
-            pb.RemoveNodeRequest(node_id=node),
-            pb.RemoveNodeResponse,
-            what=f"removing node {node}",
-            changes=True,
+            pb.RemoveNodeRequest(node_id=node), what=f"removing node {node}", changes=True
         )
 
     async def list_voters(self) -> Voters:
-        answer = await self._control.call(
-            lambda stubs: stubs.cluster.ListVoters,
-            pb.ListVotersRequest(),
-            pb.ListVotersResponse,
-            what="asking who votes",
+        answer: pb.ListVotersResponse = await self._control.call(
+            pb.ListVotersRequest(), what="asking who votes"
         )
         return wire.voters_of(answer)
 
     async def change_voters(self, voters: Sequence[int]) -> Voters:
         """Repeated, it finds them as they should be."""
-        answer = await self._control.call(
-            lambda stubs: stubs.cluster.ChangeVoters,
-            pb.ChangeVotersRequest(voters=voters),
-            pb.ListVotersResponse,
-            what="changing the voters",
-            changes=True,
+        answer: pb.ListVotersResponse = await self._control.call(
+            pb.ChangeVotersRequest(voters=voters), what="changing the voters", changes=True
         )
         return wire.voters_of(answer)
 
     async def record_activity(self) -> Stream:
         """Repeated, it finds the stream."""
-        answer = await self._control.call(
-            lambda stubs: stubs.cluster.RecordActivity,
-            pb.RecordActivityRequest(),
-            pb.RecordActivityResponse,
-            what="recording activity",
-            changes=True,
+        answer: pb.RecordActivityResponse = await self._control.call(
+            pb.RecordActivityRequest(), what="recording activity", changes=True
         )
         return wire.stream_of(answer.stream)
 

@@ -22,10 +22,10 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
@@ -34,10 +34,11 @@ from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.grpc_calls import (
     LostCallError,
     RefusedError,
-    Stubs,
     UnreachedError,
+    answer_class,
     ask,
     ask_for_many,
+    connect,
 )
 from jetstream_client.transport.port_probe import what_listens
 from jetstream_client.transport.recent import ADDRESSES_MAX, Recent
@@ -64,10 +65,6 @@ LEARN_AGAIN_SECONDS = 120.0
 """After about that time the nodes are asked for again: all that were known may leave one day, and a
 client that only publishes or reads asks the control plane nothing for hours."""
 _REDIRECTS_MAX = 8  # In a row and without waiting: two nodes may each think the other leads.
-
-_Answer = TypeVar("_Answer", bound=Message)
-Rpc = Callable[["Stubs"], Any]
-"""Picks the method to call, for example `lambda stubs: stubs.streams.CreateStream`."""
 
 
 class WrongPortError(RefusedError):
@@ -157,12 +154,12 @@ class ControlPlane:
         self.trouble = ""
         self._total_timeout = config.total_timeout
         self._ends_at: float | None = None  # of the loop's clock, with a total timeout
-        self._stubs: Recent[str, Stubs] = Recent(ADDRESSES_MAX)
+        self._channels: Recent[str, grpc.Channel] = Recent(ADDRESSES_MAX)
         self._calls: Counter[grpc.Channel] = Counter()  # under way
         self._servers = Servers(config.servers)
         self._given = config.servers
         self._tls_files: dict[str, object] = {}
-        self._retired: list[Stubs] = []
+        self._retired: list[grpc.Channel] = []
         self._config = config
         self._tls = config.tls
         self._has_met_one = config.retry_on_failed_connect
@@ -178,9 +175,7 @@ class ControlPlane:
 
     async def call(
         self,
-        rpc: Rpc,
         request: Message,
-        answer: type[_Answer],
         *,
         what: str,
         changes: bool = False,
@@ -189,9 +184,10 @@ class ControlPlane:
         timeout: float | None = None,
         share_min: float = 0.001,
         share_first: float = math.inf,
-    ) -> _Answer:
+    ) -> Any:
         """Ask until a server answers or `timeout` (by default the configured one) has passed.
 
+        request: its type determines the method, and the type of the answer, as proto/ has them.
         what: the call in words, for errors. changes: see `outcome`. done_already: the error which
         means that an earlier attempt, whose answer was lost, has done it. address: the server to
         ask first. share_min: seconds; what one server may take even if less is left for the others.
@@ -211,11 +207,10 @@ class ControlPlane:
             try:
                 left = deadline - loop.time()
                 share = self._share(left, share_min, share_first * 2 ** min(attempt - 1, 10))
-                found = await self._attempt(rpc, request, address, share, token)
-                assert isinstance(found, answer)
+                found = await self._attempt(request, address, share, token)
             except JetstreamError as error:
                 if lost and done_already is not None and isinstance(error, done_already):
-                    return answer()
+                    return answer_class(request)()
                 if isinstance(error, UnauthenticatedError) and self._config.has_newer_token(token):
                     lost = True  # It may have ended behind the effect.
                     continue
@@ -240,19 +235,15 @@ class ControlPlane:
                 self._learn_from(found)
                 return found
 
-    async def stream(
-        self, rpc: Rpc, request: Message, answer: type[_Answer], *, address: str
-    ) -> AsyncIterator[_Answer]:
+    async def stream(self, request: Message, *, address: str) -> AsyncIterator[Any]:
         """Yields the answers of one server until it has no more. Raises the first JetstreamError:
         no attempt is repeated. `timeout` may pass between two answers."""
-        stubs = self._stubs.get(address) or self._connect(address)
-        with self._calling(stubs):
-            found = ask_for_many(
-                rpc(stubs), request, self.timeout, address, self._config.current_token()
-            )
+        channel = self._channels.get(address) or self._connect(address)
+        with self._calling(channel):
+            token = self._config.current_token()
+            found = ask_for_many(channel, request, self.timeout, address, token)
             async with aclosing(found):
                 async for each in found:
-                    assert isinstance(each, answer)
                     yield each
 
     def _deadline(self, now: float, timeout: float) -> float:
@@ -293,12 +284,7 @@ class ControlPlane:
 
     async def _learn(self) -> None:
         try:
-            await self.call(
-                lambda stubs: stubs.cluster.DescribeCluster,
-                api_pb2.DescribeClusterRequest(),
-                api_pb2.DescribeClusterResponse,
-                what="learning the nodes",
-            )
+            await self.call(api_pb2.DescribeClusterRequest(), what="learning the nodes")
         except JetstreamError:  # The next answer is another occasion.
             self._learn_later()
 
@@ -308,16 +294,14 @@ class ControlPlane:
         return max(share, min(at_least, left), 0.001)
 
     async def _attempt(
-        self, rpc: Rpc, request: Message, address: str, share: float, token: str = ""
+        self, request: Message, address: str, share: float, token: str = ""
     ) -> Message:
-        stubs = self._stubs.get(address)
-        if stubs is None:
-            stubs = self._connect(address)
+        channel = self._channels.get(address) or self._connect(address)
         failed, deadline = asyncio.Event(), asyncio.get_running_loop().time() + share
         looking = asyncio.create_task(self._look(address, failed, share))
         try:
-            with self._calling(stubs):
-                found = await ask(rpc(stubs), request, share, address, token)
+            with self._calling(channel):
+                found = await ask(channel, request, share, address, token)
         except (UnreachedError, LostCallError) as error:
             self._lost(address, error)
             self._renew(address)
@@ -331,44 +315,44 @@ class ControlPlane:
         self._found(address)
         return found
 
-    def _connect(self, address: str) -> Stubs:
+    def _connect(self, address: str) -> grpc.Channel:
         if self._is_closed:
             raise UnavailableError("the client is closed")
         if self._tls is not None:
             self._tls_files[address] = self._tls.signature()
-        stubs = Stubs.connect(address, self._tls)
-        forgotten = self._stubs.put(address, stubs)
+        channel = connect(address, self._tls)
+        forgotten = self._channels.put(address, channel)
         if forgotten is not None:
             self._retire(*forgotten)
-        return stubs
+        return channel
 
     @contextmanager
-    def _calling(self, stubs: Stubs) -> Iterator[None]:
+    def _calling(self, channel: grpc.Channel) -> Iterator[None]:
         """A retired channel is closed when its last call has ended."""
-        self._calls[stubs.channel] += 1
+        self._calls[channel] += 1
         try:
             yield
         finally:
-            self._calls[stubs.channel] -= 1
-            if not self._calls[stubs.channel]:
-                del self._calls[stubs.channel]
-                if stubs in self._retired:
-                    self._retired.remove(stubs)
-                    stubs.channel.close()
+            self._calls[channel] -= 1
+            if not self._calls[channel]:
+                del self._calls[channel]
+                if channel in self._retired:
+                    self._retired.remove(channel)
+                    channel.close()
 
-    def _retire(self, address: str, stubs: Stubs) -> None:
+    def _retire(self, address: str, channel: grpc.Channel) -> None:
         self._tls_files.pop(address, None)
         self._probed.pop(address)
-        if self._calls[stubs.channel]:
-            self._retired.append(stubs)
+        if self._calls[channel]:
+            self._retired.append(channel)
         else:
-            stubs.channel.close()
+            channel.close()
 
     def _renew(self, address: str) -> None:
         """gRPC keeps the certificates with which a channel was made. If the files are new, the next
         attempt makes another channel; calls on the old one go on."""
         if self._tls is not None and self._tls.signature() != self._tls_files.get(address):
-            old = self._stubs.pop(address)
+            old = self._channels.pop(address)
             if old is not None:
                 self._retire(address, old)
 
@@ -419,8 +403,8 @@ class ControlPlane:
         if self._learning is not None:
             self._learning.cancel()
             await asyncio.gather(self._learning, return_exceptions=True)
-        for server in (*self._stubs.pop_all(), *self._retired):
-            server.channel.close()
+        for channel in (*self._channels.pop_all(), *self._retired):
+            channel.close()
         self._retired.clear()
 
 

@@ -92,10 +92,8 @@ class Cursors:
     async def _send_some(self, asked: list[_Waiting]) -> JetstreamError | None:
         """The error of the whole call, which those who wait are told."""
         try:
-            found = await self._control.call(
-                lambda stubs: stubs.cursors.CommitCursors,
+            found: pb.CommitCursorsResponse = await self._control.call(
                 pb.CommitCursorsRequest(commits=[commit for commit, _ in asked]),
-                pb.CommitCursorsResponse,
                 what="committing cursors",
                 changes=True,
             )
@@ -113,11 +111,8 @@ class Cursors:
         cursors: list[Cursor] = []
         page = b""
         while True:
-            found = await self._control.call(
-                lambda stubs: stubs.cursors.ListCursors,
-                pb.ListCursorsRequest(name=name, stream=ref, page=page),
-                pb.ListCursorsResponse,
-                what="listing cursors",
+            found: pb.ListCursorsResponse = await self._control.call(
+                pb.ListCursorsRequest(name=name, stream=ref, page=page), what="listing cursors"
             )
             cursors += map(cursor_of, found.cursors)
             page = found.next_page
@@ -163,9 +158,7 @@ class Cursors:
         """Raises NotFoundError."""
         check_text("the cursor's name", name)
         await self._control.call(
-            lambda stubs: stubs.cursors.DeleteCursor,
             pb.DeleteCursorRequest(name=name, stream=wire.to_ref(stream)),
-            pb.DeleteCursorResponse,
             what=f"deleting cursor {name!r}",
             changes=True,
             done_already=NotFoundError,

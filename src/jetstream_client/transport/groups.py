@@ -28,24 +28,20 @@ class Groups:
         """Send a heartbeat. One that waits goes to one server or two: each may take as long as it
         is to wait, and a little more. One without a wait, by which a member joins, goes to one
         after the other until the client's timeout has passed."""
-        ask = partial(
-            self._control.call,
-            lambda stubs: stubs.groups.GroupHeartbeat,
-            request,
-            pb.GroupHeartbeatResponse,
-            what=f"heartbeat of a member of consumer group {request.group!r}",
-        )
+        what = f"heartbeat of a member of consumer group {request.group!r}"
+        ask = partial(self._control.call, request, what=what)
         wait = request.wait_ms / 1000
-        if not wait:
-            return await ask(share_first=_GRACE_SECONDS)
-        timeout = 2 * (wait + min(_GRACE_SECONDS, max(_GRACE_SHARE * wait, 0.5)))
-        return await ask(timeout=timeout, share_min=timeout / 2)
+        answer: pb.GroupHeartbeatResponse
+        if wait:
+            timeout = 2 * (wait + min(_GRACE_SECONDS, max(_GRACE_SHARE * wait, 0.5)))
+            answer = await ask(timeout=timeout, share_min=timeout / 2)
+        else:
+            answer = await ask(share_first=_GRACE_SECONDS)
+        return answer
 
     async def leave(self, group: str, source: str, member_id: str) -> None:
         await self._control.call(
-            lambda stubs: stubs.groups.LeaveGroup,
             pb.LeaveGroupRequest(group=group, source=source, member_id=member_id),
-            pb.LeaveGroupResponse,
             what=f"leaving consumer group {group!r}",
             done_already=NotFoundError,
             changes=True,
@@ -54,9 +50,7 @@ class Groups:
 
     async def delete(self, group: str) -> None:
         await self._control.call(
-            lambda stubs: stubs.groups.DeleteGroup,
             pb.DeleteGroupRequest(group=group),
-            pb.DeleteGroupResponse,
             what=f"deleting consumer group {group!r}",
             done_already=NotFoundError,
             changes=True,
@@ -64,11 +58,8 @@ class Groups:
 
     async def list(self, name: str = "") -> list[ConsumerGroup]:
         check_text("the group's name", name)
-        found = await self._control.call(
-            lambda stubs: stubs.groups.ListGroups,
-            pb.ListGroupsRequest(name=name),
-            pb.ListGroupsResponse,
-            what="listing consumer groups",
+        found: pb.ListGroupsResponse = await self._control.call(
+            pb.ListGroupsRequest(name=name), what="listing consumer groups"
         )
         return [_group(group) for group in found.groups]
 

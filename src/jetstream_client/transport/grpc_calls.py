@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from typing import Any
 
 # gRPC's core writes to standard error past all logging. It looks once, before its first use.
@@ -20,6 +19,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 
 from jetstream_client.values.tls import TlsConfig
 from jetstream_protocol.channels import RECONNECT_OPTIONS
@@ -32,7 +32,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
     from_trailers,
 )
-from jetstream_protocol.generated import api_pb2_grpc, cursors_pb2_grpc, groups_pb2_grpc
+from jetstream_protocol.generated import api_pb2, cursors_pb2, groups_pb2
 
 _REFUSED_UNSEEN = ("Concurrent RPC limit", "Too many pending requests")
 """How gRPC itself refuses a call that a server has no room for: with RESOURCE_EXHAUSTED, as it does
@@ -44,45 +44,46 @@ _CHANNEL_OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Stubs:
-    """The services of one server."""
+_METHODS = {
+    method.input_type.full_name: (
+        f"/{service.full_name}/{method.name}",
+        GetMessageClass(method.output_type),
+    )
+    for file in (api_pb2, cursors_pb2, groups_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+"""The path and the answer's class, by the type of the request: no two methods share one."""
 
-    channel: grpc.Channel
-    streams: Any
-    reads: Any
-    cluster: Any
-    cursors: Any
-    groups: Any
-    security: Any
 
-    @classmethod
-    def connect(cls, address: str, tls: TlsConfig | None = None) -> Stubs:
-        """Raises InvalidRequestError for files that TLS cannot use."""
-        if tls is None:
-            channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
-        else:
-            credentials = grpc.ssl_channel_credentials(*tls.contents())
-            channel = grpc.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
-        return cls(
-            channel,
-            api_pb2_grpc.StreamsStub(channel),
-            api_pb2_grpc.ReadsStub(channel),
-            api_pb2_grpc.ClusterStub(channel),
-            cursors_pb2_grpc.CursorsStub(channel),
-            groups_pb2_grpc.GroupsStub(channel),
-            api_pb2_grpc.SecurityStub(channel),
-        )
+def connect(address: str, tls: TlsConfig | None = None) -> grpc.Channel:
+    """Raises InvalidRequestError for files that TLS cannot use."""
+    if tls is None:
+        return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(*tls.contents())
+    return grpc.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
+
+
+def answer_class(request: Message) -> type[Message]:
+    """The class of the answers to a request."""
+    return _METHODS[request.DESCRIPTOR.full_name][1]
+
+
+def _method_of(make: Any, request: Message) -> Any:
+    """The method that takes this request. make: `unary_unary` or `unary_stream` of a channel."""
+    path, answer = _METHODS[request.DESCRIPTOR.full_name]
+    return make(path, type(request).SerializeToString, answer.FromString)
 
 
 async def ask(
-    method: Any, request: Message, timeout: float, address: str, token: str = ""
+    channel: grpc.Channel, request: Message, timeout: float, address: str, token: str = ""
 ) -> Message:
     """What the server at `address` answers. Raises JetstreamError. Cancelled, it cancels too.
     token: identifies the caller."""
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[None] = loop.create_future()
     metadata = (("authorization", f"Bearer {token}"),) if token else None
+    method = _method_of(channel.unary_unary, request)
     call = method.future(request, timeout=timeout, metadata=metadata)
 
     def tell() -> None:
@@ -107,12 +108,12 @@ async def ask(
 
 
 async def ask_for_many(
-    method: Any, request: Message, silence: float, address: str, token: str = ""
+    channel: grpc.Channel, request: Message, silence: float, address: str, token: str = ""
 ) -> AsyncGenerator[Message, None]:
     """Yields the answers of the server at `address` until it has no more. silence: how many seconds
     may pass without an answer. Raises JetstreamError. Closing it cancels the call."""
     metadata = (("authorization", f"Bearer {token}"),) if token else None
-    call = method(request, metadata=metadata)
+    call = _method_of(channel.unary_stream, request)(request, metadata=metadata)
     try:
         while True:
             async with asyncio.timeout(silence):

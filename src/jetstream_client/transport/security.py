@@ -27,10 +27,8 @@ class AsyncSecurity(AsyncMethods):
         lifetime_us = 0 if lifetime is None else to_us("lifetime", lifetime)
         if lifetime is not None and lifetime_us <= 0:
             raise InvalidRequestError("lifetime must be positive; None: the token does not expire")
-        answer = await self._calls.call(
-            lambda stubs: stubs.security.CreateToken,
+        answer: pb.CreateTokenResponse = await self._calls.call(
             pb.CreateTokenRequest(principal=principal, lifetime_us=lifetime_us),
-            pb.CreateTokenResponse,
             what=f"making a token for {principal!r}",
             changes=True,
         )
@@ -38,11 +36,8 @@ class AsyncSecurity(AsyncMethods):
 
     async def list_tokens(self) -> list[Token]:
         """List all tokens, expired ones too, without their texts."""
-        answer = await self._calls.call(
-            lambda stubs: stubs.security.ListTokens,
-            pb.ListTokensRequest(),
-            pb.ListTokensResponse,
-            what="listing tokens",
+        answer: pb.ListTokensResponse = await self._calls.call(
+            pb.ListTokensRequest(), what="listing tokens"
         )
         return [_token_of(token) for token in answer.tokens]
 
@@ -52,11 +47,7 @@ class AsyncSecurity(AsyncMethods):
         if token_id.startswith("jst_"):
             raise InvalidRequestError("say the token's id, not its text: `list_tokens` has it")
         await self._calls.call(
-            lambda stubs: stubs.security.RevokeToken,
-            pb.RevokeTokenRequest(id=token_id),
-            pb.RevokeTokenResponse,
-            what=f"revoking token {token_id!r}",
-            changes=True,
+            pb.RevokeTokenRequest(id=token_id), what=f"revoking token {token_id!r}", changes=True
         )
 
     async def add_acl(
@@ -91,34 +82,21 @@ class AsyncSecurity(AsyncMethods):
             subject=text_or_empty("the subject", subject),
             cursor=text_or_empty("the cursor", cursor),
         )
-        answer = await self._calls.call(
-            lambda stubs: stubs.security.AddAcl,
-            pb.AddAclRequest(rule=rule),
-            pb.AddAclResponse,
-            what=f"adding an ACL rule for {principal!r}",
-            changes=True,
+        answer: pb.AddAclResponse = await self._calls.call(
+            pb.AddAclRequest(rule=rule), what=f"adding an ACL rule for {principal!r}", changes=True
         )
         return _rule_of(answer.rule)
 
     async def list_acls(self, principal: str | None = None) -> list[AclRule]:
         """List the ACL rules; with a principal only those that hold for it, `*` included."""
         request = pb.ListAclsRequest(principal=text_or_empty("the principal", principal))
-        answer = await self._calls.call(
-            lambda stubs: stubs.security.ListAcls,
-            request,
-            pb.ListAclsResponse,
-            what="listing ACL rules",
-        )
+        answer: pb.ListAclsResponse = await self._calls.call(request, what="listing ACL rules")
         return [_rule_of(rule) for rule in answer.rules]
 
     async def remove_acl(self, rule_id: int) -> None:
         """Remove an ACL rule by its id."""
         await self._calls.call(
-            lambda stubs: stubs.security.RemoveAcl,
-            pb.RemoveAclRequest(id=rule_id),
-            pb.RemoveAclResponse,
-            what=f"removing ACL rule {rule_id}",
-            changes=True,
+            pb.RemoveAclRequest(id=rule_id), what=f"removing ACL rule {rule_id}", changes=True
         )
 
     async def test_acl(
@@ -143,12 +121,7 @@ class AsyncSecurity(AsyncMethods):
             subject=text_or_empty("the subject", subject),
             cursor=text_or_empty("the cursor", cursor),
         )
-        answer = await self._calls.call(
-            lambda stubs: stubs.security.TestAcl,
-            request,
-            pb.TestAclResponse,
-            what="testing the ACL rules",
-        )
+        answer: pb.TestAclResponse = await self._calls.call(request, what="testing the ACL rules")
         rule = _rule_of(answer.rule) if answer.HasField("rule") else None
         return AclDecision(answer.allowed, rule, not answer.security_off)
 

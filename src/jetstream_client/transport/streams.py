@@ -8,16 +8,11 @@ from typing import Any
 
 from jetstream_client.transport import wire
 from jetstream_client.transport.cluster import Cluster
-from jetstream_client.transport.control import ControlPlane, Rpc
+from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.recent import STREAMS_MAX, Recent
 from jetstream_client.values.settings import AlterableSettings, StreamSettings
 from jetstream_client.values.text import check_text
-from jetstream_client.values.types import (
-    Stream,
-    StreamDescription,
-    StreamLike,
-    partitions_of,
-)
+from jetstream_client.values.types import Stream, StreamDescription, StreamLike, partitions_of
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
     InvalidRequestError,
@@ -47,23 +42,16 @@ class Streams:
         """The mark of the cluster's acks, as `find` was told last; "": some may have none."""
 
     async def create(
-        self,
-        name: str,
-        subject: str,
-        settings: StreamSettings,
-        *,
-        allow_same_name: bool,
+        self, name: str, subject: str, settings: StreamSettings, *, allow_same_name: bool
     ) -> Stream:
         check_text("the stream's name", name)
         check_text("the subject", subject)
         config = wire.to_config(settings)
         try:
-            answer = await self._control.call(
-                lambda stubs: stubs.streams.CreateStream,
+            answer: pb.CreateStreamResponse = await self._control.call(
                 pb.CreateStreamRequest(
                     name=name, subject=subject, config=config, allow_same_name=allow_same_name
                 ),
-                pb.CreateStreamResponse,
                 what=f"creating stream {name!r}",
                 changes=True,
             )
@@ -83,12 +71,10 @@ class Streams:
         """By id: a retry must not alter a stream created meanwhile under the same name."""
         config = wire.to_config(settings)
         found = stream if isinstance(stream, Stream) else await self._registered(stream)
-        answer = await self._control.call(
-            lambda stubs: stubs.streams.AlterStream,
+        answer: pb.AlterStreamResponse = await self._control.call(
             pb.AlterStreamRequest(
                 stream=wire.to_ref(found), config=config, stream_epoch=stream_epoch
             ),
-            pb.AlterStreamResponse,
             what=f"altering stream {found.full_name!r}",
             changes=True,
         )
@@ -153,23 +139,20 @@ class Streams:
         registry_only: bool = False,
         address: str | None = None,
     ) -> pb.DescribeStreamResponse:
-        return await self._control.call(
-            lambda stubs: stubs.streams.DescribeStream,
+        answer: pb.DescribeStreamResponse = await self._control.call(
             pb.DescribeStreamRequest(stream=ref, registry_only=registry_only),
-            pb.DescribeStreamResponse,
             what=what,
             address=address,
             timeout=timeout,
         )
+        return answer
 
     async def find(self, feeding_subject: str = "", *, internal: bool = False) -> list[Stream]:
         """The streams that a message on `feeding_subject` goes to; without a subject, all streams.
         internal: the server's own streams as well."""
         check_text("the subject", feeding_subject)
-        answer = await self._control.call(
-            lambda stubs: stubs.streams.ListStreams,
+        answer: pb.ListStreamsResponse = await self._control.call(
             pb.ListStreamsRequest(feeding_subject=feeding_subject, include_internal=internal),
-            pb.ListStreamsResponse,
             what="listing streams",
             # Publishers wait for this answer, and any node can give it.
             share_first=1.0 if feeding_subject else math.inf,
@@ -205,24 +188,21 @@ class Streams:
     async def _led(
         self, feeding_subject: str, internal: bool, address: str | None, timeout: float
     ) -> pb.ListStreamsResponse:
-        return await self._control.call(
-            lambda stubs: stubs.streams.ListStreams,
+        answer: pb.ListStreamsResponse = await self._control.call(
             pb.ListStreamsRequest(
                 feeding_subject=feeding_subject, describe_led=True, include_internal=internal
             ),
-            pb.ListStreamsResponse,
             what="describing the streams",
             address=address,
             timeout=timeout,
         )
+        return answer
 
     async def delete(self, stream: StreamLike) -> None:
         """By id: a retry must not delete a stream created meanwhile under the same name."""
         found = stream if isinstance(stream, Stream) else await self._registered(stream)
         await self._control.call(
-            lambda stubs: stubs.streams.DeleteStream,
             pb.DeleteStreamRequest(stream=wire.to_ref(found)),
-            pb.DeleteStreamResponse,
             what=f"deleting stream {found.full_name!r}",
             changes=True,
             done_already=StreamNotFoundError,
@@ -231,10 +211,8 @@ class Streams:
     async def purge(self, stream: StreamLike, offset: int | None) -> int:
         """By id, as `delete`. Repeated, it finds nothing left to remove."""
         found = stream if isinstance(stream, Stream) else await self._registered(stream)
-        answer = await self._control.call(
-            lambda stubs: stubs.streams.PurgeStream,
+        answer: pb.PurgeStreamResponse = await self._control.call(
             pb.PurgeStreamRequest(stream=wire.to_ref(found), offset=offset),
-            pb.PurgeStreamResponse,
             what=f"purging stream {found.full_name!r}",
             changes=True,
         )
@@ -244,48 +222,28 @@ class Streams:
         """By id, as `delete`; so are pausing and resuming. Repeated, each finds it done."""
         return await self._change_access(
             stream,
-            lambda stubs: stubs.streams.SetStreamReadonly,
             pb.SetStreamReadonlyRequest(readonly=readonly),
-            pb.SetStreamReadonlyResponse,
             "making stream {!r} " + ("read-only" if readonly else "writable"),
         )
 
     async def pause(self, stream: StreamLike) -> Stream:
-        return await self._change_access(
-            stream,
-            lambda stubs: stubs.streams.PauseStream,
-            pb.PauseStreamRequest(),
-            pb.PauseStreamResponse,
-            "pausing stream {!r}",
-        )
+        return await self._change_access(stream, pb.PauseStreamRequest(), "pausing stream {!r}")
 
     async def resume(self, stream: StreamLike) -> Stream:
-        return await self._change_access(
-            stream,
-            lambda stubs: stubs.streams.ResumeStream,
-            pb.ResumeStreamRequest(),
-            pb.ResumeStreamResponse,
-            "resuming stream {!r}",
-        )
+        return await self._change_access(stream, pb.ResumeStreamRequest(), "resuming stream {!r}")
 
-    async def _change_access(
-        self, stream: StreamLike, rpc: Rpc, request: Any, answers: type[Any], what: str
-    ) -> Stream:
+    async def _change_access(self, stream: StreamLike, request: Any, what: str) -> Stream:
         """request: without its stream. what: with a place for the stream's name."""
         found = stream if isinstance(stream, Stream) else await self._registered(stream)
         request.stream.CopyFrom(wire.to_ref(found))
-        answer = await self._control.call(
-            rpc, request, answers, what=what.format(found.full_name), changes=True
-        )
+        answer = await self._control.call(request, what=what.format(found.full_name), changes=True)
         return wire.stream_of(answer.stream)
 
     async def restore_batches(self, stream: StreamLike, batches: bytes) -> int:
         """Not repeated once it may have been done: the caller looks where the log ends, and goes on
         there."""
-        answer = await self._control.call(
-            lambda stubs: stubs.streams.RestoreBatches,
+        answer: pb.RestoreBatchesResponse = await self._control.call(
             pb.RestoreBatchesRequest(stream=wire.to_ref(stream), batches=batches),
-            pb.RestoreBatchesResponse,
             what="restoring batches",
             changes=True,
         )

@@ -21,7 +21,7 @@ SECONDS_MAX = 10.0
 
 
 async def called(control: ControlPlane) -> None:
-    await eventually(lambda: bool(control._stubs))
+    await eventually(lambda: bool(control._channels))
 
 
 async def not_called_yet(_: ControlPlane) -> None:
@@ -74,4 +74,4 @@ async def test_a_call_that_is_to_be_tried_again_ends_with_its_client() -> None:
     with pytest.raises(UnavailableError, match="the client is closed"):
         async with asyncio.timeout(SECONDS_MAX):
             await call
-    assert not control._stubs
+    assert not control._channels

@@ -205,7 +205,7 @@ async def test_calls_of_a_client_that_does_one_thing_share_its_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def slow(
-        rpc: Any, request: Any, timeout: float, *_: object
+        channel: Any, request: Any, timeout: float, *_: object
     ) -> api_pb2.ListStreamsResponse:
         await asyncio.sleep(min(timeout, 0.3))
         if timeout < 0.3:
@@ -231,7 +231,7 @@ async def test_a_second_server_has_as_long_as_an_answer_takes(
     given: list[tuple[str, float]] = []
 
     async def first_is_frozen(
-        rpc: Any, request: Any, timeout: float, address: str, token: str
+        channel: Any, request: Any, timeout: float, address: str, token: str
     ) -> Message:
         if isinstance(request, api_pb2.DescribeClusterRequest):
             return api_pb2.DescribeClusterResponse()
@@ -244,9 +244,7 @@ async def test_a_second_server_has_as_long_as_an_answer_takes(
     monkeypatch.setattr(control, "ask", first_is_frozen)
     plane = ControlPlane(ClientConfig(["a:1", "b:1"], retry_on_failed_connect=True))
     await plane.call(
-        lambda stubs: stubs.groups.GroupHeartbeat,
         groups_pb2.GroupHeartbeatRequest(),
-        groups_pb2.GroupHeartbeatResponse,
         what="a call",
         timeout=0.8,
         share_min=0.4,
@@ -272,7 +270,7 @@ async def test_who_joins_a_group_while_its_coordinator_changes_waits_as_long_as_
     given: list[tuple[str, float]] = []
 
     async def only_the_third_time(
-        rpc: Any, request: Any, timeout: float, address: str, token: str
+        channel: Any, request: Any, timeout: float, address: str, token: str
     ) -> Message:
         if isinstance(request, api_pb2.DescribeClusterRequest):
             return api_pb2.DescribeClusterResponse()
@@ -297,7 +295,7 @@ async def test_a_publisher_learns_its_streams_although_the_first_server_is_froze
     given: list[tuple[str, float]] = []
 
     async def only_the_last_answers(
-        rpc: Any, request: Any, timeout: float, address: str, token: str
+        channel: Any, request: Any, timeout: float, address: str, token: str
     ) -> Message:
         if isinstance(request, api_pb2.DescribeClusterRequest):
             return api_pb2.DescribeClusterResponse()

@@ -103,7 +103,7 @@ async def test_a_processing_commits_each_second_also_many_streams() -> None:
 async def test_commits_that_waited_for_a_call_without_answer_wait_for_no_other() -> None:
     calls: list[int] = []
 
-    async def call(rpc: object, request: pb.CommitCursorsRequest, *_: Any, **__: Any) -> None:
+    async def call(request: pb.CommitCursorsRequest, *_: Any, **__: Any) -> None:
         calls.append(len(request.commits))
         await asyncio.sleep(SECONDS)
         raise UnavailableError("nobody answers")

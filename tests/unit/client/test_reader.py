@@ -32,9 +32,7 @@ class Cluster:
     def __init__(self) -> None:
         self.asked: list[tuple[str, list[str]]] = []
 
-    async def call(
-        self, rpc: Any, request: Any, answer: Any, *, address: str | None, **_: Any
-    ) -> Any:
+    async def call(self, request: Any, *, address: str | None, **_: Any) -> Any:
         node = address or "node-1:1"
         names = [query.stream.name for query in request.queries]
         self.asked.append((node, names))
@@ -113,9 +111,7 @@ async def test_start_and_stop_are_settled_by_one_question() -> None:
 class LeaderlessCluster(Cluster):
     """Any node knows where a log begins. The leader is dead."""
 
-    async def call(
-        self, rpc: Any, request: Any, answer: Any, *, address: str | None, **_: Any
-    ) -> Any:
+    async def call(self, request: Any, *, address: str | None, **_: Any) -> Any:
         results = []
         for query in request.queries:
             result = api_pb2.ListOffsetsResponse.Result(offset=3, leader_epoch=1)

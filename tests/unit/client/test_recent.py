@@ -13,7 +13,6 @@ from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.data_connection import DataConnection, Fetched
 from jetstream_client.transport.data_plane import DataPlane
-from jetstream_client.transport.grpc_calls import Stubs
 from jetstream_client.transport.recent import Recent
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.config import ClientConfig
@@ -114,12 +113,11 @@ class Channel:
 def channels(monkeypatch: pytest.MonkeyPatch) -> list[Channel]:
     made: list[Channel] = []
 
-    def connect(*_: object) -> Any:
+    def connect(*_: object) -> Channel:
         made.append(Channel())
-        stubs: Any = (made[-1],) * 7
-        return Stubs(*stubs)
+        return made[-1]
 
-    monkeypatch.setattr(Stubs, "connect", connect)
+    monkeypatch.setattr(control, "connect", connect)
     return made
 
 
@@ -153,7 +151,7 @@ async def test_a_renewed_channel_is_closed_when_its_last_call_has_ended(
     files: Any = SimpleNamespace(signature=lambda: len(channels))
     plane._tls = files
     plane._has_met_one = True
-    call = asyncio.create_task(plane._attempt(lambda _: None, pb.DataFetchRequest(), "n:1", 5.0))
+    call = asyncio.create_task(plane._attempt(pb.DataFetchRequest(), "n:1", 5.0))
     await asyncio.sleep(0)
     plane._renew("n:1")
     assert len(plane._retired) == 1
