@@ -69,7 +69,7 @@ def main() -> int:
         for name in names
     }
     needed = set(imports)
-    for path in (*sorted(CLIENTS.glob("async_*.py")), SDK / "transport/security.py"):
+    for path in sorted([*CLIENTS.glob("async_*.py"), *(SDK / "transport").glob("*.py")]):
         tree = ast.parse(path.read_text())
         classes = [
             each

@@ -21,7 +21,7 @@ from jetstream_client import (
 )
 from jetstream_client.cli import group_fetch
 from jetstream_client.cli.main import run as run_command
-from jetstream_client.transport.streams import Streams
+from jetstream_client.transport.streams import AsyncStreams
 from tests.support.nats_server import NatsServer
 from tests.support.server import ServerProcess, running_server
 
@@ -100,17 +100,17 @@ def test_what_is_half_done_says_so_and_is_finished_by_repeating_it(
     failing = ["half-2"]
 
     def fails(method: str) -> None:
-        does = getattr(Streams, method)
+        does = getattr(AsyncStreams, method)
 
-        async def change(self: Streams, stream: Stream, *arguments: object) -> object:
+        async def change(self: AsyncStreams, stream: Stream, **settings: object) -> object:
             if getattr(stream, "name", "") in failing:
                 raise UnavailableError("the disk is on fire")
-            return await does(self, stream, *arguments)
+            return await does(self, stream, **settings)
 
-        monkeypatch.setattr(Streams, method, change)
+        monkeypatch.setattr(AsyncStreams, method, change)
 
-    fails("alter")
-    fails("delete")
+    fails("alter_stream")
+    fails("delete_stream")
     with pytest.raises(UnavailableError) as raised:
         client.alter_keyed_group("half", max_messages=9)
     said = "not done, or not known to be done, for half-2 to half-3 of group 'half'"

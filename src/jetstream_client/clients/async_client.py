@@ -6,14 +6,15 @@ import asyncio
 import weakref
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jetstream_client._closing import close_behind
 from jetstream_client._tracing import SWITCH as TRACING
-from jetstream_client.clients.async_cluster import AsyncClusterMethods
-from jetstream_client.clients.async_keyed_groups import AsyncKeyedGroupMethods
-from jetstream_client.clients.async_processing import AsyncProcessingMethods
+from jetstream_client.clients.async_keyed_groups import AsyncKeyedGroups
+from jetstream_client.clients.async_processing import AsyncProcessing
+from jetstream_client.clients.async_reading import AsyncReading
 from jetstream_client.clients.one_name import with_one_name
 from jetstream_client.publishing.ack import PublishResult
 from jetstream_client.publishing.batched_publisher import AsyncPublisher
@@ -28,33 +29,24 @@ from jetstream_client.publishing.sender import (
     Serializer,
 )
 from jetstream_client.publishing.subject_routes import SubjectRoutes
-from jetstream_client.reading.batches import FetchedBatches
-from jetstream_client.reading.consumer import FETCH_BYTES, AsyncConsumer
-from jetstream_client.reading.deserializers import Deserializer, Deserializers
+from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.group_consumer import AsyncGroupConsumer
-from jetstream_client.reading.lags import Lags
-from jetstream_client.reading.messages import ROWS, Message, Messages, check_rows
-from jetstream_client.reading.reader import Reader, filter_of
-from jetstream_client.reading.scan import AsyncScan
-from jetstream_client.reading.table import AsyncTable
-from jetstream_client.transport import wire
-from jetstream_client.transport.cluster import Cluster
+from jetstream_client.reading.reader import Reader
+from jetstream_client.transport.cluster import AsyncCluster, describe_cluster
 from jetstream_client.transport.connection_events import Callbacks, ConnectionEvents
 from jetstream_client.transport.control import ControlPlane
-from jetstream_client.transport.cursors import Cursors
+from jetstream_client.transport.cursors import AsyncCursors, Cursors
 from jetstream_client.transport.data_plane import DataPlane
+from jetstream_client.transport.groups import AsyncGroups
+from jetstream_client.transport.lags import Lags
 from jetstream_client.transport.security import AsyncSecurity
-from jetstream_client.transport.streams import Streams
+from jetstream_client.transport.streams import AsyncStreams, Streams
 from jetstream_client.values.config import ClientConfig, NatsOptions
 from jetstream_client.values.headers import HeadersLike
-from jetstream_client.values.positions import Position
 from jetstream_client.values.tls import TlsConfig
 from jetstream_client.values.types import (
     AckLevel,
-    OnReset,
     Payload,
-    ReadFrom,
-    StreamLike,
 )
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 from jetstream_protocol.memory import keep_freed_memory
@@ -65,9 +57,13 @@ if TYPE_CHECKING:
 
 @with_one_name
 class AsyncClient(
-    AsyncClusterMethods,
-    AsyncKeyedGroupMethods,
-    AsyncProcessingMethods,
+    AsyncProcessing,
+    AsyncReading,
+    AsyncKeyedGroups,
+    AsyncGroups,
+    AsyncCursors,
+    AsyncStreams,
+    AsyncCluster,
     AsyncSecurity,
 ):
     """A connection to a cluster, made on first use; `async with` closes it.
@@ -138,15 +134,15 @@ class AsyncClient(
         self._closed = False
         self._events = ConnectionEvents(callbacks)
         self._control = ControlPlane(config, self._events)
-        self._cluster = Cluster(self._control)
         self._streams = Streams(self._control)
         streams, met = self._streams, self._control.has_met_one
+        nodes = partial(describe_cluster, self._control)
         data_plane = DataPlane(
-            self._cluster.describe, streams.leader_of, streams.registered, met, config, self._events
+            nodes, streams.leader_of, streams.registered, met, config, self._events
         )
         self._cursors = Cursors(self._control)
         self._reader = Reader(self._streams, data_plane, self._control, config.timeout)
-        self._lags = Lags(self._streams, self._reader)
+        self._lags = Lags(self._streams, self._reader.appended_us)
         self._routes = SubjectRoutes(
             self._streams.find, self._streams.as_led, lambda: self._streams.ack_cluster
         )
@@ -158,11 +154,14 @@ class AsyncClient(
         self._publishers: set[AsyncPublisher] = set()  # Those that have begun and not ended.
 
     async def _nats_urls(self) -> Sequence[str]:
-        return (await self._cluster.describe()).nats
+        return (await describe_cluster(self._control)).nats
 
     def _check_open(self) -> None:
         if self._closed:
             raise InvalidRequestError("the client is closed")
+
+    def _forget_routes(self) -> None:
+        self._routes.forget_all()
 
     # Publishing.
 
@@ -254,234 +253,7 @@ class AsyncClient(
         )
         return AsyncPublisher(self._publisher, self._routes, subject, options, self._publishers)
 
-    # Reading.
-
-    async def fetch(
-        self,
-        stream: StreamLike,
-        offset: Position = "earliest",
-        *,
-        stop: Position | None = None,
-        max_messages: int | None = None,
-        max_wait: float = 0.0,
-        max_bytes: int = FETCH_BYTES,
-        last_epoch: int = -1,
-        read_from: ReadFrom = "leader",
-        filter: str = "",
-        key: Payload | None = None,
-        reverse: bool = False,
-    ) -> Messages:
-        """Fetch committed records from `offset` on, before `stop`: at most `max_messages`, about
-        `max_bytes`.
-
-        Returns `Messages`. If there is no record yet, waits up to `max_wait` seconds for the first
-        one, and then returns empty `Messages`. The first batch is read whole even if it is longer
-        than `max_bytes`. last_epoch: the `last_epoch` of the `Messages` read before; the server
-        then raises DivergedError if those records are no longer in the log. read_from: the
-        "leader", the "nearest" replica in sync or observer (in the client's `rack`, else the
-        quickest), or "any" replica in sync; copies other than the leader's have a record a moment
-        later. filter, key: only records on subjects that match this NATS pattern, and with this
-        key. reverse: newest first; to go on, fetch with `stop=messages.next_offset`; max_wait and
-        last_epoch are not allowed then.
-
-        Raises OffsetOutOfRangeError for an offset below the log's start or beyond its end.
-
-            for message in await client.fetch("orders", "earliest", max_messages=100):
-                print(message.offset, message.value)
-        """
-        self._check_open()
-        return await self._reader.fetch(
-            stream,
-            offset,
-            stop=stop,
-            max_messages=max_messages,
-            max_wait=max_wait,
-            max_bytes=max_bytes,
-            last_epoch=last_epoch,
-            read_from=read_from,
-            wanted=filter_of(filter, key),
-            reverse=reverse,
-        )
-
-    async def fetch_batches(
-        self,
-        stream: StreamLike,
-        offset: int,
-        *,
-        max_bytes: int = FETCH_BYTES,
-        last_epoch: int = -1,
-        encrypted: bool = False,
-    ) -> FetchedBatches:
-        """Fetch committed batches as they are stored, from the one that holds `offset` on: for
-        backups.
-
-        Does not wait: if nothing is committed at `offset` yet, `data` is empty. max_bytes,
-        last_epoch: as in `fetch`. encrypted: batches that are encrypted at rest stay encrypted, and
-        only a server with the key can read them; otherwise they come decrypted. Raises
-        OffsetOutOfRangeError, DivergedError, and StorageError if the server cannot decrypt them.
-        """
-        self._check_open()
-        return await self._reader.fetch_batches(
-            stream, offset, max_bytes=max_bytes, last_epoch=last_epoch, encrypted=encrypted
-        )
-
-    async def restore_batches(self, stream: StreamLike, batches: bytes) -> int:
-        """Append batches, with the offsets and times that they have, to a stream that was created
-        with `restoring`. Returns the offset where the next batch must begin, once these are
-        committed.
-
-        batches: whole batches, back to back, at most 4 MiB. Raises PreconditionFailedError for any
-        other stream, and for batches that do not begin at the stream's log end; UnknownOutcomeError
-        if they may be stored: then `describe_stream` shows the log end.
-        """
-        self._check_open()
-        return await self._streams.restore_batches(stream, batches)
-
-    async def get_last(
-        self, stream: StreamLike, *, subject: str = "", key: Payload | None = None
-    ) -> Message | None:
-        """Return the last committed record, on a subject of the pattern and with the key if these
-        are given, or None if there is none. It may be a tombstone. The log is searched from its
-        end, so finding an old record takes long. Use a `table` for many such queries."""
-        self._check_open()
-        return await self._reader.last(stream, filter_of(subject, key))
-
-    def consume(
-        self,
-        stream: StreamLike,
-        start: Position = "earliest",
-        *,
-        stop: Position | None = None,
-        last_epoch: int = -1,
-        read_from: ReadFrom = "leader",
-        patience: float | None = None,
-        filter: str = "",
-        key: Payload | None = None,
-        reverse: bool = False,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-        cursor: str | None = None,
-        auto_commit: bool = True,
-        on_reset: OnReset = "error",
-    ) -> AsyncConsumer:
-        """Read records from `start` on, without end, or up to but not including `stop`.
-
-        `stop="latest"` stops at the end of the committed records when reading begins. last_epoch,
-        read_from: as in `fetch`; a reader that moves to another replica goes on where it was.
-        patience: seconds to wait for the next record before UnavailableError; None: for ever.
-        filter, key: as in `fetch`. reverse: newest first, from `stop` or the end of the committed
-        records down to `start`. key_deserializer, value_deserializer: turn the bytes of keys and
-        values into `message.key` and `message.value`, for example `json.loads`; not called for
-        None.
-
-        cursor: the name under which the cluster keeps the position. The consumer resumes there; a
-        new cursor begins at `start`. Records that are done are committed each second and at the
-        end. A record is done once the next one is asked for, or the `async with` ends without an
-        error. auto_commit: False: only `commit()` commits. on_reset: what to do if the stream no
-        longer holds the position, because records were removed or lost, or the stream was created
-        anew: raise the "error" (OffsetOutOfRangeError, DivergedError), or log it and go on from
-        "earliest" or "latest". docs/consumers.md has more.
-
-            async with client.consume("orders", cursor="billing") as consumer:
-                async for message in consumer:
-                    print(message.offset, message.value)
-        """
-        self._check_open()
-        if reverse and (last_epoch >= 0 or cursor is not None):
-            raise InvalidRequestError("reverse=True takes neither last_epoch nor cursor")
-        return self._tracked(
-            self._reader.consume(
-                stream,
-                start,
-                stop,
-                last_epoch=last_epoch,
-                read_from=read_from,
-                patience=patience,
-                deserializers=Deserializers(key_deserializer, value_deserializer),
-                wanted=filter_of(filter, key),
-                reverse=reverse,
-                cursor=self._consumer_cursor(cursor, stream, on_reset, auto_commit),
-            )
-        )
-
-    def _tracked(self, consumer: AsyncConsumer) -> AsyncConsumer:
-        """The same `consumer`; it is closed with the client."""
-        self._consumers.add(consumer)
-        return consumer
-
-    def scan(
-        self,
-        stream: StreamLike,
-        start: Position = "earliest",
-        stop: Position = "latest",
-        *,
-        rows: int = ROWS,
-        columns: Iterable[str] | None = None,
-        last_epoch: int = -1,
-        read_from: ReadFrom = "leader",
-        patience: float | None = None,
-    ) -> AsyncScan:
-        """Read the records of [start, stop) as Arrow record batches.
-
-        rows: at most so many in a batch. columns: only these; the others are not built. last_epoch,
-        read_from: as in `fetch`; last_epoch is that of the record before `start`. patience: as in
-        `consume`, but by default the client's timeout, because a scan has an end. Needs
-        `jetstream-log[arrow]`.
-        """
-        self._check_open()
-        ref = wire.to_ref(stream)
-        waits = self.config.timeout if patience is None else patience
-
-        def consume(start: Position, stop: Position, pinned: bool) -> AsyncConsumer:
-            self._check_open()
-            return self._tracked(
-                self._reader.consume(
-                    stream,
-                    start,
-                    stop,
-                    last_epoch=last_epoch,
-                    read_from=read_from,
-                    patience=waits,
-                    pinned=pinned,
-                    ref=ref,
-                )
-            )
-
-        return AsyncScan(consume, start, stop, check_rows(rows), columns)
-
-    def table(
-        self,
-        stream: StreamLike,
-        *,
-        wait: bool = True,
-        stale_after: float | None = None,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-    ) -> AsyncTable:
-        """A mapping from every key of a stream to its latest value, kept up to date.
-
-        `async with` starts it, and waits until it has everything that is committed then, unless
-        `wait` is False. stale_after: if no server has answered for so many seconds, every access
-        raises UnavailableError; default: the table returns what it knows (see `is_current`, `lag`).
-        key_deserializer, value_deserializer: as in `consume`; look keys up in their deserialised
-        form.
-
-            async with client.table("prices", key_deserializer=bytes.decode) as prices:
-                print(prices["pears"])
-        """
-        self._check_open()
-        deserializers = Deserializers(key_deserializer, value_deserializer)
-        ref = wire.to_ref(stream)
-        consumer = self._tracked(
-            self._reader.consume(stream, "earliest", None, deserializers=deserializers, ref=ref)
-        )
-
-        async def latest() -> int:
-            return (await self._reader.resolve(stream, "latest", None, ref=ref))[0]
-
-        return AsyncTable(
-            consumer, latest, wait=wait, patience=self.config.timeout, stale_after=stale_after
-        )
+    # Living.
 
     async def aclose(self) -> None:
         """Send what was published, commit what consumers are done with, then close every

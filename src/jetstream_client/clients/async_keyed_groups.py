@@ -11,9 +11,7 @@ from jetstream_client.publishing.keyed_group import (
     note_rest,
     streams_of,
 )
-from jetstream_client.publishing.subject_routes import SubjectRoutes
-from jetstream_client.transport.async_methods import AsyncMethods
-from jetstream_client.transport.streams import Streams
+from jetstream_client.transport.streams import AsyncStreams
 from jetstream_client.values.settings import AlterableSettings, GroupSettings
 from jetstream_client.values.types import Stream, StreamDescription
 from jetstream_protocol.errors import JetstreamError
@@ -22,11 +20,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 
-class AsyncKeyedGroupMethods(AsyncMethods):
-    """What follows is part of `AsyncClient`, which sets these."""
-
-    _routes: SubjectRoutes
-    _streams: Streams
+class AsyncKeyedGroups(AsyncStreams):
+    """A part of `AsyncClient`."""
 
     async def create_group(
         self, name: str, subject: str, *, streams: int, **settings: Unpack[GroupSettings]
@@ -43,30 +38,25 @@ class AsyncKeyedGroupMethods(AsyncMethods):
         InvalidRequestError for fewer streams than there are, and if another stream on the subject
         would not hear messages that are published by key.
         """
-        self._check_open()
         unknown = sorted(set(settings) - set(GroupSettings.__annotations__))
         if unknown:
             raise TypeError(f"create_group has no setting {unknown[0]!r}")
-        check_room(await self._streams.find(), name, subject, streams)
+        check_room(await self.list_streams(), name, subject, streams)
         try:
             return [
-                await self._streams.create(
-                    each,
-                    subject,
-                    {**settings, "group": name, "partition": number, "partitions": streams},
-                    allow_same_name=False,
+                await self.create_stream(
+                    each, subject, **settings, group=name, partition=number, partitions=streams
                 )
                 for number, each in enumerate(names_of(name, streams))
             ]
         finally:
-            self._routes.forget_all()
+            self._forget_routes()
 
     async def describe_keyed_group(self, name: str) -> list[StreamDescription]:
         """Describe the streams of a keyed group, by number, as `describe_streams` does. Each names
         its stream for calls about one, as in `client.pause_stream(each)`. Raises
         StreamNotFoundError if there is no such group."""
-        self._check_open()
-        described = {each.id: each for each in await self._streams.describe_all("")}
+        described = {each.id: each for each in await self.describe_streams()}
         return [described[each.id] for each in streams_of(name, list(described.values()))]
 
     async def alter_keyed_group(
@@ -75,13 +65,12 @@ class AsyncKeyedGroupMethods(AsyncMethods):
         """Change settings (see AlterableSettings) of each stream of a keyed group; returns the
         changed streams. If it fails, repeat it: a note at the error says which streams have the old
         settings. Raises StreamNotFoundError, and NoStreamError if the group lacks streams."""
-        self._check_open()
-        streams = streams_of(name, await self._streams.find())
+        streams = streams_of(name, await self.list_streams())
         check_whole(name, streams)
         altered: list[Stream] = []
         for at, stream in enumerate(streams):
             try:
-                altered.append(await self._streams.alter(stream, settings, None))
+                altered.append(await self.alter_stream(stream, stream_epoch=None, **settings))
             except JetstreamError as error:
                 note_rest(error, name, streams, at)
                 raise
@@ -91,14 +80,13 @@ class AsyncKeyedGroupMethods(AsyncMethods):
         """Delete the streams of a keyed group and their records, for good, from the last to the
         first. If it fails, repeat it: it deletes those that are left. Raises StreamNotFoundError if
         there are none. `delete_group` deletes a consumer group."""
-        self._check_open()
-        streams = streams_of(name, await self._streams.find())[::-1]
+        streams = streams_of(name, await self.list_streams())[::-1]
         try:
             for at, stream in enumerate(streams):
                 try:
-                    await self._streams.delete(stream)
+                    await self.delete_stream(stream)
                 except JetstreamError as error:
                     note_rest(error, name, streams, at)
                     raise
         finally:
-            self._routes.forget_all()
+            self._forget_routes()

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jetstream_client.clients.async_groups import AsyncGroupMethods
+from jetstream_client.clients.async_reading import AsyncReading
 from jetstream_client.processing.options import ProcessOptions, ProcessSettings
 from jetstream_client.processing.outputs import Output, outputs_of
 from jetstream_client.processing.processor import Attempt, Processed, Processor
@@ -17,7 +17,6 @@ from jetstream_client.processing.signals import stopping_on_signals
 from jetstream_client.processing.sources import CursorSource, GroupSource, Source
 from jetstream_client.processing.threads import limited
 from jetstream_client.reading.byte_budget import ByteBudget
-from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.group_consumer import Listener, tell
 from jetstream_client.reading.messages import Message
 from jetstream_client.reading.reader import filter_of
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 Handler: TypeAlias = Callable[[Message], Awaitable[Any] | Any]
 
 
-class AsyncProcessingMethods(AsyncGroupMethods):
-    """What follows is part of `AsyncClient`, which sets this."""
+class AsyncProcessing(AsyncReading):
+    """A part of `AsyncClient`."""
 
     @abstractmethod
     def publish(
@@ -44,9 +43,6 @@ class AsyncProcessingMethods(AsyncGroupMethods):
         headers: HeadersLike | None = None,
         msg_id: str | None = None,
     ) -> Coroutine[Any, Any, Any]: ...
-
-    @abstractmethod
-    def _tracked(self, consumer: AsyncConsumer) -> AsyncConsumer: ...
 
     async def process(
         self,

@@ -105,6 +105,43 @@ class Calls:
             )
         )
 
+    def create_group(
+        self, name: str, subject: str, *, streams: int, **settings: Unpack[GroupSettings]
+    ) -> list[Stream]:
+        """Create a keyed group: streams NAME-0, NAME-1 and so on that share the subject. The key of
+        a record chooses its stream. Returns all of them, in order.
+
+        streams: how many. Existing streams stay. If a call fails, repeat it: it creates what is
+        missing. With a larger number the group grows. Keys are then shared out anew, so that the
+        later records of a key may be in another stream than the earlier ones. A group cannot
+        shrink. Settings (see GroupSettings) hold for each stream. docs/keyed_groups.md has more.
+
+        Raises StreamExistsError if one of the streams exists with another configuration,
+        InvalidRequestError for fewer streams than there are, and if another stream on the subject
+        would not hear messages that are published by key.
+        """
+        return self._thread.run(
+            self._client.create_group(name, subject, streams=streams, **settings)
+        )
+
+    def describe_keyed_group(self, name: str) -> list[StreamDescription]:
+        """Describe the streams of a keyed group, by number, as `describe_streams` does. Each names
+        its stream for calls about one, as in `client.pause_stream(each)`. Raises
+        StreamNotFoundError if there is no such group."""
+        return self._thread.run(self._client.describe_keyed_group(name))
+
+    def alter_keyed_group(self, name: str, **settings: Unpack[AlterableSettings]) -> list[Stream]:
+        """Change settings (see AlterableSettings) of each stream of a keyed group; returns the
+        changed streams. If it fails, repeat it: a note at the error says which streams have the old
+        settings. Raises StreamNotFoundError, and NoStreamError if the group lacks streams."""
+        return self._thread.run(self._client.alter_keyed_group(name, **settings))
+
+    def delete_keyed_group(self, name: str) -> None:
+        """Delete the streams of a keyed group and their records, for good, from the last to the
+        first. If it fails, repeat it: it deletes those that are left. Raises StreamNotFoundError if
+        there are none. `delete_group` deletes a consumer group."""
+        self._thread.run(self._client.delete_keyed_group(name))
+
     def fetch(
         self,
         stream: StreamLike,
@@ -177,17 +214,6 @@ class Calls:
             )
         )
 
-    def restore_batches(self, stream: StreamLike, batches: bytes) -> int:
-        """Append batches, with the offsets and times that they have, to a stream that was created
-        with `restoring`. Returns the offset where the next batch must begin, once these are
-        committed.
-
-        batches: whole batches, back to back, at most 4 MiB. Raises PreconditionFailedError for any
-        other stream, and for batches that do not begin at the stream's log end; UnknownOutcomeError
-        if they may be stored: then `describe_stream` shows the log end.
-        """
-        return self._thread.run(self._client.restore_batches(stream, batches))
-
     def get_last(
         self, stream: StreamLike, *, subject: str = "", key: Payload | None = None
     ) -> Message | None:
@@ -195,6 +221,15 @@ class Calls:
         are given, or None if there is none. It may be a tombstone. The log is searched from its
         end, so finding an old record takes long. Use a `table` for many such queries."""
         return self._thread.run(self._client.get_last(stream, subject=subject, key=key))
+
+    def list_offsets(self, positions: Iterable[tuple[StreamLike, Position]]) -> list[OffsetAt]:
+        """Resolve positions of many streams in one call; the results are in the same order. An
+        offset resolves to itself."""
+        return self._thread.run(self._client.list_offsets(positions))
+
+    def offset_at(self, stream: StreamLike, position: Position) -> int:
+        """Return the offset of a position; for "latest" it is the offset of the next record."""
+        return self._thread.run(self._client.offset_at(stream, position))
 
     def consume(
         self,
@@ -256,6 +291,65 @@ class Calls:
                     cursor=cursor,
                     auto_commit=auto_commit,
                     on_reset=on_reset,
+                )
+            ),
+        )
+
+    def consume_group(
+        self,
+        source: str,
+        group: str,
+        *,
+        instance: str = "",
+        start: Position = "earliest",
+        read_from: ReadFrom = "leader",
+        filter: str = "",
+        key: Payload | None = None,
+        session_timeout: float = SESSION_SECONDS,
+        auto_commit: bool = True,
+        on_reset: OnReset = "error",
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> GroupConsumer:
+        """Join a consumer group. Its members share out the streams of `source`, and one member at a
+        time reads a stream, in order.
+
+        source: the name of a group of streams, or of a stream. group: the name of the consumer
+        group, under which its cursors are kept. instance: a name for this member that outlives its
+        process: the next member of that name takes its place at once, and while its process
+        restarts, within `session_timeout`, its streams wait for it. start, filter, key,
+        auto_commit, on_reset: as in `consume`, for each stream. session_timeout: seconds after
+        which a member that sends nothing is removed. on_assigned, on_revoked: called between two
+        records with the names of streams that come and go; the streams that go are committed
+        afterwards. They run in another thread while the one that reads waits, and may use the
+        client and `commit()`, but not read. They have 60 seconds.
+
+            with client.consume_group("orders", "billing") as member:
+                for message in member:
+                    print(message.stream, message.offset)
+
+        The consumer is a member when this returns.
+        """
+        return GroupConsumer(
+            self._thread,
+            self._thread.begun(
+                lambda: self._client.consume_group(
+                    source,
+                    group,
+                    instance=instance,
+                    start=start,
+                    read_from=read_from,
+                    filter=filter,
+                    key=key,
+                    session_timeout=session_timeout,
+                    auto_commit=auto_commit,
+                    on_reset=on_reset,
+                    on_assigned=in_thread(on_assigned),
+                    on_revoked=in_thread(on_revoked),
+                    key_deserializer=key_deserializer,
+                    value_deserializer=value_deserializer,
                 )
             ),
         )
@@ -467,65 +561,6 @@ class Calls:
         Raises NotFoundError."""
         self._thread.run(self._client.delete_cursor(name, stream))
 
-    def consume_group(
-        self,
-        source: str,
-        group: str,
-        *,
-        instance: str = "",
-        start: Position = "earliest",
-        read_from: ReadFrom = "leader",
-        filter: str = "",
-        key: Payload | None = None,
-        session_timeout: float = SESSION_SECONDS,
-        auto_commit: bool = True,
-        on_reset: OnReset = "error",
-        on_assigned: Listener | None = None,
-        on_revoked: Listener | None = None,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-    ) -> GroupConsumer:
-        """Join a consumer group. Its members share out the streams of `source`, and one member at a
-        time reads a stream, in order.
-
-        source: the name of a group of streams, or of a stream. group: the name of the consumer
-        group, under which its cursors are kept. instance: a name for this member that outlives its
-        process: the next member of that name takes its place at once, and while its process
-        restarts, within `session_timeout`, its streams wait for it. start, filter, key,
-        auto_commit, on_reset: as in `consume`, for each stream. session_timeout: seconds after
-        which a member that sends nothing is removed. on_assigned, on_revoked: called between two
-        records with the names of streams that come and go; the streams that go are committed
-        afterwards. They run in another thread while the one that reads waits, and may use the
-        client and `commit()`, but not read. They have 60 seconds.
-
-            with client.consume_group("orders", "billing") as member:
-                for message in member:
-                    print(message.stream, message.offset)
-
-        The consumer is a member when this returns.
-        """
-        return GroupConsumer(
-            self._thread,
-            self._thread.begun(
-                lambda: self._client.consume_group(
-                    source,
-                    group,
-                    instance=instance,
-                    start=start,
-                    read_from=read_from,
-                    filter=filter,
-                    key=key,
-                    session_timeout=session_timeout,
-                    auto_commit=auto_commit,
-                    on_reset=on_reset,
-                    on_assigned=in_thread(on_assigned),
-                    on_revoked=in_thread(on_revoked),
-                    key_deserializer=key_deserializer,
-                    value_deserializer=value_deserializer,
-                )
-            ),
-        )
-
     def list_groups(self) -> list[ConsumerGroup]:
         """List the consumer groups, also those without members."""
         return self._thread.run(self._client.list_groups())
@@ -543,42 +578,76 @@ class Calls:
         NotFoundError."""
         return self._thread.run(self._client.describe_group(group))
 
-    def create_group(
-        self, name: str, subject: str, *, streams: int, **settings: Unpack[GroupSettings]
-    ) -> list[Stream]:
-        """Create a keyed group: streams NAME-0, NAME-1 and so on that share the subject. The key of
-        a record chooses its stream. Returns all of them, in order.
+    def create_token(self, principal: str, *, lifetime: Seconds | None = None) -> NewToken:
+        """Create a token for a principal, `user:NAME`. Only the returned value has its text.
 
-        streams: how many. Existing streams stay. If a call fails, repeat it: it creates what is
-        missing. With a larger number the group grows. Keys are then shared out anew, so that the
-        later records of a key may be in another stream than the earlier ones. A group cannot
-        shrink. Settings (see GroupSettings) hold for each stream. docs/keyed_groups.md has more.
+        lifetime: seconds or a timedelta, after which the token is refused; None: it does not
+        expire.
+        """
+        return self._thread.run(self._client.create_token(principal, lifetime=lifetime))
 
-        Raises StreamExistsError if one of the streams exists with another configuration,
-        InvalidRequestError for fewer streams than there are, and if another stream on the subject
-        would not hear messages that are published by key.
+    def list_tokens(self) -> list[Token]:
+        """List all tokens, expired ones too, without their texts."""
+        return self._thread.run(self._client.list_tokens())
+
+    def revoke_token(self, token_id: str) -> None:
+        """Revoke a token by its id: from now on it is refused, also on open connections."""
+        self._thread.run(self._client.revoke_token(token_id))
+
+    def add_acl(
+        self,
+        principal: str,
+        operations: Operation | Iterable[Operation],
+        *,
+        allow: bool = True,
+        stream: str | None = None,
+        subject: str | None = None,
+        cursor: str | None = None,
+    ) -> AclRule:
+        """Allow (or with `allow=False` deny) a principal some operations. A deny rule wins over an
+        allow rule.
+
+        principal: `user:NAME`, or `*` for all. stream: a pattern of stream names, in which `*`
+        stands for any characters. subject: a NATS pattern that must cover the stream's subject, `>`
+        for all; a rule that allows `read` or `create` needs one. cursor: a pattern of names of
+        cursors and consumer groups, to which `commit` is limited. Without all three the rule is for
+        the cluster. Returns the rule; an equal rule that exists already is returned as
+        it is.
         """
         return self._thread.run(
-            self._client.create_group(name, subject, streams=streams, **settings)
+            self._client.add_acl(
+                principal, operations, allow=allow, stream=stream, subject=subject, cursor=cursor
+            )
         )
 
-    def describe_keyed_group(self, name: str) -> list[StreamDescription]:
-        """Describe the streams of a keyed group, by number, as `describe_streams` does. Each names
-        its stream for calls about one, as in `client.pause_stream(each)`. Raises
-        StreamNotFoundError if there is no such group."""
-        return self._thread.run(self._client.describe_keyed_group(name))
+    def list_acls(self, principal: str | None = None) -> list[AclRule]:
+        """List the ACL rules; with a principal only those that hold for it, `*` included."""
+        return self._thread.run(self._client.list_acls(principal))
 
-    def alter_keyed_group(self, name: str, **settings: Unpack[AlterableSettings]) -> list[Stream]:
-        """Change settings (see AlterableSettings) of each stream of a keyed group; returns the
-        changed streams. If it fails, repeat it: a note at the error says which streams have the old
-        settings. Raises StreamNotFoundError, and NoStreamError if the group lacks streams."""
-        return self._thread.run(self._client.alter_keyed_group(name, **settings))
+    def remove_acl(self, rule_id: int) -> None:
+        """Remove an ACL rule by its id."""
+        self._thread.run(self._client.remove_acl(rule_id))
 
-    def delete_keyed_group(self, name: str) -> None:
-        """Delete the streams of a keyed group and their records, for good, from the last to the
-        first. If it fails, repeat it: it deletes those that are left. Raises StreamNotFoundError if
-        there are none. `delete_group` deletes a consumer group."""
-        self._thread.run(self._client.delete_keyed_group(name))
+    def test_acl(
+        self,
+        operation: Operation,
+        *,
+        stream: str | None = None,
+        subject: str | None = None,
+        principal: str | None = None,
+        cursor: str | None = None,
+    ) -> AclDecision:
+        """Say whether a principal may do an operation, and which rule decides. Does nothing else.
+
+        stream: without it the operation is on the cluster. subject: without it, the subject of the
+        stream of this name. principal: by default the caller. cursor: the cursor or consumer group
+        that `commit` is about.
+        """
+        return self._thread.run(
+            self._client.test_acl(
+                operation, stream=stream, subject=subject, principal=principal, cursor=cursor
+            )
+        )
 
     def create_stream(
         self,
@@ -667,82 +736,13 @@ class Calls:
         """Undo `pause_stream`. When this returns, the stream listens."""
         return self._thread.run(self._client.resume_stream(stream))
 
-    def list_offsets(self, positions: Iterable[tuple[StreamLike, Position]]) -> list[OffsetAt]:
-        """Resolve positions of many streams in one call; the results are in the same order. An
-        offset resolves to itself."""
-        return self._thread.run(self._client.list_offsets(positions))
+    def restore_batches(self, stream: StreamLike, batches: bytes) -> int:
+        """Append batches, with the offsets and times that they have, to a stream that was created
+        with `restoring`. Returns the offset where the next batch must begin, once these are
+        committed.
 
-    def offset_at(self, stream: StreamLike, position: Position) -> int:
-        """Return the offset of a position; for "latest" it is the offset of the next record."""
-        return self._thread.run(self._client.offset_at(stream, position))
-
-    def create_token(self, principal: str, *, lifetime: Seconds | None = None) -> NewToken:
-        """Create a token for a principal, `user:NAME`. Only the returned value has its text.
-
-        lifetime: seconds or a timedelta, after which the token is refused; None: it does not
-        expire.
+        batches: whole batches, back to back, at most 4 MiB. Raises PreconditionFailedError for any
+        other stream, and for batches that do not begin at the stream's log end; UnknownOutcomeError
+        if they may be stored: then `describe_stream` shows the log end.
         """
-        return self._thread.run(self._client.create_token(principal, lifetime=lifetime))
-
-    def list_tokens(self) -> list[Token]:
-        """List all tokens, expired ones too, without their texts."""
-        return self._thread.run(self._client.list_tokens())
-
-    def revoke_token(self, token_id: str) -> None:
-        """Revoke a token by its id: from now on it is refused, also on open connections."""
-        self._thread.run(self._client.revoke_token(token_id))
-
-    def add_acl(
-        self,
-        principal: str,
-        operations: Operation | Iterable[Operation],
-        *,
-        allow: bool = True,
-        stream: str | None = None,
-        subject: str | None = None,
-        cursor: str | None = None,
-    ) -> AclRule:
-        """Allow (or with `allow=False` deny) a principal some operations. A deny rule wins over an
-        allow rule.
-
-        principal: `user:NAME`, or `*` for all. stream: a pattern of stream names, in which `*`
-        stands for any characters. subject: a NATS pattern that must cover the stream's subject, `>`
-        for all; a rule that allows `read` or `create` needs one. cursor: a pattern of names of
-        cursors and consumer groups, to which `commit` is limited. Without all three the rule is for
-        the cluster. Returns the rule; an equal rule that exists already is returned as
-        it is.
-        """
-        return self._thread.run(
-            self._client.add_acl(
-                principal, operations, allow=allow, stream=stream, subject=subject, cursor=cursor
-            )
-        )
-
-    def list_acls(self, principal: str | None = None) -> list[AclRule]:
-        """List the ACL rules; with a principal only those that hold for it, `*` included."""
-        return self._thread.run(self._client.list_acls(principal))
-
-    def remove_acl(self, rule_id: int) -> None:
-        """Remove an ACL rule by its id."""
-        self._thread.run(self._client.remove_acl(rule_id))
-
-    def test_acl(
-        self,
-        operation: Operation,
-        *,
-        stream: str | None = None,
-        subject: str | None = None,
-        principal: str | None = None,
-        cursor: str | None = None,
-    ) -> AclDecision:
-        """Say whether a principal may do an operation, and which rule decides. Does nothing else.
-
-        stream: without it the operation is on the cluster. subject: without it, the subject of the
-        stream of this name. principal: by default the caller. cursor: the cursor or consumer group
-        that `commit` is about.
-        """
-        return self._thread.run(
-            self._client.test_acl(
-                operation, stream=stream, subject=subject, principal=principal, cursor=cursor
-            )
-        )
+        return self._thread.run(self._client.restore_batches(stream, batches))

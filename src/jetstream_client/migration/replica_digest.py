@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 
-from jetstream_client.transport.cluster import Cluster
+from jetstream_client.transport.cluster import describe_cluster
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.streams import Streams
 from jetstream_client.transport.wire import to_ref
@@ -75,7 +75,7 @@ async def compare(config: ClientConfig, name: str, progress: Progress) -> Compar
     control = ControlPlane(config)
     try:
         stream = await Streams(control).registered(to_ref(name), config.timeout)
-        addresses = {node.id: node.grpc for node in (await Cluster(control).describe()).nodes}
+        addresses = {node.id: node.grpc for node in (await describe_cluster(control)).nodes}
         return await _Comparing(control, stream, addresses).run(progress)
     finally:
         await control.close()

@@ -1,11 +1,13 @@
-"""Calls of the control plane about nodes, leaderships and where replicas are."""
+"""Nodes, leaderships, where replicas are, and who votes on the metadata."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jetstream_client.transport import wire
+from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.values.settings import ClusterSettings
 from jetstream_client.values.types import (
@@ -20,23 +22,34 @@ from jetstream_client.values.types import (
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
 
+if TYPE_CHECKING:
+    from typing import Unpack
 
-class Cluster:
-    """Every call repeats itself where that is safe; see `ControlPlane.call`."""
 
-    def __init__(self, control: ControlPlane) -> None:
-        self._control = control
+async def describe_cluster(control: ControlPlane, *, readiness: bool = False) -> ClusterInfo:
+    """readiness: with why nodes are not ready, for which they are asked."""
+    answer: pb.DescribeClusterResponse = await control.call(
+        pb.DescribeClusterRequest(readiness=readiness), what="describing the cluster"
+    )
+    return wire.cluster_of(answer)
 
-    async def describe(self, *, readiness: bool = False) -> ClusterInfo:
-        """readiness: with why nodes are not ready, for which they are asked."""
-        answer: pb.DescribeClusterResponse = await self._control.call(
-            pb.DescribeClusterRequest(readiness=readiness), what="describing the cluster"
-        )
-        return wire.cluster_of(answer)
+
+class AsyncCluster(AsyncMethods):
+    """A part of `AsyncClient`."""
+
+    async def describe_cluster(self) -> ClusterInfo:
+        """Describe the cluster: its nodes and why some are not ready, the controller, and the URLs
+        of NATS."""
+        return await describe_cluster(self._calls, readiness=True)
 
     async def transfer_leader(self, stream: StreamLike, node: int) -> Stream:
-        """A retry finds the leadership at its target."""
-        answer: pb.TransferLeaderResponse = await self._control.call(
+        """Hand a stream's leadership to another node, which must be in its ISR and not draining.
+
+        Returns the stream with its new leader. Raises PreconditionFailedError if the node cannot
+        lead it now.
+        """
+        # A retry finds the leadership at its target.
+        answer: pb.TransferLeaderResponse = await self._calls.call(
             pb.TransferLeaderRequest(stream=wire.to_ref(stream), node_id=node),
             what=f"handing the leadership to node {node}",
             changes=True,
@@ -44,10 +57,21 @@ class Cluster:
         return wire.stream_of(answer.stream)
 
     async def elect_uncleanly(
-        self, stream: StreamLike, node: int, *, dry_run: bool, stream_epoch: int | None
+        self,
+        stream: StreamLike,
+        node: int,
+        *,
+        dry_run: bool = False,
+        stream_epoch: int | None = None,
     ) -> UncleanElection:
-        """A retry after success finds a leader and is refused."""
-        answer: pb.ElectLeaderResponse = await self._control.call(
+        """Elect a replica of a stream that nobody leads, although committed records may be lost.
+
+        dry_run: only say what the election would cost. stream_epoch: elect only if the stream still
+        has this epoch. Raises PreconditionFailedError if the stream has a leader, or the replica
+        cannot lead.
+        """
+        # A retry after success finds a leader and is refused.
+        answer: pb.ElectLeaderResponse = await self._calls.call(
             pb.ElectLeaderRequest(
                 stream=wire.to_ref(stream), node_id=node, dry_run=dry_run, stream_epoch=stream_epoch
             ),
@@ -56,16 +80,22 @@ class Cluster:
         )
         return wire.election_of(answer)
 
-    async def drain_node(self, node: int, draining: bool) -> None:
-        """A retry finds the mark as it should be."""
-        await self._control.call(
-            pb.DrainNodeRequest(node_id=node, draining=draining),
+    async def drain_node(self, node: int, *, undo: bool = False) -> None:
+        """Mark a node as draining: its leaderships move away, and it gets new streams only if there
+        are too few other nodes. The mark outlives the node's restarts. Returns before the
+        leaderships have moved: `describe_stream` shows when they have. undo: remove the mark.
+        """
+        # A retry finds the mark as it should be.
+        await self._calls.call(
+            pb.DrainNodeRequest(node_id=node, draining=not undo),
             what=f"draining node {node}",
             changes=True,
         )
 
     async def debug_node(self, node: int) -> NodeDebug:
-        answer: pb.DebugNodeResponse = await self._control.call(
+        """Return what support needs to know of a node: its configuration without secrets, its
+        metrics, and its last log lines. Raises NotFoundError."""
+        answer: pb.DebugNodeResponse = await self._calls.call(
             pb.DebugNodeRequest(node_id=node), what=f"asking node {node} about itself"
         )
         return NodeDebug(
@@ -75,30 +105,60 @@ class Cluster:
             versions=json.loads(answer.versions),
         )
 
-    async def reassign(
+    async def record_activity(self) -> Stream:
+        """Write every change of the metadata, and which cursors are created, moved by hand and
+        deleted, to the stream `__activity` from now on.
+
+        Returns this stream, which can be read like any other. Idempotent; it cannot be undone.
+        """
+        # Repeated, it finds the stream.
+        answer: pb.RecordActivityResponse = await self._calls.call(
+            pb.RecordActivityRequest(), what="recording activity", changes=True
+        )
+        return wire.stream_of(answer.stream)
+
+    async def reassign_stream(
         self,
         stream: StreamLike,
-        replicas: Sequence[int],
-        observers: Sequence[int] | None,
-        stream_epoch: int | None,
+        replicas: Sequence[int] | None = None,
+        *,
+        observers: Sequence[int] | None = None,
+        stream_epoch: int | None = None,
     ) -> Stream:
-        """Repeated without stream_epoch, it finds the stream on its way, or there."""
+        """Move a stream to these nodes. It then has one replica on each of them.
+
+        Returns at once. The stream stays on its old nodes too until the new ones are in sync; until
+        then its `target_replicas` are not empty. Repeated with the old nodes, the call cancels the
+        move. replicas: None: they stay. observers: the nodes of its observers, which change at
+        once; None: they stay, but those that are named as replicas are promoted. Raises
+        InvalidRequestError for an unknown node, one that is named as both, or fewer nodes than the
+        stream's `min_insync_replicas`. stream_epoch: move the stream only if it still has this
+        epoch; otherwise raise PreconditionFailedError. If the answer to a first try was lost, that
+        error may also mean that the stream is being moved.
+        """
+        # Repeated without stream_epoch, it finds the stream on its way, or there.
+        if replicas is None and observers is None:
+            raise InvalidRequestError("name the nodes of the replicas, the observers, or both")
         request = pb.ReassignStreamRequest(
-            stream=wire.to_ref(stream), replicas=replicas, stream_epoch=stream_epoch
+            stream=wire.to_ref(stream), replicas=replicas or (), stream_epoch=stream_epoch
         )
         if observers is not None:
             request.observers.CopyFrom(pb.Nodes(nodes=observers))
-        answer: pb.ReassignStreamResponse = await self._control.call(
+        answer: pb.ReassignStreamResponse = await self._calls.call(
             request, what="reassigning a stream", changes=True
         )
         return wire.stream_of(answer.stream)
 
-    async def plan_reassignment(self, drain: int | None) -> list[ReplicaMove]:
-        """drain: the node to empty; None: all nodes are to hold as much."""
+    async def plan_reassignment(self, *, drain: int | None = None) -> list[ReplicaMove]:
+        """Plan which streams to move where, so that all nodes hold as many replicas. Moves nothing.
+
+        drain: plan instead to move every replica away from this node. Raises
+        PreconditionFailedError if a stream has no other node to go to.
+        """
         request = pb.PlanReassignmentRequest(balance=True)
         if drain is not None:
             request = pb.PlanReassignmentRequest(drain_node=drain)
-        answer: pb.PlanReassignmentResponse = await self._control.call(
+        answer: pb.PlanReassignmentResponse = await self._calls.call(
             request, what="planning a reassignment"
         )
         return [
@@ -106,44 +166,58 @@ class Cluster:
             for move in answer.moves
         ]
 
-    async def alter(self, settings: ClusterSettings) -> None:
-        await self._control.call(
+    async def alter_cluster(self, **settings: Unpack[ClusterSettings]) -> None:
+        """Change settings (see ClusterSettings) of the whole cluster. They hold at once, and until
+        they are changed again; `describe_cluster` tells them. Raises InvalidRequestError for a
+        value out of its range.
+        """
+        await self._calls.call(
             pb.AlterClusterRequest(config=wire.to_cluster_config(settings)),
             what="altering the cluster",
             changes=True,
         )
 
     async def set_throttle(self, bytes_per_second: int) -> None:
+        """Limit how many bytes a second each node sends to replicas that are not in sync: new ones,
+        observers, and those that were away. 0: no limit.
+
+        It holds for the whole cluster, at once, and until it is set again; `describe_cluster` tells
+        it. Replicas in sync are not affected, nor streams that have fewer of them than
+        `min_insync_replicas`. Raises InvalidRequestError below 64 KiB and above 1 TiB.
+        """
         if type(bytes_per_second) is not int or not 0 <= bytes_per_second < 1 << 63:
             raise InvalidRequestError(
                 f"a limit is a number of bytes a second, 0 for none, not {bytes_per_second!r}"
             )
-        await self.alter({"copy_bytes_per_second": bytes_per_second})
+        await self.alter_cluster(copy_bytes_per_second=bytes_per_second)
 
     async def remove_node(self, node: int) -> None:
-        await self._control.call(
+        """Remove a stopped node from the cluster's metadata. Raises PreconditionFailedError if it
+        is alive or holds replicas."""
+        await self._calls.call(
             pb.RemoveNodeRequest(node_id=node), what=f"removing node {node}", changes=True
         )
 
     async def list_voters(self) -> Voters:
-        answer: pb.ListVotersResponse = await self._control.call(
+        """Return which nodes vote on the metadata, as the metadata leader sees it."""
+        answer: pb.ListVotersResponse = await self._calls.call(
             pb.ListVotersRequest(), what="asking who votes"
         )
         return wire.voters_of(answer)
 
     async def change_voters(self, voters: Sequence[int]) -> Voters:
-        """Repeated, it finds them as they should be."""
-        answer: pb.ListVotersResponse = await self._control.call(
+        """Let these nodes vote on the metadata: those that do, and one more or less.
+
+        Returns once they have agreed. May be repeated with the same nodes. Raises
+        InvalidRequestError for more than one change, PreconditionFailedError for an unknown node or
+        while a node runs older software, and UnavailableError with what the change waits for: for
+        example until a new voter has caught up.
+        """
+        # Repeated, it finds them as they should be.
+        answer: pb.ListVotersResponse = await self._calls.call(
             pb.ChangeVotersRequest(voters=voters), what="changing the voters", changes=True
         )
         return wire.voters_of(answer)
-
-    async def record_activity(self) -> Stream:
-        """Repeated, it finds the stream."""
-        answer: pb.RecordActivityResponse = await self._control.call(
-            pb.RecordActivityRequest(), what="recording activity", changes=True
-        )
-        return wire.stream_of(answer.stream)
 
 
 def _observers_of(move: pb.PlanReassignmentResponse.Move) -> tuple[int, ...] | None:

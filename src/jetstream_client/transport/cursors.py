@@ -1,4 +1,4 @@
-"""Calls of the control plane about cursors.
+"""Cursors: positions of readers that the cluster keeps.
 
 Commits that wait while another call runs share the next one: a program with a thousand consumers
 makes few calls.
@@ -11,10 +11,14 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from jetstream_client.transport import wire
+from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.transport.control import ControlPlane
+from jetstream_client.transport.lags import Lags
 from jetstream_client.transport.recovery import Caller, repeats
+from jetstream_client.transport.streams import Streams
+from jetstream_client.values.positions import Position, check_offset
 from jetstream_client.values.text import check_text
-from jetstream_client.values.types import Cursor, StreamLike, to_datetime
+from jetstream_client.values.types import Cursor, CursorDescription, StreamLike, to_datetime
 from jetstream_protocol.errors import (
     JetstreamError,
     NotFoundError,
@@ -123,7 +127,86 @@ class Cursors:
         found = await self.list(name, stream)
         return found[0] if found else None
 
-    async def set(
+    async def close(self) -> None:
+        """Commits that wait raise UnknownOutcomeError."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+
+
+class AsyncCursors(AsyncMethods):
+    """A part of `AsyncClient`, which sets these."""
+
+    _cursors: Cursors
+    _lags: Lags
+    _streams: Streams
+
+    async def list_cursors(
+        self, name: str = "", *, stream: StreamLike | None = None
+    ) -> list[Cursor]:
+        """List the cursors, by name and stream: all, those of one name, or those in one stream."""
+        self._check_open()
+        return await self._cursors.list(name, stream)
+
+    async def describe_cursors(
+        self, name: str = "", *, stream: StreamLike | None = None
+    ) -> list[CursorDescription]:
+        """Describe the cursors that `list_cursors` lists, with how far behind their streams they
+        are."""
+        return await self._lags.describe(await self.list_cursors(name, stream=stream))
+
+    async def describe_cursor(self, name: str, stream: StreamLike) -> CursorDescription:
+        """Describe one cursor: its position in a stream, and how far behind it is. Raises
+        NotFoundError."""
+        found = await self.list_cursors(name, stream=stream)
+        if not found:
+            raise NotFoundError(f"there is no cursor {name!r} on stream {stream!r}")
+        return (await self._lags.describe(found))[0]
+
+    async def commit_cursor(
+        self,
+        name: str,
+        stream: StreamLike,
+        offset: int,
+        *,
+        last_epoch: int = -1,
+        metadata: str = "",
+    ) -> Cursor:
+        """Commit a position, no matter which was committed before. Returns once it is committed.
+
+        offset: the next record to read. last_epoch: the `last_epoch` of the `Messages` read before;
+        -1: not known. metadata: a text that is stored with it. A consumer that uses the cursor
+        meanwhile ends with PreconditionFailedError.
+        """
+        self._check_open()
+        check_offset(offset)
+        return await self._commit(name, stream, offset, last_epoch, metadata)
+
+    async def seek_cursor(self, name: str, stream: StreamLike, position: Position) -> Cursor:
+        """Commit a position, given as for `consume`, from which the next consumer of the cursor
+        begins. The stream must hold it; otherwise raises OffsetOutOfRangeError. Returns the cursor.
+
+        A consumer that uses the cursor now ends with PreconditionFailedError.
+        """
+        self._check_open()
+        known = await self._streams.registered(wire.to_ref(stream), self._control.timeout)
+        offset = await self.offset_at(known, position)
+        if isinstance(position, int):
+            await self.fetch(known, offset, max_messages=1)  # Raises where it is not held.
+        return await self._commit(name, known, offset, -1, "")
+
+    async def delete_cursor(self, name: str, stream: StreamLike) -> None:
+        """Delete a cursor of a stream. If the stream was deleted, name it in full (`name@subject`).
+        Raises NotFoundError."""
+        check_text("the cursor's name", name)
+        await self._calls.call(
+            pb.DeleteCursorRequest(name=name, stream=wire.to_ref(stream)),
+            what=f"deleting cursor {name!r}",
+            changes=True,
+            done_already=NotFoundError,
+        )
+
+    async def _commit(
         self, name: str, stream: StreamLike, offset: int, last_epoch: int, metadata: str
     ) -> Cursor:
         """Commit a position, no matter which was committed before. The commit follows the revision
@@ -132,10 +215,10 @@ class Cursors:
         check_text("the cursor's name", name)
         check_text("the metadata", metadata)
         ref = wire.to_ref(stream)
-        found = await self.find(name, stream)
+        found = await self._cursors.find(name, stream)
         for _ in range(_SETS_MAX):
             revision = NO_REVISION if found is None else found.revision
-            result = await self.commit(
+            result = await self._cursors.commit(
                 commit_of(name, ref, offset, last_epoch, "", metadata, revision)
             )
             error = error_of(result)
@@ -154,22 +237,6 @@ class Cursors:
             f"cursor {name!r} is being committed by others: stop them before it is moved"
         )
 
-    async def delete(self, name: str, stream: StreamLike) -> None:
-        """Raises NotFoundError."""
-        check_text("the cursor's name", name)
-        await self._control.call(
-            pb.DeleteCursorRequest(name=name, stream=wire.to_ref(stream)),
-            what=f"deleting cursor {name!r}",
-            changes=True,
-            done_already=NotFoundError,
-        )
-
-    async def close(self) -> None:
-        """Commits that wait raise UnknownOutcomeError."""
-        if self._sending is not None:
-            self._sending.cancel()
-            await asyncio.gather(self._sending, return_exceptions=True)
-
 
 def _fail(waiting: Iterable[_Waiting], error: BaseException) -> None:
     for _, answer in waiting:
@@ -178,7 +245,7 @@ def _fail(waiting: Iterable[_Waiting], error: BaseException) -> None:
 
 
 def _says(cursor: Cursor, offset: int, last_epoch: int, metadata: str) -> bool:
-    """Whether it is what `set` would have made of it."""
+    """Whether it is what `commit_cursor` would have made of it."""
     said = (cursor.offset, cursor.last_epoch, cursor.metadata, cursor.owner)
     return said == (offset, last_epoch, metadata, "")
 

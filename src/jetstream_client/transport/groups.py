@@ -1,10 +1,11 @@
-"""Calls of the control plane about consumer groups."""
+"""Consumer groups: the calls of their members, and what a program may do with them."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from jetstream_client.transport.control import ControlPlane
+from jetstream_client.transport.cursors import AsyncCursors
 from jetstream_client.values.text import check_text
 from jetstream_client.values.types import ConsumerGroup, GroupMember
 from jetstream_protocol.errors import NotFoundError
@@ -19,7 +20,7 @@ frozen server would be given up before another one has its heartbeat."""
 
 
 class Groups:
-    """One call each."""
+    """What members call."""
 
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
@@ -48,17 +49,46 @@ class Groups:
             timeout=min(2 * _GRACE_SECONDS, self._control.timeout),
         )
 
-    async def delete(self, group: str) -> None:
-        await self._control.call(
+
+class AsyncGroups(AsyncCursors):
+    """A part of `AsyncClient`."""
+
+    async def list_groups(self) -> list[ConsumerGroup]:
+        """List the consumer groups, also those without members."""
+        return await self._listed_groups()
+
+    async def delete_group(self, group: str) -> None:
+        """Delete a consumer group that has no members, and its positions, as Kafka does: the next
+        member of that name begins anew. If a call fails, repeat it.
+
+        Raises PreconditionFailedError while it has members, NotFoundError.
+        """
+        found = await self._listed_groups(group)
+        streams = {stream_id for each in found for stream_id in each.streams}
+        for cursor in await self.list_cursors(group):
+            if cursor.stream_id in streams:  # Others of the name are no members' positions.
+                try:
+                    await self.delete_cursor(group, cursor.stream)
+                except NotFoundError:
+                    continue  # It was deleted meanwhile.
+        await self._calls.call(
             pb.DeleteGroupRequest(group=group),
             what=f"deleting consumer group {group!r}",
             done_already=NotFoundError,
             changes=True,
         )
 
-    async def list(self, name: str = "") -> list[ConsumerGroup]:
+    async def describe_group(self, group: str) -> ConsumerGroup:
+        """Describe one consumer group: its members, and which streams each reads. Raises
+        NotFoundError."""
+        found = await self._listed_groups(group)
+        if not found:
+            raise NotFoundError(f"there is no consumer group {group!r}")
+        return found[0]
+
+    async def _listed_groups(self, name: str = "") -> list[ConsumerGroup]:
         check_text("the group's name", name)
-        found: pb.ListGroupsResponse = await self._control.call(
+        found: pb.ListGroupsResponse = await self._calls.call(
             pb.ListGroupsRequest(name=name), what="listing consumer groups"
         )
         return [_group(group) for group in found.groups]

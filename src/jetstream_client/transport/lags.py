@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 
-from jetstream_client.reading.reader import Reader
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.types import Cursor, CursorDescription, StreamDescription
 from jetstream_protocol.errors import JetstreamError, StreamNotFoundError
@@ -18,9 +17,12 @@ _AT_A_TIME = 16
 class Lags:
     """Asks the leaders of the streams."""
 
-    def __init__(self, streams: Streams, reader: Reader) -> None:
+    def __init__(
+        self, streams: Streams, appended_us: Callable[[int, int], Awaitable[int | None]]
+    ) -> None:
+        """appended_us: when the record at an offset of a stream was appended."""
         self._streams = streams
-        self._reader = reader
+        self._appended_us = appended_us
 
     async def describe(self, cursors: Sequence[Cursor]) -> list[CursorDescription]:
         """The descriptions, in the order of the cursors."""
@@ -69,7 +71,7 @@ class Lags:
     async def _age(self, cursor: Cursor, offset: int) -> float | None:
         """Since the record there was appended, by this machine's clock; None: nobody says."""
         try:
-            appended_us = await self._reader.appended_us(cursor.stream_id, offset)
+            appended_us = await self._appended_us(cursor.stream_id, offset)
         except JetstreamError:
             return None
         if appended_us is None:

@@ -1,0 +1,361 @@
+"""The methods of `AsyncClient` that read, and make what reads."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+
+from jetstream_client.reading.batches import FetchedBatches
+from jetstream_client.reading.consumer import FETCH_BYTES, AsyncConsumer
+from jetstream_client.reading.cursor import ConsumerCursor
+from jetstream_client.reading.deserializers import Deserializer, Deserializers
+from jetstream_client.reading.group_consumer import SESSION_SECONDS, AsyncGroupConsumer, Listener
+from jetstream_client.reading.membership import Membership
+from jetstream_client.reading.messages import ROWS, Message, Messages, check_rows
+from jetstream_client.reading.reader import Reader, filter_of
+from jetstream_client.reading.scan import AsyncScan
+from jetstream_client.reading.table import AsyncTable
+from jetstream_client.transport import wire
+from jetstream_client.transport.groups import AsyncGroups, Groups
+from jetstream_client.transport.streams import AsyncStreams
+from jetstream_client.values.config import ClientConfig
+from jetstream_client.values.positions import Position
+from jetstream_client.values.text import check_text
+from jetstream_client.values.types import OffsetAt, OnReset, Payload, ReadFrom, StreamLike
+from jetstream_protocol.errors import InvalidRequestError
+
+
+class AsyncReading(AsyncGroups, AsyncStreams):
+    """A part of `AsyncClient`, which sets these."""
+
+    config: ClientConfig
+    _reader: Reader
+    _consumers: weakref.WeakSet[AsyncConsumer]
+    _group_consumers: weakref.WeakSet[AsyncGroupConsumer]
+
+    async def fetch(
+        self,
+        stream: StreamLike,
+        offset: Position = "earliest",
+        *,
+        stop: Position | None = None,
+        max_messages: int | None = None,
+        max_wait: float = 0.0,
+        max_bytes: int = FETCH_BYTES,
+        last_epoch: int = -1,
+        read_from: ReadFrom = "leader",
+        filter: str = "",
+        key: Payload | None = None,
+        reverse: bool = False,
+    ) -> Messages:
+        """Fetch committed records from `offset` on, before `stop`: at most `max_messages`, about
+        `max_bytes`.
+
+        Returns `Messages`. If there is no record yet, waits up to `max_wait` seconds for the first
+        one, and then returns empty `Messages`. The first batch is read whole even if it is longer
+        than `max_bytes`. last_epoch: the `last_epoch` of the `Messages` read before; the server
+        then raises DivergedError if those records are no longer in the log. read_from: the
+        "leader", the "nearest" replica in sync or observer (in the client's `rack`, else the
+        quickest), or "any" replica in sync; copies other than the leader's have a record a moment
+        later. filter, key: only records on subjects that match this NATS pattern, and with this
+        key. reverse: newest first; to go on, fetch with `stop=messages.next_offset`; max_wait and
+        last_epoch are not allowed then.
+
+        Raises OffsetOutOfRangeError for an offset below the log's start or beyond its end.
+
+            for message in await client.fetch("orders", "earliest", max_messages=100):
+                print(message.offset, message.value)
+        """
+        self._check_open()
+        return await self._reader.fetch(
+            stream,
+            offset,
+            stop=stop,
+            max_messages=max_messages,
+            max_wait=max_wait,
+            max_bytes=max_bytes,
+            last_epoch=last_epoch,
+            read_from=read_from,
+            wanted=filter_of(filter, key),
+            reverse=reverse,
+        )
+
+    async def fetch_batches(
+        self,
+        stream: StreamLike,
+        offset: int,
+        *,
+        max_bytes: int = FETCH_BYTES,
+        last_epoch: int = -1,
+        encrypted: bool = False,
+    ) -> FetchedBatches:
+        """Fetch committed batches as they are stored, from the one that holds `offset` on: for
+        backups.
+
+        Does not wait: if nothing is committed at `offset` yet, `data` is empty. max_bytes,
+        last_epoch: as in `fetch`. encrypted: batches that are encrypted at rest stay encrypted, and
+        only a server with the key can read them; otherwise they come decrypted. Raises
+        OffsetOutOfRangeError, DivergedError, and StorageError if the server cannot decrypt them.
+        """
+        self._check_open()
+        return await self._reader.fetch_batches(
+            stream, offset, max_bytes=max_bytes, last_epoch=last_epoch, encrypted=encrypted
+        )
+
+    async def get_last(
+        self, stream: StreamLike, *, subject: str = "", key: Payload | None = None
+    ) -> Message | None:
+        """Return the last committed record, on a subject of the pattern and with the key if these
+        are given, or None if there is none. It may be a tombstone. The log is searched from its
+        end, so finding an old record takes long. Use a `table` for many such queries."""
+        self._check_open()
+        return await self._reader.last(stream, filter_of(subject, key))
+
+    async def list_offsets(
+        self, positions: Iterable[tuple[StreamLike, Position]]
+    ) -> list[OffsetAt]:
+        """Resolve positions of many streams in one call; the results are in the same order. An
+        offset resolves to itself."""
+        self._check_open()
+        return await self._reader.list_offsets(list(positions))
+
+    async def offset_at(self, stream: StreamLike, position: Position) -> int:
+        """Return the offset of a position; for "latest" it is the offset of the next record."""
+        self._check_open()
+        return (await self._reader.resolve(stream, position, None))[0]
+
+    def consume(
+        self,
+        stream: StreamLike,
+        start: Position = "earliest",
+        *,
+        stop: Position | None = None,
+        last_epoch: int = -1,
+        read_from: ReadFrom = "leader",
+        patience: float | None = None,
+        filter: str = "",
+        key: Payload | None = None,
+        reverse: bool = False,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        cursor: str | None = None,
+        auto_commit: bool = True,
+        on_reset: OnReset = "error",
+    ) -> AsyncConsumer:
+        """Read records from `start` on, without end, or up to but not including `stop`.
+
+        `stop="latest"` stops at the end of the committed records when reading begins. last_epoch,
+        read_from: as in `fetch`; a reader that moves to another replica goes on where it was.
+        patience: seconds to wait for the next record before UnavailableError; None: for ever.
+        filter, key: as in `fetch`. reverse: newest first, from `stop` or the end of the committed
+        records down to `start`. key_deserializer, value_deserializer: turn the bytes of keys and
+        values into `message.key` and `message.value`, for example `json.loads`; not called for
+        None.
+
+        cursor: the name under which the cluster keeps the position. The consumer resumes there; a
+        new cursor begins at `start`. Records that are done are committed each second and at the
+        end. A record is done once the next one is asked for, or the `async with` ends without an
+        error. auto_commit: False: only `commit()` commits. on_reset: what to do if the stream no
+        longer holds the position, because records were removed or lost, or the stream was created
+        anew: raise the "error" (OffsetOutOfRangeError, DivergedError), or log it and go on from
+        "earliest" or "latest". docs/consumers.md has more.
+
+            async with client.consume("orders", cursor="billing") as consumer:
+                async for message in consumer:
+                    print(message.offset, message.value)
+        """
+        self._check_open()
+        if reverse and (last_epoch >= 0 or cursor is not None):
+            raise InvalidRequestError("reverse=True takes neither last_epoch nor cursor")
+        return self._tracked(
+            self._reader.consume(
+                stream,
+                start,
+                stop,
+                last_epoch=last_epoch,
+                read_from=read_from,
+                patience=patience,
+                deserializers=Deserializers(key_deserializer, value_deserializer),
+                wanted=filter_of(filter, key),
+                reverse=reverse,
+                cursor=self._consumer_cursor(cursor, stream, on_reset, auto_commit),
+            )
+        )
+
+    def consume_group(
+        self,
+        source: str,
+        group: str,
+        *,
+        instance: str = "",
+        start: Position = "earliest",
+        read_from: ReadFrom = "leader",
+        filter: str = "",
+        key: Payload | None = None,
+        session_timeout: float = SESSION_SECONDS,
+        auto_commit: bool = True,
+        on_reset: OnReset = "error",
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> AsyncGroupConsumer:
+        """Join a consumer group. Its members share out the streams of `source`, and one member at a
+        time reads a stream, in order.
+
+        source: the name of a group of streams, or of a stream. group: the name of the consumer
+        group, under which its cursors are kept. instance: a name for this member that outlives its
+        process: the next member of that name takes its place at once, and while its process
+        restarts, within `session_timeout`, its streams wait for it. start, filter, key,
+        auto_commit, on_reset: as in `consume`, for each stream. session_timeout: seconds after
+        which a member that sends nothing is removed. on_assigned, on_revoked: called between two
+        records with the names of streams that come and go; the streams that go are committed
+        afterwards. Coroutine functions may use the client and `commit()`, but not read. They have
+        60 seconds.
+
+            async with client.consume_group("orders", "billing") as member:
+                async for message in member:
+                    print(message.stream, message.offset)
+        """
+        self._check_open()
+        check_text("the source", source)
+        deserializers = Deserializers(key_deserializer, value_deserializer)
+        wanted = filter_of(filter, key)
+        newest = 0
+
+        async def look_for_newest() -> None:
+            nonlocal newest
+            newest = await self._newest_stream(group)
+
+        def make(stream_id: int, membership: Membership) -> AsyncConsumer:
+            cursor = self._consumer_cursor(
+                group,
+                stream_id,
+                on_reset,
+                auto_commit,
+                lambda: (membership.id, membership.generation),
+            )
+            return self._reader.consume(
+                stream_id,
+                start if stream_id <= newest else "earliest",
+                None,
+                read_from=read_from,
+                deserializers=deserializers,
+                wanted=wanted,
+                cursor=cursor,
+                budget=consumer.budget,
+            )
+
+        membership = Membership(Groups(self._control), group, source, instance, session_timeout)
+        before = None if start == "earliest" else look_for_newest
+        consumer = AsyncGroupConsumer(membership, make, on_assigned, on_revoked, before)
+        self._group_consumers.add(consumer)
+        return consumer
+
+    async def _newest_stream(self, group: str) -> int:
+        """The id of the newest stream for which `start` was meant: those that are created later
+        begin at their beginning. Ids grow with time. The group knows the streams that it had; a new
+        group has those that there are."""
+        known = await self._listed_groups(group)
+        ids = [stream_id for each in known for stream_id in each.streams]
+        return max(ids or [each.id for each in await self.list_streams()], default=0)
+
+    def _consumer_cursor(
+        self,
+        name: str | None,
+        stream: StreamLike,
+        on_reset: OnReset,
+        auto_commit: bool,
+        member: Callable[[], tuple[str, int]] = lambda: ("", 0),
+    ) -> ConsumerCursor | None:
+        if name is None:
+            return None
+        return ConsumerCursor(
+            self._cursors,
+            self._streams,
+            name,
+            stream,
+            on_reset,
+            auto_commit=auto_commit,
+            timeout=self.config.timeout,
+            member=member,
+        )
+
+    def _tracked(self, consumer: AsyncConsumer) -> AsyncConsumer:
+        """The same `consumer`; it is closed with the client."""
+        self._consumers.add(consumer)
+        return consumer
+
+    def scan(
+        self,
+        stream: StreamLike,
+        start: Position = "earliest",
+        stop: Position = "latest",
+        *,
+        rows: int = ROWS,
+        columns: Iterable[str] | None = None,
+        last_epoch: int = -1,
+        read_from: ReadFrom = "leader",
+        patience: float | None = None,
+    ) -> AsyncScan:
+        """Read the records of [start, stop) as Arrow record batches.
+
+        rows: at most so many in a batch. columns: only these; the others are not built. last_epoch,
+        read_from: as in `fetch`; last_epoch is that of the record before `start`. patience: as in
+        `consume`, but by default the client's timeout, because a scan has an end. Needs
+        `jetstream-log[arrow]`.
+        """
+        self._check_open()
+        ref = wire.to_ref(stream)
+        waits = self.config.timeout if patience is None else patience
+
+        def consume(start: Position, stop: Position, pinned: bool) -> AsyncConsumer:
+            self._check_open()
+            return self._tracked(
+                self._reader.consume(
+                    stream,
+                    start,
+                    stop,
+                    last_epoch=last_epoch,
+                    read_from=read_from,
+                    patience=waits,
+                    pinned=pinned,
+                    ref=ref,
+                )
+            )
+
+        return AsyncScan(consume, start, stop, check_rows(rows), columns)
+
+    def table(
+        self,
+        stream: StreamLike,
+        *,
+        wait: bool = True,
+        stale_after: float | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> AsyncTable:
+        """A mapping from every key of a stream to its latest value, kept up to date.
+
+        `async with` starts it, and waits until it has everything that is committed then, unless
+        `wait` is False. stale_after: if no server has answered for so many seconds, every access
+        raises UnavailableError; default: the table returns what it knows (see `is_current`, `lag`).
+        key_deserializer, value_deserializer: as in `consume`; look keys up in their deserialised
+        form.
+
+            async with client.table("prices", key_deserializer=bytes.decode) as prices:
+                print(prices["pears"])
+        """
+        self._check_open()
+        deserializers = Deserializers(key_deserializer, value_deserializer)
+        ref = wire.to_ref(stream)
+        consumer = self._tracked(
+            self._reader.consume(stream, "earliest", None, deserializers=deserializers, ref=ref)
+        )
+
+        async def latest() -> int:
+            return (await self._reader.resolve(stream, "latest", None, ref=ref))[0]
+
+        return AsyncTable(
+            consumer, latest, wait=wait, patience=self.config.timeout, stale_after=stale_after
+        )
