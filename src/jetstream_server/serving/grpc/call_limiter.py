@@ -9,13 +9,13 @@ requests stay half sent (each may hold megabytes), the same is done to those tha
 Calls that need no right (health, reflection) may last for ever, and anybody may make them. So there
 is a limit for them alone.
 
-channelz, gRPC's statistics, gives the numbers of each connection.
+The handler of each call says whose connection it came over, before its request is read
+(error_interceptor.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,6 @@ from itertools import accumulate, takewhile
 from typing import Any
 
 import structlog
-from grpc._cython import cygrpc  # type: ignore[attr-defined]  # As in grpcio-channelz.
 
 from jetstream_protocol.errors import TooManyRequestsError
 from jetstream_server.log_throttle import LogThrottle
@@ -39,54 +38,17 @@ HALF_SENT_MAX = 32
 """Requests half sent for HALF_SENT_SECONDS. Each may hold 4 MiB."""
 HALF_SENT_SECONDS = 1.0
 _LOOK_SECONDS = 0.25
-_CONNECTIONS_PER_LOOK = 200
-"""Connections checked per turn: about 50 ms of the loop."""
 
 logger = structlog.get_logger("jetstream.api")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Connection:
-    """One connection in channelz: its peer, running calls, and requests not yet received."""
+    """One connection with running calls: its peer, these calls, and requests not yet received."""
 
     peer: str
-    calls: int
-    half_sent: int
-
-
-def connections(start_id: int) -> tuple[list[Connection], int]:
-    """Some connections of this process's gRPC servers, and where to continue (0: from the
-    start)."""
-    found = []
-    next_id = 0
-    for server in _channelz(cygrpc.channelz_get_servers, 0).get("server", ()):
-        page = _channelz(
-            cygrpc.channelz_get_server_sockets,
-            int(server["ref"]["serverId"]),
-            start_id,
-            _CONNECTIONS_PER_LOOK,
-        )
-        for ref in page.get("socketRef", ()):
-            socket_id = int(ref["socketId"])
-            data = _channelz(cygrpc.channelz_get_socket, socket_id).get("socket", {}).get("data")
-            if data is not None:
-                found.append(_connection(ref["name"], data))
-            next_id = max(next_id, socket_id + 1)
-    return found, next_id if len(found) >= _CONNECTIONS_PER_LOOK else 0
-
-
-def _channelz(query: Callable[..., str], *arguments: int) -> Any:
-    try:
-        return json.loads(query(*arguments))
-    except ValueError:
-        return {}  # The connection was closed meanwhile.
-
-
-def _connection(name: str, data: dict[str, str]) -> Connection:
-    started, received = int(data["streamsStarted"]), int(data["messagesReceived"])
-    calls = started - int(data["streamsSucceeded"]) - int(data["streamsFailed"])
-    peer = name.rpartition(" ")[2]  # "chttp2 ipv4:127.0.0.1:40000"
-    return Connection(peer, calls, min(calls, started - received))
+    calls: int = 0
+    half_sent: int = 0
 
 
 class CallLimiter:
@@ -104,42 +66,51 @@ class CallLimiter:
         self._close_connection = close_connection
         self._close_strangers = close_strangers
         self._is_known = is_known
-        self._calls: set[asyncio.Task[Any]] = set()
+        self._calls: dict[asyncio.Task[Any], Connection] = {}
         self._public: set[asyncio.Task[Any]] = set()  # of these, those that need no right
         self._half_sent: dict[asyncio.Task[Any], float] = {}  # since when; oldest first
-        self._next_id = 0
+        self._connections: dict[str, Connection] = {}
         self._throttle = LogThrottle()
-        # Since the first page of connections: the heaviest of a known peer, and whether there was
-        # one of a stranger.
-        self._heaviest: Connection | None = None
-        self._met_strangers = False
 
     @property
     def count(self) -> int:
         return len(self._calls)
 
-    def began(self, *, is_public: bool = False) -> None:
-        """is_public: it needs no right. Raises TooManyRequestsError, with nothing counted."""
+    def connections(self) -> list[Connection]:
+        """Those that have calls."""
+        return list(self._connections.values())
+
+    def began(self, peer: str, *, is_public: bool = False) -> None:
+        """is_public: it needs no right. Raises TooManyRequestsError: the call is to be refused. It
+        counts all the same until it has ended, because its peer may not read the refusal."""
         task = asyncio.current_task()
         assert task is not None
+        connection = self._connections.setdefault(peer, Connection(peer))
+        connection.calls += 1
+        connection.half_sent += 1
+        self._calls[task] = connection
+        self._half_sent[task] = asyncio.get_running_loop().time()
+        task.add_done_callback(self._ended)
+        if len(self._calls) > CALLS_MAX:
+            raise TooManyRequestsError("this node has as many calls as it takes; try again")
         if is_public:
             if len(self._public) >= PUBLIC_CALLS_MAX:
                 raise TooManyRequestsError("too many calls of strangers; try again")
             self._public.add(task)
-        self._calls.add(task)
-        self._half_sent[task] = asyncio.get_running_loop().time()
-        task.add_done_callback(self._ended)
 
     def received(self) -> None:
         """Note that the call's first request has arrived."""
         task = asyncio.current_task()
-        if task is not None:
-            self._half_sent.pop(task, None)
+        if task is not None and self._half_sent.pop(task, None) is not None:
+            self._calls[task].half_sent -= 1
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._calls.discard(task)
+        connection = self._calls.pop(task)
         self._public.discard(task)
-        self._half_sent.pop(task, None)
+        connection.half_sent -= self._half_sent.pop(task, None) is not None
+        connection.calls -= 1
+        if not connection.calls:
+            del self._connections[connection.peer]
 
     async def watch(self) -> None:
         """Look again and again. Without a descriptor to look with, the next look may have one."""
@@ -166,10 +137,15 @@ class CallLimiter:
         return sum(since < limit for since in self._half_sent.values())
 
     def _make_room(self, excess: int, burden: Callable[[Connection], int]) -> None:
-        """Close connections that have so much of the burden; see the module. Only some are looked
-        at: the next look goes on behind them."""
-        found, self._next_id = connections(self._next_id)
-        strangers = [each for each in found if burden(each) and not self._is_known(each.peer)]
+        """Close connections that have so much of the burden; see the module."""
+        found = [each for each in self.connections() if burden(each)]
+        strangers = [each for each in found if not self._is_known(each.peer)]
+        if not strangers:
+            heaviest = max(found, key=burden)
+            if burden(heaviest) > 1:
+                self._note(heaviest)
+                self._close_connection(heaviest.peer)
+            return
         of_origins: Counter[str] = Counter()
         for each in strangers:
             of_origins[origin_of_peer(each.peer)] += burden(each)
@@ -180,18 +156,7 @@ class CallLimiter:
         closed = strangers[: sum(1 for _ in left)]
         for each in closed:
             self._note(each)
-        self._met_strangers |= bool(strangers)
-        known = [each for each in found if self._is_known(each.peer)]
-        self._heaviest = max([*known, *filter(None, [self._heaviest])], key=burden, default=None)
-        if closed:
-            self._close_strangers([each.peer for each in closed])
-        if self._next_id:
-            return
-        heaviest, met_strangers = self._heaviest, self._met_strangers
-        self._heaviest, self._met_strangers = None, False
-        if heaviest is not None and burden(heaviest) > 1 and not met_strangers:
-            self._note(heaviest)
-            self._close_connection(heaviest.peer)
+        self._close_strangers([each.peer for each in closed])
 
     def _note(self, connection: Connection) -> None:
         if self._throttle.is_due("caller_hung_up_on", origin_of_peer(connection.peer)):

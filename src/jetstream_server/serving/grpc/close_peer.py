@@ -1,5 +1,9 @@
 """Closes gRPC connections from the server's side. gRPC's Python API has no call for it.
 
+Why this is here, and only here: without it strangers could hold all connections, and whoever reads
+nothing the memory of its answers (docs/adr/0035-strangers.md has what else was tried). A test tells
+when gRPC's API has grown: tests/unit/serving/test_close_peer.py.
+
 The peer's address, as gRPC gives it, identifies the connection among the descriptors of this
 process. Shutting down the TCP connection looks like a network failure to gRPC: it cancels the calls
 and frees their memory.

@@ -101,41 +101,40 @@ class ErrorInterceptor(aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         method = handler_call_details.method
-        rule = RPCS.get(method)
-        try:
-            self._callers.began(is_public=rule is not None and rule.scope is Scope.PUBLIC)
-        except JetstreamError as error:
-            return _refusing(error)
         known = self._guarded.get(method)
         if known is not None:
             return known
+        rule = RPCS.get(method)
+        is_public = rule is not None and rule.scope is Scope.PUBLIC
         handler = await continuation(handler_call_details)
-        if handler is not None:  # Unknown methods are answered as unimplemented, not remembered.
-            handler = self._guarded[method] = _guarded(handler, method, self._callers, self._called)
+        around = _Supervised(method, self._callers, self._called, is_public=is_public)
+        if handler is None:  # Not remembered: there is no end of unknown methods.
+            return grpc.stream_stream_rpc_method_handler(_unknown(around))
+        handler = self._guarded[method] = _guarded(handler, method, self._callers, around)
         return handler
 
 
-def _refusing(error: JetstreamError) -> grpc.RpcMethodHandler[Any, Any]:
-    """A handler that reads no request: gRPC reads those of other handlers before it calls them."""
-
+def _unknown(around: _Supervised) -> Callable[[Any, _Context], Awaitable[None]]:
     async def refuse(_: object, context: _Context) -> None:
-        await _abort(context, error)
+        async with around(context):
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 
-    return grpc.stream_stream_rpc_method_handler(refuse)
+    return refuse
 
 
-def _guarded(handler: Any, method: str, callers: CallLimiter, called: Callable[[str], None]) -> Any:
-    around = _Supervised(method, called)
+def _guarded(handler: Any, method: str, callers: CallLimiter, around: _Supervised) -> Any:
+    """For gRPC every request is a stream, which is the same to a client. It calls a handler of one
+    request only when that has arrived, and until then nobody can tell whose call it is."""
     coders = {
         "request_deserializer": _checked(handler.request_deserializer, method, callers),
         "response_serializer": handler.response_serializer,
     }
     if handler.unary_unary is not None:
-        return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary, around), **coders)
+        return grpc.stream_unary_rpc_method_handler(_unary(handler.unary_unary, around), **coders)
     if handler.unary_stream is not None:
         # A handler either yields answers or writes them itself.
         wrap = _stream if inspect.isasyncgenfunction(handler.unary_stream) else _unary
-        return grpc.unary_stream_rpc_method_handler(wrap(handler.unary_stream, around), **coders)
+        return grpc.stream_stream_rpc_method_handler(wrap(handler.unary_stream, around), **coders)
     assert handler.stream_stream is not None, f"{method} is of a kind no service of ours has"
     return grpc.stream_stream_rpc_method_handler(_both(handler.stream_stream, around), **coders)
 
@@ -143,15 +142,19 @@ def _guarded(handler: Any, method: str, callers: CallLimiter, called: Callable[[
 class _Supervised:
     """Around each call of a method."""
 
-    def __init__(self, method: str, called: Callable[[str], None]) -> None:
+    def __init__(
+        self, method: str, callers: CallLimiter, called: Callable[[str], None], *, is_public: bool
+    ) -> None:
         self._method = method
+        self._callers = callers
         self._called = called
+        self._is_public = is_public
 
     @asynccontextmanager
     async def __call__(self, context: _Context) -> AsyncIterator[None]:
         """Answers an exception inside with its status."""
-        self._called(context.peer())
         try:
+            self._callers.began(context.peer(), is_public=self._is_public)
             yield
         except JetstreamError as error:
             await _abort(context, error)
@@ -160,26 +163,41 @@ class _Supervised:
         except Exception as error:  # noqa: BLE001  the supervisor of every RPC
             await _abort(context, _unexpected(error, self._method))
 
+    async def request(self, context: _Context) -> Any:
+        """The call's only request."""
+        request = await context.read()
+        if request is aio.EOF:
+            raise InvalidRequestError("there is no request")
+        return _readable(self.noted(request, context))
+
+    def noted(self, request: Any, context: _Context) -> Any:
+        """The request, whose connection has made a call now."""
+        self._called(context.peer())
+        return request
+
 
 def _unary(behaviour: Any, around: _Supervised) -> Callable[[Any, _Context], Awaitable[Any]]:
-    async def answer(request: Any, context: _Context) -> Any:
+    async def answer(_: object, context: _Context) -> Any:
         async with around(context):
-            return await behaviour(_readable(request), context)
+            return await behaviour(await around.request(context), context)
 
     return answer
 
 
 def _stream(behaviour: Any, around: _Supervised) -> Callable[[Any, _Context], AsyncIterator[Any]]:
-    async def answers(request: Any, context: _Context) -> AsyncIterator[Any]:
+    async def answers(_: object, context: _Context) -> AsyncIterator[Any]:
         async with around(context):
-            async for answer in behaviour(_readable(request), context):
+            async for answer in behaviour(await around.request(context), context):
                 yield answer
 
     return answers
 
 
 def _both(behaviour: Any, around: _Supervised) -> Callable[[Any, _Context], AsyncIterator[Any]]:
-    def on_readable(requests: AsyncIterator[Any], context: _Context) -> Any:
-        return behaviour((_readable(request) async for request in requests), context)
+    async def answers(requests: AsyncIterator[Any], context: _Context) -> AsyncIterator[Any]:
+        async with around(context):
+            readable = (_readable(around.noted(each, context)) async for each in requests)
+            async for answer in behaviour(readable, context):
+                yield answer
 
-    return _stream(on_readable, around)
+    return answers

@@ -28,7 +28,7 @@ from jetstream_protocol.generated import (
 )
 from jetstream_server.background import run_in_background
 from jetstream_server.net.certificates import Certificates
-from jetstream_server.serving.grpc.call_limiter import CALLS_MAX, CallLimiter
+from jetstream_server.serving.grpc.call_limiter import CallLimiter
 from jetstream_server.serving.grpc.cluster_service import ClusterService
 from jetstream_server.serving.grpc.connection_limiter import ConnectionLimiter
 from jetstream_server.serving.grpc.cursors_service import CursorsService
@@ -59,7 +59,6 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
     ("grpc.max_concurrent_streams", 1024),
-    ("grpc.enable_channelz", 1),
     ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
     # A second server on the same port must fail to start, not share it.
     ("grpc.so_reuseport", 0),
@@ -125,7 +124,6 @@ class ApiServer:
         server = aio.server(
             options=[*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections)],
             interceptors=[self._guard],
-            maximum_concurrent_rpcs=CALLS_MAX,
         )
         streams, reads, cluster, cursors, groups, security = map(self._loop.relayed, self._services)
         api_pb2_grpc.add_StreamsServicer_to_server(streams, server)
