@@ -73,11 +73,10 @@ def exit_of(error: JetstreamError) -> Exit:
 
 
 def complain(message: str, *, keep_lines: bool = False) -> None:
-    """Print one line on stderr, whatever characters the message has; or its lines."""
-    if keep_lines:
-        text = "\n".join(map(printable, message.split("\n")))
-    else:
-        text = " ".join(message.split())
+    """Print one line on stderr, whatever characters the message has; or its lines. Names in it may
+    be somebody else's."""
+    lines = message.split("\n") if keep_lines else [" ".join(message.split())]
+    text = "\n".join(map(printable, lines))
     print(f"error: {text}", file=sys.stderr)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 
+from jetstream_client.cli.output import printable
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.reading.messages import Message
 from jetstream_client.values.positions import Position
@@ -80,7 +81,11 @@ class GroupFetch:
                 if not (follow and error.retriable):
                     raise
                 if not is_said:
-                    print(f"waiting for a server: {error.message}", file=sys.stderr, flush=True)
+                    print(
+                        f"waiting for a server: {printable(error.message)}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                 is_said = True
                 time.sleep(FOLLOW_SECONDS)
 

@@ -51,6 +51,8 @@ _TEMPORARY = "manifest.tmp"
 _LOCK = "lock"
 _CANNOT_LOCK = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 FILE_BYTES = 256 * 1024 * 1024
+_MANIFEST_BYTES_MAX = 64 * 1024 * 1024
+"""Enough for the names of 400,000 files."""
 _FETCH_BYTES = 4 * 1024 * 1024
 
 Advance = Callable[[int], None]
@@ -364,6 +366,8 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.exists():
         raise InvalidRequestError(f"{folder} holds no backup: it has no {MANIFEST}")
     _check_regular(path)
+    if path.stat().st_size > _MANIFEST_BYTES_MAX:
+        raise InvalidRequestError(f"{path} is too large: it is not the manifest of a backup")
     return Manifest.from_json(path.read_bytes(), str(path))
 
 
@@ -384,6 +388,11 @@ def stored_batches(folder: Path, manifest: Manifest) -> Iterator[tuple[BatchHead
     `check_files` finds what is missing or cut."""
     for each in manifest.files:
         for _, header, batch in _batches(folder / each.name, each.length):
+            if header.next_offset > each.next_offset:
+                raise CorruptBatchError(
+                    f"{each.name} has a batch at offset {header.base_offset}, and should end "
+                    f"before {each.next_offset}"
+                )
             yield header, batch
 
 
@@ -434,8 +443,8 @@ def _check_regular(path: Path) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    """Opens what only its owner may read, and no symlink."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    """Opens what only its owner may read, no symlink, and no pipe, which would block."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o600)
 
 
 def crc_of(path: Path, length: int) -> str:

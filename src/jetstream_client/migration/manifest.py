@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import reprlib
 from dataclasses import dataclass
 from typing import Any
 
 from jetstream_client.values.types import Stream
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_protocol.settings import STREAM_SETTINGS
+from jetstream_protocol.settings import STREAM_SETTINGS, Kind
 
 FORMAT = "jetstream-backup"
 VERSION = 1
@@ -30,7 +32,13 @@ _SETTINGS = (
     *(each.name for each in _KEPT if each.level <= _LEVEL_OF_ALL),
 )  # fmt: skip
 _LATER = [each for each in _KEPT if each.level > _LEVEL_OF_ALL]
+_KINDS = {each.name: each.kind for each in STREAM_SETTINGS}
 _KNOWN = {*_SETTINGS, *(each.name for each in _LATER), "observers"}
+END_MAX = 2**43
+"""Upper bound on the offsets of a backup: those without records are covered by batches without any
+(800 MB). Twice what an import takes."""
+_TYPES = {"str": str, "int": int, "bool": bool, "dict[str, Any]": dict}
+"""Of the fields, by how they are written below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +79,24 @@ class Manifest:
 
     def _check(self) -> None:
         """Raise ValueError for what a run never writes: a backup may come from somebody else."""
+        _check_types(self)
+        if not 0 <= self.start_offset <= self.end_offset <= END_MAX:
+            raise ValueError(f"it cannot hold the offsets {self.start_offset} to {self.end_offset}")
+        begins_at = 0
         for each in self.files:
+            _check_types(each)
+            if not begins_at <= each.base_offset < each.next_offset <= self.end_offset:
+                raise ValueError(f"{each.name!r} cannot end before offset {each.next_offset}")
+            begins_at = each.next_offset
             if each.name != f"{each.base_offset:020}.log" or each.base_offset < 0:
                 raise ValueError(f"{each.name!r} is not the name of a file of a backup")
             if not each.length >= 0:
                 raise ValueError(f"the length of {each.name} is {each.length}")
         if unknown := self.settings.keys() - _KNOWN:
             raise ValueError(f"there is no setting {min(unknown)!r}")
+        for name, value in self.settings.items():
+            if not _may_be(name, value):
+                raise ValueError(f"the setting {name} is {reprlib.repr(value)}")
 
     @property
     def is_restorable(self) -> bool:
@@ -115,8 +134,28 @@ class Manifest:
             manifest = cls(files=files, **values)
             manifest._check()
             return manifest
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InvalidRequestError(f"{where} is not the manifest of a backup: {error}") from None
+
+
+def _may_be(name: str, value: object) -> bool:
+    """Whether a setting may have that value, as far as its type tells."""
+    kind = _KINDS.get(name)
+    if kind is Kind.FLAG:
+        return type(value) is bool
+    if name == "group" or kind is Kind.CHOICE:
+        return type(value) is str
+    if kind is None:
+        return value is None or type(value) is int  # Partitions, and the number of observers.
+    return type(value) is int or (type(value) is float and math.isfinite(value))
+
+
+def _check_types(found: Manifest | BackupFile) -> None:
+    """Raises ValueError for a field of another type."""
+    for each in dataclasses.fields(found):
+        value, wanted = getattr(found, each.name), _TYPES.get(str(each.type))
+        if wanted is not None and type(value) is not wanted:
+            raise ValueError(f"{each.name} is {reprlib.repr(value)}")
 
 
 def settings_of(stream: Stream) -> dict[str, Any]:

@@ -49,6 +49,15 @@ def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "error: two lines\n"
 
 
+@pytest.mark.parametrize("keep_lines", [False, True])
+def test_an_error_does_not_control_the_terminal(
+    keep_lines: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name in it may be somebody else's."""
+    complain("there is no \x1b]0;caught\x07 größer\u202e", keep_lines=keep_lines)
+    assert capsys.readouterr().err == "error: there is no \\x1b]0;caught\\x07 größer\\u202e\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

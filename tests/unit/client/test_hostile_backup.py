@@ -11,7 +11,9 @@ import pytest
 
 from jetstream_client.migration import backup
 from jetstream_client.migration.manifest import BackupFile, Manifest
-from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.batch import encode
+from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
+from jetstream_protocol.types import WallUs
 
 NAME = f"{0:020}.log"
 SETTINGS: dict[str, Any] = {"group": "", "compact": False}
@@ -83,3 +85,27 @@ def test_a_manifest_that_leads_elsewhere_is_not_read(folder: Path, secret: Path)
     (folder / backup.MANIFEST).symlink_to(secret)
     with pytest.raises(InvalidRequestError, match="not a regular file"):
         backup.read_manifest(folder)
+
+
+@pytest.mark.parametrize("name", [backup._LOCK, backup._TEMPORARY])
+def test_a_pipe_is_not_written_to(folder: Path, name: str) -> None:
+    os.mkfifo(folder / name)
+    with pytest.raises(OSError, match=name):
+        open(folder / name, "ab", opener=backup._private).close()
+
+
+def test_a_manifest_of_gigabytes_is_not_read(folder: Path) -> None:
+    with (folder / backup.MANIFEST).open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InvalidRequestError, match="too large"):
+        backup.read_manifest(folder)
+
+
+def test_a_batch_far_behind_the_others_is_not_restored(folder: Path) -> None:
+    """All offsets before it would be covered by batches without records."""
+    path = folder / NAME
+    far = encode([b"x"], b"orders.x")
+    far.stamp(2**60, 0, WallUs(0))
+    path.write_bytes(far.to_bytes())
+    with pytest.raises(CorruptBatchError, match="should end before 1"):
+        list(backup.stored_batches(folder, manifest(file_of(path))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, cast
 
 import pytest
@@ -136,6 +137,49 @@ def test_a_manifest_says_what_is_wrong_with_it() -> None:
         ('{"format": "jetstream-backup", "version": 1, "files": []}', "not the manifest"),
     ):
         with pytest.raises(InvalidRequestError, match=says):
+            Manifest.from_json(text, "here")
+
+
+FILE = {
+    "name": "00000000000000000000.log", "base_offset": 0, "next_offset": 5, "length": 9,
+    "crc32c": "0",
+}  # fmt: skip
+BACKUP = {
+    "format": "jetstream-backup", "version": 1, "cluster_id": "c", "stream_id": 3, "name": "a",
+    "subject": "a", "replicas": 1, "settings": {}, "start_offset": 0, "end_offset": 5,
+    "files": [FILE],
+}  # fmt: skip
+
+
+def test_a_manifest_of_a_backup_is_read() -> None:
+    assert Manifest.from_json(json.dumps(BACKUP), "here").bounds == (0, 5)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"name": 5}, {"name": ["a"]}, {"subject": None}, {"replicas": "3"}, {"replicas": True},
+        {"settings": [1]}, {"settings": {"max_age": [1]}}, {"settings": {"max_age": 1e400}},
+        {"settings": {"max_bytes": "9"}}, {"settings": {"group": 5}},
+        {"settings": {"partition": "x"}}, {"settings": {"compact": 1}},
+        {"start_offset": -1}, {"start_offset": "0"}, {"start_offset": 6}, {"records": "5"},
+        {"end_offset": 1e18}, {"end_offset": 2**62}, {"end_offset": 10**300}, {"digest": [1]},
+        {"tombstones_gone_below": "x"}, {"is_complete": "yes"}, {"files": [None]},
+        {"files": [FILE, FILE]}, {"files": [FILE | {"next_offset": 6}]},
+        {"files": [FILE | {"next_offset": "5"}]}, {"files": [FILE | {"next_offset": 0}]},
+        {"files": [FILE | {"length": 1e308}]}, {"files": [FILE | {"crc32c": 5}]},
+        {"files": [FILE | {"base_offset": 0.0}]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_manifest_of_somebody_else_is_refused_with_a_reason(changed: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match="here is not the manifest of a backup: "):
+        Manifest.from_json(json.dumps(BACKUP | changed), "here")
+
+
+def test_a_manifest_of_thousands_of_levels_is_refused() -> None:
+    for text in ("[" * 100_000, '{"a":' * 100_000):
+        with pytest.raises(InvalidRequestError, match="not the manifest"):
             Manifest.from_json(text, "here")
 
 

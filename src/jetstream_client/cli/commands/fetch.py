@@ -15,7 +15,7 @@ import typer
 from jetstream_client.cli import options, positions
 from jetstream_client.cli.exits import end_with_the_reader
 from jetstream_client.cli.group_fetch import GroupFetch
-from jetstream_client.cli.output import json_line, message_line, message_row
+from jetstream_client.cli.output import json_line, message_line, message_row, printable
 from jetstream_client.cli.record_format import RecordFormat
 from jetstream_client.cli.stream_or_group import NO_SUCH_STREAM, check_group, streams_in
 from jetstream_client.clients.blocking_client import Client
@@ -224,7 +224,11 @@ class _Wanted:
                 if not (self.follow and error.retriable):
                     raise
                 if not is_said:
-                    print(f"waiting for a server: {error.message}", file=sys.stderr, flush=True)
+                    print(
+                        f"waiting for a server: {printable(error.message)}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                 is_said = True
             time.sleep(RETRY_SECONDS)
 
