@@ -6,11 +6,12 @@
     u16  head_length
     u32  correlation  chosen by the caller, repeated in the answer
     head              a protobuf message of proto/jetstream/v1/dataplane.proto
-    tail              whole batches, as stored; only in frames of a kind in TAILED
+    tail              whole batches, as stored, or a producer's batch; only in kinds in TAILED
 
 A connection starts with HELLO and its reply. Then requests may be pipelined, and answers come in
-any order. A frame from a client is at most REQUEST_BYTES_MAX long: a longer, malformed or unknown
-frame closes the connection. docs/protocol.md, "Data plane", is the normative text.
+any order. A frame from a client is at most REQUEST_BYTES_MAX long, or PRODUCE_FRAME_BYTES_MAX if it
+carries a batch: a longer, malformed or unknown frame closes the connection. docs/protocol.md, "Data
+plane", is the normative text.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from typing import NamedTuple
 from jetstream_protocol.errors import InvalidRequestError
 
 PROTOCOL_VERSION = 1
-REQUEST_BYTES_MAX = 64 * 1024  # Requests name streams and positions; they carry no records.
+REQUEST_BYTES_MAX = 64 * 1024  # Requests name streams and positions; most carry no records.
+PRODUCE_BYTES_MAX = 16 * 1024 * 1024
+"""Longest batch that a producer may send; what a compressed one may hold is limited likewise."""
+PRODUCE_FRAME_BYTES_MAX = PRODUCE_BYTES_MAX + REQUEST_BYTES_MAX
 RESPONSE_BYTES_MAX = 128 * 1024 * 1024  # A batch is at most 64 MiB; see batch.BATCH_BYTES_MAX.
 
 _PREFIX = struct.Struct("<IBBHI")  # length, kind, reserved, head_length, correlation
@@ -39,9 +43,11 @@ class Kind(IntEnum):
     NODE_HELLO_REPLY = 6
     POSITIONS = 7
     RECORDS = 8
+    PRODUCE = 9
+    PRODUCE_REPLY = 10
 
 
-TAILED = frozenset((Kind.FETCH_REPLY, Kind.RECORDS))
+TAILED = frozenset((Kind.FETCH_REPLY, Kind.RECORDS, Kind.PRODUCE))
 """The kinds of frames that carry batches."""
 
 
@@ -64,11 +70,12 @@ def decode_prefix(
     """Decode the first PREFIX_BYTES of the frame at `position`. Raises InvalidRequestError unless
     they are a valid prefix.
 
-    bytes_max: the most bytes that the whole frame may have.
+    bytes_max: the most bytes that the whole frame may have, if it carries no producer's batch.
     """
     length, kind, reserved, head_length, correlation = _PREFIX.unpack_from(data, position)
-    if length + 4 > bytes_max:
-        raise InvalidRequestError(f"frame of {length + 4} bytes; at most {bytes_max} are allowed")
+    most = bytes_max if kind != Kind.PRODUCE else PRODUCE_FRAME_BYTES_MAX
+    if length + 4 > most:
+        raise InvalidRequestError(f"frame of {length + 4} bytes; at most {most} are allowed")
     tail_length = length - _LENGTH_COVERS - head_length
     if reserved or tail_length < 0:
         raise InvalidRequestError("malformed frame prefix: this is not the data-plane protocol")

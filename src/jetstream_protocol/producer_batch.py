@@ -55,8 +55,8 @@ def unpacked_bytes(header: bytes) -> int:
 def open_batch(found: bytes, body: bytes, subject: bytes) -> tuple[EncodedBatch, Batch]:
     """The batch with that header and body, ready to be appended to a log, and a view of it.
 
-    found: the header as received. body: everything behind it. subject: the subject on which NATS
-    delivered it. The fields that the leader stamps may have any value in `found`. Raises
+    found: the header as received. body: everything behind it. subject: the subject on which it
+    was sent. The fields that the leader stamps may have any value in `found`. Raises
     InvalidRequestError, MessageTooLargeError and CorruptBatchError.
     """
     length = len(found) + len(body)
@@ -79,7 +79,7 @@ def open_batch(found: bytes, body: bytes, subject: bytes) -> tuple[EncodedBatch,
     if batch.layout.subject != subject:
         raise InvalidRequestError(
             f"the batch is of subject {_text(batch.layout.subject)}, "
-            f"NATS delivered it on {_text(subject)}"
+            f"but was sent on {_text(subject)}"
         )
     return encoded, batch
 

@@ -27,6 +27,7 @@ from jetstream_client.publishing.sender import (
     Compression,
     PublisherOptions,
     Serializer,
+    Via,
 )
 from jetstream_client.publishing.subject_routes import SubjectRoutes
 from jetstream_client.reading.consumer import AsyncConsumer
@@ -137,11 +138,11 @@ class AsyncClient(
         self._streams = Streams(self._control)
         streams, met = self._streams, self._control.has_met_one
         nodes = partial(describe_cluster, self._control)
-        data_plane = DataPlane(
+        self._data_plane = DataPlane(
             nodes, streams.leader_of, streams.registered, met, config, self._events
         )
         self._cursors = Cursors(self._control)
-        self._reader = Reader(self._streams, data_plane, self._control, config.timeout)
+        self._reader = Reader(self._streams, self._data_plane, self._control, config.timeout)
         self._lags = Lags(self._streams, self._reader.appended_us)
         self._routes = SubjectRoutes(
             self._streams.find, self._streams.as_led, lambda: self._streams.ack_cluster
@@ -222,6 +223,7 @@ class AsyncClient(
         producer_id: int | None = None,
         first_sequence: int = 0,
         value_serializer: Serializer | None = None,
+        via: Via = "nats",
     ) -> AsyncPublisher:
         """A publisher that packs many records into few messages. Each record is stored once, in
         order.
@@ -233,7 +235,9 @@ class AsyncClient(
         UnknownOutcomeError if it may be stored, otherwise with the error that prevented it.
         buffer_bytes: how many bytes may wait and be in flight; beyond that `send` waits.
         value_serializer: turns each value that is not None into bytes or text, for example
-        `json.dumps`.
+        `json.dumps`. via: "nats" sends batches as NATS messages; "direct" sends them to the leader
+        of each stream on the subject itself: NATS and its limits are not involved, and nobody else
+        who listens on the subject hears them.
 
         producer_id, first_sequence: only for programs that publish exactly the same batches again
         after a restart; such a publisher ends with its first failure. Raises NoStreamError if no
@@ -250,8 +254,11 @@ class AsyncClient(
             producer_id=producer_id,
             first_sequence=first_sequence,
             value_serializer=value_serializer,
+            via=via,
         )
-        return AsyncPublisher(self._publisher, self._routes, subject, options, self._publishers)
+        return AsyncPublisher(
+            self._publisher, self._routes, subject, options, self._publishers, self._data_plane
+        )
 
     # Living.
 

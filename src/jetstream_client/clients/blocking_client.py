@@ -26,6 +26,7 @@ from jetstream_client.publishing.sender import (
     LINGER_SECONDS,
     Compression,
     Serializer,
+    Via,
 )
 from jetstream_client.reading.deserializers import Deserializer
 from jetstream_client.reading.table import AsyncTable, Table
@@ -124,6 +125,7 @@ class Client(Calls, ProcessingMethods, Closing):
         producer_id: int | None = None,
         first_sequence: int = 0,
         value_serializer: Serializer | None = None,
+        via: Via = "nats",
     ) -> Publisher:
         """A publisher that packs many records into few messages. Each record is stored once, in
         order.
@@ -135,7 +137,9 @@ class Client(Calls, ProcessingMethods, Closing):
         UnknownOutcomeError if it may be stored, otherwise with the error that prevented it.
         buffer_bytes: how many bytes may wait and be in flight; beyond that `send` waits.
         value_serializer: turns each value that is not None into bytes or text, for example
-        `json.dumps`.
+        `json.dumps`. via: "nats" sends batches as NATS messages; "direct" sends them to the leader
+        of each stream on the subject itself: NATS and its limits are not involved, and nobody else
+        who listens on the subject hears them.
 
         producer_id, first_sequence: only for programs that publish exactly the same batches again
         after a restart; such a publisher ends with its first failure. Raises NoStreamError if no
@@ -155,6 +159,7 @@ class Client(Calls, ProcessingMethods, Closing):
                 producer_id=producer_id,
                 first_sequence=first_sequence,
                 value_serializer=value_serializer,
+                via=via,
             )
         )
         return Publisher(self._thread, begun)

@@ -18,6 +18,7 @@ from jetstream_client.publishing.plain_publisher import PlainPublisher
 from jetstream_client.publishing.sender import PublisherOptions
 from jetstream_client.publishing.senders import Senders
 from jetstream_client.publishing.subject_routes import SubjectRoutes
+from jetstream_client.transport.data_plane import DataPlane
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.records import block_of, columns_of, record_of
 from jetstream_client.values.types import Payload
@@ -38,14 +39,16 @@ class AsyncPublisher(AsyncClosing):
         subject: str,
         options: PublisherOptions,
         running: set[AsyncPublisher],
+        data_plane: DataPlane | None = None,
     ) -> None:
         """running: where it stands from its beginning to its end, so that it can be ended even if
-        the program has let go of it."""
+        the program has let go of it. data_plane: for options that say `direct`."""
         self.subject = subject
         self.options = options
         self._plain = plain
         self._routes = routes
         self._running = running
+        self._data_plane = data_plane if options.via == "direct" else None
         self._beginning: asyncio.Task[None] | None = None
         self._senders: Senders | None = None
         self._closing = False
@@ -71,14 +74,20 @@ class AsyncPublisher(AsyncClosing):
 
     async def _begin(self) -> None:
         try:
-            await self._plain.loaded()
+            if self._data_plane is None:
+                await self._plain.loaded()
             deadline = asyncio.get_running_loop().time() + self._plain.timeout
             route = await self._plain.route(self.subject, deadline)
             Senders.check(route, self.subject, self.options)
-            inbox = await self._plain.connected(deadline)
+            if self._data_plane is None:
+                max_payload = (await self._plain.connected(deadline)).max_payload
+            else:
+                seconds = deadline - asyncio.get_running_loop().time()
+                max_payload = await self._data_plane.produce_bytes_max(route.ids.values(), seconds)
             self._senders = Senders(
-                self._plain, self._routes, self.subject, self.options, route, inbox.max_payload
-            )
+                self._plain, self._routes, self.subject, self.options, route, max_payload,
+                self._data_plane,
+            )  # fmt: skip
         except BaseException:
             self._running.discard(self)
             raise
@@ -164,7 +173,7 @@ class AsyncPublisher(AsyncClosing):
 
     @property
     def batch_bytes(self) -> int:
-        """The largest batch: `max_bytes`, or what the NATS server takes if that is less. Raises
+        """The largest batch: `max_bytes`, or what NATS or the server takes if that is less. Raises
         InvalidRequestError before `async with` or the first record has started the publisher."""
         if self._senders is None:
             raise InvalidRequestError(

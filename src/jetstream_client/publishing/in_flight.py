@@ -237,20 +237,41 @@ class InFlightBatches:
     # Answers.
 
     def answered(self, token: str, payload: bytes, now: float, chance: float) -> list[Done]:
-        """Take in what a stream says. chance: in [0, 1), spreads repetitions."""
-        done = self._answered(token, payload, now, chance)
-        return done + self._fail_answered()
-
-    def _answered(self, token: str, payload: bytes, now: float, chance: float) -> list[Done]:
-        batch, attempt = self._tokens.get(token, (None, 0))
-        if batch is None:
-            return []
+        """Take in what a stream says on NATS. chance: in [0, 1), spreads repetitions."""
+        if token not in self._tokens:
+            return self._fail_answered()
         answer = parse_ack(payload, self.cluster)
         if answer is None:
             self._of_others = True
+            return self._fail_answered()
+        count = count_of(payload) if isinstance(answer, Ack) else 0
+        return self.told(token, answer, count, now, chance)
+
+    def told(
+        self,
+        token: str,
+        answer: Ack | tuple[str, JetstreamError],
+        count: int,
+        now: float,
+        chance: float,
+    ) -> list[Done]:
+        """Take in what a stream says: an ack, and of how many records, or its name and the reason
+        why it refused."""
+        return self._told(token, answer, count, now, chance) + self._fail_answered()
+
+    def _told(
+        self,
+        token: str,
+        answer: Ack | tuple[str, JetstreamError],
+        count: int,
+        now: float,
+        chance: float,
+    ) -> list[Done]:
+        batch, attempt = self._tokens.get(token, (None, 0))
+        if batch is None:
             return []
         if isinstance(answer, Ack):
-            return self._acknowledged(batch, answer, payload)
+            return self._acknowledged(batch, answer, count)
         stream, error = answer
         expectation = _find(batch.missing, stream)
         if expectation is None:
@@ -261,7 +282,7 @@ class InFlightBatches:
             return []
         return self._refused(batch, expectation, error, now, chance)
 
-    def _acknowledged(self, batch: Batch, ack: Ack, payload: bytes) -> list[Done]:
+    def _acknowledged(self, batch: Batch, ack: Ack, count: int) -> list[Done]:
         expectation = _find(batch.missing, ack.stream)
         if expectation is None:
             self.stale = self.stale or ack.stream not in self.known
@@ -270,7 +291,6 @@ class InFlightBatches:
         self._last_refusal, self._of_others = None, False
         batch.missing = tuple(each for each in batch.missing if each is not expectation)
         batch.unanswered = tuple(each for each in batch.unanswered if each is not expectation)
-        count = count_of(payload)
         if count != len(batch):
             wrong = unknown(f"stream {ack.stream!r} acknowledged another: does it know envelopes?")
             return self._give_up(batch, wrong, certain=False)

@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from jetstream_client._log import logger
-from jetstream_client.publishing.ack import marked
+from jetstream_client.publishing.ack import Ack
 from jetstream_client.publishing.in_flight import Done, InFlightBatches, Sending
 from jetstream_client.publishing.plain_publisher import PlainPublisher
 from jetstream_client.publishing.record_accumulator import Batch, RecordAccumulator
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
+from jetstream_client.publishing.ways import DirectWay, NatsWay, Way
+from jetstream_client.transport.data_plane import DataPlane
 from jetstream_client.values.types import Payload
-from jetstream_protocol import envelope
 from jetstream_protocol.ack_cluster import SIGN
 from jetstream_protocol.batch import HEADER_BYTES
 from jetstream_protocol.columns import Flags
@@ -41,14 +42,16 @@ from jetstream_protocol.errors import (
 )
 
 Compression = Literal["zstd", "lz4"]
+Via = Literal["nats", "direct"]
+"""How batches reach their streams: as NATS messages, or straight to the leader of each stream."""
 Serializer: TypeAlias = Callable[[Any], Payload | None]
 """Turns what a program publishes into the bytes of a value or key."""
 
 BATCH_BYTES = 1024 * 1024
 """As librdkafka's. NATS takes a little less in one message by default (max_payload). With large
 values the batches in flight, five at most, are what one fsync of the server covers."""
-BATCH_BYTES_MAX = 8 * 1024 * 1024
-"""Half of what a server accepts uncompressed; NATS rarely takes more than 1 MiB anyway."""
+BATCH_BYTES_MAX = 16 * 1024 * 1024
+"""What a server accepts uncompressed; NATS rarely takes more than 1 MiB."""
 BUFFER_BYTES = 32 * 1024 * 1024
 LINGER_SECONDS = 0.005
 DELIVERY_SECONDS = 60.0
@@ -82,6 +85,7 @@ class PublisherOptions:
     producer_id: int | None = None
     first_sequence: int = 0
     value_serializer: Serializer | None = None
+    via: Via = "nats"
 
     def serialized(self, value: Any) -> Any:
         """`value` as it is handed over; None stays None, a tombstone."""
@@ -94,6 +98,8 @@ class PublisherOptions:
             raise InvalidRequestError(
                 f"invalid compression {self.compression!r}: say 'zstd' or 'lz4'"
             )
+        if self.via not in ("nats", "direct"):
+            raise InvalidRequestError(f"invalid via {self.via!r}: say 'nats' or 'direct'")
         if self.linger < 0 or self.delivery_timeout <= 0:
             raise InvalidRequestError("linger must be at least 0, delivery_timeout greater than 0")
         if not 0 < self.max_bytes <= BATCH_BYTES_MAX or self.buffer_bytes <= 0:
@@ -107,8 +113,10 @@ class PublisherOptions:
 class Sender:
     """Belongs to the event loop that creates it, and starts at once; `stop` ends it.
 
-    place: what to send on, and who answers, as the registry has just told. find_place: the same in
-    what it tells later; None: the subject's own. buffer: where callers add records.
+    place: what to send on, and who answers, as the registry has just told. max_payload: the most
+    bytes that one message, or one frame, may have. find_place: the same as `place` in what the
+    registry tells later; None: the subject's own. data_plane: to send batches straight to leaders;
+    None: they travel on NATS. buffer: where callers add records.
     """
 
     def __init__(
@@ -120,6 +128,7 @@ class Sender:
         place: Place,
         max_payload: int,
         find_place: Callable[[SubjectRoute], Place] | None = None,
+        data_plane: DataPlane | None = None,
     ) -> None:
         self._plain = plain
         self._routes = routes
@@ -145,7 +154,11 @@ class Sender:
         self._in_flight = self._new_in_flight()
         self._route_asked = self._loop.time()
         self._looking: asyncio.Task[None] | None = None
-        self._key = plain.listen(self._on_answer, self._on_refusal)
+        self._way: Way
+        if data_plane is None:
+            self._way = NatsWay(plain, self._on_answer, self._on_refusal)
+        else:
+            self._way = DirectWay(data_plane, subject, self._on_told)
         self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(self._stopped)
 
@@ -205,7 +218,7 @@ class Sender:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._end(error)
-        self._plain.forget(self._key)
+        self._way.close()
 
     def _wake(self) -> None:
         """From any thread, with the buffer locked."""
@@ -217,7 +230,7 @@ class Sender:
     async def _run(self) -> None:
         while True:
             now = self._loop.time()
-            self._settle(self._in_flight.expire(now, self._plain.why_lost))
+            self._settle(self._in_flight.expire(now, self._way.why_lost))
             self._settle([Done(batch, _never_sent()) for batch in self.buffer.expired(now)])
             while self._in_flight.has_room and (batch := self.buffer.take(now)) is not None:
                 self._in_flight.add(batch)
@@ -257,14 +270,8 @@ class Sender:
             # Batches before this one have earlier deadlines.
             deadline = self._in_flight.deadline
             self._say_trouble()
-            inbox = await self._plain.connected(deadline)
-            if not self._in_flight.wants(sending):
-                return  # It has its outcome, or belongs to another producer by now.
-            token = f"{self._key}{sending.token}{marked(self._route)}"
-            ack_inbox = (inbox.prefix + token).encode()
-            payload = envelope.encode_batch(encoded, ack_inbox=ack_inbox)
-            token = "" if self._route.services else token
-            await inbox.publish(self._target, payload, token, [], deadline)
+            place = Place(self._target, self._route)
+            await self._way.send(sending, encoded, place, deadline, self._in_flight.wants)
         except JetstreamError as error:
             self._settle(
                 self._in_flight.not_sent(sending.token, error, self._loop.time(), random.random())
@@ -282,11 +289,17 @@ class Sender:
         self._say_trouble()
         self._wanted.set()
 
+    def _on_told(self, token: str, answer: Ack | tuple[str, JetstreamError], count: int) -> None:
+        now, chance = self._loop.time(), random.random()
+        self._settle(self._in_flight.told(token, answer, count, now, chance))
+        self._say_trouble()
+        self._wanted.set()
+
     def _say_trouble(self) -> None:
         """Log when the trouble begins, changes and ends."""
         trouble, before = self._in_flight.trouble, self._trouble
         if not trouble and self._in_flight.batches:
-            trouble = self._plain.why_lost
+            trouble = self._way.why_lost
         if trouble == before:
             return
         self._trouble = trouble

@@ -19,6 +19,7 @@ from jetstream_client.publishing.plain_publisher import PlainPublisher
 from jetstream_client.publishing.record_accumulator import RECORD_BYTES
 from jetstream_client.publishing.sender import PublisherOptions, Sender
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
+from jetstream_client.transport.data_plane import DataPlane
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, NoStreamError
 
 
@@ -33,8 +34,10 @@ class Senders:
         options: PublisherOptions,
         route: SubjectRoute,
         max_payload: int,
+        data_plane: DataPlane | None = None,
     ) -> None:
-        """route: as the registry has just told, and `check` has found good."""
+        """route: as the registry has just told, and `check` has found good. max_payload,
+        data_plane: see Sender."""
         self.is_keyed = route.group is not None
         self.all: tuple[Sender, ...] = ()
         self._made = (plain, routes, subject)
@@ -43,11 +46,14 @@ class Senders:
         self._max_payload = max_payload
         self._sticky = 0
         self._stopped: JetstreamError | None = None
-        plain.limits.add(self._limit)
+        self._data_plane = data_plane
+        if data_plane is None:
+            plain.limits.add(self._limit)
         if self.is_keyed:
             self._grow(route)
         else:
-            self.all = (Sender(*self._made, options, Place(subject, route), max_payload),)
+            place = Place(subject, route)
+            self.all = (Sender(*self._made, options, place, max_payload, data_plane=data_plane),)
 
     @staticmethod
     def check(route: SubjectRoute, subject: str, options: PublisherOptions) -> None:
@@ -80,6 +86,7 @@ class Senders:
                 route.place(self._subject, number),
                 self._max_payload,
                 self._finder(number),
+                self._data_plane,
             )
             for number in range(len(self.all), count)
         ]

@@ -55,7 +55,7 @@ class SubjectRoute:
     `acks: envelope` that others answer on the subject. refusals: why streams do not listen now, by
     name. group: the keyed group that the subject belongs to; `place` tells its streams apart.
     listening: the numbers of those of them that listen, or of all if none does. cluster: the mark
-    that all answers have; "": some may have none.
+    that all answers have; "": some may have none. ids: of the streams, by name.
     """
 
     expectations: tuple[Expectation, ...]
@@ -68,6 +68,7 @@ class SubjectRoute:
     group: KeyedGroup | None = None
     listening: tuple[int, ...] = ()
     cluster: str = ""
+    ids: Mapping[str, int] = field(default_factory=dict)
     _places: dict[int, Place] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -92,6 +93,7 @@ class SubjectRoute:
             group,
             numbers,
             cluster,
+            {stream.name: stream.id for stream in streams},
         )
 
     @property

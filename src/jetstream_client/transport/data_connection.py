@@ -1,4 +1,4 @@
-"""One connection to a node's data plane: HELLO, then fetches, many at a time.
+"""One connection to a node's data plane: HELLO, then fetches or batches, many at a time.
 
 Answers come in any order and are matched by correlation id. A fetch that is cancelled or times out
 keeps its id until the answer has come, because the server still works on it and counts it as one of
@@ -23,6 +23,7 @@ from jetstream_protocol.errors import (
     InternalError,
     JetstreamError,
     UnavailableError,
+    UnknownOutcomeError,
     from_proto,
 )
 from jetstream_protocol.frame_decoder import Frame, FrameDecoder
@@ -44,6 +45,14 @@ class Fetched(NamedTuple):
     address: str = ""
 
 
+class Produced(NamedTuple):
+    """Where a batch is stored. duplicate: it was there already."""
+
+    base_offset: int
+    record_count: int
+    duplicate: bool
+
+
 class DataConnection(asyncio.BufferedProtocol):
     """`await open(…)`, then `fetch` until `closed`."""
 
@@ -63,6 +72,9 @@ class DataConnection(asyncio.BufferedProtocol):
         self._correlation = 0
         self._wakes_after = 1
         self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._writable: asyncio.Future[None] | None = None
+        self.produce_bytes_max = 0
+        """Length of the longest batch that the server takes from this client; 0: it takes none."""
 
     @classmethod
     async def open(
@@ -100,6 +112,7 @@ class DataConnection(asyncio.BufferedProtocol):
         reply = pb.HelloReply.FromString(self._head_of(frame, Kind.HELLO_REPLY))
         if reply.HasField("error"):
             raise from_proto(reply.error)
+        self.produce_bytes_max = reply.produce_bytes_max
 
     async def fetch(self, request: pb.DataFetchRequest, timeout: float) -> Fetched:
         """Raises the answer's own error, or UnavailableError when none comes in `timeout`."""
@@ -119,18 +132,61 @@ class DataConnection(asyncio.BufferedProtocol):
             raise from_proto(head.error)
         return Fetched(head, frame.tail, self.address)
 
+    def produce(
+        self, request: pb.ProduceRequest, *batch: bytes | bytearray
+    ) -> asyncio.Future[Produced]:
+        """Send a producer's batch. The answer raises the server's error, or UnknownOutcomeError if
+        the connection ends before it comes. Raises UnavailableError if nothing was sent."""
+        answer: asyncio.Future[Produced] = self._loop.create_future()
+        frame = self._ask(Kind.PRODUCE, request.SerializeToString(), *batch)
+        frame.add_done_callback(lambda frame: self._answer(answer, frame))
+        return answer
+
+    def _answer(self, answer: asyncio.Future[Produced], frame: asyncio.Future[Frame]) -> None:
+        try:
+            head = pb.ProduceResponse.FromString(self._head_of(frame.result(), Kind.PRODUCE_REPLY))
+        except UnavailableError as error:
+            answer.set_exception(UnknownOutcomeError(error.message))
+        except DecodeError:
+            self.abort("an undecodable answer")
+            answer.set_exception(UnknownOutcomeError(f"{self.address} sent an undecodable answer"))
+        except JetstreamError as error:
+            answer.set_exception(UnknownOutcomeError(error.message))
+        else:
+            if head.HasField("error"):
+                answer.set_exception(from_proto(head.error))
+            else:
+                answer.set_result(Produced(head.base_offset, head.record_count, head.duplicate))
+
+    async def writable(self, timeout: float) -> None:
+        """Return once the server takes what was sent. If it does not, the connection ends, and
+        UnavailableError is raised."""
+        if self._writable is None:
+            return
+        try:
+            async with asyncio.timeout(timeout):
+                await asyncio.shield(self._writable)
+        except TimeoutError as error:
+            self.abort("it takes nothing more")
+            raise UnavailableError(f"{self.address} takes nothing more") from error
+
     @property
     def pending(self) -> int:
         """How many requests the server still has to answer."""
         return len(self._waiting)
 
-    def _ask(self, kind: Kind, head: bytes) -> asyncio.Future[Frame]:
+    def _ask(self, kind: Kind, head: bytes, *tail: bytes | bytearray) -> asyncio.Future[Frame]:
         if self._transport is None or self.closed:
             raise UnavailableError(f"not connected to {self.address}")
         self._correlation = (self._correlation + 1) & 0xFFFF_FFFF
         answer: asyncio.Future[Frame] = self._loop.create_future()
         self._waiting[self._correlation] = answer
-        self._transport.write(frames.encode(kind, self._correlation, head))
+        length = sum(map(len, tail))
+        data = frames.encode(kind, self._correlation, head, length)
+        if tail:
+            self._transport.writelines((data, *tail))
+        else:
+            self._transport.write(data)
         return answer
 
     def _head_of(self, frame: Frame, kind: Kind) -> bytes:
@@ -152,6 +208,7 @@ class DataConnection(asyncio.BufferedProtocol):
                 answer.set_exception(
                     UnavailableError(f"lost the connection to {self.address}: {reason}")
                 )
+        self.resume_writing()
         if self._transport is not None:
             self._transport.abort()
 
@@ -169,6 +226,15 @@ class DataConnection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         if self.closed:  # Aborted while the connection was being made.
             self._transport.abort()
+
+    def pause_writing(self) -> None:
+        if self._writable is None and not self.closed:
+            self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        writable, self._writable = self._writable, None
+        if writable is not None and not writable.done():
+            writable.set_result(None)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._decoder.room() or self._scratch

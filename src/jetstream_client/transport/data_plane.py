@@ -1,4 +1,7 @@
-"""Fetches over the data plane: which connection they use, and what follows a failure.
+"""Requests over the data plane: which connection they use, and what follows a failure.
+
+Batches of producers go to the leader, all of them over one connection, so that none overtakes
+another; what follows a failure is decided by publishing/in_flight.py.
 
 Reads may always be repeated: a fetch is tried on node after node, with back-off, until it is
 answered or its time is up. routes.py decides which node to ask. By default it is the leader: a
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 from jetstream_client._log import logger
@@ -22,6 +25,7 @@ from jetstream_client.transport.routes import Routes
 from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.types import ClusterInfo, ReadFrom, Stream
 from jetstream_protocol.errors import (
+    InvalidRequestError,
     JetstreamError,
     NotLeaderError,
     NotReplicaError,
@@ -29,6 +33,7 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
     UnauthenticatedError,
     UnavailableError,
+    UnknownOutcomeError,
 )
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
@@ -41,12 +46,16 @@ WAIT_SECONDS = 5.0
 """Longest wait of one request in a cluster; a longer wait sends another one. This bounds how late a
 client notices that a node is frozen, or that a replica is no longer in sync."""
 
+_PRODUCING = "producing "
 _CONNECT_SHARE = 4
 """A node that swallows packets may take a quarter of the timeout; then another is tried."""
 
 _CALL_GRACE_SHARE = 0.05
 """Calls of the control plane, which have the same timeout, are waited for so much longer: they say
 which server does not answer."""
+
+TAKING_SECONDS = 1.0
+"""A node that takes nothing for so long is looked for elsewhere."""
 
 _ANSWER_SHARE = 2
 """Share of the timeout that an answer may take beyond its wait; then another node is tried, if
@@ -76,6 +85,7 @@ class DataPlane:
         )
         self._pools: dict[str, list[DataConnection]] = {}
         self._opening: dict[str, asyncio.Task[DataConnection]] = {}
+        self._producing: dict[str, DataConnection] = {}
         self._served: Recent[int, str] = Recent(STREAMS_MAX)
         self._closed = False
 
@@ -177,6 +187,68 @@ class DataPlane:
                     raise
                 await connection.close()  # Its token has ended. Another one is in its place.
 
+    # Producing.
+
+    async def producing(self, stream: common_pb2.StreamRef, timeout: float) -> DataConnection:
+        """The connection for batches to the leader, once it takes more. Raises UnavailableError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        try:
+            async with asyncio.timeout(timeout):
+                address = await self._routes.address(stream, "leader")
+        except TimeoutError as error:
+            raise UnavailableError("no node told in time who leads the stream") from error
+        connection = self._producing.get(address)
+        if connection is None or connection.closed:
+            opening = self._opening.get(_PRODUCING + address) or self._begin_opening(
+                address, for_batches=True
+            )
+            await asyncio.wait([opening], timeout=max(0.001, deadline - loop.time()))
+            if not opening.done():
+                raise UnavailableError(f"{address} did not answer in time")
+            if opening.cancelled():
+                raise UnavailableError("the client is closed")
+            connection = opening.result()
+        await connection.writable(TAKING_SECONDS)
+        return connection
+
+    async def produce_bytes_max(self, stream_ids: Iterable[int], timeout: float) -> int:
+        """Length of the longest batch that the leaders of all these streams take. Raises
+        InvalidRequestError if one takes none, UnavailableError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        found = []
+        for stream_id in stream_ids:
+            connection = await self.producing(
+                common_pb2.StreamRef(id=stream_id), deadline - loop.time()
+            )
+            if not connection.produce_bytes_max:
+                raise InvalidRequestError(
+                    f"the server at {connection.address} takes no batches from this client: it is "
+                    "of an earlier release, or the client does not say who it is; publish with "
+                    "via='nats', or give a token"
+                )
+            found.append(connection.produce_bytes_max)
+        return min(found)
+
+    def look_for_leader(self, stream: common_pb2.StreamRef) -> None:
+        """Ask again who leads the stream, before the next batch is sent."""
+        self._routes.failed(stream, "leader")
+
+    def was_refused(
+        self, stream: common_pb2.StreamRef, connection: DataConnection, error: JetstreamError
+    ) -> JetstreamError:
+        """A batch was refused, or its connection has ended. Looks for the leader, or says who the
+        client is anew, where that may help. Returns what the batch's producer is to hear."""
+        if isinstance(error, NotLeaderError | UnavailableError | UnknownOutcomeError):
+            self._reroute(stream, "leader", error)
+        elif isinstance(error, UnauthenticatedError) and self._config.has_newer_token(
+            connection.token
+        ):
+            connection.abort("its token has ended")  # Another one is in its place.
+            return UnavailableError(error.message)
+        return error
+
     def _reroute(
         self, stream: common_pb2.StreamRef, read_from: ReadFrom, error: JetstreamError
     ) -> None:
@@ -209,23 +281,30 @@ class DataPlane:
                     return connection
         raise UnavailableError("the client is closed")
 
-    def _begin_opening(self, address: str) -> asyncio.Task[DataConnection]:
+    def _begin_opening(
+        self, address: str, *, for_batches: bool = False
+    ) -> asyncio.Task[DataConnection]:
+        key = _PRODUCING + address if for_batches else address
+
         def has_ended(opening: asyncio.Task[DataConnection]) -> None:
-            del self._opening[address]
+            del self._opening[key]
             if not opening.cancelled():
                 opening.exception()  # There may be nobody left who waits for it.
 
-        opening = asyncio.get_running_loop().create_task(self._open(address))
-        self._opening[address] = opening
+        opening = asyncio.get_running_loop().create_task(self._open(address, for_batches))
+        self._opening[key] = opening
         opening.add_done_callback(has_ended)
         return opening
 
-    async def _open(self, address: str) -> DataConnection:
+    async def _open(self, address: str, for_batches: bool) -> DataConnection:
         patience = self._timeout / _CONNECT_SHARE
         token, tls = self._config.current_token(), self._config.tls
         connection = await DataConnection.open(address, patience, token, tls)
         self._forget_closed()
-        self._pools.setdefault(address, []).append(connection)
+        if for_batches:
+            self._producing[address] = connection
+        else:
+            self._pools.setdefault(address, []).append(connection)
         connection.on_lost = partial(self._events.lost, "data", address)
         self._events.connected("data", address)
         return connection
@@ -236,6 +315,7 @@ class DataPlane:
         for address, pool in pools.items():
             if still_open := [connection for connection in pool if not connection.closed]:
                 self._pools[address] = still_open
+        self._producing = {at: each for at, each in self._producing.items() if not each.closed}
 
     async def close(self) -> None:
         """Fetches under way raise UnavailableError."""
@@ -248,6 +328,8 @@ class DataPlane:
             for connection in pool:
                 await connection.close()
         self._pools.clear()
+        for connection in list(self._producing.values()):
+            await connection.close()
 
 
 def _may_not_know_it_yet(error: JetstreamError, read_from: ReadFrom) -> bool:

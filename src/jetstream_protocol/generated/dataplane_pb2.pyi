@@ -20,16 +20,18 @@ class Hello(_message.Message):
     def __init__(self, version: _Optional[int] = ..., client: _Optional[str] = ..., token: _Optional[str] = ..., is_node: _Optional[bool] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("error", "node_id", "cluster_id", "nonce")
+    __slots__ = ("error", "node_id", "cluster_id", "nonce", "produce_bytes_max")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     node_id: int
     cluster_id: str
     nonce: bytes
-    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+    produce_bytes_max: int
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., nonce: _Optional[bytes] = ..., produce_bytes_max: _Optional[int] = ...) -> None: ...
 
 class NodeHello(_message.Message):
     __slots__ = ("node_id", "incarnation", "nonce", "proof", "fetches")
@@ -166,3 +168,29 @@ class DataFetchResponse(_message.Message):
     last_epoch: int
     compacted_below: int
     def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., out_of_sync: _Optional[bool] = ..., tombstones_gone_below: _Optional[int] = ..., next_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., compacted_below: _Optional[int] = ...) -> None: ...
+
+class ProduceRequest(_message.Message):
+    __slots__ = ("stream", "subject", "expected_offset", "ack_leader")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ACK_LEADER_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    subject: str
+    expected_offset: int
+    ack_leader: bool
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., subject: _Optional[str] = ..., expected_offset: _Optional[int] = ..., ack_leader: _Optional[bool] = ...) -> None: ...
+
+class ProduceResponse(_message.Message):
+    __slots__ = ("error", "stream_id", "base_offset", "record_count", "duplicate")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    error: _common_pb2.Error
+    stream_id: int
+    base_offset: int
+    record_count: int
+    duplicate: bool
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., stream_id: _Optional[int] = ..., base_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...

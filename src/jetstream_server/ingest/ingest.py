@@ -22,18 +22,24 @@ from functools import partial
 
 import structlog
 
+from jetstream_protocol.envelope import BatchEnvelope
 from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
     NotEnoughReplicasAfterAppendError,
     NotLeaderError,
     PermissionDeniedError,
     StorageError,
+    StreamPausedError,
     UnavailableError,
     UnknownOutcomeError,
 )
+from jetstream_protocol.subjects import check_literal, matches
 from jetstream_protocol.types import StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.nats.replies import AckPolicy
+from jetstream_server.ingest.stream.acks import Direct
 from jetstream_server.ingest.stream.commit_spans import SpanSource
 from jetstream_server.ingest.stream.stand_by import StandBy
 from jetstream_server.ingest.stream.stream_ingest import Bounds, StreamIngest
@@ -197,6 +203,42 @@ class Ingest(ReplicaListener):
             # have received what is still on the way here.
             self._connection.unsubscribe(ingest.sid)
             ingest.drop()
+
+    # What producers send to this node itself.
+
+    def produce(
+        self,
+        stream_id: int,
+        batch: BatchEnvelope,
+        subject: str,
+        stored: Callable[[int, int, bool], None],
+        refuse: Callable[[JetstreamError], None],
+    ) -> None:
+        """Store a producer's batch in a stream that this node leads, as if NATS had delivered it,
+        and answer it now or once it is committed: see Direct. Raises a JetstreamError if it is not
+        stored.
+
+        **safety** It is refused where a message on NATS would not be heard: without the session,
+        while the stream is handed over or paused, and on a subject that is not the stream's.
+        """
+        ingest = self._streams.get(stream_id)
+        if ingest is None or not self._lease_held():
+            raise NotLeaderError("this node does not lead the stream now; try again")
+        stream = ingest.replica.stream
+        if stream.is_internal:
+            raise InvalidRequestError(
+                f"stream {stream.name!r} is the server's own: nobody publishes to it"
+            )
+        if stream.paused or stream.config.restoring:
+            raise StreamPausedError(f"stream {stream.name!r} is paused: nothing was stored")
+        check_literal(subject)
+        if not matches(stream.subject, subject):
+            raise InvalidRequestError(
+                f"{subject!r} is not a subject of stream {stream.full_name}: nothing was stored"
+            )
+        if ingest.is_handed_over or self._is_over:
+            raise UnavailableError(f"stream {stream.name!r} is being handed over; try again")
+        ingest.produce(batch, subject.encode(), Direct(stored, refuse))
 
     # Pausing.
 

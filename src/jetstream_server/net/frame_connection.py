@@ -19,6 +19,7 @@ from jetstream_protocol.frame_decoder import Frame
 from jetstream_protocol.frames import Kind
 from jetstream_server.disk_errors import storage_error
 from jetstream_server.net.file_slice import FileSlice
+from jetstream_server.net.receive_budget import ReceiveBudget
 from jetstream_server.net.tls import PeerIdentity
 
 CONNECT_SECONDS = 1.0
@@ -73,6 +74,9 @@ class FrameConnection(Protocol):
 
     async def take_each(self, handler: Callable[[Frame], bool], *kinds: Kind) -> None:
         """Pass each frame of these kinds to `handler` as it arrives, until it returns True."""
+
+    def budgeted(self, budget: ReceiveBudget, holder: str) -> None:
+        """From now on read long tails only as far as the budget has room for them."""
 
     def pause_reading(self) -> None:
         """Pass on no more frames for now, which makes the peer wait."""

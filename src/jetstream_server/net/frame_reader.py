@@ -5,7 +5,8 @@ removes it for each call, which costs seven system calls in addition to the read
 
 Bounds. At most READ_BYTES are held beyond the current frame. While no task takes frames, nothing is
 read. A frame must be complete within STALL_SECONDS of its beginning. A frame whose tail is received
-in place, which only nodes send, has that time for each piece. Reading holds the loop for TURN_BYTES
+in place has that time for each piece, or for the bytes that `budgeted` asks for. Such a tail of a
+client is read once there is room for it in the node's budget. Reading holds the loop for TURN_BYTES
 or about TURN_SECONDS at a time: 64 KiB may name thousands of streams.
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Callable
 
 from jetstream_protocol.frame_decoder import Frame, FrameDecoder
 from jetstream_protocol.frames import Kind
+from jetstream_server.net.receive_budget import ReceiveBudget
 from jetstream_server.net.tls_socket import StreamSocket, TlsSocket
 
 READ_BYTES = 64 * 1024
@@ -25,6 +27,8 @@ TURN_BYTES = 1024 * 1024
 TURN_SECONDS = 0.02
 """Time spent on frames before other connections get a turn. A single frame may exceed it."""
 STALL_SECONDS = 30.0
+STALL_BYTES = 1024 * 1024
+"""What a client must send of a long frame in that time: meanwhile it takes others' room."""
 
 FrameHandler = Callable[[Frame], object]
 """Takes a frame. True: it wants no more."""
@@ -52,6 +56,14 @@ class FrameReader:
         self._stall_timer: asyncio.TimerHandle | None = None
         self._stall_mark = (0, 0)  # frames and bytes when the timer was started
         self._frames = 0
+        self._budget: ReceiveBudget | None = None
+        self._holder = ""
+        self._taken = 0  # of the budget, for the tail that is being received
+        self._lacks_room = False
+
+    def budgeted(self, budget: ReceiveBudget, holder: str) -> None:
+        """From now on count long tails in that budget, as those of `holder`."""
+        self._budget, self._holder = budget, holder
 
     async def frame(self, *kinds: Kind) -> Frame:
         """The next frame, which must be of one of these kinds. The wait may be cancelled."""
@@ -101,7 +113,8 @@ class FrameReader:
     # On the loop.
 
     def _register(self) -> None:
-        if not self._registered and not self._paused and self._failure is None:
+        is_idle = self._paused or self._lacks_room or self._failure is not None
+        if not self._registered and not is_idle:
             if self._pending():
                 self._go_on_soon()
                 return
@@ -114,7 +127,7 @@ class FrameReader:
             self._loop.remove_reader(self._sock.fileno())
 
     def _readable(self) -> None:
-        if self._failure is not None or self._paused:
+        if self._failure is not None or self._paused or self._lacks_room:
             return
         try:
             self._take_in()
@@ -132,7 +145,7 @@ class FrameReader:
             elif self._decoder.held >= READ_BYTES:
                 self._unregister()  # `_wait` registers it again.
                 return
-            if self._paused:
+            if self._paused or not self._has_room():
                 return
             try:
                 self._receive()
@@ -156,6 +169,28 @@ class FrameReader:
         self._going_on = None
         self._readable()
 
+    def _has_room(self) -> bool:
+        """Whether the next bytes may be read. If not, reading goes on once they may."""
+        missing = self._decoder.missing
+        if self._budget is None or not missing or self._taken:
+            return True
+        if self._budget.take(self._holder, missing, self._room_is_back):
+            self._taken = missing
+            return True
+        self._lacks_room = True
+        self._unregister()
+        return False
+
+    def _room_is_back(self) -> None:
+        self._lacks_room = False
+        if self._failure is None and not self._paused:
+            self._go_on_soon()
+
+    def _give_back(self) -> None:
+        if self._budget is not None and self._taken:
+            self._budget.give(self._holder, self._taken)
+            self._taken = 0
+
     def _receive(self) -> None:
         room = self._decoder.room()
         if room is None:
@@ -175,6 +210,9 @@ class FrameReader:
         self._unregister()
         if self._failure is None:
             self._failure = error
+        if self._budget is not None:
+            self._budget.leave(self._room_is_back)
+        self._give_back()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
@@ -187,7 +225,9 @@ class FrameReader:
         """Pass on complete frames. Returns whether all were passed on before `ends`, or no task
         wants more."""
         while not self._paused and (frame := self._next()) is not None:
-            if handler(frame) is True:
+            wants_no_more = handler(frame) is True
+            self._give_back()
+            if wants_no_more:
                 self._handler = None
                 if self._woken is not None and not self._woken.done():
                     self._woken.set_result(None)
@@ -217,10 +257,11 @@ class FrameReader:
 
     def _stalled(self) -> None:
         self._stall_timer = None
-        if self._woken is None or self._paused:
+        if self._woken is None or self._paused or self._lacks_room:
             return  # No task waits for the rest. The next wait starts a new timer.
         frames_before, bytes_before = self._stall_mark
-        goes_on = self._decoder.missing and self.bytes_received != bytes_before
+        least = 1 if self._budget is None else STALL_BYTES
+        goes_on = self._decoder.missing and self.bytes_received - bytes_before >= least
         if goes_on or self._frames != frames_before:
             self._watch_stall()
         else:

@@ -37,6 +37,7 @@ from jetstream_server.net.file_slice import FileSlice, ResidentFiles
 from jetstream_server.net.frame_connection import CONNECT_SECONDS, Head, UnreadableSliceError
 from jetstream_server.net.frame_reader import STALL_SECONDS, FrameReader
 from jetstream_server.net.page_cache import make_resident
+from jetstream_server.net.receive_budget import ReceiveBudget
 from jetstream_server.net.tls import PeerIdentity
 from jetstream_server.net.tls_socket import StreamSocket, TlsSocket, handshake
 
@@ -131,6 +132,10 @@ class FrameSocket:
     async def take_each(self, handler: Callable[[Frame], bool], *kinds: Kind) -> None:
         """Pass each frame of these kinds to `handler` as it arrives, until it returns True."""
         await self._reader.each(handler, *kinds)
+
+    def budgeted(self, budget: ReceiveBudget, holder: str) -> None:
+        """See FrameConnection."""
+        self._reader.budgeted(budget, holder)
 
     def pause_reading(self) -> None:
         """Pass on no more frames for now, which makes the peer wait."""

@@ -272,6 +272,7 @@ def _settings(start: Start, certificates: Certificates | None, keys: Keys | None
         certificates=certificates,
         security_enabled=config.security.enabled,
         quotas=_quotas(config.security),
+        batch_bytes_max=config.ingest.batch_bytes_max,
     )
 
 
@@ -283,6 +284,7 @@ def _quotas(config: SecurityConfig) -> Quotas:
         groups=config.groups_per_principal,
         cursors=config.cursors_per_principal,
         bytes_per_second=config.read_bytes_per_second,
+        written_bytes_per_second=config.write_bytes_per_second,
     )
 
 

@@ -32,6 +32,7 @@ from yaml.constructor import ConstructorError
 
 from jetstream_protocol import subjects
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.frames import PRODUCE_BYTES_MAX
 from jetstream_server.ingest.nats.server_pool import parse_url
 from jetstream_server.node.config_errors import (
     ENVIRONMENT_PREFIX,
@@ -240,6 +241,8 @@ class SecurityConfig(_Section):
     cursors_per_principal: Annotated[int, Field(ge=0)] = 50_000
     read_bytes_per_second: Annotated[ByteSize, Field(le=_BYTES_MAX)] = ByteSize(0)
     """0: any number."""
+    write_bytes_per_second: Annotated[ByteSize, Field(le=_BYTES_MAX)] = ByteSize(0)
+    """Of batches that producers send to the node itself. 0: any number."""
 
 
 class LimitsConfig(_Section):
@@ -320,6 +323,10 @@ class IngestConfig(_Section):
     uncommitted_bytes_max: Annotated[ByteSize, Field(ge=1, le=_BYTES_MAX)] = ByteSize(
         256 * 1024 * 1024
     )
+    batch_bytes_max: Annotated[ByteSize, Field(ge=64 * 1024, le=PRODUCE_BYTES_MAX)] = ByteSize(
+        PRODUCE_BYTES_MAX
+    )
+    """Of a batch that a producer sends to the node itself; NATS has its own max_payload."""
 
 
 class LogConfig(_Section):

@@ -22,6 +22,7 @@ import structlog
 
 from jetstream_protocol.ack_cluster import mark_of
 from jetstream_protocol.errors import StorageError, UnavailableError
+from jetstream_protocol.frames import PRODUCE_BYTES_MAX
 from jetstream_protocol.types import StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import Clocks
@@ -60,6 +61,7 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.replication.run_record import RunRecordFile
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.limits import Quotas
+from jetstream_server.serving.dataplane.produces import Produces
 from jetstream_server.serving.dataplane.server import CONNECTIONS_MAX, DataPlaneServer
 from jetstream_server.serving.grpc.peers import Peers
 from jetstream_server.serving.grpc.transfers import Transfers
@@ -130,6 +132,7 @@ class NodeSettings:
     certificates: Certificates | None = None
     security_enabled: bool = False
     quotas: Quotas | None = None
+    batch_bytes_max: int = PRODUCE_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +369,7 @@ class NodeStart:
             transfers=transfers,
             fetches=fetches,
             stream_access=stream_access,
-            data_plane=self._make_data_plane(run, replicas, fetches, stream_access),
+            data_plane=self._make_data_plane(run, replicas, fetches, stream_access, ingest),
         )
 
     def _start_resignation(
@@ -505,6 +508,7 @@ class NodeStart:
         replicas: ReplicaManager,
         fetches: LongPoll,
         stream_access: StreamAccess,
+        ingest: Ingest,
     ) -> DataPlaneServer:
         """Make the data plane. A listener, real or simulated, gives it connections and closes
         it."""
@@ -520,6 +524,7 @@ class NodeStart:
             copy_turns=CopyTurns(lambda: registry.settings.copy_bytes_per_second, clock),
             monotonic_clock=clock,
             disk=disk if isinstance(disk, OsDisk) else None,
+            produces=Produces(replicas, stream_access, ingest.produce, settings.batch_bytes_max),
             connections_max=settings.connections_max,
             connections_per_address=settings.connections_per_address,
             certificates=settings.certificates,

@@ -182,7 +182,10 @@ class ReplicaManager:
     def resolve_led(self, ref: common_pb2.StreamRef) -> Replica:
         """Like `resolve`, if this node leads it. Raises also NotLeaderError, which names the
         leader."""
-        stream = self.stream_of(ref)
+        return self.led_replica_of(self.stream_of(ref))
+
+    def led_replica_of(self, stream: StreamMetadata) -> Replica:
+        """The replica, if this node leads it now. Raises NotLeaderError, which names the leader."""
         replica = self._replicas.get(stream.id)
         if replica is None or replica.leadership is None:
             who = f"ask node {stream.leader}" if stream.leader != NO_NODE else "no node does now"

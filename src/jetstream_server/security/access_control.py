@@ -250,10 +250,18 @@ class AccessControl:
         of `check` once it may not read it any more."""
         if self.is_paced(identity):
             now = self._monotonic_clock()
-            delay = self._limits.delay_us(identity.principal, length, now)
+            delay = self._limits.read_delay_us(identity.principal, length, now)
             if delay:
                 with self.while_allowed_to_read(identity, stream):
                     await asyncio.sleep(delay / 1e6)
+
+    def write_delay_us(self, identity: Identity, length: int) -> int:
+        """Charge a batch of `length` bytes that the principal has written. Returns how long its
+        next one must wait, in µs."""
+        if not self._is_limited(identity):
+            return 0
+        now = self._monotonic_clock()
+        return self._limits.write_delay_us(identity.principal, length, now)
 
     def _is_limited(self, identity: Identity) -> bool:
         return self.enabled and not identity.is_node and identity.principal != ANONYMOUS.principal
@@ -430,6 +438,8 @@ def _words(operation: Operation) -> str:
         return "see or change the tokens and rules of"
     if operation is Operation.COMMIT:
         return "use the cursor or consumer group"
+    if operation is Operation.WRITE:
+        return "write to"
     return operation.partition("_")[2] if operation in CLUSTER_OPERATIONS else operation
 
 

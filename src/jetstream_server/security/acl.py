@@ -34,7 +34,8 @@ _NAME_PATTERN = re.compile(r"[A-Za-z0-9_.*-]{1,255}")
 
 
 class Operation(StrEnum):
-    """What a rule may allow or deny. Publishing is not included: NATS decides on it."""
+    """What a rule may allow or deny. WRITE is about what producers send to a node itself: NATS
+    decides who may publish there."""
 
     CREATE = "create"
     DESCRIBE = "describe"
@@ -42,6 +43,7 @@ class Operation(StrEnum):
     DELETE = "delete"
     PURGE = "purge"
     READ = "read"
+    WRITE = "write"
     COMMIT = "commit"
     CLUSTER_DESCRIBE = "cluster_describe"
     CLUSTER_ALTER = "cluster_alter"
@@ -56,8 +58,10 @@ CLUSTER_OPERATIONS = (
     Operation.SECURITY_ALTER,
 )
 STREAM_OPERATIONS = tuple(each for each in Operation if each not in CLUSTER_OPERATIONS)
-_EARLIER_OPERATIONS = tuple(each for each in STREAM_OPERATIONS if each != Operation.COMMIT)
-_NEEDS_SUBJECT = (ALL, Operation.CREATE, Operation.READ)
+_EARLIER_OPERATIONS = tuple(
+    each for each in STREAM_OPERATIONS if each not in (Operation.COMMIT, Operation.WRITE)
+)
+_NEEDS_SUBJECT = (ALL, Operation.CREATE, Operation.READ, Operation.WRITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +213,11 @@ def _check_name_pattern(what: str, pattern: str) -> None:
 
 def check_subject_given(operations: Iterable[str], allow: bool, subject: str) -> None:
     """Raise InvalidRequestError if the rule must name a subject and does not: the right to create
-    or read a stream is a right to the messages of its subject."""
+    or read a stream, or to write to it, is a right to the messages of its subject."""
     if allow and not subject and any(each in _NEEDS_SUBJECT for each in operations):
         raise InvalidRequestError(
-            "say the subject, too: whoever may read or create a stream gets the messages of its "
-            "subject; '>' is every subject"
+            "say the subject, too: the right to read, write or create a stream is one to the "
+            "messages of its subject; '>' is every subject"
         )
 
 

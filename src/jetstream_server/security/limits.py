@@ -26,8 +26,9 @@ PRINCIPALS_MAX = 10_000
 class Quotas:
     """Limits for each principal. connections: to the data plane of a node. requests: on each of the
     ports gRPC and data of a node. streams: that the principal has created. groups: with members,
-    that it has begun. cursors: that it has created. bytes_per_second, streams, groups, cursors: 0
-    is any number."""
+    that it has begun. cursors: that it has created. bytes_per_second: that it reads;
+    written_bytes_per_second: that it writes. Of these and of streams, groups and cursors 0 is any
+    number."""
 
     connections: int = 1024
     requests: int = 2048
@@ -35,6 +36,7 @@ class Quotas:
     groups: int = 1_000
     cursors: int = 50_000
     bytes_per_second: int = 0
+    written_bytes_per_second: int = 0
 
 
 class OpenRequests:
@@ -69,7 +71,8 @@ class Limits:
         self.quotas = quotas
         self._connections: Counter[str] = Counter()
         self._requests: WeakValueDictionary[tuple[str, str], OpenRequests] = WeakValueDictionary()
-        self._paid_at: dict[str, int] = {}
+        self._read = _Paid(quotas.bytes_per_second)
+        self._written = _Paid(quotas.written_bytes_per_second)
 
     def connected(self, principal: str) -> None:
         """Count a connection. Above the limit, raises TooManyRequestsError without counting it."""
@@ -94,14 +97,33 @@ class Limits:
             self._requests[principal, port] = found
         return found
 
-    def delay_us(self, principal: str, length: int, now_us: MonotonicUs) -> int:
+    def read_delay_us(self, principal: str, length: int, now_us: MonotonicUs) -> int:
         """Charge an answer of `length` bytes. Returns how long it must wait for earlier ones, in
         µs."""
-        rate = self.quotas.bytes_per_second
-        if not rate:
+        return self._read.delay_us(principal, length, now_us)
+
+    def write_delay_us(self, principal: str, length: int, now_us: MonotonicUs) -> int:
+        """Charge a batch of `length` bytes that is stored already. Returns how long the next one
+        must wait, in µs."""
+        self._written.delay_us(principal, length, now_us)
+        return self._written.delay_us(principal, 0, now_us)
+
+
+class _Paid:
+    """Until when each principal has paid for its bytes. bytes_per_second: 0: they are free."""
+
+    __slots__ = ("_paid_at", "_rate")
+
+    def __init__(self, bytes_per_second: int) -> None:
+        self._rate = bytes_per_second
+        self._paid_at: dict[str, int] = {}
+
+    def delay_us(self, principal: str, length: int, now_us: MonotonicUs) -> int:
+        """Charge that many bytes. Returns how long they must wait for earlier ones, in µs."""
+        if not self._rate:
             return 0
         paid_at = max(self._paid_at.pop(principal, 0), now_us - BURST_US)
-        self._paid_at[principal] = paid_at + length * 1_000_000 // rate
+        self._paid_at[principal] = paid_at + length * 1_000_000 // self._rate
         if len(self._paid_at) > PRINCIPALS_MAX:
             del self._paid_at[next(iter(self._paid_at))]
         return max(0, paid_at - now_us)

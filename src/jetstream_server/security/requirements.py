@@ -134,6 +134,7 @@ RPCS: dict[str, Requirement] = {
 FRAMES: dict[int, Requirement] = {
     Kind.HELLO: PUBLIC,
     Kind.FETCH: _stream(Operation.READ, nodes=True, again=True),
+    Kind.PRODUCE: _stream(Operation.WRITE),
     Kind.NODE_HELLO: BETWEEN_NODES,
     Kind.POSITIONS: BETWEEN_NODES,
 }

@@ -68,12 +68,39 @@ class StreamAccess:
         if access.allows(identity, operation, stream):
             access.check(identity, operation, stream)
             return stream
+        raise self._denied(identity, operation, stream, ref, refusals)
+
+    def _denied(
+        self,
+        identity: Identity,
+        operation: Operation,
+        stream: StreamMetadata,
+        ref: common_pb2.StreamRef,
+        refusals: Refusals | None,
+    ) -> JetstreamError:
+        """Note a refusal in the audit log, and return the error, which tells only what the caller
+        may know."""
         is_known = self.knows(identity, stream)
         resource = stream.full_name if is_known or ref.id else _as_asked(ref)
-        error = access.denied(identity, operation, resource, refusals)
-        if ref.id and not is_known:
-            raise unknown_id(ref.id)
-        raise error
+        error = self.control.denied(identity, operation, resource, refusals)
+        return unknown_id(ref.id) if ref.id and not is_known else error
+
+    def resolve_written(
+        self, identity: Identity, ref: common_pb2.StreamRef, subject: str
+    ) -> StreamMetadata:
+        """The stream to which a producer writes on that subject. The right to that subject is
+        enough: the stream may have a wider one. Raises the errors of `resolve`."""
+        access = self.control
+        if not access.applies_to(identity):
+            return self._replicas.stream_of(ref)
+        access.check_current(identity, Operation.WRITE)
+        try:
+            stream = self._replicas.stream_of(ref)
+        except (AmbiguousStreamError, StreamNotFoundError):
+            return self.resolve(identity, Operation.WRITE, ref)
+        if access.allows_named(identity, Operation.WRITE, stream.name, subject):
+            return stream
+        raise self._denied(identity, Operation.WRITE, stream, ref, None)
 
     def knows(self, identity: Identity, stream: StreamMetadata) -> bool:
         """Whether the caller may know that there is such a stream."""

@@ -24,7 +24,7 @@ def test_no_more_goes_out_than_the_rate_the_burst_and_one_answer(
     sent = longest = 0
     for pause, length in asked:
         now = MonotonicUs(now + pause)
-        now = MonotonicUs(now + found.delay_us("user:x", length, now))
+        now = MonotonicUs(now + found.read_delay_us("user:x", length, now))
         sent, longest = sent + length, max(longest, length)
         assert sent <= (now - start + BURST_US) * rate // 1_000_000 + longest + len(asked)
 
@@ -32,11 +32,11 @@ def test_no_more_goes_out_than_the_rate_the_burst_and_one_answer(
 def test_one_principal_does_not_wait_for_another_and_nobody_without_a_limit() -> None:
     now = MonotonicUs(50_000_000)
     found = Limits(Quotas(bytes_per_second=1000))
-    assert found.delay_us("user:x", 10_000, now) == 0
-    assert found.delay_us("user:x", 1, now) == 9_000_000
-    assert found.delay_us("user:y", 1, now) == 0
+    assert found.read_delay_us("user:x", 10_000, now) == 0
+    assert found.read_delay_us("user:x", 1, now) == 9_000_000
+    assert found.read_delay_us("user:y", 1, now) == 0
     unlimited = Limits(Quotas())
-    assert [unlimited.delay_us("user:x", 1 << 40, now) for _ in range(3)] == [0, 0, 0]
+    assert [unlimited.read_delay_us("user:x", 1 << 40, now) for _ in range(3)] == [0, 0, 0]
 
 
 def test_so_many_principals_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,9 +44,9 @@ def test_so_many_principals_are_remembered(monkeypatch: pytest.MonkeyPatch) -> N
     now = MonotonicUs(50_000_000)
     found = Limits(Quotas(bytes_per_second=1000))
     for name in ("a", "b", "c"):
-        found.delay_us(name, 10_000, now)
-    assert found.delay_us("a", 1, now) == 0
-    assert found.delay_us("c", 1, now) > 0
+        found.read_delay_us(name, 10_000, now)
+    assert found.read_delay_us("a", 1, now) == 0
+    assert found.read_delay_us("c", 1, now) > 0
 
 
 def test_a_connection_beyond_the_limit_is_refused_until_another_ends() -> None:

@@ -20,7 +20,9 @@ from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.pages import Pages
 from jetstream_server.serving.metrics.page import MetricsPage
 
-SENT_BY_SERVERS = {Kind.HELLO_REPLY, Kind.FETCH_REPLY, Kind.NODE_HELLO_REPLY, Kind.RECORDS}
+SENT_BY_SERVERS = {
+    Kind.HELLO_REPLY, Kind.FETCH_REPLY, Kind.NODE_HELLO_REPLY, Kind.RECORDS, Kind.PRODUCE_REPLY,
+}  # fmt: skip
 
 
 def test_every_rpc_has_a_rule() -> None:

@@ -18,21 +18,33 @@ Invariant.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from jetstream_protocol.errors import CODES, JetstreamError
 from jetstream_server.ingest.nats.replies import Replies, literal
 
 
+class Direct(NamedTuple):
+    """Where the answer to a batch goes whose producer has sent it to this node itself. One of the
+    two is called, once.
+
+    stored: with the batch's base offset, its count of records, and whether the stream had it
+    already.
+    """
+
+    stored: Callable[[int, int, bool], None]
+    refuse: Callable[[JetstreamError], None]
+
+
 class Answer(NamedTuple):
     """An acknowledgement with more than stream and sequence.
 
-    end_offset: behind the last record. record_count: of a batch; 0: a single record.
-    correlation: b"" for none.
+    reply: a NATS subject, or the way to a producer on its own connection. end_offset: behind the
+    last record. record_count: of a batch; 0: a single record. correlation: b"" for none.
     """
 
-    reply: bytes
+    reply: bytes | Direct
     end_offset: int
     record_count: int = 0
     duplicate: bool = False
@@ -55,7 +67,8 @@ class AckFormat:
         return replies.acks(self._before, self._after, base_offset)
 
     def answer(self, answer: Answer) -> bytes:
-        """One PUB with an ack that has more fields."""
+        """One PUB with an ack that has more fields, to a NATS subject."""
+        assert isinstance(answer.reply, bytes)
         payload = b"".join((
             b"%b%d" % (self._before, answer.end_offset),
             b',"count":%d' % answer.record_count if answer.record_count else b"",

@@ -14,6 +14,7 @@ from jetstream_protocol.envelope import COOKIE, BatchEnvelope, RecordEnvelope, p
 from jetstream_protocol.errors import UnsupportedHeaderError
 from jetstream_protocol.producer_batch import open_batch, unpacked_bytes
 from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.stream.acks import Direct
 from jetstream_server.ingest.stream.admission import Opened
 from jetstream_server.ingest.stream.headers import asks_for
 from jetstream_server.ingest.stream.unpacking import unusual_bytes
@@ -28,12 +29,12 @@ class Run(NamedTuple):
 
 
 class ArrivedBatch(NamedTuple):
-    """A batch as received. reply: its reply subject, b"" for none. header_block: of the NATS
-    message around it, b"" for none."""
+    """A batch as received. reply: where its answer goes, b"" for nowhere. header_block: of the
+    NATS message around it, b"" for none."""
 
     envelope: BatchEnvelope
     subject: bytes
-    reply: bytes
+    reply: bytes | Direct
     header_block: bytes
 
     @property

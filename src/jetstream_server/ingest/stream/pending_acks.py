@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Final, NamedTuple
 
 from jetstream_protocol.ack_cluster import mark_in
@@ -30,7 +29,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.replies import AckPolicy, Replies
-from jetstream_server.ingest.stream.acks import AckFormat, Answer
+from jetstream_server.ingest.stream.acks import AckFormat, Answer, Direct
 from jetstream_server.ingest.stream.admission import Admitted
 from jetstream_server.ingest.stream.unpacking import NODE_BYTES_PER_SECOND, Unpacking
 from jetstream_server.replication.replica import Replica
@@ -158,9 +157,9 @@ class PendingAcks:
         self.suppressed(replies)
         return replies
 
-    def may_answer(self, reply: bytes) -> bool:
-        """Whether that reply may be answered."""
-        return bool(self._allowed([reply]))
+    def may_answer(self, reply: bytes | Direct) -> bool:
+        """Whether that reply may be answered: a producer on its own connection always may."""
+        return isinstance(reply, Direct) or bool(self._allowed([reply]))
 
     def _allowed(self, replies: list[bytes]) -> Replies:
         allowed = self._policy.select(replies)
@@ -179,8 +178,22 @@ class PendingAcks:
 
     def answer(self, answer: Answer) -> None:
         """Send an answer, whose reply must be allowed."""
-        self._send(self._format.answer(answer))
+        reply, count = answer.reply, answer.record_count
+        if isinstance(reply, Direct):
+            reply.stored(answer.end_offset - count, count, answer.duplicate)
+        else:
+            self._send(self._format.answer(answer))
         self._counters.acknowledged(1)
+
+    def refuse(
+        self, reply: bytes | Direct, error: JetstreamError, correlation: bytes = b""
+    ) -> None:
+        """Send the reason why something was not stored, wherever the answer goes."""
+        if isinstance(reply, Direct):
+            reply.refuse(self._for_publishers(error))
+            self._counters.refused(1, error.code)
+        else:
+            self.nack([reply], error, correlation)
 
     def nack(self, replies: list[bytes], error: JetstreamError, correlation: bytes = b"") -> None:
         allowed = self._allowed(replies)
@@ -249,17 +262,22 @@ class PendingAcks:
         while self._pending:
             pending = self._pending.popleft()
             self._forget(pending)
-            askers = [(answer.reply, answer.correlation) for answer in pending.answers]
-            self.nack_all(
-                [*zip(pending.replies.to_list(), repeat(b""), strict=False), *askers], error
-            )
+            self.nack(pending.replies.to_list(), error)
+            for answer in pending.answers:
+                self.refuse(answer.reply, error, answer.correlation)
 
     def drop(self) -> None:
-        """Answer nothing, because the leadership ended: the new leader may have acknowledged
-        already. Call it once."""
+        """Answer nothing on NATS, because the leadership ended: the new leader may have
+        acknowledged already. A producer on its own connection hears nothing from there, so it is
+        told that the outcome is unknown. Call it once."""
         self._bounds.streams -= 1
+        error = UnknownOutcomeError("the leader changed before the batch was committed")
         while self._pending:
-            self._forget(self._pending.popleft())
+            pending = self._pending.popleft()
+            self._forget(pending)
+            for answer in pending.answers:
+                if isinstance(answer.reply, Direct):
+                    self.refuse(answer.reply, error)
 
     def _forget(self, pending: PendingAck) -> None:
         acks = len(pending.replies) + len(pending.answers)

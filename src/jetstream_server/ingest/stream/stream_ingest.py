@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from jetstream_protocol import batch as batches
-from jetstream_protocol.envelope import NO_EXPECTATION
+from jetstream_protocol.envelope import NO_EXPECTATION, BatchEnvelope
 from jetstream_protocol.errors import (
     JetstreamError,
     MessageTooLargeError,
@@ -33,7 +33,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.record_sizes import above_limit_error, check_record_sizes
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.replies import AckPolicy, Replies
-from jetstream_server.ingest.stream.acks import Answer
+from jetstream_server.ingest.stream.acks import Answer, Direct
 from jetstream_server.ingest.stream.admission import (
     NOTHING_OPENED,
     Admitted,
@@ -130,6 +130,11 @@ class StreamIngest:
         if acks != "reply":
             delivery.replies = [b""] * len(delivery)
         self._deliver_records(delivery, NOTHING_OPENED)
+
+    def produce(self, batch: BatchEnvelope, subject: bytes, direct: Direct) -> None:
+        """Store a batch that its producer has sent to this node itself, and answer it at once or
+        after its commit. Never raises for its content."""
+        self._deliver_batch(ArrivedBatch(batch, subject, direct, b""), has_room=True)
 
     def listens(self, sid: int) -> None:
         """Note that there is a new subscription, of which NATS has said nothing yet."""
@@ -359,7 +364,7 @@ class StreamIngest:
             self._check_unpacking(arrived.unusual_bytes)
             self._store_batch(arrived)
         except JetstreamError as refusal:
-            self._answers.nack([reply], refusal, envelope.correlation)
+            self._answers.refuse(reply, refusal, envelope.correlation)
 
     def _check_unpacking(self, length: int) -> None:
         """Raise UnavailableError if that much more must not be unpacked now (unpacking.py)."""
@@ -403,7 +408,7 @@ class StreamIngest:
         answers = [answer] if self._answers.may_answer(reply) else []
         if answers and envelope.ack_leader:
             self._answers.answer(answers.pop())
-        if self.replica.stream.config.acks != "off":
+        if answers:
             self._wait(PendingAck(end_offset, base_offset, NOBODY, encoded.length, answers))
 
     # Answers.
@@ -419,7 +424,7 @@ class StreamIngest:
         reason = self._bounds.reason(1, 0, self._answers.waiting)
         if reason:
             error = UnavailableError(f"overloaded, try again: {reason}")
-            self._answers.nack([answer.reply], error, answer.correlation)
+            self._answers.refuse(answer.reply, error, answer.correlation)
             return
         end_offset = self.replica.log.log_end_offset
         self._wait(PendingAck(end_offset, end_offset, NOBODY, 0, [answer]))

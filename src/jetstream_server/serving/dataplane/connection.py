@@ -1,10 +1,14 @@
-"""One client of the data plane: fetches in, batches out, until either side closes.
+"""One client of the data plane: fetches in, batches out, or batches in and acknowledgements out,
+until either side closes.
 
 A fetch is served without a task as long as that is possible: until it is answered, for most. It
 needs one while an answer before it is being sent, when its own cannot be sent without waiting, and
 when finding the records takes more than a look at the log.
 
-Bounds: a frame is at most frames.REQUEST_BYTES_MAX; while PENDING_MAX requests are being served,
+Producers' batches are handed on in the order in which they arrive.
+
+Bounds: a frame is at most frames.REQUEST_BYTES_MAX, or frames.PRODUCE_FRAME_BYTES_MAX with a batch;
+while PENDING_MAX requests are being served, or batches of PRODUCED_BYTES_MAX are not answered yet,
 nothing more is read. A client is dropped if it sends no HELLO within HELLO_SECONDS, if it does not
 identify itself although security is on, or if it reads nothing of an answer for some time
 (frame_socket.py). A malformed frame ends the connection.
@@ -16,7 +20,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -42,16 +46,19 @@ from jetstream_server.net.frame_connection import (
     UnreadableSliceError,
 )
 from jetstream_server.net.frame_socket import decode_head
+from jetstream_server.net.receive_budget import ReceiveBudget
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import ANONYMOUS
 from jetstream_server.serving.certificates import shown_by
 from jetstream_server.serving.dataplane.fetches import Fetches, Found
 from jetstream_server.serving.dataplane.followers import Followers
 from jetstream_server.serving.dataplane.guard import admit, rule_of
+from jetstream_server.serving.dataplane.produces import Produces
 from jetstream_server.serving.dataplane.sending_turn import SendingTurn
 from jetstream_server.serving.long_poll import Poll
 
 PENDING_MAX = 64
+PRODUCED_BYTES_MAX = 32 * 1024 * 1024
 PORT = "data"
 """The port for which requests are counted."""
 HELLO_SECONDS = 10.0
@@ -65,16 +72,21 @@ logger = structlog.get_logger("jetstream.dataplane")
 
 
 @dataclass(slots=True, eq=False)
-class _Fetch:
+class _Request:
     """A request that is being served. is_counted: among the open requests of its principal. poll,
-    rest: to be ended if the connection ends before."""
+    rest: to be ended if the connection ends before. length: of a producer's batch."""
 
     correlation: int
-    request: pb.DataFetchRequest
     asked_us: MonotonicUs
     is_counted: bool = False
     poll: Poll | None = None
     rest: Coroutine[Any, Any, None] | None = None
+    length: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Fetch(_Request):
+    request: pb.DataFetchRequest = field(default_factory=pb.DataFetchRequest)
 
 
 class Connection:
@@ -92,9 +104,12 @@ class Connection:
         *,
         nodes_only: bool = False,
         identified: Callable[[bool], None] = lambda is_node: None,
+        produces: Produces | None = None,
+        budget: ReceiveBudget | None = None,
     ) -> None:
         """nodes_only: the connection ends unless the client proves that it is a node. identified:
-        called once the client is known, with whether it is a node."""
+        called once the client is known, with whether it is a node. produces: None: producers'
+        batches are not taken. budget: for long frames of clients."""
         self._identified = identified
         self._nodes_only = nodes_only
         self._times = fetches.times
@@ -109,12 +124,16 @@ class Connection:
         self._hello.CopyFrom(hello)
         self._hello.nonce = self._nonce
         self._fetches = fetches
+        self._produces = produces
+        self._produced_bytes = 0  # of batches that are not answered yet
+        self._budget = budget
+        self._delayed: asyncio.TimerHandle | None = None  # set while a quota is exceeded
         self._followers = followers
         self._node_hello: Frame | None = None
         self._loop = asyncio.get_running_loop()
         self._sending = SendingTurn()
-        self._open: dict[_Fetch, None] = {}
-        self._tasks: dict[asyncio.Task[None], _Fetch] = {}
+        self._open: dict[_Request, None] = {}
+        self._tasks: dict[asyncio.Task[None], _Request] = {}
         self._looking: asyncio.TimerHandle | None = None  # set while nothing is read
 
     async def run(self) -> None:
@@ -143,6 +162,8 @@ class Connection:
             finally:
                 for fetch in list(self._open):
                     self._ended(fetch)
+                if self._delayed is not None:
+                    self._delayed.cancel()
                 self._access.disconnected(self._counted)
                 self._socket.close()
 
@@ -177,12 +198,26 @@ class Connection:
             raise EOFError from error
         self._identity = self._counted = identity
         self._requests = self._access.requests_of(identity, PORT)
+        if self._may_produce:
+            assert self._produces is not None
+            self._hello.produce_bytes_max = self._produces.bytes_max
+            if self._budget is not None:
+                self._socket.budgeted(self._budget, identity.principal)
         await self._socket.send(Kind.HELLO_REPLY, correlation, self._hello)
+
+    @property
+    def _may_produce(self) -> bool:
+        """Whether frames with a producer's batch are read at all. **safety** Those of strangers are
+        not: they would cost memory before they are refused."""
+        if self._produces is None or self._nodes_only or self._identity.is_node:
+            return False
+        return not self._access.is_stranger(self._identity)
 
     async def _serve_requests(self, patience: asyncio.Timeout) -> None:
         """patience: how long an unidentified peer has to prove that it is a node."""
         while True:
-            await self._socket.take_each(self._take, Kind.FETCH, Kind.NODE_HELLO)
+            produce = (Kind.PRODUCE,) if self._may_produce else ()
+            await self._socket.take_each(self._take, Kind.FETCH, Kind.NODE_HELLO, *produce)
             frame = self._node_hello
             assert frame is not None
             hello = decode_head(frame, pb.NodeHello)
@@ -196,7 +231,7 @@ class Connection:
             self._requests = self._access.requests_of(node, PORT)
 
     def _take(self, frame: Frame) -> bool:
-        """Begin to serve a fetch. Returns True for the hello of a node: it is kept, and nothing
+        """Begin to serve a request. Returns True for the hello of a node: it is kept, and nothing
         more is taken."""
         rule_of(frame.kind)  # A frame without a rule ends the connection.
         if frame.kind == Kind.NODE_HELLO:
@@ -206,17 +241,27 @@ class Connection:
             return True
         if self._nodes_only and not self._identity.is_node:
             raise EOFError("it said that it was a node")
-        request = decode_head(frame, pb.DataFetchRequest)
-        fetch = _Fetch(frame.correlation, request, self._clock())
-        self._open[fetch] = None
-        try:
-            self._serve(fetch)
-        except Exception as error:  # noqa: BLE001  becomes the answer, or ends the connection
-            self._refuse(fetch, error)
-        if len(self._open) >= PENDING_MAX:
+        if frame.kind == Kind.PRODUCE:
+            self._produce(frame)
+        else:
+            request = decode_head(frame, pb.DataFetchRequest)
+            fetch = _Fetch(frame.correlation, self._clock(), request=request)
+            self._open[fetch] = None
+            try:
+                self._serve(fetch)
+            except Exception as error:  # noqa: BLE001  becomes the answer, or ends the connection
+                self._refuse(fetch, error)
+        if self._is_full and self._looking is None:
             self._socket.pause_reading()
             self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
         return False
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether nothing more may be read for now."""
+        if len(self._open) >= PENDING_MAX or self._produced_bytes >= PRODUCED_BYTES_MAX:
+            return True
+        return self._delayed is not None
 
     def _look(self) -> None:
         """Notice that the client has left while nothing is read, which would tell it."""
@@ -225,26 +270,35 @@ class Connection:
         else:
             self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
 
-    def _ended(self, fetch: _Fetch) -> None:
+    def _ended(self, fetch: _Request) -> None:
         del self._open[fetch]
+        self._produced_bytes -= fetch.length
         fetch.poll = None  # Its answer refers to the fetch: break the cycle.
         if fetch.is_counted:
             self._requests.end()
         if fetch.rest is not None:
             fetch.rest.close()  # It may never have begun.
-        if self._looking is not None:
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Read again, if nothing forbids it any more."""
+        if self._looking is not None and not self._is_full:
             self._looking.cancel()
             self._looking = None
             self._socket.resume_reading()
 
     # Without a task.
 
-    def _serve(self, fetch: _Fetch) -> None:
+    def _count(self, request: _Request) -> None:
+        """Count it among the open requests of its principal. Raises TooManyRequestsError."""
         try:
             self._requests.begin()
         except TooManyRequestsError as error:
             raise self._access.too_many_requests(self._identity, PORT, error) from None
-        fetch.is_counted = True
+        request.is_counted = True
+
+    def _serve(self, fetch: _Fetch) -> None:
+        self._count(fetch)
         answer, refuse = partial(self._answer, fetch), partial(self._refuse, fetch)
         poll = self._fetches.begin(fetch.request, self._identity, answer, refuse)
         if poll is None:
@@ -301,9 +355,82 @@ class Connection:
             logger.error("request_failed", method="data plane", exc_info=error)
         self._socket.shut_down()
 
+    # Producers' batches.
+
+    def _produce(self, frame: Frame) -> None:
+        """Hand a batch on at once: the next one must not overtake it."""
+        assert self._produces is not None
+        request = decode_head(frame, pb.ProduceRequest)
+        length = len(frame.tail)
+        batch = _Request(frame.correlation, self._clock(), length=length)
+        self._open[batch] = None
+        self._produced_bytes += length
+        stored, refuse = partial(self._stored, batch), partial(self._not_stored, batch)
+        try:
+            self._count(batch)
+            self._produces.begin(request, frame.tail, self._identity, stored, refuse)
+        except JetstreamError as error:
+            refuse(error)
+            return
+        delay_us = self._access.write_delay_us(self._identity, length)
+        if delay_us and self._delayed is None:
+            self._delayed = self._loop.call_later(delay_us / 1e6, self._delay_is_over)
+
+    def _delay_is_over(self) -> None:
+        self._delayed = None
+        self._go_on()
+
+    def _stored(
+        self, batch: _Request, base_offset: int, record_count: int, is_duplicate: bool
+    ) -> None:
+        self._reply(
+            batch,
+            pb.ProduceResponse(
+                base_offset=base_offset, record_count=record_count, duplicate=is_duplicate
+            ),
+        )
+
+    def _not_stored(self, batch: _Request, error: JetstreamError) -> None:
+        self._reply(batch, pb.ProduceResponse(error=bounded(error)))
+
+    def _reply(self, batch: _Request, reply: pb.ProduceResponse) -> None:
+        """Send the answer, without waiting if that is possible. Never raises: it is called by what
+        has committed the batch."""
+        if batch not in self._open:
+            return  # The connection has ended.
+        head = reply.SerializeToString()
+        if not self._sending.take():
+            self._run(batch, self._reply_in_turn(batch.correlation, reply))
+            return
+        try:
+            batch.rest = self._socket.start_tail(Kind.PRODUCE_REPLY, batch.correlation, head, b"")
+        except Exception as error:  # noqa: BLE001  ends the connection
+            self._sending.give()
+            self._ended(batch)
+            self._broken(error)
+            return
+        if batch.rest is None:
+            self._sending.give()
+            self._ended(batch)
+        else:
+            self._run(batch, self._finish_reply(batch.rest))
+
+    async def _reply_in_turn(self, correlation: int, reply: pb.ProduceResponse) -> None:
+        async with self._turn():
+            await self._socket.send(Kind.PRODUCE_REPLY, correlation, reply)
+
+    async def _finish_reply(self, rest: Coroutine[Any, Any, None]) -> None:
+        try:
+            await rest
+        except Exception:
+            self._socket.shut_down()  # Before the turn is given: see `_turn`.
+            raise
+        finally:
+            self._sending.give()
+
     # In a task.
 
-    def _run(self, fetch: _Fetch, serving: Coroutine[Any, Any, None]) -> None:
+    def _run(self, fetch: _Request, serving: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(serving)
         self._tasks[task] = fetch
         task.add_done_callback(self._served)

@@ -21,6 +21,7 @@ from jetstream_server.net.acceptor import accept_each
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_connection import FrameConnection
 from jetstream_server.net.frame_socket import FrameSocket, peer_of
+from jetstream_server.net.receive_budget import ReceiveBudget
 from jetstream_server.net.tls import PeerIdentity
 from jetstream_server.net.tls_socket import handshake
 from jetstream_server.origins import Strangers, origin_of
@@ -33,6 +34,7 @@ from jetstream_server.serving.dataplane.connection import (
 )
 from jetstream_server.serving.dataplane.fetches import Fetches
 from jetstream_server.serving.dataplane.followers import Followers
+from jetstream_server.serving.dataplane.produces import Produces
 from jetstream_server.serving.long_poll import LongPoll
 from jetstream_server.serving.stream_access import StreamAccess
 
@@ -42,6 +44,8 @@ oldest of those is closed. Each may hold 64 KiB of an unfinished frame."""
 KEPT_FOR_NODES = 64
 """Connections above the limits that nodes may use: a leader whose followers find no room for theirs
 is deposed. One each, and a few whose clients have not said yet who they are."""
+RECEIVED_BYTES_MAX = 256 * 1024 * 1024
+"""Of long frames that are being received, over all connections."""
 _BACKLOG = 512
 
 logger = structlog.get_logger("jetstream.dataplane")
@@ -62,13 +66,15 @@ class DataPlaneServer:
         copy_turns: CopyTurns,
         monotonic_clock: MonotonicClock,
         disk: OsDisk | None = None,
+        produces: Produces | None = None,
         connections_max: int = CONNECTIONS_MAX,
         connections_per_address: int = CONNECTIONS_MAX,
         certificates: Certificates | None = None,
     ) -> None:
         """secret: the cluster's credential, which followers must know. copy_turns: how fast
-        followers that are not in sync are sent records. disk: of the logs that
-        clients read. certificates: for TLS on this port; followers must then show theirs."""
+        followers that are not in sync are sent records. disk: of the logs that clients read.
+        produces: None: producers' batches are not taken. certificates: for TLS on this port;
+        followers must then show theirs."""
         self._certificates = certificates
         self._handshakes = asyncio.Lock()
         self._throttle = LogThrottle()
@@ -90,6 +96,8 @@ class DataPlaneServer:
         self._access = access.control
         self._monotonic_clock = monotonic_clock
         self._disk = disk
+        self._produces = produces
+        self._budget = ReceiveBudget(RECEIVED_BYTES_MAX)
         self._hello = pb.HelloReply(node_id=node_id, cluster_id=cluster_id)
         self._connections: dict[asyncio.Task[None], str] = {}  # and the peer's origin
         # Of these, those above the limits, and whether they are nodes'.
@@ -201,6 +209,8 @@ class DataPlaneServer:
             self._access,
             nodes_only=nodes_only,
             identified=self._identified,
+            produces=self._produces,
+            budget=self._budget,
         )
         self._open.add(connection)
         return connection

@@ -15,6 +15,7 @@ from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.commands import (
     COMMIT_LEVEL,
     QUICK_HASH_LEVEL,
+    WRITE_LEVEL,
     AddAcl,
     BootstrapSecurity,
     RemoveAcl,
@@ -110,6 +111,8 @@ class SecurityService(api_pb2_grpc.SecurityServicer):
         rule = request.rule
         if rule.cursor or Operation.COMMIT in rule.operations:
             check_feature(self._metadata.registry, COMMIT_LEVEL, f"the right {Operation.COMMIT}")
+        if Operation.WRITE in rule.operations:
+            check_feature(self._metadata.registry, WRITE_LEVEL, f"the right {Operation.WRITE}")
         result = await self._metadata.propose(
             AddAcl(
                 principal=rule.principal,
