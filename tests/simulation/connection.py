@@ -16,6 +16,7 @@ from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.net.frame_connection import Head, UnreadableSliceError
 from jetstream_server.net.frame_reader import Frame
 from jetstream_server.net.frame_socket import decode_head
+from jetstream_server.net.receive_budget import ReceiveBudget
 from jetstream_server.net.tls import PeerIdentity
 from tests.simulation.network import Pipe
 
@@ -141,6 +142,9 @@ class SimulatedConnection:
                 await self._wait()
         finally:
             self._handler = None
+
+    def budgeted(self, budget: ReceiveBudget, holder: str) -> None:
+        pass  # Frames arrive whole.
 
     def pause_reading(self) -> None:
         self._paused = True

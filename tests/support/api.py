@@ -148,8 +148,9 @@ class DataPlane:
     def close(self) -> None:
         self.sock.close()
 
-    def send(self, kind: Kind, correlation: int, head: Message) -> None:
-        self.sock.sendall(frames.encode(kind, correlation, head.SerializeToString()))
+    def send(self, kind: Kind, correlation: int, head: Message, tail: bytes = b"") -> None:
+        data = frames.encode(kind, correlation, head.SerializeToString(), len(tail))
+        self.sock.sendall(data + tail)
 
     def receive(self, cls: type[Message]) -> tuple[int, Message, bytes]:
         """Correlation, head and tail of the next frame. Raises EOFError at the end."""

@@ -25,6 +25,7 @@ from jetstream_server.net.frame_reader import (
     TURN_SECONDS,
     FrameReader,
 )
+from jetstream_server.net.receive_budget import ReceiveBudget
 from tests.support.examples import scaled
 from tests.support.loops import eventually
 
@@ -287,5 +288,76 @@ def test_frames_that_take_long_to_handle_leave_the_loop_to_others_after_each() -
         # Two where the socket was found readable, and the loop's next turn began at once.
         assert max(handled.count(each) for each in handled) <= 2
         assert len(set(handled)) > 90
+
+    over_a_pair(scenario)
+
+
+def produced(tail: bytes) -> bytes:
+    return frames.encode(Kind.PRODUCE, 1, b"head", len(tail)) + tail
+
+
+def test_a_long_frame_is_read_once_there_is_room_for_it() -> None:
+    budget, tail = ReceiveBudget(1_000_000), random.randbytes(8_000_000)
+    assert budget.take("other", 900_000, lambda: None)
+
+    async def scenario(sender: socket.socket, reader: FrameReader) -> None:
+        reader.budgeted(budget, "own")
+        found: list[Frame] = []
+        held: list[int] = []
+
+        def take(frame: Frame) -> bool:
+            held.append(budget.held)
+            found.append(frame)
+            return True
+
+        sending = asyncio.create_task(send(sender, produced(tail)))
+        reading = asyncio.create_task(reader.each(take, Kind.PRODUCE))
+        await eventually(lambda: reader._lacks_room)
+        read = reader.bytes_received
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+            assert reader.bytes_received == read <= READ_BYTES
+        budget.give("other", 900_000)
+        await asyncio.gather(sending, reading)
+        assert found[0].tail == tail
+        assert held[0] > len(tail) - READ_BYTES
+        assert budget.held == 0
+
+    over_a_pair(scenario)
+
+
+def test_a_reader_that_ends_gives_its_room_back() -> None:
+    budget = ReceiveBudget(1_000_000)
+
+    async def scenario(sender: socket.socket, reader: FrameReader) -> None:
+        reader.budgeted(budget, "own")
+        await send(sender, produced(bytes(200_000))[:100_000])
+        reading = asyncio.create_task(reader.each(lambda _: False, Kind.PRODUCE))
+        await eventually(lambda: budget.held > 0)
+        await closes(sender)
+        with pytest.raises(EOFError):
+            await reading
+        assert budget.held == 0
+
+    over_a_pair(scenario)
+
+
+def test_a_long_frame_that_hardly_arrives_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_reader, "STALL_SECONDS", 0.3)
+
+    async def scenario(sender: socket.socket, reader: FrameReader) -> None:
+        reader.budgeted(ReceiveBudget(1_000_000), "own")
+        await send(sender, produced(bytes(200_000))[:100_000])
+
+        async def dribble() -> None:
+            while True:
+                await send(sender, b"x")
+                await asyncio.sleep(0.02)
+
+        dribbling = asyncio.create_task(dribble())
+        with pytest.raises(TimeoutError):
+            await reader.each(lambda _: False, Kind.PRODUCE)
+        dribbling.cancel()
+        await asyncio.gather(dribbling, return_exceptions=True)
 
     over_a_pair(scenario)
