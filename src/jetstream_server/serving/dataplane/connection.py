@@ -47,6 +47,7 @@ from jetstream_server.net.frame_connection import (
 )
 from jetstream_server.net.frame_socket import decode_head
 from jetstream_server.net.receive_budget import ReceiveBudget
+from jetstream_server.origins import origin_of
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import ANONYMOUS
 from jetstream_server.serving.certificates import shown_by
@@ -202,7 +203,8 @@ class Connection:
             assert self._produces is not None
             self._hello.produce_bytes_max = self._produces.bytes_max
             if self._budget is not None:
-                self._socket.budgeted(self._budget, identity.principal)
+                holder = self._access.quota_holder(identity) or origin_of(self._socket.peer)
+                self._socket.budgeted(self._budget, holder)
         await self._socket.send(Kind.HELLO_REPLY, correlation, self._hello)
 
     @property
