@@ -196,6 +196,11 @@ def test_without_a_token_or_with_a_wrong_one_the_client_is_told_what_to_do(
     assert wrong not in str(found.value)
 
 
+def write(client: Client) -> None:
+    with client.publisher("mine.a", via="direct") as publisher:
+        publisher.send(b"x").result()
+
+
 RIGHTS: dict[str, Callable[[Client], object]] = {
     "create": lambda client: client.create_stream("mine", "mine.>"),
     "describe": lambda client: client.describe_stream("mine"),
@@ -203,6 +208,7 @@ RIGHTS: dict[str, Callable[[Client], object]] = {
     "read": lambda client: client.fetch("mine"),
     "commit": lambda client: client.commit_cursor("mine", "mine", 0),
     "purge": lambda client: client.purge_stream("mine"),
+    "write": write,
     "delete": lambda client: client.delete_stream("mine"),
     "cluster_alter": lambda client: client.drain_node(0, undo=True),
     "security_alter": lambda client: client.list_tokens(),

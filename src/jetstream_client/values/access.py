@@ -14,6 +14,7 @@ Operation: TypeAlias = Literal[
     "delete",
     "purge",
     "read",
+    "write",
     "commit",
     "cluster_describe",
     "cluster_alter",

@@ -16,7 +16,7 @@ from jetstream_client.values.access import AclRule
 app = options.group("Rules that say who may do what.")
 
 _OPERATIONS = (
-    "all, create, describe, alter, delete, purge, read, commit; of the cluster: all, "
+    "all, create, describe, alter, delete, purge, read, write, commit; of the cluster: all, "
     "cluster_describe, cluster_alter, security_alter"
 )
 Principal = Annotated[
