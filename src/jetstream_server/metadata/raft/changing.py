@@ -48,7 +48,7 @@ class ChangingSyncObj(ElectingSyncObj):
     @property
     def committed_voters(self) -> Voters | None:
         """The set that the applied log has named; None: it has named none."""
-        return self.core_voters.named_at(self._SyncObj__raftLastApplied)
+        return self.core_voters.named_at(self.raftLastApplied)
 
     @property
     def addresses_ahead(self) -> dict[NodeId, str]:
@@ -58,7 +58,7 @@ class ChangingSyncObj(ElectingSyncObj):
     @property
     def are_voters_committed(self) -> bool:
         """Whether the set in force is known to be committed."""
-        return self.core_voters.last_change <= self._SyncObj__raftCommitIndex
+        return self.core_voters.last_change <= self.raftCommitIndex
 
     @property
     def has_overruled_voters(self) -> bool:
@@ -92,18 +92,18 @@ class ChangingSyncObj(ElectingSyncObj):
 
     def _append_voters(self, wanted: Voters) -> None:
         data = bytes([VOTERS]) + wanted.encode(self.voters.changed_to(wanted))
-        self.core_log.add(data, self.core_log[-1].index + 1, self._SyncObj__raftCurrentTerm)
+        self.core_log.add(data, self.core_log[-1].index + 1, self.raftCurrentTerm)
         self._use_voters()
 
     def _situation(self) -> Situation:
-        now, term = pysyncobj.syncobj.monotonicTime(), self._SyncObj__raftCurrentTerm
+        now, term = pysyncobj.syncobj.monotonicTime(), self.raftCurrentTerm
         patience = HEARD_HEARTBEATS * self.core_timings.heartbeat
         heard = {self.core_node_id}
-        for node in self._SyncObj__otherNodes:
-            is_there = self._SyncObj__lastResponseTime.get(node, 0.0) >= now - patience
-            if is_there and node in self._SyncObj__connectedNodes and self._counts(node):
+        for node in self.otherNodes:
+            is_there = self._last_response.get(node, 0.0) >= now - patience
+            if is_there and self.isNodeConnected(node) and self._counts(node):
                 heard.add(NodeId(int(node.id)))
-        committed = self.core_journal.entries(self._SyncObj__raftCommitIndex, 1)
+        committed = self.core_journal.entries(self.raftCommitIndex, 1)
         return Situation(
             leader=self.core_node_id,
             in_force=self.voters,
@@ -113,7 +113,7 @@ class ChangingSyncObj(ElectingSyncObj):
             heard=frozenset(heard),
             caught_up=frozenset(
                 NodeId(int(node.id))
-                for node in self._SyncObj__readonlyNodes
+                for node in self.readonlyNodes
                 if self._has_caught_up(NodeId(int(node.id)))
             ),
         )
@@ -123,21 +123,21 @@ class ChangingSyncObj(ElectingSyncObj):
         return (
             session is not None
             and self.core_voting.is_current(peer, session)
-            and self.core_catching_up.is_done(peer, self._SyncObj__raftCurrentTerm)
+            and self.core_catching_up.is_done(peer, self.raftCurrentTerm)
         )
 
     def _look_at_followers(self) -> None:
         if self._isLeader():
             self.core_catching_up.look(
                 pysyncobj.syncobj.monotonicTime(),
-                self._SyncObj__raftCurrentTerm,
-                self._SyncObj__raftCommitIndex,
+                self.raftCurrentTerm,
+                self.raftCommitIndex,
                 {
                     NodeId(int(node.id)): (
-                        self._SyncObj__raftMatchIndex.get(node, 0),
-                        self._SyncObj__lastResponseTime.get(node, 0.0),
+                        self._match_index.get(node, 0),
+                        self._last_response.get(node, 0.0),
                     )
-                    for node in self._SyncObj__readonlyNodes
+                    for node in self.readonlyNodes
                 },
             )
 
@@ -147,36 +147,26 @@ class ChangingSyncObj(ElectingSyncObj):
         """Tell pysyncobj which nodes vote. Not while it processes something."""
         now = pysyncobj.syncobj.monotonicTime()
         others = {voter for voter in self.voters.ids if voter != self.core_node_id}
-        before = {NodeId(int(node.id)) for node in self._SyncObj__otherNodes}
+        before = {NodeId(int(node.id)) for node in self.otherNodes}
         is_member = self.is_member()
         if others == before and is_member == self.core_was_member:
             return
         self.core_was_member = is_member
         assert is_member or not self._isLeader(), "a leader does not remove itself"
         for voter in sorted(others - before):
-            self._add_voter(self.core_nodes.setdefault(voter, Peer(str(voter))), now)
+            node = self.core_nodes.setdefault(voter, Peer(str(voter)))
+            self._make_voter(node, self.core_log[-1].index, now)
         for voter in sorted(before - others):
             self._remove_voter(self.core_nodes[voter])
         self.core_voting.use(sorted(others))
         self.core_pre_vote.end()  # What was granted was granted by others.
 
-    def _add_voter(self, node: Any, now: float) -> None:
-        self._SyncObj__otherNodes.add(node)
-        self._SyncObj__readonlyNodes.discard(node)
-        self._SyncObj__raftNextIndex.setdefault(node, self.core_log[-1].index + 1)
-        self._SyncObj__raftMatchIndex.setdefault(node, 0)
-        self._SyncObj__lastResponseTime.setdefault(node, now)
-
     def _remove_voter(self, node: Any) -> None:
-        self._SyncObj__otherNodes.discard(node)
-        if node in self._SyncObj__connectedNodes:
-            self._SyncObj__readonlyNodes.add(node)
-            self._SyncObj__raftNextIndex.setdefault(node, self.core_log[-1].index + 1)
-            self._SyncObj__raftMatchIndex.setdefault(node, 0)
+        if self.isNodeConnected(node):
+            self._make_readonly(node, self.core_log[-1].index)
         else:
             del self.core_nodes[NodeId(int(node.id))]
-            self._SyncObj__raftNextIndex.pop(node, None)
-            self._SyncObj__raftMatchIndex.pop(node, None)
+            self._forget_voter(node)
 
     def _check_voters(self, message: Message) -> None:
         """Whether changes among a leader's entries may follow each other. Raises StorageError:
@@ -205,12 +195,7 @@ class ChangingSyncObj(ElectingSyncObj):
 
     def _SyncObj__sendAppendEntries(self) -> None:
         """See the module: who is being removed waits."""
-        committed = self.core_voters.at(self._SyncObj__raftCommitIndex)
-        waiting = {
-            node for node in self._SyncObj__readonlyNodes if NodeId(int(node.id)) in committed
-        }
-        self._SyncObj__readonlyNodes -= waiting
-        try:
+        committed = self.core_voters.at(self.raftCommitIndex)
+        waiting = {node for node in self.readonlyNodes if NodeId(int(node.id)) in committed}
+        with self._hidden(waiting):
             super()._SyncObj__sendAppendEntries()
-        finally:
-            self._SyncObj__readonlyNodes |= waiting

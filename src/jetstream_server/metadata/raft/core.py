@@ -2,8 +2,8 @@
 
 pysyncobj decides which node leads and what is committed. Here it uses no disk, socket or pickle,
 and calls no replicated methods: commands are bytes, and `apply` gets them in order. corrections.py
-corrects its errors, electing.py adds a pre-vote, changing.py lets the voters change. Only these
-four files use its private names (`_SyncObj__…`); therefore the version is pinned and checked.
+corrects its errors, electing.py adds a pre-vote, changing.py lets the voters change. What they use
+of its private state is in library.py; therefore the version is pinned and checked.
 
 Log, vote and term are durable before any message is sent and before an entry of this node counts:
 the driver calls `tick` and `receive`, syncs the journal, then sends the outbox.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import pysyncobj
@@ -103,16 +104,11 @@ class RaftCore(ChangingSyncObj):
 
     def _begin_from_journal(self, term_min: int) -> None:
         log, journal = self.core_log, self.core_journal
-        self._SyncObj__raftLog = log
-        self._SyncObj__serializer = self.core_sender
-        self._SyncObj__needLoadDumpFile = False  # The driver has restored the snapshot.
         term = max(journal.term, log[-1].term, term_min)
-        self._SyncObj__raftCurrentTerm = term
-        self._SyncObj__votedForNodeId = log.getVotedForNodeId() if term == journal.term else None
-        self._SyncObj__raftCommitIndex = log.getRaftCommitIndex()
-        self._SyncObj__raftLastApplied = log.getRaftCommitIndex()
+        voted_for = log.getVotedForNodeId() if term == journal.term else None
+        self._begin(log, self.core_sender, term, voted_for)
         if not self.core_nodes:
-            self._SyncObj__raftElectionDeadline = 0  # A group of one need not wait for others.
+            self._election_deadline = 0  # A group of one need not wait for others.
 
     # For the driver.
 
@@ -122,14 +118,14 @@ class RaftCore(ChangingSyncObj):
         self._found()
         self._hold_back()
         self._let_time_pass()
-        self.core_voting.registrations.applied(self._SyncObj__raftLastApplied)
+        self.core_voting.registrations.applied(self.raftLastApplied)
         self._follow_registration()
         self._append_bound()
         self._change_voters()
         # Otherwise pysyncobj would send new entries and commits only with the next heartbeat.
-        now = (self.core_journal.last_index, self._SyncObj__raftCommitIndex)
+        now = (self.core_journal.last_index, self.raftCommitIndex)
         if now != self.core_sent and self._isLeader():
-            self._SyncObj__sendAppendEntries()
+            self._send_entries()
         self.core_sent = now
 
     def receive(self, sender: NodeId, message: Message) -> None:
@@ -161,14 +157,16 @@ class RaftCore(ChangingSyncObj):
         """As leader: heartbeats that promise nothing, to be sent while the journal is synced."""
         journal = self.core_journal
         messages = []
-        for node in sorted(self._SyncObj__connectedNodes, key=lambda node: node.id):
-            matched = journal.entries(self._SyncObj__raftMatchIndex.get(node, 0), 1)
+        for node in sorted(
+            filter(self.isNodeConnected, self.core_nodes.values()), key=attrgetter("id")
+        ):
+            matched = journal.entries(self._match_index.get(node, 0), 1)
             message: Message = {
                 "type": "append_entries",
-                "term": self._SyncObj__raftCurrentTerm,
-                "commit_index": self._SyncObj__raftCommitIndex,
+                "term": self.raftCurrentTerm,
+                "commit_index": self.raftCommitIndex,
             }
-            if matched and matched[0].index == self._SyncObj__raftMatchIndex.get(node):
+            if matched and matched[0].index == self._match_index.get(node):
                 of = {"entries": [], "prevLogIdx": matched[0].index, "prevLogTerm": matched[0].term}
                 message |= of
             else:
@@ -188,8 +186,8 @@ class RaftCore(ChangingSyncObj):
             node = self.core_nodes[peer] = Peer(str(peer))
             self.core_outbox._onReadonlyNodeConnected(node)
             return
-        if node in self._SyncObj__raftMatchIndex:
-            self._SyncObj__raftMatchIndex[node] = 0
+        if node in self._match_index:
+            self._match_index[node] = 0
         self.core_outbox._onNodeConnected(node)
 
     def _await_heartbeat(self) -> None:
@@ -197,9 +195,7 @@ class RaftCore(ChangingSyncObj):
         timings, now = self.core_timings, pysyncobj.syncobj.monotonicTime()
         self.core_pre_vote.found_leader(now)
         patience = random.uniform(2 * timings.heartbeat, timings.gone_max)
-        self._SyncObj__raftElectionDeadline = max(
-            self._SyncObj__raftElectionDeadline, now + patience
-        )
+        self._election_deadline = max(self._election_deadline, now + patience)
 
     def disconnected(self, peer: NodeId) -> None:
         node = self.core_nodes[peer]
@@ -209,12 +205,10 @@ class RaftCore(ChangingSyncObj):
         if node == self._getLeader():
             timings, now = self.core_timings, pysyncobj.syncobj.monotonicTime()
             self.core_pre_vote.lost_leader(now)
-            self._SyncObj__onLeaderChanged()  # It does not answer what was forwarded to it.
+            self._fail_forwarded()  # It does not answer what was forwarded to it.
             patience = random.uniform(timings.gone_min, timings.gone_max)
-            self._SyncObj__raftElectionDeadline = min(
-                self._SyncObj__raftElectionDeadline, now + patience
-            )
-        if node in self._SyncObj__otherNodes:
+            self._election_deadline = min(self._election_deadline, now + patience)
+        if node in self.otherNodes:
             self.core_outbox._onNodeDisconnected(node)
         else:
             del self.core_nodes[peer]
@@ -224,9 +218,9 @@ class RaftCore(ChangingSyncObj):
         """Note that a message could not be sent: a forwarded command then fails at once, not after
         a timeout."""
         if message["type"] == "apply_command":
-            failed = self._SyncObj__commandsWaitingReply.pop(message.get("request_id"), None)
-            if failed is not None:
-                failed(None, FAIL_REASON.MISSING_LEADER)
+            answer = {"type": "apply_command_response", "request_id": message.get("request_id")}
+            failed = answer | {"error": FAIL_REASON.MISSING_LEADER}
+            self.core_outbox._onMessageReceived(self.selfNode, failed)
 
     def take_messages(self) -> list[tuple[NodeId, Message]]:
         """Messages to send once the journal is synced."""
@@ -259,7 +253,7 @@ class RaftCore(ChangingSyncObj):
         return Snapshot(last.index, last.term, data, base, named)
 
     def role(self) -> Role:
-        return _ROLES[self._SyncObj__raftState]
+        return _ROLES[self._state]
 
     def leader_id(self) -> NodeId:
         """The leader that this node can reach, itself included; otherwise NO_NODE."""
@@ -270,26 +264,26 @@ class RaftCore(ChangingSyncObj):
 
     def applied_entries(self) -> tuple[Entry, ...]:
         """The last two applied entries, as far as they are held: a log must begin with them."""
-        last = self._SyncObj__raftLastApplied
+        last = self.raftLastApplied
         return tuple(self.core_journal.entries(last - 1, 2)) if last > FIRST_INDEX else ()
 
     def needs_turn(self) -> bool:
         """Whether something is due before the next tick: a commit, now or soon."""
-        alone = not self._SyncObj__otherNodes
-        unapplied = self._SyncObj__raftCommitIndex > self._SyncObj__raftLastApplied
-        uncommitted = self._SyncObj__raftCommitIndex < self.core_log[-1].index
+        alone = not self.otherNodes
+        unapplied = self.raftCommitIndex > self.raftLastApplied
+        uncommitted = self.raftCommitIndex < self.core_log[-1].index
         return unapplied or (alone and uncommitted)
 
     def _append_bound(self) -> None:
         """Append commands that are bound to a term, or fail them."""
         bound, self.core_bound = self.core_bound, []
         for term, data, on_failure in bound:
-            if not self._isLeader() or term != self._SyncObj__raftCurrentTerm:
+            if not self._isLeader() or term != self.raftCurrentTerm:
                 on_failure(FAIL_REASON.NOT_LEADER)
                 continue
             index = self.core_log[-1].index + 1
             self.core_log.add(data, index, term)
-            self._SyncObj__commandsWaitingCommit[index].append((term, _done(on_failure)))
+            self._await_commit(index, term, _done(on_failure))
 
     def _peer(self, peer: NodeId) -> Any:
         return self.core_nodes.get(peer)

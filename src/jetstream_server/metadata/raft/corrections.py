@@ -20,13 +20,11 @@ import random
 from typing import Any, Protocol
 
 import pysyncobj.syncobj
-from pysyncobj import SyncObj
-from pysyncobj.config import FAIL_REASON
 
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft.journal import Journal
-from jetstream_server.metadata.raft.library import Outbox, RaftTimings
+from jetstream_server.metadata.raft.library import OpenSyncObj, Outbox, RaftTimings
 from jetstream_server.metadata.raft.messages import REGULAR, Message, is_command
 from jetstream_server.metadata.raft.raft_log import RaftLog
 from jetstream_server.metadata.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
@@ -53,10 +51,9 @@ class StateMachine(Protocol):
         """The node's registered session in the applied state; None without one."""
 
 
-class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
+class CorrectedSyncObj(OpenSyncObj):
     """See the module. The attributes are set by RaftCore before pysyncobj starts."""
 
-    _SyncObj__raftLastApplied: int
     core_node_id: NodeId
     core_nodes: dict[NodeId, Any]
     core_journal: Journal
@@ -107,7 +104,7 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
                 if is_new
                 else "the group knows a later run of this node"
             )
-            if not self._SyncObj__otherNodes:
+            if not self.otherNodes:
                 return (
                     f"{reason}; no other voter is left to restore its vote: start it once with "
                     "--accept-voters to go on with what it has"
@@ -117,7 +114,7 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     def _check_removal(self, index: int) -> None:
         """Raft never removes applied entries. If it would, this node has another history."""
-        if index <= self._SyncObj__raftLastApplied:
+        if index <= self.raftLastApplied:
             raise StorageError(
                 f"the metadata leader's log differs from this node's at entry {index}, which was "
                 "applied here already: one of the two has lost metadata that was acknowledged. "
@@ -131,8 +128,8 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         pysyncobj would only ask for other entries, for ever: there is no common one to ask for.
         """
         index, term = message["prevLogIdx"], message["prevLogTerm"]
-        applied = self._SyncObj__raftLastApplied
-        if message["term"] < self._SyncObj__raftCurrentTerm or index > applied:
+        applied = self.raftLastApplied
+        if message["term"] < self.raftCurrentTerm or index > applied:
             return
         held = self.core_journal.entries(index, 1)
         if held and held[0].index == index:
@@ -160,10 +157,10 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         """Update the status by what the committed log says of this node's runs. Also of one that
         does not vote: it counts as soon as it is made a voter."""
         session = self.core_machine.session(self.core_node_id)
-        if session is None or not self._SyncObj__otherNodes:
+        if session is None or not self.otherNodes:
             return
         before = self.core_journal.standing
-        self._become(before.registered(session, self._SyncObj__raftLastApplied))
+        self._become(before.registered(session, self.raftLastApplied))
 
     def _become(self, standing: VoterStatus) -> None:
         """Change the status. The others learn it once it is durable here."""
@@ -171,10 +168,9 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
             return
         self.core_journal.save_standing(standing)
         if standing.state == VoterState.LEARNER:
-            self._SyncObj__setState(0)
-            self._SyncObj__raftLeader = None
+            self._follow_no_leader()
         for peer in sorted(self.core_nodes):
-            if self.core_nodes[peer] in self._SyncObj__connectedNodes:
+            if self.isNodeConnected(self.core_nodes[peer]):
                 self._report_status(peer)
 
     def _report_status(self, peer: NodeId) -> None:
@@ -189,42 +185,30 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         may_lead = self.may_lead()
         now = pysyncobj.syncobj.monotonicTime()
         if not may_lead:
-            self._SyncObj__raftElectionDeadline = now + self.core_timings.election_max
-        elif not self.core_may_lead and self._SyncObj__otherNodes:
+            self._election_deadline = now + self.core_timings.election_max
+        elif not self.core_may_lead and self.otherNodes:
             timings = self.core_timings
             patience = random.uniform(timings.election_min, timings.election_max)
-            self._SyncObj__raftElectionDeadline = now + patience
+            self._election_deadline = now + patience
         self.core_may_lead = may_lead
         if not self._isLeader():
             return
-        for node in self._SyncObj__otherNodes:
+        for node in self.otherNodes:
             if not self._counts(node):
-                self._SyncObj__raftMatchIndex[node] = 0
+                self._match_index[node] = 0
                 if self.core_voting.is_known(NodeId(int(node.id))):
-                    self._SyncObj__lastResponseTime[node] = 0.0
+                    self._last_response[node] = 0.0
 
     # pysyncobj calls these instead of its own methods.
-
-    def _applyCommand(  # pysyncobj's name
-        self, command: bytes, callback: Any, kind: int | None = None
-    ) -> None:
-        data = command if kind is None else bytes([kind]) + command
-        self._SyncObj__commandsQueue.put_nowait((data, callback))
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> None:
         if is_command(command, REGULAR):
             self.core_machine.apply(command[1:])
 
-    def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> None:
-        """There are no commands that change the cluster."""
-
-    def _SyncObj__tryLogCompaction(self) -> None:
-        """The driver compacts, without blocking."""
-
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
         """Continue from the leader's complete snapshot, unless it is behind this log."""
         snapshot = self.core_receiver.take()
-        if snapshot.index <= self._SyncObj__raftLastApplied:
+        if snapshot.index <= self.raftLastApplied:
             return
         journal = self.core_journal
         held = journal.entries(snapshot.index, 1)
@@ -235,20 +219,11 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
             journal.install(snapshot)
             self.core_voting.registrations.truncated(snapshot.index + 1)
             self.core_voters.truncated(snapshot.index + 1)
-        self._SyncObj__raftLastApplied = snapshot.index
-        self._SyncObj__raftCommitIndex = snapshot.index
+        self._continue_after(snapshot.index)
         self.core_voting.registrations.applied(snapshot.index)
         self.core_voters.restart(snapshot.index, journal.snapshot_voters)
         self.core_sender.renew()
         self._end_waits(snapshot.index)
-
-    def _end_waits(self, index: int) -> None:
-        """Fail the commands that wait for an entry up to this one. A snapshot came instead, and
-        does not say which commands it contains."""
-        waiting = self._SyncObj__commandsWaitingCommit
-        for passed in sorted(known for known in waiting if known <= index):
-            for _, callback in waiting.pop(passed):
-                callback(None, FAIL_REASON.UNKNOWN_OUTCOME)
 
     def _is_current(self, node: Any, message: Message) -> bool:
         """Correct a message that pysyncobj would trust. Returns False if the message is void."""
@@ -257,9 +232,9 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
             self.core_voting.reported(NodeId(int(node.id)), message["report"])
             return False
         if kind == "next_node_idx":
-            if message["term"] != self._SyncObj__raftCurrentTerm:
+            if message["term"] != self.raftCurrentTerm:
                 return False
-            acknowledged = self._SyncObj__raftMatchIndex.get(node, 0)
+            acknowledged = self._match_index.get(node, 0)
             next_index = min(message["next_node_idx"], self.core_log[-1].index + 1)
             message["next_node_idx"] = max(next_index, acknowledged + 1)
         elif kind == "response_vote":
@@ -279,12 +254,12 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     def _take_piece(self, message: Message) -> bool:
         """Collect a snapshot's pieces. pysyncobj installs it once the last piece has come and the
         state can be read."""
-        if message["term"] < self._SyncObj__raftCurrentTerm:
+        if message["term"] < self.raftCurrentTerm:
             return True
         complete = self.core_receiver.add(*message["serialized"])
         if complete:
             snapshot = self.core_receiver.snapshot
-            if snapshot.index > self._SyncObj__raftLastApplied:
+            if snapshot.index > self.raftLastApplied:
                 complete = self.core_machine.restore(snapshot.data)
             if not complete:
                 self.core_refused_until = pysyncobj.syncobj.monotonicTime() + REFUSAL_SECONDS
@@ -296,10 +271,24 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     ) -> None:
         if success and nextNodeIdx is None:
             # After a snapshot, the rest of this log was not compared with the leader's.
-            nextNodeIdx = self._SyncObj__raftLastApplied + 1
+            nextNodeIdx = self.raftLastApplied + 1
         if reset and not success:
-            # The logs diverge somewhere behind the applied entries: go back there in one step.
-            nextNodeIdx = self._SyncObj__raftLastApplied + 1
+            # The logs diverge somewhere after the applied entries: go back there in one step.
+            nextNodeIdx = self.raftLastApplied + 1
         if reset and pysyncobj.syncobj.monotonicTime() < self.core_refused_until:
             reset = False  # Only a heartbeat: the snapshot that would follow was just refused.
-        super()._SyncObj__sendNextNodeIdx(node, reset, nextNodeIdx, success)
+        self._answer(node, nextNodeIdx, reset=reset, success=success)
+
+    def _answer(
+        self,
+        node: Any,
+        next_index: int | None = None,
+        *,
+        reset: bool = False,
+        success: bool = False,
+    ) -> None:
+        """Answer entries, a piece of a snapshot, or a heartbeat."""
+        if next_index is None:
+            next_index = self.core_log[-1].index + 1
+        answer = {"next_node_idx": next_index, "reset": reset, "success": success}
+        self.core_outbox.send(node, {"type": "next_node_idx", **answer})

@@ -29,7 +29,7 @@ class ElectingSyncObj(CorrectedSyncObj):
 
     def _let_time_pass(self) -> None:
         """pysyncobj's tick, with a pre-vote before it calls an election."""
-        takes_over = self._SyncObj__transferInProgress and self._SyncObj__raftElectionDeadline == 0
+        takes_over = self._takes_over
         if not takes_over:
             self._ask_first()
         self.doTick(0)
@@ -42,7 +42,7 @@ class ElectingSyncObj(CorrectedSyncObj):
         """Instead of calling an election that is due: ask whether it would be won. Once it would,
         let pysyncobj call it."""
         now = pysyncobj.syncobj.monotonicTime()
-        others = self._SyncObj__otherNodes
+        others = self.otherNodes
         voters = {NodeId(int(node.id)) for node in others}
         if (
             not voters
@@ -51,28 +51,24 @@ class ElectingSyncObj(CorrectedSyncObj):
             or not self.core_pre_vote.is_known_to_all(voters)
         ):
             return
-        term = self._SyncObj__raftCurrentTerm + 1
+        term = self.raftCurrentTerm + 1
         if self.core_pre_vote.is_won(term, (len(voters) + 1) // 2 + 1):
             self.core_pre_vote.end()
-            self._SyncObj__raftElectionDeadline = 0
+            self._election_deadline = 0
             return
-        if self._SyncObj__raftElectionDeadline >= now:
+        if self._election_deadline >= now:
             return
         timings = self.core_timings
-        self._SyncObj__raftElectionDeadline = now + random.uniform(
-            timings.gone_min, timings.gone_max
-        )
-        self._SyncObj__transferInProgress = False
-        self._SyncObj__raftLeader = None
-        self._SyncObj__onLeaderChanged()
+        self._election_deadline = now + random.uniform(timings.gone_min, timings.gone_max)
+        self._give_up_leader()
         self.core_pre_vote.ask(term)
         last = self.core_log[-1]
-        for node in sorted(others & self._SyncObj__connectedNodes, key=hash):
+        for node in sorted(filter(self.isNodeConnected, others), key=hash):
             request = {"last_log_index": last.index, "last_log_term": last.term}
             self.core_outbox.send(node, {"type": "request_pre_vote", "term": term, **request})
 
     def _is_current(self, node: Any, message: Message) -> bool:
-        kind, term = message["type"], self._SyncObj__raftCurrentTerm
+        kind, term = message["type"], self.raftCurrentTerm
         if kind == "request_pre_vote":
             self._answer_pre_vote(node, message)
             return False
@@ -85,7 +81,7 @@ class ElectingSyncObj(CorrectedSyncObj):
             if message["term"] >= term:
                 self.core_pre_vote.heard_leader(pysyncobj.syncobj.monotonicTime())
             else:
-                self._SyncObj__sendNextNodeIdx(node)  # The Outbox adds the later term.
+                self._answer(node)  # The Outbox adds the later term.
         if kind == "next_node_idx" and message["term"] > term:
             self._learn_term(node, message["term"])
         return super()._is_current(node, message)
@@ -97,14 +93,14 @@ class ElectingSyncObj(CorrectedSyncObj):
         granted = (
             self.votes()
             and holds_all
-            and message["term"] > self._SyncObj__raftCurrentTerm
+            and message["term"] > self.raftCurrentTerm
             and not self._hears_another_leader(node)
         )
         answer = {"type": "pre_vote", "asked": message["term"], "granted": granted}
         self.core_outbox.send(node, answer)
 
     def _take_pre_vote(self, node: Any, message: Message) -> None:
-        if message["term"] > self._SyncObj__raftCurrentTerm:
+        if message["term"] > self.raftCurrentTerm:
             self._learn_term(node, message["term"])
         elif message["granted"] and self._counts(node):
             self.core_pre_vote.granted(NodeId(int(node.id)), message["asked"])
@@ -121,11 +117,9 @@ class ElectingSyncObj(CorrectedSyncObj):
         if self._isLeader():
             return True
         hears = self.core_pre_vote.hears_leader(pysyncobj.syncobj.monotonicTime())
-        return hears and self._SyncObj__raftLeader != node
+        return hears and self._getLeader() != node
 
     def _learn_term(self, node: Any, term: int) -> None:
         """Enter another member's later term, without a leader. Also that of one that does not vote
         any more: it could not follow otherwise. It has won a pre-vote in its time."""
-        self._SyncObj__setCurrentTerm(term, None)
-        self._SyncObj__setState(0)
-        self._SyncObj__raftLeader = None
+        self._enter(term)

@@ -1,5 +1,5 @@
-"""Makes pysyncobj safe to use: version, configuration, no pickle, and a transport that waits for
-the driver.
+"""Makes pysyncobj safe to use: version, configuration, no pickle, a transport that waits for the
+driver, and names for what our rules need of its inside.
 
 Import this before pysyncobj runs: from then on pysyncobj's modules cannot pickle or unpickle.
 """
@@ -7,13 +7,15 @@ Import this before pysyncobj runs: from then on pysyncobj's modules cannot pickl
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pysyncobj
 import pysyncobj.pickle
-from pysyncobj import SyncObjConf
+from pysyncobj import SyncObj, SyncObjConf
+from pysyncobj.config import FAIL_REASON
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
@@ -25,6 +27,9 @@ PYSYNCOBJ_VERSION = "0.3.17"
 ENTRIES_BYTES_MAX = 4 * 1024 * 1024
 """Upper bound on one message. An entry is always far smaller (proposals.BATCH_BYTES_MAX): pysyncobj
 would pickle an entry of this length to split it."""
+
+
+_FOLLOWER = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,125 @@ class Outbox(Transport):  # type: ignore[misc]  # pysyncobj has no types
         message.setdefault("term", self._current_term())
         self.messages.append((NodeId(int(node.id)), message))
         return True
+
+
+class OpenSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
+    """Names of ours for the private state of pysyncobj that our rules read or change.
+
+    No other file uses a private name of pysyncobj, except to replace a method by that name. Which
+    rule needs which name stands in docs/adr/0008-pysyncobj.md, and a test compares. Whatever
+    pysyncobj has in public (`raftCurrentTerm`, `otherNodes`, `isNodeConnected` ...) is read there.
+    """
+
+    raftCurrentTerm: int
+    raftCommitIndex: int
+    raftLastApplied: int
+
+    def _begin(self, log: Any, sender: Any, term: int, voted_for: str | None) -> None:
+        """Go on where the journal ends, with our log and our sender of snapshots."""
+        self._SyncObj__raftLog = log
+        self._SyncObj__serializer = sender
+        self._SyncObj__raftCurrentTerm = term
+        self._SyncObj__votedForNodeId = voted_for
+        self._continue_after(log.getRaftCommitIndex())
+
+    def _continue_after(self, index: int) -> None:
+        """The state is that of a snapshot of this entry."""
+        self._SyncObj__raftCommitIndex = index
+        self._SyncObj__raftLastApplied = index
+
+    # Elections.
+
+    @property
+    def _state(self) -> int:
+        return self._SyncObj__raftState  # type: ignore[no-any-return]
+
+    @property
+    def _election_deadline(self) -> float:
+        return self._SyncObj__raftElectionDeadline
+
+    @_election_deadline.setter
+    def _election_deadline(self, deadline: float) -> None:
+        self._SyncObj__raftElectionDeadline = deadline
+
+    @property
+    def _takes_over(self) -> bool:
+        """Whether the leader has asked this node to take over, and it has not called an election
+        yet."""
+        return self._SyncObj__transferInProgress and self._SyncObj__raftElectionDeadline == 0
+
+    def _follow_no_leader(self) -> None:
+        self._SyncObj__setState(_FOLLOWER)
+        self._SyncObj__raftLeader = None
+
+    def _enter(self, term: int) -> None:
+        """Follow in another member's later term, without a leader."""
+        self._SyncObj__setCurrentTerm(term, None)
+        self._follow_no_leader()
+
+    def _give_up_leader(self) -> None:
+        """Expect nothing more of the leader: neither to take over nor what was forwarded to it."""
+        self._SyncObj__transferInProgress = False
+        self._SyncObj__raftLeader = None
+        self._fail_forwarded()
+
+    def _fail_forwarded(self) -> None:
+        self._SyncObj__onLeaderChanged()
+
+    # What a leader knows of the others.
+
+    @property
+    def _match_index(self) -> dict[Any, int]:
+        return self._SyncObj__raftMatchIndex  # type: ignore[no-any-return]
+
+    @property
+    def _last_response(self) -> dict[Any, float]:
+        return self._SyncObj__lastResponseTime  # type: ignore[no-any-return]
+
+    def _send_entries(self) -> None:
+        self._SyncObj__sendAppendEntries()
+
+    @contextmanager
+    def _hidden(self, readonly: set[Any]) -> Iterator[None]:
+        """Some of the read-only nodes get nothing meanwhile."""
+        self._SyncObj__readonlyNodes -= readonly
+        try:
+            yield
+        finally:
+            self._SyncObj__readonlyNodes |= readonly
+
+    def _make_voter(self, node: Any, last_index: int, now: float) -> None:
+        self._SyncObj__otherNodes.add(node)
+        self._SyncObj__readonlyNodes.discard(node)
+        self._last_response.setdefault(node, now)
+        self._track(node, last_index)
+
+    def _make_readonly(self, node: Any, last_index: int) -> None:
+        self._SyncObj__otherNodes.discard(node)
+        self._SyncObj__readonlyNodes.add(node)
+        self._track(node, last_index)
+
+    def _track(self, node: Any, last_index: int) -> None:
+        self._SyncObj__raftNextIndex.setdefault(node, last_index + 1)
+        self._match_index.setdefault(node, 0)
+
+    def _forget_voter(self, node: Any) -> None:
+        self._SyncObj__otherNodes.discard(node)
+        self._SyncObj__raftNextIndex.pop(node, None)
+        self._match_index.pop(node, None)
+
+    # Commands that wait for their entry.
+
+    def _await_commit(self, index: int, term: int, callback: Any) -> None:
+        self._SyncObj__commandsWaitingCommit[index].append((term, callback))
+
+    def _end_waits(self, index: int) -> None:
+        """Fail the commands that wait for an entry up to this one. A snapshot came instead, and
+        does not say which commands it contains."""
+        waiting = self._SyncObj__commandsWaitingCommit
+        for passed in sorted(known for known in waiting if known <= index):
+            for _, callback in waiting.pop(passed):
+                callback(None, FAIL_REASON.UNKNOWN_OUTCOME)
 
 
 def configuration(timings: RaftTimings) -> SyncObjConf:

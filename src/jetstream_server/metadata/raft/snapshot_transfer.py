@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pysyncobj.config import SERIALIZER_STATE
+
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.logfiles.metadata_records import Snapshot
 from jetstream_server.metadata.raft.snapshot_file import decode_snapshot, snapshot_file
@@ -58,6 +60,10 @@ class SnapshotSender:
 
     def cancelTransmisstion(self, receiver: Any) -> None:  # its spelling
         self._transfers.pop(receiver, None)
+
+    def checkSerializing(self) -> tuple[int, None]:
+        """The driver compacts; pysyncobj must not."""
+        return SERIALIZER_STATE.SERIALIZING, None
 
     def setTransmissionData(self, complete: bool) -> bool:
         """Return whether the pieces, which core.py has collected itself, are complete."""
