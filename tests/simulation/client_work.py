@@ -64,12 +64,14 @@ class HandlerError(Exception):
 class Process:
     """A run of a program that is a member, until it dies."""
 
-    def __init__(self, clients: Clients, number: int) -> None:
+    def __init__(self, clients: Clients, number: int, instance: str | None = None) -> None:
+        """instance: its name; None: drawn."""
         world = clients.world
         self.clients = clients
         self.number = number
         self.loop = SimulatedLoop(world, f"member {number}", lambda _: None)
-        self.instance = world.random.choice(["", "", "", "a"])
+        drawn = world.random.choice(["", "", "", "a"])
+        self.instance = drawn if instance is None else instance
         self.session_seconds = world.random.choice([1.0, 2.0, 3.0])
         self.in_batches = world.chance(0.4)
         self.commits = world.random.choice(["each second", "by hand", "both"])
@@ -107,6 +109,7 @@ class Process:
                 continue
             except FencedInstanceError:
                 self.is_fenced = True
+                self.clients.has_lost_its_name(self)
             except JetstreamError as error:
                 self.clients.world.count(f"ended by {type(error).__name__}")
                 await asyncio.sleep(0.3)
@@ -416,6 +419,16 @@ class Clients:
         if len(alive) < MEMBERS_MAX:
             self._born += 1
             self.members.append(Process(self, self._born))
+
+    def has_lost_its_name(self, process: Process) -> None:
+        """It has ended. Whatever supervises it starts it again unless a process of that name goes
+        on: a heartbeat of one that is dead may arrive late, and take the name (consumers.md)."""
+        same = [each for each in self.members if each.instance == process.instance]
+        self.checker.require(bool(process.instance), f"{process} has no name to lose")
+        if not any(each.loop.alive and not each.is_fenced for each in same):
+            self.world.count("name taken by the dead")
+            self._born += 1
+            self.members.append(Process(self, self._born, process.instance))
 
     def _one(self) -> Process | None:
         alive = [each for each in self.members if each.loop.alive]

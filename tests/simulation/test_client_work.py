@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,13 +14,15 @@ from jetstream_client.publishing import in_flight
 from jetstream_client.reading import cursor
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.fetch_buffer import Course
-from jetstream_client.reading.group_consumer import AsyncGroupConsumer
+from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Part
 from jetstream_client.reading.membership import Membership
+from jetstream_client.reading.messages import Messages
 from tests.simulation import client_work
-from tests.simulation.runner import CLIENTS, Totals, run_seeds, story
+from tests.simulation.runner import CLIENTS, Totals, run_clients, run_seeds, story
+from tests.simulation.test_group_work import any_heartbeat_releases
 
 SEEDS = 15
-MUTANT_SEEDS = 150
+MUTANT_SEEDS = 1_000
 
 Patch = pytest.MonkeyPatch
 
@@ -45,6 +48,20 @@ def test_a_seed_replays_exactly() -> None:
     assert first.world.events == again.world.events
 
 
+def batches_come_without_a_look_at_the_session(patch: Patch) -> None:
+    async def next_messages(
+        self: AsyncGroupConsumer, max_records: int | None = None
+    ) -> tuple[AsyncConsumer, Messages] | None:
+        while await self.refill() is not None:
+            part = self._current
+            messages = None if part is None else part.consumer.takes_batch(max_records)
+            if part is not None and messages is not None:
+                return part.consumer, messages
+        return None
+
+    patch.setattr(AsyncGroupConsumer, "next_messages", next_messages)
+
+
 def what_was_handed_out_last_is_done(patch: Patch) -> None:
     def done(self: Course) -> tuple[int, int]:
         return max(self.floor, self.current.end())
@@ -54,6 +71,17 @@ def what_was_handed_out_last_is_done(patch: Patch) -> None:
 
 def a_member_goes_on_after_its_session(patch: Patch) -> None:
     patch.setattr(Membership, "_has_lapsed", property(lambda self: False))
+
+
+def what_was_taken_away_meanwhile_is_begun(patch: Patch) -> None:
+    async def begin_part(self: AsyncGroupConsumer, number: int) -> None:
+        part = Part(number, self._make(number, self._membership))
+        await part.consumer.begin()
+        part.consumer.failures_told_to(self._part_has_failed)
+        self._parts[number] = part
+        self._untold.append(part)
+
+    patch.setattr(AsyncGroupConsumer, "_begin_part", begin_part)
 
 
 def it_says_that_it_holds_what_it_was_told_to(patch: Patch) -> None:
@@ -85,21 +113,37 @@ def what_was_not_acknowledged_was_not_stored(patch: Patch) -> None:
     patch.setattr(in_flight, "_is_perhaps_stored", lambda batch: False)
 
 
-MUTANTS: Collection[Callable[[Patch], None]] = [
-    what_was_handed_out_last_is_done,
-    a_member_goes_on_after_its_session,
-    it_says_that_it_holds_what_it_was_told_to,
-    a_commit_follows_any_other,
-    what_failed_is_committed,
-    what_was_not_acknowledged_was_not_stored,
+class Mutant(NamedTuple):
+    """seed: the recorded one, in which it dies, tried first. why: what it then breaks."""
+
+    apply: Callable[[Patch], None]
+    seed: int
+    why: str
+
+
+TWO_READ = "and member \\d+ read stream"
+NO_SESSION = "reads without a session"
+
+MUTANTS = [
+    Mutant(batches_come_without_a_look_at_the_session, 7, NO_SESSION),
+    Mutant(what_was_handed_out_last_is_done, 0, "are passed over"),
+    Mutant(a_member_goes_on_after_its_session, 0, NO_SESSION),
+    Mutant(what_was_taken_away_meanwhile_is_begun, 306, TWO_READ),
+    Mutant(it_says_that_it_holds_what_it_was_told_to, 0, "was never handled"),
+    Mutant(a_commit_follows_any_other, 1, "a position goes back"),
+    Mutant(what_failed_is_committed, 0, "are passed over"),
+    Mutant(what_was_not_acknowledged_was_not_stored, 0, "stored twice"),
+    Mutant(any_heartbeat_releases, 62, TWO_READ),
 ]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_mutant_dies(mutant: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    mutant(monkeypatch)
-    totals = Totals()
-    failure = run_seeds(range(MUTANT_SEEDS), totals, kind=CLIENTS)
-    while failure is not None and not failure.is_violation:
-        failure = run_seeds(range(failure.seed + 1, MUTANT_SEEDS), totals, kind=CLIENTS)
-    assert failure is not None, "it lives"
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.apply.__name__)
+def test_mutant_dies(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the recorded seed, or, once a change has moved what happens in it, by another."""
+    mutant.apply(monkeypatch)
+    for seed in (mutant.seed, *range(MUTANT_SEEDS)):
+        _, reason = run_clients(seed, Totals())
+        if re.search(mutant.why, reason):
+            return
+    raise AssertionError("it lives")
