@@ -37,11 +37,14 @@ def origin_of_peer(peer: str) -> str:
 
 
 class Strangers(Generic[K]):
-    """Connections that are not authenticated, by origin."""
+    """Connections that are not authenticated, by origin. Each call costs the same however many
+    connections and origins there are: a stranger may have thousands of networks."""
 
     def __init__(self) -> None:
         self._origins: dict[K, str] = {}
         self._by_origin: dict[str, dict[K, None]] = {}
+        self._by_count: dict[int, dict[str, None]] = {}  # origins with so many, none empty
+        self._most = 0  # connections of one origin
 
     def __len__(self) -> int:
         return len(self._origins)
@@ -50,8 +53,11 @@ class Strangers(Generic[K]):
         return connection in self._origins
 
     def add(self, connection: K, origin: str) -> None:
+        self.discard(connection)
         self._origins[connection] = origin
-        self._by_origin.setdefault(origin, {})[connection] = None
+        of_origin = self._by_origin.setdefault(origin, {})
+        of_origin[connection] = None
+        self._moved(origin, len(of_origin) - 1, len(of_origin))
 
     def discard(self, connection: K) -> None:
         """Note that it was authenticated, or has ended."""
@@ -60,16 +66,27 @@ class Strangers(Generic[K]):
             return
         of_origin = self._by_origin[origin]
         del of_origin[connection]
+        self._moved(origin, len(of_origin) + 1, len(of_origin))
         if not of_origin:
             del self._by_origin[origin]
+
+    def _moved(self, origin: str, before: int, after: int) -> None:
+        """The origin had `before` connections and has `after`, one more or one less."""
+        if before:
+            del self._by_count[before][origin]
+            if not self._by_count[before]:
+                del self._by_count[before]
+        if after:
+            self._by_count.setdefault(after, {})[origin] = None
+        if after > self._most or self._most not in self._by_count:
+            self._most = after
 
     def pop(self, origin: str | None = None) -> K | None:
         """Take out the one that must make room: of that origin, or of the one with most, the
         oldest. It has had the most time to authenticate. None: there is none."""
         if origin is None:
-            found = max(self._by_origin.values(), key=len, default={})
-        else:
-            found = self._by_origin.get(origin, {})
+            origin = next(iter(self._by_count.get(self._most, ())), None)
+        found = {} if origin is None else self._by_origin.get(origin, {})
         oldest = next(iter(found), None)
         if oldest is not None:
             self.discard(oldest)
