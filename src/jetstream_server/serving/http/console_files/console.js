@@ -2,7 +2,9 @@
 // The console. It only shows the answers of /api/v1/. Text from outside becomes text nodes, never markup.
 
 const POLL_MS = 2000;
+const PATIENCE_MS = 40000; // A node gives up what it asks of others before.
 const SAMPLES_MAX = 60;
+const SAMPLES_MS = 120000; // A rate over a longer time is not that of now.
 const TAIL_MAX = 500;
 const PAGE = 200;
 const LEVELS_MAX = 40; // of JSON, that are indented
@@ -60,7 +62,19 @@ function rate(value) {
   return value >= 100 ? count(Math.round(value)) : value.toFixed(value && value < 10 ? 1 : 0);
 }
 
-const moment = (us) => new Date(Number(us) / 1000).toISOString().replace("T", " ").replace("Z", "");
+function moment(us) { // In UTC. A record may have a time that no calendar has.
+  const at = new Date(Number(us) / 1000);
+  return Number.isNaN(at.getTime()) ? `${us} µs` : at.toISOString().replace("T", " ").replace("Z", "");
+}
+
+let ahead = 0; // by how many milliseconds the node's clock is ahead of this one
+const ago = (us) => `${span(Math.max(0, Math.round(((Date.now() + ahead) * 1000 - Number(us)) / 1e6)) * 1e6)} ago`;
+
+/** Milliseconds; NaN for what is no time. Date.parse alone takes a 5 for a day in 2001. */
+function timeOf(text) {
+  const parts = /^(\d{4}-\d\d-\d\d)(?:[tT ](\d\d:\d\d(?::\d\d(?:\.\d+)?)?))?\s*(?:([zZ])|([+-]\d\d):?(\d\d))?$/.exec(text.trim());
+  return parts ? Date.parse(`${parts[1]}T${parts[2] || "00:00"}${parts[4] ? `${parts[4]}:${parts[5]}` : "Z"}`) : NaN;
+}
 
 function span(us) {
   const seconds = Number(us) / 1e6;
@@ -80,16 +94,30 @@ class Refused extends Error {}
 async function api(what, body, signal, token = sessionStorage.getItem(TOKEN)) {
   const headers = {};
   if (token) headers.Authorization = `Bearer ${token}`;
-  const options = { headers, signal };
+  const ending = new AbortController(), end = () => ending.abort();
+  const options = { headers, signal: ending.signal };
   if (body !== undefined) {
     headers["Content-Type"] = "application/json";
     Object.assign(options, { method: "POST", body: JSON.stringify(body) });
   }
-  const answer = await fetch(`api/v1/${what}`, options);
-  const found = await answer.json().catch(() => ({}));
+  const patience = setTimeout(end, PATIENCE_MS);
+  if (signal) signal.addEventListener("abort", end);
+  let answer, found;
+  try {
+    answer = await fetch(`api/v1/${what}`, options);
+    found = await answer.json().catch((error) => { if (ending.signal.aborted) throw error; return {}; });
+  } catch (error) { // A node that is frozen, or cut off, leaves a request without an answer for ever.
+    throw ending.signal.aborted && !(signal && signal.aborted) ? new TypeError("no answer; what was asked for may be done or not") : error;
+  } finally {
+    clearTimeout(patience);
+    if (signal) signal.removeEventListener("abort", end);
+  }
+  const told = Date.parse(answer.headers.get("Date"));
+  if (!Number.isNaN(told)) ahead = told - Date.now();
   if (answer.ok) return found;
   const error = new Refused(found.error ? found.error.message : `${answer.status} ${answer.statusText}`);
   error.status = answer.status;
+  error.code = found.error && found.error.code;
   throw error;
 }
 
@@ -144,6 +172,11 @@ function sampled(name, total, now) {
   return known.samples;
 }
 
+/** Forget the streams that were not looked at for so long: a rate since then would be wrong, and of deleted streams they would stay. */
+function forgetUnseen(now) {
+  for (const [name, known] of seen) if (now - known.at > SAMPLES_MS) seen.delete(name);
+}
+
 /** The rate now; null: unknown. */
 const latest = (found, samples) => end(found) === null || !samples.length ? null : samples.at(-1);
 
@@ -171,22 +204,26 @@ function ask(title, fields, text, act) {
   const problem = h("div", { class: "error", role: "alert", hidden: true });
   const inputs = fields.map(([name, label, input]) => { input.name = name; return h("label", {}, label, input); });
   const shown = h("code", {}, typeof text === "function" ? text({}) : text || "");
+  const ok = h("button", { class: "main", type: "submit" }, "OK");
   const values = () => Object.fromEntries(fields.map(([name, , input]) => [name, input.type === "checkbox" ? input.checked : input.value.trim()]));
   const submit = async (event) => {
     event.preventDefault();
+    if (ok.disabled) return; // It is asked for already.
+    ok.disabled = true;
     try {
       await act(values());
-      dialog.close();
+      if (dialog.contains(form)) dialog.close(); // Another question may be open by now.
       refresh();
     } catch (error) {
       problem.textContent = error.message;
       problem.hidden = false;
     }
+    ok.disabled = false;
   };
   const form = h("form", { onsubmit: submit, oninput: () => { if (typeof text === "function") shown.textContent = text(values()); } },
     h("h2", {}, title), inputs, problem, text ? h("span", { class: "command" }, shown) : null,
     h("div", { class: "row" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"),
-      h("button", { class: "main", type: "submit" }, "OK")));
+      ok));
   dialog.replaceChildren(form);
   dialog.showModal();
 }
@@ -275,6 +312,7 @@ const streamsPage = (query) => ({
   look: () => api(`streams?${new URLSearchParams({ match: query.get("match") || "", start: query.get("start") || 0, limit: PAGE })}`),
   draw(found) {
     const now = performance.now();
+    forgetUnseen(now);
     const start = Number(query.get("start") || 0);
     const go = (more) => { location.hash = `#/streams?${new URLSearchParams({ ...Object.fromEntries(query), ...more })}`; };
     const search = searchField("Name or subject", query, go);
@@ -418,7 +456,9 @@ const streamPage = (name) => {
 
 function streamOverview(name, found) {
   const stream = found.stream, config = stream.config;
-  const samples = sampled(stream.id, end(found), performance.now());
+  const now = performance.now();
+  forgetUnseen(now);
+  const samples = sampled(stream.id, end(found), now);
   const progress = new Map((found.progress || []).map((p) => [p.node_id, p.offset]));
   const online = found.state === "online";
   const replicas = [...stream.replicas, ...observersOf(stream)].map((node) => ({ node }));
@@ -435,7 +475,7 @@ function streamOverview(name, found) {
     ...((stream.target_replicas || []).length ? [["Moves to nodes", stream.target_replicas.join(", ")]] : []),
     ["Needs in sync", String(config.min_insync_replicas)], ["Group", config.group || "–"], ["Leader epoch", String(stream.leader_epoch)],
     ["Acks, refusals since start", isTold(found) ? `${count(found.acks_sent)}, ${count(found.nacks_sent)}` : "unknown"],
-    ["Suspected gaps", isTold(found) ? count(found.suspected_gaps) : "unknown"], ["Created", moment(stream.created_at_us)],
+    ["Suspected gaps", isTold(found) ? count(found.suspected_gaps) : "unknown"], ["Created (UTC)", moment(stream.created_at_us)],
   ];
   return [
     h("h1", {}, stream.name, marks(stream)),
@@ -443,7 +483,7 @@ function streamOverview(name, found) {
     h("div", { class: "cards" },
       card("Records", records(found)), card("Offsets", offsets(found)),
       card("Size", isTold(found) ? size(found.size_bytes) : "unknown"), card("Not committed", end(found) === null ? "unknown" : count(found.log_end_offset - end(found))),
-      card("Last record", found.last_append_us ? `${span(Math.max(0, Math.round((Date.now() * 1000 - found.last_append_us) / 1e6)) * 1e6)} ago` : isTold(found) ? "–" : "unknown")),
+      card("Last record", found.last_append_us ? ago(found.last_append_us) : isTold(found) ? "–" : "unknown")),
     section("Records a second", "", h("div", { class: "body" }, h("b", {}, rate(latest(found, samples))), chart(samples, 600, 60, "wide"))),
     section("Replicas", command("stream", "describe", name), table("Replicas", columns, replicas, (r) => r.node), action("reassign", "Move", () => reassign(stream))),
     section("Settings", command("stream", "describe", name), h("div", { class: "body" }, h("dl", {}, facts.map(([title, value]) => [h("dt", {}, title), h("dd", {}, value)]))), action("alter", "Alter", () => alter(stream))),
@@ -467,15 +507,18 @@ function messageBrowser(name) {
   const note = h("span", { class: "dim", role: "status" });
   const tail = h("button", { id: "tail", type: "button", "aria-pressed": "false" }, "Live tail");
   const shown = h("span", {});
-  let page = null, running = null;
+  let page = null, running = null, turn = 0;
 
   const filters = () => ({ ...(subject.value && { subject: subject.value }), ...(key.value && { key: key.value }) });
   const fetchCommand = (...place) => command("fetch", name, ...place, ...(subject.value ? ["--filter", subject.value] : []), ...(key.value ? ["--key", key.value] : []));
 
   async function show(more, place) {
     endTail();
+    const mine = turn += 1;
     try {
-      page = await api(`${path(name)}/messages?${new URLSearchParams({ limit: limit.value, ...filters(), ...more })}`);
+      const found = await api(`${path(name)}/messages?${new URLSearchParams({ limit: limit.value, ...filters(), ...more })}`);
+      if (mine !== turn) return; // Something else was asked for meanwhile.
+      page = found;
       shown.replaceChildren(copyable(fetchCommand(...place)));
       const rows = page.messages.map(messageRow);
       if (more.last) rows.reverse(); // Of the last records the newest is on top.
@@ -484,7 +527,7 @@ function messageBrowser(name) {
       const isCut = page.messages.length < Number(limit.value) && page.next_offset < page.high_watermark;
       note.textContent = first === null ? `looked up to offset ${page.next_offset}` : `${page.messages.length} records, ${first} to ${page.messages.at(-1).offset}${isCut ? "; Newer goes on" : ""}`;
     } catch (error) {
-      list.replaceChildren(h("div", { class: "error", role: "alert" }, error.message));
+      if (mine === turn) list.replaceChildren(h("div", { class: "error", role: "alert" }, error.message));
     }
   }
 
@@ -496,7 +539,7 @@ function messageBrowser(name) {
     if (from.value === "offset") return fromOffset(value || 0);
     if (from.value === "earliest") return show({ timestamp_us: 0 }, ["--from", "earliest", ...most()]);
     if (from.value === "time") {
-      const time = Date.parse(/[zZ]|[+-]\d\d:?\d\d$/.test(value) ? value : `${value}Z`);
+      const time = timeOf(value);
       if (Number.isNaN(time) || time < 0) { note.textContent = "a time is written so: 2026-01-31T12:00:00 (UTC)"; return undefined; }
       return show({ timestamp_us: time * 1000 }, ["--from", new Date(time).toISOString(), ...most()]);
     }
@@ -508,6 +551,7 @@ function messageBrowser(name) {
 
   async function follow() {
     const controller = running = new AbortController();
+    turn += 1;
     tail.setAttribute("aria-pressed", "true");
     shown.replaceChildren(copyable(fetchCommand("--follow", "--from", "latest")));
     let offset = null;
@@ -516,12 +560,14 @@ function messageBrowser(name) {
       try {
         const place = offset === null ? { last: 0 } : { offset, wait_ms: 15000 };
         const found = await api(`${path(name)}/messages?${new URLSearchParams({ limit: 200, ...filters(), ...place })}`, undefined, controller.signal);
+        if (running !== controller) return;
         offset = found.next_offset;
         list.prepend(...found.messages.map(messageRow).reverse());
         while (list.children.length > TAIL_MAX) list.lastChild.remove();
         note.textContent = `following, at offset ${offset}`;
       } catch (error) {
         if (running !== controller) return;
+        if (error.code === "offset_out_of_range") offset = null; // Retention was faster, or the stream is another one.
         note.textContent = `${error.message}; trying again`;
         await new Promise((done) => setTimeout(done, POLL_MS));
       }
@@ -596,11 +642,15 @@ function laidOut(value) {
 
 let page = null, timer = 0, turn = 0, asked = false, healthTimer = 0, healthTurn = 0;
 
+function decoded(name) {
+  try { return decodeURIComponent(name); } catch { return name; } // Somebody has typed a %.
+}
+
 function pageOf(hash) {
   const [place, query = ""] = hash.replace(/^#\/?/, "").split("?");
   const [kind, name] = place.split("/");
-  if (kind === "streams" && name) return streamPage(decodeURIComponent(name));
-  if (kind === "groups" && name) return groupPage(decodeURIComponent(name));
+  if (kind === "streams" && name) return streamPage(decoded(name));
+  if (kind === "groups" && name) return groupPage(decoded(name));
   if (kind === "consumers") return consumersPage(new URLSearchParams(query));
   return kind === "streams" ? streamsPage(new URLSearchParams(query)) : clusterPage();
 }
@@ -628,14 +678,14 @@ async function refresh() {
       asked = false;
       const content = current.draw(found);
       if (content) put($("main"), content);
-      $("status").textContent = `as of ${new Date().toLocaleTimeString()}`;
+      $("status").textContent = `as of ${new Date(Date.now() + ahead).toISOString().slice(11, 19)} UTC`;
     }
   } catch (error) {
     if (mine !== turn) return;
     $("status").textContent = "";
-    if (!(error instanceof Refused) && !(error instanceof TypeError)) throw error;
     const strange = error.status === 401 && !sessionStorage.getItem(TOKEN);
-    const message = error instanceof Refused ? error.message : "this node does not answer; trying again";
+    const message = error instanceof TypeError ? "this node does not answer; trying again" : error.message;
+    if (!(error instanceof Refused) && !(error instanceof TypeError)) reportError(error); // A bug: look again all the same.
     put($("main"), strange
       ? h("div", { class: "error", role: "alert" }, "This cluster shows itself to those who log in with a token. An administrator makes one: ", h("code", {}, "jetstream token create user:NAME"))
       : h("div", { class: "error", role: "alert" }, message));

@@ -3,7 +3,6 @@
 
 const lagOf = (value) => value === null || value === undefined ? "unknown" : count(value);
 const behindOf = (seconds) => seconds === null || seconds === undefined ? "unknown" : span(Math.round(seconds * (seconds < 10 ? 10 : 1)) * (seconds < 10 ? 1e5 : 1e6));
-const ago = (us) => `${span(Math.max(0, Math.round((Date.now() * 1000 - Number(us)) / 1e6)) * 1e6)} ago`;
 const cursorStream = (c) => `${c.stream_name}@${c.stream_subject}`;
 const shortStream = (full) => full.split("@")[0];
 
@@ -14,7 +13,7 @@ function cursorTable(found, query, go) {
     ["Next", (c) => count(c.offset), true],
     ["Lag", (c) => c.state === "current" ? lagOf(c.lag) : h("span", { class: "bad" }, c.state), true],
     ["Behind", (c) => c.state === "current" ? behindOf(c.lag_seconds) : "–", true],
-    ["Committed", (c) => h("span", { title: moment(c.committed_at_us) }, ago(c.committed_at_us))],
+    ["Committed", (c) => h("span", { title: `${moment(c.committed_at_us)} UTC` }, ago(c.committed_at_us))],
     ["By", (c) => h("span", { class: "mono" }, c.owner || "by hand")],
   ];
   if (mayChange()) columns.push(["", (c) => [
@@ -34,11 +33,10 @@ function seekCursor(cursor) {
   const name = cursorStream(cursor);
   const where = h("select", {}, [["earliest", "The first record"], ["latest", "The end: what comes next"], ["offset", "An offset"], ["time", "A time (UTC)"]].map(([value, text]) => h("option", { value }, text)));
   const at = field({ placeholder: "100, or 2026-01-31T12:00:00" });
-  const time = (text) => Date.parse(/[zZ]|[+-]\d\d:?\d\d$/.test(text) ? text : `${text}Z`);
   const said = (v) => {
     if (v.where === "offset") return v.at || "OFFSET";
     if (v.where !== "time") return v.where;
-    return Number.isNaN(time(v.at)) ? "TIME" : new Date(time(v.at)).toISOString();
+    return Number.isNaN(timeOf(v.at)) ? "TIME" : new Date(timeOf(v.at)).toISOString();
   };
   ask(`Move ${cursor.name} in ${name}`, [["where", "Where its next consumer begins. Stop the one that uses it now: it ends with an error.", where], ["at", "Offset or time", at]],
     (v) => command("cursor", "seek", cursor.name, name, said({ where: v.where || "earliest", at: v.at || "" })), async (v) => {
@@ -48,8 +46,8 @@ function seekCursor(cursor) {
         if (!/^\d{1,15}$/.test(v.at)) throw new Refused("an offset is a whole number");
         return changeCursor(cursor, "seek", { offset: Number(v.at) });
       }
-      if (Number.isNaN(time(v.at)) || time(v.at) < 0) throw new Refused("a time is written so: 2026-01-31T12:00:00 (UTC)");
-      return changeCursor(cursor, "seek", { timestamp_us: time(v.at) * 1000 });
+      if (Number.isNaN(timeOf(v.at)) || timeOf(v.at) < 0) throw new Refused("a time is written so: 2026-01-31T12:00:00 (UTC)");
+      return changeCursor(cursor, "seek", { timestamp_us: timeOf(v.at) * 1000 });
     });
 }
 
