@@ -249,8 +249,9 @@ class Ingest(ReplicaListener):
             return
         wanted = self._wants(ingest)
         if wanted and not ingest.is_listening:
+            if ingest.has_listened:
+                replica.counters.gap_suspected()  # Nobody listened meanwhile.
             self._subscribe(ingest)
-            replica.counters.gap_suspected()  # Nobody listened meanwhile.
         elif ingest.is_listening and not wanted:
             ingest.listens_no_more()
             drain = run_in_background(self._drain(ingest, ingest.sid), "draining a paused stream")

@@ -71,6 +71,7 @@ class StreamIngest:
         "_replicas",
         "_spans",
         "_unpacking",
+        "has_listened",
         "is_handed_over",
         "is_listening",
         "is_withheld",
@@ -102,6 +103,9 @@ class StreamIngest:
         """Of the last subscription, which may be drained."""
         self.is_listening = False
         """Whether there is a subscription that is to last."""
+        self.has_listened = not replica.stream.config.restoring
+        """Whether the stream has listened to its subject here or on other leaders: one that is
+        being restored has not yet."""
         self.is_handed_over = False
         """Whether the stream is about to be handed over."""
         self.refusal: PermissionDeniedError | None = None
@@ -139,6 +143,7 @@ class StreamIngest:
     def listens(self, sid: int) -> None:
         """Note that there is a new subscription, of which NATS has said nothing yet."""
         self.sid, self.is_listening = sid, True
+        self.has_listened = True
         self._note_refusal(None)
 
     def listens_no_more(self) -> None:
