@@ -198,7 +198,6 @@ class Registry(Tables):
         level, or is not a snapshot.
         """
         fresh = _restored(snapshot)
-        fresh.check_understood()
         changes: list[Change] = []
         if fresh.settings != self.settings:
             changes.append(SettingsChanged(self.settings, fresh.settings))
@@ -252,9 +251,11 @@ def _restored(snapshot: bytes) -> Registry:
             standing = tuple((node_id, at_us) for node_id, at_us in reports)
             changes.append(LeaderReported(StreamId(stream_id), standing))
         registry._results = ResultWindows.from_list(image.head["results"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"metadata snapshot cannot be read: {error}") from error
-    registry.commit(changes)
+        registry.commit(changes)
+        registry.check_understood()
+        registry.capture()  # What cannot be ordered could not be written again.
+    except _BUGS as error:
+        raise StorageError(f"metadata snapshot cannot be read: {error!r}") from error
     return registry
 
 

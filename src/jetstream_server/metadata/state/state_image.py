@@ -49,8 +49,11 @@ class StateImage:
                 nodes=[NodeMetadata.from_dict(values) for values in nodes],
                 streams=[StreamMetadata.from_row(row) for row in streams],
             )
-        except (ValueError, KeyError, TypeError, zlib.error) as error:
-            raise StorageError(f"metadata snapshot cannot be read: {error}") from error
+        except (
+            *(ValueError, LookupError, TypeError, AttributeError, RecursionError),
+            zlib.error,
+        ) as error:
+            raise StorageError(f"metadata snapshot cannot be read: {error!r}") from error
 
 
 def _encode(value: object) -> str:
