@@ -123,9 +123,9 @@ class _Query:
                 for table in self._tables:
                     if table.error is not None:
                         raise table.error from error
-                for name, partitions in sorted(self._unknown.items()):
-                    if f"Table with name {name} does not exist" in str(error):
-                        raise StreamNotFoundError(no_stream(name, partitions)) from error
+                if self._unknown and isinstance(error, duckdb.CatalogException):
+                    name, partitions = min(self._unknown.items())
+                    raise StreamNotFoundError(no_stream(name, partitions)) from error
                 raise QueryError(
                     f"the query fails: {error}{self._advice(duckdb, error)}"
                 ) from error
