@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,7 +13,6 @@ from jetstream_client.cli.completion import complete_stream
 from jetstream_client.cli.connecting import Common, reached
 from jetstream_client.cli.context_file import CONTEXT_VARIABLE
 from jetstream_client.cli.exits import UsageError
-from jetstream_client.cli.output import emit_json
 from jetstream_client.cli.suggestions import Commands
 from jetstream_client.values.config import (
     DEFAULT_SERVERS,
@@ -150,9 +149,7 @@ TimeoutBefore = Annotated[
 StreamName = Annotated[
     str,
     typer.Argument(
-        metavar="STREAM",
-        help="A stream's name, or name@subject.",
-        autocompletion=complete_stream,
+        metavar="STREAM", help="A stream's name, or name@subject.", autocompletion=complete_stream
     ),
 ]
 NODE_MAX = 2**31 - 1
@@ -212,10 +209,7 @@ DEFAULT_TIMEOUT = 10.0
 
 
 def said_before(
-    context: typer.Context,
-    server: Server = None,
-    timeout: TimeoutBefore = None,
-    json: Json = False,
+    context: typer.Context, server: Server = None, timeout: TimeoutBefore = None, json: Json = False
 ) -> None:
     """Note the options that stand in front of a command, at any level."""
     before = common(context)
@@ -255,21 +249,5 @@ def config(
     return reached(server or before.server, before, timeout, nats, nats_options)
 
 
-def config_of_one_thing(
-    context: typer.Context, server: str | None, timeout: float, *, watch: bool = False
-) -> ClientConfig:
-    """The same for a command that does one thing: the timeout is that of all its calls together."""
-    found = config(context, server, timeout)
-    return found if watch else replace(found, total_timeout=found.timeout)
-
-
 def wants_json(context: typer.Context, json: bool) -> bool:
     return json or common(context).json
-
-
-def answer(context: typer.Context, json: bool, row: dict[str, Any], text: str) -> None:
-    """Say what was done: `row` if JSON is wanted, else `text`."""
-    if wants_json(context, json):
-        emit_json(row)
-    else:
-        print(text)

@@ -17,6 +17,7 @@ from jetstream_protocol.errors import (
 )
 
 _Done = TypeVar("_Done")
+_Stream = TypeVar("_Stream", bound=Stream)
 
 NO_SUCH_STREAM = (StreamNotFoundError, PermissionDeniedError)
 """What a server answers to a name that no stream has: the latter to callers whose rights are on
@@ -31,7 +32,7 @@ def for_each(
     try:
         done = do(name)
     except NO_SUCH_STREAM as error:
-        streams = streams_in(client, name, error)
+        streams = streams_in(client.list_streams(), name, error)
         check_whole(name, streams)
     else:
         yield name, done
@@ -52,10 +53,9 @@ def each_of(
         yield stream.name, done
 
 
-def streams_in(client: Client, name: str, error: JetstreamError) -> list[Stream]:
-    """The streams of the keyed group of this name. error: what is raised if there are none, or a
-    stream has the name."""
-    streams = client.list_streams()
+def streams_in(streams: Sequence[_Stream], name: str, error: JetstreamError) -> list[_Stream]:
+    """Those of the keyed group of this name. error: what is raised if there are none, or a stream
+    has the name."""
     try:
         if all(each.name != name for each in streams):
             return streams_of(name, streams)

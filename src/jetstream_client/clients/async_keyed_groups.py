@@ -56,8 +56,7 @@ class AsyncKeyedGroups(AsyncStreams):
         """Describe the streams of a keyed group, by number, as `describe_streams` does. Each names
         its stream for calls about one, as in `client.pause_stream(each)`. Raises
         StreamNotFoundError if there is no such group."""
-        described = {each.id: each for each in await self.describe_streams()}
-        return [described[each.id] for each in streams_of(name, list(described.values()))]
+        return streams_of(name, await self.describe_streams())
 
     async def alter_keyed_group(
         self, name: str, **settings: Unpack[AlterableSettings]

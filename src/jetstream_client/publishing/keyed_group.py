@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from jetstream_client.values.types import Stream
 from jetstream_protocol.errors import (
@@ -24,6 +25,8 @@ from jetstream_protocol.subjects import (
     matches,
     overlaps,
 )
+
+_Stream = TypeVar("_Stream", bound=Stream)
 
 _NAMED_MAX = 3
 """Streams that an error names."""
@@ -82,7 +85,7 @@ def partition_count(members: Sequence[Stream]) -> int:
     return max(complete, default=0)
 
 
-def streams_of(group: str, streams: Sequence[Stream]) -> list[Stream]:
+def streams_of(group: str, streams: Sequence[_Stream]) -> list[_Stream]:
     """The streams of a keyed group, by number. Raises StreamNotFoundError if there are none."""
     numbered = {
         each.partition: each

@@ -9,8 +9,8 @@ import typer
 
 from jetstream_client.cli import options
 from jetstream_client.cli.exits import Exit, UsageError
-from jetstream_client.cli.output import emit_json, print_table
-from jetstream_client.clients.blocking_client import Client
+from jetstream_client.cli.invocation import Invocation, common_options
+from jetstream_client.cli.output import emit_json
 from jetstream_client.values.access import AclRule
 
 app = options.group("Rules that say who may do what.")
@@ -43,8 +43,9 @@ Cluster = Annotated[
 
 
 @app.command()
+@common_options()
 def add(
-    context: typer.Context,
+    cli: Invocation,
     principal: Principal,
     allow: Annotated[
         str | None, typer.Option(metavar="OPERATION,…", help=f"What to allow: {_OPERATIONS}.")
@@ -56,9 +57,6 @@ def add(
     subject: Subject = None,
     cursor: Cursor = None,
     cluster: Cluster = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Add a rule.
 
@@ -77,7 +75,7 @@ def add(
     if cluster is not (stream is None and subject is None and cursor is None):
         raise UsageError("name the streams by --stream or --subject or both; or use --cluster")
     operations: Any = [each.strip() for each in (allow or deny or "").split(",")]
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with cli.client() as client:
         rule = client.add_acl(
             principal,
             operations,
@@ -86,59 +84,52 @@ def add(
             subject=subject,
             cursor=cursor,
         )
-    options.answer(context, json, dataclasses.asdict(rule), f"rule {rule.id}: {_text(rule)}")
+    cli.answer(dataclasses.asdict(rule), f"rule {rule.id}: {_text(rule)}")
 
 
 @app.command("list")
+@common_options()
 def list_rules(
-    context: typer.Context,
+    cli: Invocation,
     principal: Annotated[
         str | None,
         typer.Option(metavar="PRINCIPAL", help="Only the rules that hold for this principal."),
     ] = None,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """List the rules. What no rule allows is denied; a deny rule wins over an allow rule.
 
     Example: jetstream acl list --principal user:reports
     """
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with cli.client() as client:
         rules = client.list_acls(principal)
-    if options.wants_json(context, json):
-        for rule in rules:
-            emit_json(dataclasses.asdict(rule))
-    else:
-        columns = ("ID", "PRINCIPAL", "RULE", "OPERATIONS", "STREAM", "SUBJECT", "CURSOR")
-        print_table(columns, map(_cells, rules))
+    columns = ("ID", "PRINCIPAL", "RULE", "OPERATIONS", "STREAM", "SUBJECT", "CURSOR")
+    cli.table(columns, rules, _cells, dataclasses.asdict)
 
 
 @app.command()
+@common_options(total=False)
 def remove(
-    context: typer.Context,
+    cli: Invocation,
     rule: Annotated[
         int, typer.Argument(metavar="ID", min=1, max=options.NUMBER_MAX, help="The rule's id.")
     ],
     yes: options.Yes = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Remove a rule. It shows the rule and asks first.
 
     Example: jetstream acl remove 14 --yes
     """
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with cli.client() as client:
         if not yes:
             options.confirm(_question(rule, client.list_acls()), "not removed", yes=yes)
         client.remove_acl(rule)
-    options.answer(context, json, {"id": rule, "removed": True}, f"rule {rule} is removed")
+    cli.answer({"id": rule, "removed": True}, f"rule {rule} is removed")
 
 
 @app.command("test")
+@common_options()
 def say_decision(
-    context: typer.Context,
+    cli: Invocation,
     operation: Annotated[str, typer.Argument(metavar="OPERATION", help=f"{_OPERATIONS}.")],
     stream: Annotated[
         str | None,
@@ -157,9 +148,6 @@ def say_decision(
     principal: Annotated[
         str | None, typer.Option(metavar="PRINCIPAL", help="The principal. Default: the caller.")
     ] = None,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> int:
     """Say whether an operation would be allowed, and by which rule. Exit code 1: it is denied.
 
@@ -168,11 +156,11 @@ def say_decision(
     Example: jetstream acl test read --stream orders --principal user:reports
     """
     asked: Any = operation
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with cli.client() as client:
         found = client.test_acl(
             asked, stream=stream, subject=subject, principal=principal, cursor=cursor
         )
-    if options.wants_json(context, json):
+    if cli.json:
         emit_json(dataclasses.asdict(found))
     else:
         why = "no rule allows it" if found.rule is None else f"rule {found.rule.id}: "

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client.cli import interrupts, options
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import printable
 from jetstream_client.cli.progress import progress_bar
-from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration import parquet
 from jetstream_client.migration.backup import (
     back_up,
@@ -26,15 +26,13 @@ from jetstream_protocol.errors import InvalidRequestError
 PARQUET = ".parquet"
 
 
+@common_options(patience=True)
 def backup(
-    context: typer.Context,
+    cli: Invocation,
     stream: options.StreamName,
     to: Annotated[
         Path, typer.Argument(metavar="TO", help="A folder, or a file whose name ends in .parquet.")
     ],
-    server: options.Server = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Copy a stream to a folder or a Parquet file.
 
@@ -55,21 +53,19 @@ def backup(
 
       jetstream stream backup orders orders.parquet
     """
-    with (
-        interrupts.interrupted_once(),
-        Client.from_config(options.config(context, server, timeout)) as client,
-    ):
+    with interrupts.interrupted_once(), cli.client() as client:
         described = describe_with_end(client, stream)
         total = (described.high_watermark or 0) - (described.log_start_offset or 0)
         with progress_bar(total) as advance:
             take = parquet.back_up if to.suffix == PARQUET else back_up
             manifest = take(client, described, to, advance, _note)
     row = {"stream": manifest.name, "to": str(to), **_summary(manifest)}
-    options.answer(context, json, row, f"backed up {_text(manifest)} to {to}")
+    cli.answer(row, f"backed up {_text(manifest)} to {to}")
 
 
+@common_options(patience=True)
 def restore(
-    context: typer.Context,
+    cli: Invocation,
     from_: Annotated[
         Path, typer.Argument(metavar="FROM", help="The folder or file that `stream backup` wrote.")
     ],
@@ -87,9 +83,6 @@ def restore(
     observers: Annotated[
         int | None, typer.Option(min=0, help="Number of observers. Default: as many as before.")
     ] = None,
-    server: options.Server = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Make a stream of a backup.
 
@@ -112,15 +105,14 @@ def restore(
         changed["observers"] = observers or None
     if not from_.exists():
         raise InvalidRequestError(f"there is no {from_}")
-    config = options.config(context, server, timeout)
-    with interrupts.interrupted_once(), Client.from_config(config) as client:
+    with interrupts.interrupted_once(), cli.client() as client:
         if from_.is_dir():
             _note_interrupted(from_)
         take = restore_stream if from_.is_dir() else parquet.restore
         stream, digest = take(client, from_, name, progress_bar, **changed)
     row = {"stream": stream.name, "records": digest.count, "digest": digest.hexdigest()}
     text = f"restored {stream.name}: {digest.count} records, digest {digest.hexdigest()}"
-    options.answer(context, json, row, text)
+    cli.answer(row, text)
 
 
 def _note(text: str) -> None:

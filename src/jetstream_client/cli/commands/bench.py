@@ -18,10 +18,10 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client.cli import options, positions
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, print_fields
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.cli.units import parse_size, size_text
-from jetstream_client.clients.blocking_client import Client
 from jetstream_client.publishing.deliveries import ManyDelivery
 from jetstream_client.publishing.sender import Compression
 
@@ -93,22 +93,15 @@ def percentiles(values: Sequence[float], wanted: Sequence[float]) -> list[float]
 
 
 @app.command()
+@common_options(patience=True, nats=True)
 def publish(
-    context: typer.Context,
+    cli: Invocation,
     subject: Subject,
     messages: Messages = 100_000,
     size: Size = 128,
     compression: Annotated[
         CompressionChoice | None, typer.Option(help="Compression of batches. Default: none.")
     ] = None,
-    server: options.Server = None,
-    nats: options.Nats = None,
-    nats_ca: options.NatsCa = None,
-    nats_cert: options.NatsCert = None,
-    nats_key: options.NatsKey = None,
-    creds: options.Creds = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Publish many messages in batches, as fast as they are acknowledged.
 
@@ -116,11 +109,11 @@ def publish(
     """
     value = os.urandom(size)
     kind: Compression | None = None if compression is None else compression.value
-    login = options.nats_options(nats_ca, nats_cert, nats_key, creds)
-    config = options.config(context, server, timeout, nats, login)
     with (
-        Client.from_config(config) as client,
-        client.publisher(subject, compression=kind, delivery_timeout=config.timeout) as publisher,
+        cli.client() as client,
+        client.publisher(
+            subject, compression=kind, delivery_timeout=cli.config.timeout
+        ) as publisher,
     ):
         publisher.publish_many([value]).result()  # It is connected, and knows the streams.
         sent: deque[ManyDelivery] = deque()
@@ -132,23 +125,13 @@ def publish(
                     sent.popleft().result()  # Raises what went wrong, and ends it.
                 advance(count)
             publisher.flush()
-    _tell(context, json, clock.measured(messages, messages * size, []))
+    _tell(cli, clock.measured(messages, messages * size, []))
 
 
 @app.command()
+@common_options(patience=True, nats=True)
 def latency(
-    context: typer.Context,
-    subject: Subject,
-    messages: Messages = 1_000,
-    size: Size = 128,
-    server: options.Server = None,
-    nats: options.Nats = None,
-    nats_ca: options.NatsCa = None,
-    nats_cert: options.NatsCert = None,
-    nats_key: options.NatsKey = None,
-    creds: options.Creds = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
+    cli: Invocation, subject: Subject, messages: Messages = 1_000, size: Size = 128
 ) -> None:
     """Publish one message at a time; each waits for its acknowledgement.
 
@@ -156,8 +139,7 @@ def latency(
     """
     value = os.urandom(size)
     latencies: list[float] = []
-    login = options.nats_options(nats_ca, nats_cert, nats_key, creds)
-    with Client.from_config(options.config(context, server, timeout, nats, login)) as client:
+    with cli.client() as client:
         client.publish(subject, value)
         with progress_bar(messages) as advance, _Clock() as clock:
             for _ in range(messages):
@@ -165,21 +147,19 @@ def latency(
                 client.publish(subject, value)
                 latencies.append(time.perf_counter() - begun)
                 advance(1)
-    _tell(context, json, clock.measured(messages, messages * size, latencies))
+    _tell(cli, clock.measured(messages, messages * size, latencies))
 
 
 @app.command()
+@common_options(patience=True)
 def fetch(
-    context: typer.Context,
+    cli: Invocation,
     stream: options.StreamName,
     from_: positions.From = "earliest",
     messages: Annotated[
         int | None, typer.Option(min=1, help="At most so many. Default: all committed messages.")
     ] = None,
     read_from: options.ReadFromOption = options.ReadFromName.LEADER,
-    server: options.Server = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Read values, as fast as they come.
 
@@ -189,8 +169,7 @@ def fetch(
     """
     latencies: list[float] = []
     count = length = 0
-    config = options.config(context, server, timeout)
-    with Client.from_config(config) as client:
+    with cli.client() as client:
         start = client.offset_at(stream, positions.parse_position(from_))
         stop = client.offset_at(stream, "latest")
         if messages is not None:
@@ -200,7 +179,11 @@ def fetch(
             while offset < stop:
                 begun = time.perf_counter()
                 found = client.fetch(
-                    stream, offset, stop=stop, max_wait=config.timeout, read_from=read_from.value
+                    stream,
+                    offset,
+                    stop=stop,
+                    max_wait=cli.config.timeout,
+                    read_from=read_from.value,
                 )
                 latencies.append(time.perf_counter() - begun)
                 values = found.values()
@@ -208,7 +191,7 @@ def fetch(
                 length += sum(len(value or b"") for value in values)
                 advance(found.next_offset - offset)
                 offset = found.next_offset
-    _tell(context, json, clock.measured(count, length, latencies))
+    _tell(cli, clock.measured(count, length, latencies))
 
 
 class _Clock:
@@ -228,9 +211,9 @@ class _Clock:
         return Measured(messages, size_bytes, max(seconds, 1e-9), processor, latencies)
 
 
-def _tell(context: typer.Context, json: bool, measured: Measured) -> None:
+def _tell(cli: Invocation, measured: Measured) -> None:
     row = measured.row()
-    if options.wants_json(context, json):
+    if cli.json:
         emit_json(row)
         return
     told: dict[str, object] = {

@@ -10,22 +10,17 @@ from jetstream_client.cli import options
 from jetstream_client.cli.commands.drain import drain
 from jetstream_client.cli.commands.health import health
 from jetstream_client.cli.commands.reassign import decommission, remove
-from jetstream_client.cli.output import (
-    emit_json,
-    node_text,
-    print_fields,
-    print_table,
-    stream_row,
-)
+from jetstream_client.cli.invocation import Invocation, common_options
+from jetstream_client.cli.output import emit_json, node_text, print_fields, print_table, stream_row
 from jetstream_client.cli.setting_options import with_options
 from jetstream_client.cli.units import duration_text, parse_size, size_text
-from jetstream_client.cli.watching import Watch, show
-from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ClusterInfo, Node
 from jetstream_protocol.settings import CLUSTER_SETTINGS, Kind, Setting
 
 app = options.group("Show the cluster.")
 node_app = options.group("Empty a node for maintenance, or for good.")
+
+_SETTINGS = {each.name: each for each in CLUSTER_SETTINGS}
 
 
 def _rate(text: str | int) -> int:
@@ -38,13 +33,8 @@ def _throttle_text(bytes_per_second: int) -> str:
 
 
 @app.command()
-def status(
-    context: typer.Context,
-    watch: Watch = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
-) -> None:
+@common_options(watch=True)
+def status(cli: Invocation) -> None:
     """Show the nodes, the controller and the NATS servers.
 
     Examples:
@@ -53,12 +43,8 @@ def status(
 
       jetstream cluster status --watch
     """
-    as_json = options.wants_json(context, json)
-    with Client.from_config(
-        options.config_of_one_thing(context, server, timeout, watch=watch)
-    ) as client:
-        draw = _draw_json if as_json else _draw
-        show(client.describe_cluster, draw, watch=watch, lines=as_json)
+    with cli.client() as client:
+        cli.show(client.describe_cluster, _draw, _draw_json)
 
 
 def _draw_json(cluster: ClusterInfo) -> None:
@@ -73,7 +59,7 @@ def _draw(cluster: ClusterInfo) -> None:
             "nats": cluster.nats,
             "version": cluster.server_version,
             "throttle": _throttle_text(cluster.copy_bytes_per_second),
-            "lag max": duration_text(cluster.replica_lag_max) if cluster.replica_lag_max else "10s",
+            "lag max": _in_words(_SETTINGS["replica_lag_max"], cluster.replica_lag_max),
         }
     )
     print()
@@ -82,44 +68,33 @@ def _draw(cluster: ClusterInfo) -> None:
 
 
 @app.command()
-def record_activity(
-    context: typer.Context,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
-) -> None:
+@common_options()
+def record_activity(cli: Invocation) -> None:
     """Write every later change, also of cursors, to the stream __activity.
 
     Example: jetstream cluster record-activity && jetstream fetch __activity --follow
     """
-    config = options.config_of_one_thing(context, server, timeout)
-    with Client.from_config(config) as client:
+    with cli.client() as client:
         stream = client.record_activity()
     text = f"changes are written to {stream.name}: jetstream fetch {stream.name} --follow"
-    options.answer(context, json, stream_row(stream), text)
+    cli.answer(stream_row(stream), text)
 
 
 @app.command()
 @with_options(CLUSTER_SETTINGS)
-def alter(
-    context: typer.Context,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
-    **settings: Any,
-) -> None:
+@common_options()
+def alter(cli: Invocation, **settings: Any) -> None:
     """Change settings of the whole cluster, or show them; other settings stay.
 
     Example: jetstream cluster alter --replica-lag-max 30s
     """
-    config = options.config_of_one_thing(context, server, timeout)
-    with Client.from_config(config) as client:
+    with cli.client() as client:
         if settings:
             client.alter_cluster(**settings)
         cluster = client.describe_cluster()
-    row = {each.name: getattr(cluster, each.name) for each in CLUSTER_SETTINGS}
-    said = ", ".join(f"{each.name} {_in_words(each, row[each.name])}" for each in CLUSTER_SETTINGS)
-    options.answer(context, json, row, said)
+    row = {name: getattr(cluster, name) for name in _SETTINGS}
+    said = ", ".join(f"{name} {_in_words(_SETTINGS[name], row[name])}" for name in row)
+    cli.answer(row, said)
 
 
 def _in_words(setting: Setting, value: float) -> str:
@@ -129,15 +104,13 @@ def _in_words(setting: Setting, value: float) -> str:
 
 
 @app.command()
+@common_options()
 def throttle(
-    context: typer.Context,
+    cli: Invocation,
     rate: Annotated[
         int | None,
         typer.Argument(parser=_rate, metavar="RATE", help="Bytes a second: 50MiB; or: none."),
     ] = None,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Limit how fast streams are copied, or show the limit.
 
@@ -153,14 +126,13 @@ def throttle(
 
       jetstream cluster throttle none
     """
-    config = options.config_of_one_thing(context, server, timeout)
-    with Client.from_config(config) as client:
+    with cli.client() as client:
         if rate is None:
             rate = client.describe_cluster().copy_bytes_per_second
         else:
             client.set_throttle(rate)
     row = {"copy_bytes_per_second": rate}
-    options.answer(context, json, row, f"copying: {_throttle_text(rate)}")
+    cli.answer(row, f"copying: {_throttle_text(rate)}")
 
 
 app.command()(health)
@@ -179,7 +151,7 @@ def cluster_row(cluster: ClusterInfo) -> dict[str, Any]:
         "nodes": [_node_row(cluster, node) for node in cluster.nodes],
         "nats": cluster.nats,
         "server_version": cluster.server_version,
-        **{each.name: getattr(cluster, each.name) for each in CLUSTER_SETTINGS},
+        **{name: getattr(cluster, name) for name in _SETTINGS},
     }
 
 
@@ -209,9 +181,5 @@ def _state(cluster: ClusterInfo, node: Node) -> str:
     """Only the controller notices that a node has died: without one nobody knows."""
     if cluster.controller < 0:
         return "unknown"
-    said = {
-        "fenced": node.fenced,
-        "draining": node.draining,
-        "not ready": bool(node.not_ready),
-    }
+    said = {"fenced": node.fenced, "draining": node.draining, "not ready": bool(node.not_ready)}
     return ", ".join(word for word, holds in said.items() if holds) or "serving"

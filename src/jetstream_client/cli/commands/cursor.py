@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from jetstream_client.cli import options, positions
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, print_fields, print_table
 from jetstream_client.cli.units import age_text, duration_text
-from jetstream_client.cli.watching import Watch, show
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import CursorDescription
 from jetstream_protocol.errors import NotFoundError, StreamNotFoundError
@@ -31,8 +31,9 @@ CursorStream = Annotated[
 
 
 @app.command("list")
+@common_options(watch=True)
 def list_(
-    context: typer.Context,
+    cli: Invocation,
     name: Annotated[
         str, typer.Option("--cursor", metavar="CURSOR", help="Only those of this name.")
     ] = "",
@@ -40,10 +41,6 @@ def list_(
         str | None,
         typer.Option(metavar="STREAM", help="Only those in this stream.", show_default=False),
     ] = None,
-    watch: Watch = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """List the cursors, with how far behind they are.
 
@@ -57,37 +54,25 @@ def list_(
 
       jetstream cursor list --watch
     """
-    as_json = options.wants_json(context, json)
-    config = options.config_of_one_thing(context, server, timeout, watch=watch)
-    with Client.from_config(config) as client:
-        draw = _draw_json_lines if as_json else _draw_list
-        show(lambda: client.describe_cursors(name, stream=stream), draw, watch=watch, lines=as_json)
+    with cli.client() as client:
+        cli.show(lambda: client.describe_cursors(name, stream=stream), _draw_list, _draw_json_lines)
 
 
 @app.command()
-def describe(
-    context: typer.Context,
-    cursor: CursorName,
-    stream: CursorStream,
-    watch: Watch = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
-) -> None:
+@common_options(watch=True)
+def describe(cli: Invocation, cursor: CursorName, stream: CursorStream) -> None:
     """Show one cursor.
 
     Example:  jetstream cursor describe billing orders
     """
-    as_json = options.wants_json(context, json)
-    config = options.config_of_one_thing(context, server, timeout, watch=watch)
-    with Client.from_config(config) as client:
-        draw = _draw_json if as_json else _draw
-        show(lambda: client.describe_cursor(cursor, stream), draw, watch=watch, lines=as_json)
+    with cli.client() as client:
+        cli.show(lambda: client.describe_cursor(cursor, stream), _draw, _draw_json)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
+@common_options()
 def seek(
-    context: typer.Context,
+    cli: Invocation,
     cursor: CursorName,
     stream: CursorStream,
     position: Annotated[
@@ -96,9 +81,6 @@ def seek(
     create: Annotated[
         bool, typer.Option("--create", help="Make the cursor if there is none of this name.")
     ] = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Move a cursor; with --create, or make one.
 
@@ -114,11 +96,11 @@ def seek(
       jetstream cursor seek audit orders latest --create
     """
     where = positions.parse_position(position)
-    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+    with cli.client() as client:
         if not create:
             _check_exists(client, cursor, stream)
         found = client.seek_cursor(cursor, stream, where)
-        if options.wants_json(context, json):
+        if cli.json:
             _draw_json(client.describe_cursor(cursor, found.stream))
         else:
             print(f"cursor {cursor} is at offset {found.offset} of {found.stream}")
@@ -135,25 +117,18 @@ def _check_exists(client: Client, cursor: str, stream: str) -> None:
 
 
 @app.command()
+@common_options()
 def delete(
-    context: typer.Context,
-    cursor: CursorName,
-    stream: CursorStream,
-    yes: options.Yes = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
+    cli: Invocation, cursor: CursorName, stream: CursorStream, yes: options.Yes = False
 ) -> None:
     """Delete a cursor: its next consumer begins anew.
 
     Example: jetstream cursor delete billing orders --yes
     """
     options.confirm(f"Forget the position of {cursor} in {stream}?", "not deleted", yes=yes)
-    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+    with cli.client() as client:
         client.delete_cursor(cursor, stream)
-    options.answer(
-        context, json, {"deleted": cursor, "stream": stream}, f"deleted cursor {cursor} on {stream}"
-    )
+    cli.answer({"deleted": cursor, "stream": stream}, f"deleted cursor {cursor} on {stream}")
 
 
 def _draw_json_lines(cursors: Sequence[CursorDescription]) -> None:

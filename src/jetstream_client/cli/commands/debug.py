@@ -23,6 +23,7 @@ import typer
 from jetstream_client.cli import options
 from jetstream_client.cli.commands.cluster import cluster_row
 from jetstream_client.cli.commands.health import problems_of
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import json_value, printable, stream_row
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.whole_file import whole_file
@@ -33,17 +34,15 @@ app = options.group("Collect information for support.")
 
 
 @app.command()
+@common_options(total=False)
 def bundle(
-    context: typer.Context,
+    cli: Invocation,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output", "-o", help="The file. Default: jetstream-debug-TIME.tar.gz.", dir_okay=False
         ),
     ] = None,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Write a .tar.gz about the cluster, for support.
 
@@ -54,12 +53,9 @@ def bundle(
     """
     now = datetime.now(UTC)
     path = output or Path(f"jetstream-debug-{now:%Y%m%dT%H%M%SZ}.tar.gz")
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with cli.client() as client:
         files = dict(_files(client))
-    with (
-        whole_file(path, private=True) as file,
-        tarfile.open(fileobj=file, mode="w|gz") as archive,
-    ):
+    with whole_file(path, private=True) as file, tarfile.open(fileobj=file, mode="w|gz") as archive:
         for name, text in files.items():
             data = text.encode()
             entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
@@ -69,9 +65,7 @@ def bundle(
         if name.endswith("/error.txt"):
             reason = printable(text.strip())
             print(f"note: it has no files of node {name.split('/')[1]}: {reason}", file=sys.stderr)
-    options.answer(
-        context, json, {"file": str(path), "contains": sorted(files)}, f"{path}: {len(files)} files"
-    )
+    cli.answer({"file": str(path), "contains": sorted(files)}, f"{path}: {len(files)} files")
 
 
 def _files(client: Client) -> Iterator[tuple[str, str]]:

@@ -8,18 +8,14 @@ import typer
 
 from jetstream_client.cli import interrupts, options
 from jetstream_client.cli.exits import Exit
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, print_table
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.migration.replica_digest import Comparison, ReplicaDigest, compare
 
 
-def digest(
-    context: typer.Context,
-    stream: options.StreamName,
-    server: options.Server = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
-) -> None:
+@common_options(patience=True)
+def digest(cli: Invocation, stream: options.StreamName) -> None:
     """Compare what the replicas of a stream hold.
 
     Each node reads its own files, checks them, and tells a digest: no record is moved. Replicas
@@ -29,7 +25,6 @@ def digest(
 
     Example:  jetstream stream digest orders
     """
-    config = options.config(context, server, timeout)
     with ExitStack() as stack:
         done, advance = 0, None
 
@@ -39,8 +34,8 @@ def digest(
             advance(now - done)
             done = now
 
-        found = interrupts.run(compare(config, stream, progress))
-    if options.wants_json(context, json):
+        found = interrupts.run(compare(cli.config, stream, progress))
+    if cli.json:
         emit_json(_row(found))
     else:
         _draw(found)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from jetstream_client.cli import options
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, printable
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ClusterInfo, Stream
@@ -18,8 +19,9 @@ from jetstream_protocol.errors import UnavailableError
 LOOK_SECONDS = 0.3
 
 
+@common_options(total=False)
 def drain(
-    context: typer.Context,
+    cli: Invocation,
     node: options.NodeId,
     undo: Annotated[bool, typer.Option("--undo", help="Let it take leaderships again.")] = False,
     wait: Annotated[
@@ -28,9 +30,6 @@ def drain(
             "--wait", help="Wait until it leads nothing that another node could, at most --timeout."
         ),
     ] = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Move a node's leaderships to other nodes, until --undo.
 
@@ -46,13 +45,12 @@ def drain(
     """
     if wait and undo:
         raise typer.BadParameter("--wait and --undo cannot be used together")
-    config = options.config_of_one_thing(context, server, timeout, watch=wait)
     stays: list[Stream] = []
-    with Client.from_config(config) as client:
+    with cli.client() as client:
         client.drain_node(node, undo=undo)
         if wait:
-            stays = _wait(client, node, config.timeout)
-    if options.wants_json(context, json):
+            stays = _wait(client, node, cli.config.timeout)
+    if cli.json:
         row: dict[str, object] = {"node": node, "draining": not undo}
         emit_json({**row, "still_leads": [s.full_name for s in stays]} if wait else row)
     elif undo:

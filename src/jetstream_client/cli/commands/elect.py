@@ -10,13 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client.cli import options
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, print_table, printable, stream_row
-from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ReplicaState, Stream, UncleanElection
 
 
+@common_options(total=False)
 def elect(
-    context: typer.Context,
+    cli: Invocation,
     stream: options.StreamName,
     unclean: Annotated[
         int,
@@ -31,9 +32,6 @@ def elect(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what the election would cost.")
     ] = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Elect a leader by hand when the good replicas are gone.
 
@@ -42,10 +40,9 @@ def elect(
 
     Example: jetstream stream elect orders --unclean 2
     """
-    wants_json = options.wants_json(context, json)
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with cli.client() as client:
         plan = client.elect_uncleanly(stream, unclean, dry_run=True)
-        if not wants_json:
+        if not cli.json:
             _print_plan(plan, unclean)
         if dry_run:
             done = plan
@@ -54,7 +51,7 @@ def elect(
             epoch = plan.stream.stream_epoch
             done = client.elect_uncleanly(plan.stream, unclean, stream_epoch=epoch)
     after = done.stream
-    if wants_json:
+    if cli.json:
         emit_json(_row(done, elected=not dry_run))
     elif not dry_run:
         print(f"node {after.leader} leads {after.name}, in epoch {after.leader_epoch}")

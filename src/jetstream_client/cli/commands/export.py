@@ -18,9 +18,9 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from jetstream_client.cli import interrupts, options, positions
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import encoded, json_line, message_row
 from jetstream_client.cli.progress import progress_bar
-from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.whole_file import whole_file
 from jetstream_client.reading.blocking_consumer import Consumer
 from jetstream_client.reading.messages import Message
@@ -36,8 +36,9 @@ class Format(StrEnum):
     jsonl = "jsonl"
 
 
+@common_options(patience=True, json=False)
 def export(
-    context: typer.Context,
+    cli: Invocation,
     stream: options.StreamName,
     format_: Annotated[
         Format | None,
@@ -53,8 +54,6 @@ def export(
     from_: positions.From = "earliest",
     to: positions.To = "latest",
     read_from: options.ReadFromOption = options.ReadFromName.LEADER,
-    server: options.Server = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
 ) -> None:
     """Write the records between two positions to a file.
 
@@ -71,8 +70,7 @@ def export(
     """
     form = format_ or _format_of(output)
     start, stop = positions.parse_position(from_), positions.parse_position(to)
-    config = options.config(context, server, timeout)
-    with interrupts.interrupted_once(), Client.from_config(config) as client:
+    with interrupts.interrupted_once(), cli.client() as client:
         if form is Format.parquet:
             scan = partial(client.scan, stream, start, stop, read_from=read_from.value)
             _parquet(scan, output)

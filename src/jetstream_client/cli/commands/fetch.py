@@ -15,6 +15,7 @@ import typer
 from jetstream_client.cli import options, positions
 from jetstream_client.cli.exits import end_with_the_reader
 from jetstream_client.cli.group_fetch import GroupFetch
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import json_line, message_line, message_row, printable
 from jetstream_client.cli.record_format import RecordFormat
 from jetstream_client.cli.stream_or_group import NO_SUCH_STREAM, check_group, streams_in
@@ -33,10 +34,7 @@ Write = Callable[[Iterable[Message]], None]
 FromOption = Annotated[
     str,
     typer.Option(
-        "--offset",
-        "--from",
-        metavar=positions.METAVAR,
-        help=f"Where to begin: {positions.SAYS}.",
+        "--offset", "--from", metavar=positions.METAVAR, help=f"Where to begin: {positions.SAYS}."
     ),
 ]
 ToOption = Annotated[
@@ -49,8 +47,7 @@ ToOption = Annotated[
     ),
 ]
 MaxOption = Annotated[
-    int | None,
-    typer.Option("--max", min=1, max=2**63 - 1, help="At most this many records."),
+    int | None, typer.Option("--max", min=1, max=2**63 - 1, help="At most this many records.")
 ]
 FilterOption = Annotated[
     str,
@@ -84,8 +81,9 @@ FormatOption = Annotated[
 ]
 
 
+@common_options(patience=True)
 def fetch(
-    context: typer.Context,
+    cli: Invocation,
     stream: options.StreamName,
     offset: FromOption = "earliest",
     to: ToOption = None,
@@ -96,9 +94,6 @@ def fetch(
     follow: FollowOption = False,
     format_: FormatOption = None,
     read_from: options.ReadFromOption = options.ReadFromName.LEADER,
-    server: options.Server = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     r"""Print a stream's records by offset; --follow waits for more.
 
@@ -129,16 +124,15 @@ def fetch(
 
       jetstream fetch orders --offset latest --follow --json | jq .value
     """
-    as_json = options.wants_json(context, json)
     if reverse and follow:
         raise InvalidRequestError("--reverse and --follow cannot be used together")
-    write = _writer(as_json, format_)
+    write = _writer(cli.json, format_)
     start = positions.parse_position(offset)
     end: Position | None = None if follow else "latest"
     stop = end if to is None else positions.parse_position(to)
     if follow:
         end_with_the_reader()
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with cli.client() as client:
         only_key = None if key is None else os.fsencode(key)
         wanted = _Wanted(
             stream, start, stop, max_, read_from.value, filter_, only_key, reverse, follow
@@ -146,12 +140,12 @@ def fetch(
         try:
             wanted.print_from(client, write)
         except NO_SUCH_STREAM as error:
-            streams = streams_in(client, stream, error)
+            streams = streams_in(client.list_streams(), stream, error)
             check_group(stream, streams, start, stop)
             GroupFetch(
                 client,
                 streams,
-                _writer(as_json, format_, with_stream=True),
+                _writer(cli.json, format_, with_stream=True),
                 read_from.value,
                 filter_,
                 only_key,

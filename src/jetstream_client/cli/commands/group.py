@@ -10,41 +10,29 @@ import typer
 
 from jetstream_client.cli import options
 from jetstream_client.cli.commands.cursor import behind
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, print_fields, print_table
-from jetstream_client.cli.watching import Watch, show
-from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ConsumerGroup, CursorDescription, StreamDescription
 
 app = options.group("Show and delete consumer groups.")
 
 
 @app.command("list")
-def list_(
-    context: typer.Context,
-    watch: Watch = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
-) -> None:
+@common_options(watch=True)
+def list_(cli: Invocation) -> None:
     """List the consumer groups.
 
     Example:  jetstream group list
     """
-    as_json = options.wants_json(context, json)
-    config = options.config_of_one_thing(context, server, timeout, watch=watch)
-    with Client.from_config(config) as client:
-        draw = _draw_json_lines if as_json else _draw_list
-        show(client.list_groups, draw, watch=watch, lines=as_json)
+    with cli.client() as client:
+        cli.show(client.list_groups, _draw_list, _draw_json_lines)
 
 
 @app.command()
+@common_options(watch=True)
 def describe(
-    context: typer.Context,
+    cli: Invocation,
     group: Annotated[str, typer.Argument(metavar="GROUP", help="A consumer group's name.")],
-    watch: Watch = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Show a consumer group: who reads which stream, and how far behind it is.
 
@@ -52,9 +40,7 @@ def describe(
 
     Example:  jetstream group describe workers
     """
-    as_json = options.wants_json(context, json)
-    config = options.config_of_one_thing(context, server, timeout, watch=watch)
-    with Client.from_config(config) as client:
+    with cli.client() as client:
 
         def look() -> _Found:
             found, cursors = client.describe_group(group), client.describe_cursors(group)
@@ -65,17 +51,15 @@ def describe(
                 unread = [s for s in streams if s.id in found.streams and s.id not in begun]
             return _Found(found, cursors, unread)
 
-        show(look, _draw_json if as_json else _draw, watch=watch, lines=as_json)
+        cli.show(look, _draw, _draw_json)
 
 
 @app.command()
+@common_options()
 def delete(
-    context: typer.Context,
+    cli: Invocation,
     group: Annotated[str, typer.Argument(metavar="GROUP", help="A consumer group's name.")],
     yes: options.Yes = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Delete a consumer group without members, and its positions: its next member begins anew.
 
@@ -84,9 +68,9 @@ def delete(
     Example: jetstream group delete workers --yes
     """
     options.confirm(f"Forget consumer group {group} and its positions?", "not deleted", yes=yes)
-    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+    with cli.client() as client:
         client.delete_group(group)
-    options.answer(context, json, {"deleted": group}, f"deleted consumer group {group}")
+    cli.answer({"deleted": group}, f"deleted consumer group {group}")
 
 
 class _Found(NamedTuple):

@@ -14,12 +14,10 @@ from typing import Annotated, Any
 
 import typer
 
-from jetstream_client.cli import options
 from jetstream_client.cli.exits import Exit
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, printable, timestamp_text
 from jetstream_client.cli.units import size_text
-from jetstream_client.cli.watching import Watch, show
-from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ClusterInfo, Node, StreamDescription
 
 NAMES_MAX = 3
@@ -163,15 +161,12 @@ def _lost_observers(cluster: ClusterInfo, streams: Sequence[StreamDescription]) 
                 )
 
 
+@common_options(watch=True)
 def health(
-    context: typer.Context,
-    watch: Watch = False,
+    cli: Invocation,
     everything: Annotated[
         bool, typer.Option("--all", help="Show every problem, not the first three of each kind.")
     ] = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> int:
     """Say whether all is well. Exit code 0: it is; 7: it is not, with the reasons.
 
@@ -183,31 +178,24 @@ def health(
 
       jetstream cluster health --json | jq -r '.problems[].reason'
     """
-    as_json = options.wants_json(context, json)
     found: list[Problem] = []
 
     def draw(seen: tuple[list[Problem], list[str]]) -> None:
         problems, notes = seen
         found[:] = problems
-        if as_json:
+        if cli.json:
             emit_json(_row(problems, notes))
         else:
             lines = lines_of(problems, everything=everything)
             print("\n".join(lines + lines_of_notes(notes, everything=everything)))
 
-    def look(client: Client) -> tuple[list[Problem], list[str]]:
+    def look() -> tuple[list[Problem], list[str]]:
         streams = client.describe_streams(internal=True)
         cluster = client.describe_cluster()
         return problems_of(cluster, streams), notes_of(cluster, streams)
 
-    config = options.config_of_one_thing(context, server, timeout, watch=watch)
-    with Client.from_config(config) as client:
-        show(
-            lambda: look(client),
-            draw,
-            watch=watch,
-            lines=as_json,
-        )
+    with cli.client() as client:
+        cli.show(look, draw, draw)
     return Exit.UNHEALTHY if found else Exit.OK
 
 

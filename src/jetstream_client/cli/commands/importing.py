@@ -13,6 +13,7 @@ import typer
 
 from jetstream_client.cli import interrupts, options
 from jetstream_client.cli.exits import UsageError, end_with_the_reader
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.clients.blocking_client import Client
@@ -54,8 +55,9 @@ Replicas = Annotated[
 ]
 
 
+@common_options(patience=True, nats=True)
 def import_(
-    context: typer.Context,
+    cli: Invocation,
     name: Name,
     from_jetstream: FromJetStream = None,
     from_kafka: Annotated[
@@ -70,18 +72,11 @@ def import_(
         ),
     ] = None,
     nats: NatsUrl = None,
-    nats_ca: options.NatsCa = None,
-    nats_cert: options.NatsCert = None,
-    nats_key: options.NatsKey = None,
-    creds: options.Creds = None,
     kafka_servers: Annotated[
         str, typer.Option("--kafka", metavar="HOST:PORT,…", help="Where Kafka is.")
     ] = "localhost:9092",
     subject: Subject = None,
     replicas: Replicas = None,
-    server: options.Server = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Make a new stream of another system's records.
 
@@ -104,10 +99,8 @@ def import_(
     if [from_jetstream, from_kafka, from_].count(None) != 2:
         raise InvalidRequestError("use one of --from-jetstream, --from-kafka, --from")
     settings: dict[str, Any] = {"replicas": replicas}
-    said = options.nats_options(nats_ca, nats_cert, nats_key, creds)
-    config = options.config(context, server, timeout, nats, said)
-    login = config.nats_options
-    with interrupts.interrupted_once(), Client.from_config(config) as client:
+    login = cli.config.nats_options
+    with interrupts.interrupted_once(), cli.client() as client:
         if from_jetstream:
             done = [_from_jetstream(client, name, from_jetstream, nats, login, subject, settings)]
         elif from_kafka:
@@ -119,16 +112,16 @@ def import_(
             done = [_from_file(client, name, from_, subject, settings)]
     for row in done:
         text = f"imported {row['stream']}: {row['records']} records, digest {row['digest']}"
-        options.answer(context, json, row, text)
+        cli.answer(row, text)
 
 
+@common_options(patience=True, nats=True)
 def mirror(
-    context: typer.Context,
+    cli: Invocation,
     name: Name,
     from_jetstream: FromJetStream = None,
     cut_over: Annotated[
-        bool,
-        typer.Option("--cut-over", help="Copy the rest, compare, and listen to the subject."),
+        bool, typer.Option("--cut-over", help="Copy the rest, compare, and listen to the subject.")
     ] = False,
     wait: Annotated[
         bool,
@@ -139,15 +132,8 @@ def mirror(
         ),
     ] = False,
     nats: NatsUrl = None,
-    nats_ca: options.NatsCa = None,
-    nats_cert: options.NatsCert = None,
-    nats_key: options.NatsKey = None,
-    creds: options.Creds = None,
     subject: Subject = None,
     replicas: Replicas = None,
-    server: options.Server = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Follow a stream of NATS JetStream, until it is cut over.
 
@@ -166,22 +152,17 @@ def mirror(
     if from_jetstream is None:
         raise InvalidRequestError("name the stream to mirror: --from-jetstream STREAM")
     settings: dict[str, Any] = {"replicas": replicas}
-    as_json = options.wants_json(context, json)
-    said = options.nats_options(nats_ca, nats_cert, nats_key, creds)
-    config = options.config(context, server, timeout, nats, said)
-    login = config.nats_options
-    with interrupts.interrupted_once(), Client.from_config(config) as client:
+    login = cli.config.nats_options
+    with interrupts.interrupted_once(), cli.client() as client:
         if not cut_over:
             end_with_the_reader()
-            _follow(client, name, from_jetstream, nats, login, subject, settings, as_json)
+            _follow(client, name, from_jetstream, nats, login, subject, settings, cli.json)
         row = _from_jetstream(
             client, name, from_jetstream, nats, login, subject, settings,
             waits=wait or options.on_terminal(),
         )  # fmt: skip
-    if as_json:
-        emit_json(row)
-    else:
-        print(f"cut over to {row['stream']}: {row['records']} records, digest {row['digest']}")
+    text = f"cut over to {row['stream']}: {row['records']} records, digest {row['digest']}"
+    cli.answer(row, text)
 
 
 def _source(client: Client, name: str, nats: str | None, login: NatsOptions) -> NatsStream:

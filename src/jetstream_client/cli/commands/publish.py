@@ -12,9 +12,10 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from jetstream_client.cli import interrupts, options
+from jetstream_client.cli import interrupts
 from jetstream_client.cli.completion import complete_subject
 from jetstream_client.cli.exits import UsageError
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.lines import is_given, is_piped, lines_of, standard_input
 from jetstream_client.cli.output import emit_json
 from jetstream_client.clients.async_client import AsyncClient
@@ -29,8 +30,7 @@ PUBLISHERS = 2048
 """How many messages may be in flight: enough that the round trip does not limit the rate."""
 
 SubjectArgument = Annotated[
-    str,
-    typer.Argument(help="NATS subject, without wildcards.", autocompletion=complete_subject),
+    str, typer.Argument(help="NATS subject, without wildcards.", autocompletion=complete_subject)
 ]
 ValueArgument = Annotated[
     str | None,
@@ -69,8 +69,9 @@ AcksOption = Annotated[
 ]
 
 
+@common_options(total=False, nats=True)
 def publish(
-    context: typer.Context,
+    cli: Invocation,
     subject: SubjectArgument,
     value: ValueArgument = None,
     lines: LinesOption = None,
@@ -80,14 +81,6 @@ def publish(
     msg_id: MsgIdOption = None,
     expected_offset: ExpectedOffsetOption = None,
     acks: AcksOption = "all",
-    server: options.Server = None,
-    nats: options.Nats = None,
-    nats_ca: options.NatsCa = None,
-    nats_cert: options.NatsCert = None,
-    nats_key: options.NatsKey = None,
-    creds: options.Creds = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Publish to NATS and wait until the streams have stored it.
 
@@ -99,9 +92,8 @@ def publish(
 
       jetstream publish files.report < report.pdf
     """
-    login = options.nats_options(nats_ca, nats_cert, nats_key, creds)
     job = _Job(
-        options.config(context, server, timeout, nats, login),
+        cli.config,
         subject,
         None if key is None else os.fsencode(key),
         _headers(header or []),
@@ -110,12 +102,12 @@ def publish(
             msg_id=msg_id,
             expected_offset=expected_offset,
         ),
-        options.wants_json(context, json),
+        cli.json,
     )
     nothing = None
     if value is None and lines is None:
         # Nobody has asked for an empty record, and it would be stored for good.
-        nothing = UsageError("say the value, or - to read standard input", context)
+        nothing = UsageError("say the value, or - to read standard input", cli.context)
         if not is_given():
             raise nothing
     if value is None or value == "-":

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client.cli import options
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.moves import LOOK_SECONDS, Mover, fenced_nodes, observers_after
 from jetstream_client.cli.output import emit_json, print_table, printable
 from jetstream_client.clients.blocking_client import Client
@@ -22,20 +23,19 @@ from jetstream_protocol.errors import (
 )
 
 AtATime = Annotated[
-    int,
-    typer.Option("--at-a-time", min=1, help="How many streams are copied at the same time."),
+    int, typer.Option("--at-a-time", min=1, help="How many streams are copied at the same time.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")]
 
 
+@common_options(patience=True)
 def reassign(
-    context: typer.Context,
+    cli: Invocation,
     stream: Annotated[
         str | None, typer.Argument(help="With --replicas or --observers: the stream.")
     ] = None,
     replicas: Annotated[
-        str | None,
-        typer.Option(metavar="NODES", help="The nodes of its replicas: 0,1,2."),
+        str | None, typer.Option(metavar="NODES", help="The nodes of its replicas: 0,1,2.")
     ] = None,
     observers: Annotated[
         str | None,
@@ -53,9 +53,6 @@ def reassign(
     at_a_time: AtATime = 4,
     yes: options.Yes = False,
     dry_run: DryRun = False,
-    server: options.Server = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Move streams to other nodes, with more or fewer replicas.
 
@@ -81,24 +78,21 @@ def reassign(
         raise typer.BadParameter(
             "give a stream with --replicas or --observers, or --drain NODE, or --balance"
         )
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with cli.client() as client:
         if stream is not None:
             moves = [_move_of(client, stream, replicas, observers)]
         else:
             moves = client.plan_reassignment(drain=drain)
-        as_json = options.wants_json(context, json)
-        move_all(client, moves, at_a_time=at_a_time, yes=yes, dry_run=dry_run, as_json=as_json)
+        move_all(client, moves, at_a_time=at_a_time, yes=yes, dry_run=dry_run, as_json=cli.json)
 
 
+@common_options(patience=True)
 def decommission(
-    context: typer.Context,
+    cli: Invocation,
     node: options.NodeId,
     at_a_time: AtATime = 4,
     yes: options.Yes = False,
     dry_run: DryRun = False,
-    server: options.Server = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Move all replicas off a node, for good.
 
@@ -110,19 +104,18 @@ def decommission(
 
     Example: jetstream node decommission 3
     """
-    as_json = options.wants_json(context, json)
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with cli.client() as client:
         moves = client.plan_reassignment(drain=node)
         left = _on(client, node)
         if dry_run:
-            if not as_json:
+            if not cli.json:
                 _show(moves, _not_in(moves, left))
         else:
             question = f"Empty node {node} ({len(left)} streams)?"
             options.confirm(question, "nothing is moved", yes=yes, dry_run=True)
             client.drain_node(node)
-            moves, left = _empty(client, node, at_a_time, quiet=as_json)
-    if as_json:
+            moves, left = _empty(client, node, at_a_time, quiet=cli.json)
+    if cli.json:
         emit_json(
             {
                 "node": node,
@@ -138,7 +131,7 @@ def decommission(
             "which nobody leads and nobody can copy: keep its disk, and repeat the command once a "
             "leader is there"
         )
-    if not (as_json or dry_run):
+    if not (cli.json or dry_run):
         print(f"node {node} is empty; stop it, then: jetstream node remove {node}")
 
 
@@ -200,20 +193,15 @@ def _show(moves: Sequence[ReplicaMove], leaving: Sequence[Stream] = ()) -> None:
         print("nothing has to move")
 
 
-def remove(
-    context: typer.Context,
-    node: options.NodeId,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
-) -> None:
+@common_options()
+def remove(cli: Invocation, node: options.NodeId) -> None:
     """Remove a node that has stopped and is empty.
 
     Example: jetstream node remove 3
     """
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with cli.client() as client:
         client.remove_node(node)
-    options.answer(context, json, {"node": node, "removed": True}, f"node {node} is removed")
+    cli.answer({"node": node, "removed": True}, f"node {node} is removed")
 
 
 def move_all(

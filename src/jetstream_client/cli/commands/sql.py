@@ -18,6 +18,7 @@ import typer
 
 from jetstream_client.cli import interrupts, options, positions
 from jetstream_client.cli.exits import QueryError
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import encoded, json_line, print_table, shown, timestamp_text
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.reading.scan import Scan
@@ -41,17 +42,15 @@ _OF_JSON = ("->", "->>", "from_json", "from_json_strict", "to_json")
 _BARE_OFFSET = re.compile(r'(?<!["\w])offset(?!["\w])', re.IGNORECASE)
 
 
+@common_options(patience=True)
 def sql(
-    context: typer.Context,
+    cli: Invocation,
     query: Annotated[
         str, typer.Argument(help="One SELECT. Each stream is a table under its name.")
     ],
     from_: positions.From = "earliest",
     to: positions.To = "latest",
     read_from: options.ReadFromOption = options.ReadFromName.LEADER,
-    server: options.Server = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Query streams in SQL (DuckDB). Needs: pip install 'jetstream-log[sql]'
 
@@ -68,9 +67,9 @@ def sql(
     check_text("the query", query)
     start, stop = positions.parse_position(from_), positions.parse_position(to)
     interrupts.end_in_foreign_code()
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with cli.client() as client:
         asked = _Query(client, query, start, stop, read_from.value)
-        asked.run(as_json=options.wants_json(context, json))
+        asked.run(as_json=cli.json)
 
 
 class _Table:

@@ -10,10 +10,10 @@ import typer
 
 from jetstream_client.cli import options
 from jetstream_client.cli.commands.streams_beside import note_others, streams_beside
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, stream_row
 from jetstream_client.cli.setting_options import with_options
 from jetstream_client.cli.stream_or_group import for_each
-from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import Stream, StreamLike
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.settings import STREAM_SETTINGS
@@ -39,8 +39,9 @@ def _settings_are_options() -> Iterator[None]:
 
 
 @with_options(after={"group": "min_insync_replicas"})
+@common_options()
 def create(
-    context: typer.Context,
+    cli: Invocation,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new stream's name.")],
     subject: Subject,
     group: Annotated[
@@ -52,38 +53,30 @@ def create(
             "--allow-same-name", help="Create it even if another subject has a stream of this name."
         ),
     ] = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
     **settings: Any,
 ) -> None:
     """Create a stream. If the same stream exists already, nothing changes.
 
     Example: jetstream stream create orders --subject 'orders.>'
     """
-    config = options.config_of_one_thing(context, server, timeout)
-    with _settings_are_options(), Client.from_config(config) as client:
+    with _settings_are_options(), cli.client() as client:
         stream = client.create_stream(
             name, subject, group=group, allow_same_name=allow_same_name, **settings
         )
         others = streams_beside(client, stream)
-    options.answer(
-        context, json, stream_row(stream), f"stream {stream.name} keeps {stream.subject}"
-    )
+    cli.answer(stream_row(stream), f"stream {stream.name} keeps {stream.subject}")
     note_others(stream, others)
 
 
 @with_options(without=_NOT_OF_GROUPS)
+@common_options()
 def create_group(
-    context: typer.Context,
+    cli: Invocation,
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="The group's name; its streams are NAME-0 and on.")
     ],
     subject: Subject,
     streams: Annotated[int, typer.Option(min=1, help="How many streams the group has afterwards.")],
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
     **settings: Any,
 ) -> None:
     """Create streams that share a subject by key.
@@ -94,9 +87,9 @@ def create_group(
 
     Example: jetstream stream create-group orders --subject 'orders.>' --streams 8
     """
-    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+    with cli.client() as client:
         created = client.create_group(name, subject, streams=streams, **settings)
-    if options.wants_json(context, json):
+    if cli.json:
         for stream in created:
             emit_json(stream_row(stream))
     else:
@@ -104,8 +97,9 @@ def create_group(
 
 
 @with_options(without=_NOT_ALTERABLE)
+@common_options()
 def alter(
-    context: typer.Context,
+    cli: Invocation,
     stream: options.StreamName,
     stream_epoch: Annotated[
         int | None,
@@ -115,9 +109,6 @@ def alter(
             help="Change settings only if the stream still has this epoch.",
         ),
     ] = None,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
     **settings: Any,
 ) -> None:
     """Change settings of a running stream; other settings stay.
@@ -126,8 +117,7 @@ def alter(
 
     Example: jetstream stream alter orders --max-age 1h --max-bytes 10GB
     """
-    config = options.config_of_one_thing(context, server, timeout)
-    with _settings_are_options(), Client.from_config(config) as client:
+    with _settings_are_options(), cli.client() as client:
 
         def change(each: StreamLike) -> Stream:
             return client.alter_stream(each, stream_epoch=stream_epoch, **settings)
@@ -138,4 +128,4 @@ def alter(
             altered = for_each(client, stream, change)
         for _, after in altered:
             said = f"altered {after.name}, stream epoch {after.stream_epoch}"
-            options.answer(context, json, stream_row(after), said)
+            cli.answer(stream_row(after), said)

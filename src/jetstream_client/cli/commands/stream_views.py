@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client.cli import options
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import (
     emit_json,
     node_text,
@@ -20,8 +21,6 @@ from jetstream_client.cli.output import (
 )
 from jetstream_client.cli.stream_or_group import NO_SUCH_STREAM, streams_in
 from jetstream_client.cli.units import age_text, duration_text, size_text
-from jetstream_client.cli.watching import Watch, show
-from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import DamagedRange, ReplicaProgress, Stream, StreamDescription
 from jetstream_protocol.settings import STREAM_SETTINGS, Kind
 
@@ -37,8 +36,9 @@ _NODES = ("replicas", "isr", "elr", "observers", "target_replicas")
 _ZERO_MEANS = {each.name: each.zero for each in STREAM_SETTINGS if each.zero}
 
 
+@common_options(watch=True)
 def list_(
-    context: typer.Context,
+    cli: Invocation,
     feeding: Annotated[
         str,
         typer.Option(metavar="SUBJECT", help="Only streams that store messages on this subject."),
@@ -46,10 +46,6 @@ def list_(
     internal: Annotated[
         bool, typer.Option("--internal", help="Also the server's own, such as __cursors.")
     ] = False,
-    watch: Watch = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """List the streams.
 
@@ -66,16 +62,11 @@ def list_(
 
       jetstream stream list --watch
     """
-    as_json = options.wants_json(context, json)
-    with Client.from_config(
-        options.config_of_one_thing(context, server, timeout, watch=watch)
-    ) as client:
-        draw = _draw_json_lines if as_json else _draw_list
-        show(
+    with cli.client() as client:
+        cli.show(
             lambda: client.describe_streams(feeding, internal=internal),
-            draw,
-            watch=watch,
-            lines=as_json,
+            _draw_list,
+            _draw_json_lines,
         )
 
 
@@ -130,14 +121,8 @@ def _marks(stream: Stream) -> Iterator[str]:
         yield "encrypted"
 
 
-def describe(
-    context: typer.Context,
-    stream: options.StreamName,
-    watch: Watch = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
-) -> None:
+@common_options(watch=True)
+def describe(cli: Invocation, stream: options.StreamName) -> None:
     """Show a stream: settings, replicas, offsets, counters.
 
     With the name of a keyed group it lists the group's streams, with the columns of `list`; --json
@@ -149,25 +134,21 @@ def describe(
 
       jetstream stream describe orders --watch
     """
-    as_json = options.wants_json(context, json)
-    with Client.from_config(
-        options.config_of_one_thing(context, server, timeout, watch=watch)
-    ) as client:
+    with cli.client() as client:
 
         def look() -> StreamDescription | list[StreamDescription]:
             try:
                 return client.describe_stream(stream)
             except NO_SUCH_STREAM as error:
-                streams_in(client, stream, error)
-                return client.describe_keyed_group(stream)
+                return streams_in(client.describe_streams(), stream, error)
 
         def draw(found: StreamDescription | list[StreamDescription]) -> None:
             if isinstance(found, list):
-                (_draw_json_lines if as_json else _draw_list)(found)
+                (_draw_json_lines if cli.json else _draw_list)(found)
             else:
-                (_draw_json if as_json else _draw_description)(found)
+                (_draw_json if cli.json else _draw_description)(found)
 
-        show(look, draw, watch=watch, lines=as_json)
+        cli.show(look, draw, draw)
 
 
 def _draw_json(stream: Stream) -> None:

@@ -14,6 +14,7 @@ from jetstream_client.cli.commands.elect import elect
 from jetstream_client.cli.commands.reassign import reassign
 from jetstream_client.cli.commands.stream_settings import alter, create, create_group
 from jetstream_client.cli.commands.stream_views import describe, list_
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import stream_row
 from jetstream_client.cli.stream_or_group import (
     NO_SUCH_STREAM,
@@ -23,7 +24,6 @@ from jetstream_client.cli.stream_or_group import (
     listed,
     streams_in,
 )
-from jetstream_client.clients.blocking_client import Client
 
 app = options.group("Create, show, alter and delete streams.")
 app.command()(create)
@@ -34,13 +34,11 @@ app.command()(describe)
 
 
 @app.command()
+@common_options()
 def readonly(
-    context: typer.Context,
+    cli: Invocation,
     stream: options.StreamName,
     undo: Annotated[bool, typer.Option("--undo", help="Make it writable again.")] = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Make a stream refuse every record; it can still be read.
 
@@ -50,22 +48,17 @@ def readonly(
 
       jetstream stream readonly orders --undo
     """
-    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+    with cli.client() as client:
         said = "takes records again" if undo else "is read-only"
         for _, after in for_each(
             client, stream, lambda each: client.set_stream_readonly(each, not undo)
         ):
-            options.answer(context, json, stream_row(after), f"{after.name} {said}")
+            cli.answer(stream_row(after), f"{after.name} {said}")
 
 
 @app.command()
-def pause(
-    context: typer.Context,
-    stream: options.StreamName,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
-) -> None:
+@common_options()
+def pause(cli: Invocation, stream: options.StreamName) -> None:
     """Stop listening to a stream's subject, until `resume`.
 
     Messages that are published meanwhile are not stored, and publishers that ask for no
@@ -73,46 +66,35 @@ def pause(
 
     Example: jetstream stream pause orders
     """
-    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+    with cli.client() as client:
         for _, after in for_each(client, stream, client.pause_stream):
-            options.answer(context, json, stream_row(after), f"paused {after.name}")
+            cli.answer(stream_row(after), f"paused {after.name}")
 
 
 @app.command()
-def resume(
-    context: typer.Context,
-    stream: options.StreamName,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
-) -> None:
+@common_options()
+def resume(cli: Invocation, stream: options.StreamName) -> None:
     """Listen to the subject of a paused stream again.
 
     Example:  jetstream stream resume orders
     """
-    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+    with cli.client() as client:
         for _, after in for_each(client, stream, client.resume_stream):
             said = f"{after.name} keeps {after.subject} again"
-            options.answer(context, json, stream_row(after), said)
+            cli.answer(stream_row(after), said)
 
 
 @app.command("transfer-leader")
-def transfer_leader(
-    context: typer.Context,
-    stream: options.StreamName,
-    node: options.NodeId,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
-) -> None:
+@common_options()
+def transfer_leader(cli: Invocation, stream: options.StreamName, node: options.NodeId) -> None:
     """Hand a stream's leadership to another node of its ISR.
 
     Example:  jetstream stream transfer-leader orders 2
     """
-    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+    with cli.client() as client:
         after = client.transfer_leader(stream, node)
     text = f"node {after.leader} leads {after.name}, in epoch {after.leader_epoch}"
-    options.answer(context, json, stream_row(after), text)
+    cli.answer(stream_row(after), text)
 
 
 app.command()(elect)
@@ -123,14 +105,8 @@ app.command()(reassign)
 
 
 @app.command()
-def delete(
-    context: typer.Context,
-    stream: options.StreamName,
-    yes: options.Yes = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
-) -> None:
+@common_options()
+def delete(cli: Invocation, stream: options.StreamName, yes: options.Yes = False) -> None:
     """Delete a stream and all its records, for good. It asks first.
 
     With the name of a keyed group it deletes all its streams. If that fails, repeat it.
@@ -138,23 +114,24 @@ def delete(
     Example:  jetstream stream delete orders --yes
     """
     options.confirm(f"Delete stream {stream} and all its records?", "not deleted", yes=yes)
-    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+    with cli.client() as client:
         try:
             client.delete_stream(stream)
         except NO_SUCH_STREAM as error:
-            streams = streams_in(client, stream, error)
+            streams = streams_in(client.list_streams(), stream, error)
         else:
-            options.answer(context, json, {"deleted": stream}, f"deleted {stream}")
+            cli.answer({"deleted": stream}, f"deleted {stream}")
             return
         what = f"{stream} is a keyed group: delete {listed(streams)} and all records?"
         options.confirm(what, "not deleted", yes=yes)
         for name, _ in each_of(stream, streams[::-1], client.delete_stream):
-            options.answer(context, json, {"deleted": name}, f"deleted {name}")
+            cli.answer({"deleted": name}, f"deleted {name}")
 
 
 @app.command()
+@common_options()
 def purge(
-    context: typer.Context,
+    cli: Invocation,
     stream: options.StreamName,
     before: Annotated[
         str | None,
@@ -165,9 +142,6 @@ def purge(
         ),
     ] = None,
     yes: options.Yes = False,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Remove a stream's records, all or the oldest. It asks first.
 
@@ -191,16 +165,16 @@ def purge(
     position = None if before is None else positions.parse_position(before)
     what = "all records" if before is None else f"the records before {before}"
     options.confirm(f"Purge {what} of stream {stream}?", "not purged", yes=yes)
-    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+    with cli.client() as client:
         starts: Iterable[tuple[str, int]]
         try:
             starts = [(stream, client.purge_stream(stream, position))]
         except NO_SUCH_STREAM as error:
-            streams = streams_in(client, stream, error)
+            streams = streams_in(client.list_streams(), stream, error)
             check_group(stream, streams, position)
             what = f"{stream} is a keyed group: purge {what} of {listed(streams)}?"
             options.confirm(what, "not purged", yes=yes)
             starts = each_of(stream, streams, lambda each: client.purge_stream(each, position))
         for name, start in starts:
             row = {"purged": name, "log_start_offset": start}
-            options.answer(context, json, row, f"purged {name}: its first offset is {start} now")
+            cli.answer(row, f"purged {name}: its first offset is {start} now")

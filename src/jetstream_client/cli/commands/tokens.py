@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from jetstream_client.cli import options
-from jetstream_client.cli.output import emit_json, print_table, timestamp_text
+from jetstream_client.cli.invocation import Invocation, common_options
+from jetstream_client.cli.output import timestamp_text
 from jetstream_client.cli.units import parse_duration
-from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.access import Token
 
 app = options.group("Make, list and revoke tokens.")
@@ -22,68 +22,52 @@ Principal = Annotated[
 
 
 @app.command()
+@common_options()
 def create(
-    context: typer.Context,
+    cli: Invocation,
     principal: Principal,
     expires: Annotated[
         str,
         typer.Option(metavar="DURATION", help="After how long it expires (90d, 12h), or never."),
     ] = "90d",
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Make a token, and print it. It cannot be shown again.
 
     Example: JETSTREAM_TOKEN=$(jetstream token create user:reports --expires 30d)
     """
     lifetime = None if expires == "never" else parse_duration(expires)
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with cli.client() as client:
         made = client.create_token(principal, lifetime=lifetime)
-    options.answer(context, json, {**_row(made.token), "token": made.text}, made.text)
+    cli.answer({**dataclasses.asdict(made.token), "token": made.text}, made.text)
 
 
 @app.command("list")
-def list_tokens(
-    context: typer.Context,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
-) -> None:
+@common_options()
+def list_tokens(cli: Invocation) -> None:
     """List the tokens by id. Their texts are not kept anywhere.
 
     Example: jetstream token list --json
     """
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with cli.client() as client:
         tokens = client.list_tokens()
-    if options.wants_json(context, json):
-        for token in tokens:
-            emit_json(_row(token))
-    else:
-        print_table(("ID", "PRINCIPAL", "CREATED", "EXPIRES"), map(_cells, tokens))
+    cli.table(("ID", "PRINCIPAL", "CREATED", "EXPIRES"), tokens, _cells, dataclasses.asdict)
 
 
 @app.command()
+@common_options()
 def revoke(
-    context: typer.Context,
+    cli: Invocation,
     token_id: Annotated[
         str, typer.Argument(metavar="ID", help="The token's id: the part between its two _.")
     ],
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Revoke a token. Connections that use it are closed.
 
     Example: jetstream token revoke 4e54ffd8dc99
     """
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with cli.client() as client:
         client.revoke_token(token_id)
-    options.answer(context, json, {"id": token_id, "revoked": True}, f"token {token_id} is revoked")
-
-
-def _row(token: Token) -> dict[str, Any]:
-    return dataclasses.asdict(token)
+    cli.answer({"id": token_id, "revoked": True}, f"token {token_id} is revoked")
 
 
 def _cells(token: Token) -> tuple[object, ...]:

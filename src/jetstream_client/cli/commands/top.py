@@ -10,11 +10,10 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from jetstream_client.cli import options
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, node_text, print_table, replicas_text
 from jetstream_client.cli.units import size_text
 from jetstream_client.cli.watching import show
-from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import StreamDescription
 
 _HEADING_LINES = 4
@@ -54,15 +53,13 @@ def _rate(stream: StreamDescription, before: int | None, seconds: float) -> Rate
     return Rate(stream, rate, max(lags) if lags else None)
 
 
+@common_options(patience=True)
 def top(
-    context: typer.Context,
+    cli: Invocation,
     feeding: Annotated[
         str,
         typer.Option(metavar="SUBJECT", help="Only streams that store messages of this subject."),
     ] = "",
-    server: options.Server = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Show the busiest streams, every 2 seconds, until Ctrl-C.
 
@@ -71,7 +68,6 @@ def top(
 
     Example: jetstream top
     """
-    as_json = options.wants_json(context, json)
     before: list[Look] = []
 
     def look() -> list[Rate]:
@@ -80,8 +76,8 @@ def top(
         before.append(now)
         return found
 
-    with Client.from_config(options.config(context, server, timeout)) as client:
-        show(look, _draw_json if as_json else _draw, watch=True, lines=as_json)
+    with cli.client() as client:
+        show(look, _draw_json if cli.json else _draw, watch=True, lines=cli.json)
 
 
 def _draw_json(found: Sequence[Rate]) -> None:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client.cli import options
+from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, print_table
-from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import Voters
 from jetstream_protocol.errors import InvalidRequestError
 
@@ -17,19 +17,15 @@ app = options.group("Show and change which nodes vote on the metadata.")
 
 
 @app.command("list")
-def show(
-    context: typer.Context,
-    server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
-) -> None:
+@common_options()
+def show(cli: Invocation) -> None:
     """Show the voters.
 
     Example: jetstream voters list
     """
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with cli.client() as client:
         voters = client.list_voters()
-    if options.wants_json(context, json):
+    if cli.json:
         emit_json(_row(voters))
         return
     print_table(
@@ -41,14 +37,8 @@ def show(
 
 
 @app.command()
-def add(
-    context: typer.Context,
-    node: options.NodeId,
-    yes: options.Yes = False,
-    server: options.Server = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
-) -> None:
+@common_options(patience=True)
+def add(cli: Invocation, node: options.NodeId, yes: options.Yes = False) -> None:
     """Let a node vote that has followed so far.
 
     Returns once the voters have agreed. An odd number is best: a fourth voter tolerates no more
@@ -56,28 +46,23 @@ def add(
 
     Example: jetstream voters add 3
     """
-    _change(context, server, timeout, added=[node], removed=[], yes=yes, as_json=json)
+    _change(cli, added=[node], removed=[], yes=yes)
 
 
 @app.command()
-def remove(
-    context: typer.Context,
-    node: options.NodeId,
-    yes: options.Yes = False,
-    server: options.Server = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
-) -> None:
+@common_options(patience=True)
+def remove(cli: Invocation, node: options.NodeId, yes: options.Yes = False) -> None:
     """Take a node's vote. It goes on following, if it runs.
 
     Example: jetstream voters remove 3
     """
-    _change(context, server, timeout, added=[], removed=[node], yes=yes, as_json=json)
+    _change(cli, added=[], removed=[node], yes=yes)
 
 
 @app.command()
+@common_options(patience=True)
 def replace(
-    context: typer.Context,
+    cli: Invocation,
     old: Annotated[
         int, typer.Argument(min=0, max=options.NODE_MAX, help="The node that loses its vote.")
     ],
@@ -85,9 +70,6 @@ def replace(
         int, typer.Argument(min=0, max=options.NODE_MAX, help="The node that votes instead.")
     ],
     yes: options.Yes = False,
-    server: options.Server = None,
-    timeout: options.Patience = options.DEFAULT_TIMEOUT,
-    json: options.Json = False,
 ) -> None:
     """Let one node vote instead of another, such as one that is lost.
 
@@ -97,28 +79,18 @@ def replace(
     """
     if old == new:
         raise typer.BadParameter("name two different nodes")
-    _change(context, server, timeout, added=[new], removed=[old], yes=yes, as_json=json)
+    _change(cli, added=[new], removed=[old], yes=yes)
 
 
-def _change(
-    context: typer.Context,
-    server: options.Server,
-    timeout: options.Patience,
-    *,
-    added: Sequence[int],
-    removed: Sequence[int],
-    yes: bool,
-    as_json: bool,
-) -> None:
+def _change(cli: Invocation, *, added: Sequence[int], removed: Sequence[int], yes: bool) -> None:
     """Show the voters before and after, ask, and change one after the other."""
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with cli.client() as client:
         before = client.list_voters().nodes
         after = tuple(sorted({*before, *added} - set(removed)))
-        wants_json = options.wants_json(context, as_json)
         if not after:
             raise InvalidRequestError("the last voter stays")
         if after == before:
-            _tell(client.list_voters(), wants_json, f"the voters are {_names(after)} already")
+            cli.answer(_row(client.list_voters()), f"the voters are {_names(after)} already")
             return
         question = f"The voters are {_names(before)}. Change them to {_names(after)}?"
         options.confirm(question, "the voters stay as they are", yes=yes)
@@ -130,14 +102,7 @@ def _change(
             if node in now:
                 now -= {node}
                 voters = client.change_voters(sorted(now))
-        _tell(voters, wants_json, f"the voters are {_names(voters.nodes)}")
-
-
-def _tell(voters: Voters, as_json: bool, text: str) -> None:
-    if as_json:
-        emit_json(_row(voters))
-    else:
-        print(text)
+        cli.answer(_row(voters), f"the voters are {_names(voters.nodes)}")
 
 
 def _names(nodes: Sequence[int]) -> str:
