@@ -15,6 +15,7 @@ import asyncio
 import gc
 import os
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -29,17 +30,28 @@ is more patient, because the driver has met them."""
 
 RETRY_SECONDS = 0.2
 
-_clients: dict[tuple[int, ClientConfig], Client] = {}
+CLIENTS_MAX = 8
+"""So many clients a worker keeps: more than a task uses, and configurations may change for months,
+for example by a new token."""
+
+_clients: OrderedDict[tuple[int, ClientConfig], Client] = OrderedDict()
+"""The one that was used last is the last one."""
 
 
 def client_for(config: ClientConfig) -> Client:
     config = replace(config, rack=os.environ.get("JETSTREAM_RACK", config.rack))
     key = (os.getpid(), config)
-    if key not in _clients:
-        _clients[key] = Client.from_config(config)
-        gc.collect()  # Garbage that exists now would stay for ever.
-        gc.freeze()
-    return _clients[key]
+    if key in _clients:
+        _clients.move_to_end(key)
+        return _clients[key]
+    while len(_clients) >= CLIENTS_MAX:
+        (process, _), unused = _clients.popitem(last=False)
+        if process == os.getpid():  # Those of the parent are not the fork's to close.
+            unused.close()
+    client = _clients[key] = Client.from_config(config)
+    gc.collect()  # Garbage that exists now would stay for ever.
+    gc.freeze()
+    return client
 
 
 async def asked_now(config: ClientConfig, ask: Callable[[AsyncClient], Awaitable[_T]]) -> _T:
