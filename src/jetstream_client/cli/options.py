@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +26,12 @@ from jetstream_client.values.config import (
     NatsOptions,
 )
 from jetstream_client.values.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
+
+
+def _file(name: str, help_: str) -> Any:
+    """An option that names a file."""
+    return typer.Option(name, metavar="FILE", help=help_, show_default=False)
+
 
 Server = Annotated[
     str | None,
@@ -48,69 +54,32 @@ Nats = Annotated[
 ]
 NatsCa = Annotated[
     str | None,
-    typer.Option(
+    _file(
         "--nats-ca",
-        metavar="FILE",
-        help=f"Speak TLS to NATS and trust these authorities. Default: ${NATS_CA_VARIABLE}; tls:// "
+        f"Speak TLS to NATS and trust these authorities. Default: ${NATS_CA_VARIABLE}; tls:// "
         "in front of a URL trusts the system's.",
-        show_default=False,
     ),
 ]
 NatsCert = Annotated[
     str | None,
-    typer.Option(
-        "--nats-cert",
-        metavar="FILE",
-        help=f"The certificate to show to NATS. Default: ${NATS_CERT_VARIABLE}.",
-        show_default=False,
-    ),
+    _file("--nats-cert", f"The certificate to show to NATS. Default: ${NATS_CERT_VARIABLE}."),
 ]
-NatsKey = Annotated[
-    str | None,
-    typer.Option(
-        "--nats-key",
-        metavar="FILE",
-        help=f"Its key. Default: ${NATS_KEY_VARIABLE}.",
-        show_default=False,
-    ),
-]
+NatsKey = Annotated[str | None, _file("--nats-key", f"Its key. Default: ${NATS_KEY_VARIABLE}.")]
 Creds = Annotated[
     str | None,
-    typer.Option(
-        "--creds",
-        metavar="FILE",
-        help=f"A .creds file to sign in to NATS with. Default: ${NATS_CREDS_VARIABLE}.",
-        show_default=False,
-    ),
+    _file("--creds", f"A .creds file to sign in to NATS with. Default: ${NATS_CREDS_VARIABLE}."),
 ]
 Tls = Annotated[
     bool,
     typer.Option("--tls", help="Speak TLS, with the system's authorities unless --ca is given."),
 ]
 Ca = Annotated[
-    str | None,
-    typer.Option(
-        "--ca",
-        metavar="FILE",
-        help=f"Speak TLS and trust these authorities. Default: ${CA_VARIABLE}.",
-        show_default=False,
-    ),
+    str | None, _file("--ca", f"Speak TLS and trust these authorities. Default: ${CA_VARIABLE}.")
 ]
 Cert = Annotated[
-    str | None,
-    typer.Option(
-        "--cert",
-        metavar="FILE",
-        help=f"The certificate to show. Default: ${CERT_VARIABLE}.",
-        show_default=False,
-    ),
+    str | None, _file("--cert", f"The certificate to show. Default: ${CERT_VARIABLE}.")
 ]
-Key = Annotated[
-    str | None,
-    typer.Option(
-        "--key", metavar="FILE", help=f"Its key. Default: ${KEY_VARIABLE}.", show_default=False
-    ),
-]
+Key = Annotated[str | None, _file("--key", f"Its key. Default: ${KEY_VARIABLE}.")]
 ContextName = Annotated[
     str | None,
     typer.Option(
