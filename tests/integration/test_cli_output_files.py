@@ -17,7 +17,7 @@ from tests.support import command
 from tests.support.server import ServerProcess
 
 _COMMANDS = {
-    "jsonl": ("export", "{stream}", "--output", "{file}"),
+    "jsonl": ("export", "{stream}", "--format", "jsonl", "--output", "{file}"),
     "parquet": ("export", "{stream}", "--format", "parquet", "--output", "{file}"),
     "bundle": ("debug", "bundle", "--output", "{file}"),
     "backup": ("stream", "backup", "{stream}", "{file}"),
