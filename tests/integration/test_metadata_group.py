@@ -20,7 +20,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.logfiles.metadata_records import Entry
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.member import member
 from jetstream_server.metadata.raft.core import RaftCore
 from jetstream_server.metadata.raft.journal import Journal
@@ -50,7 +50,7 @@ class TestGroupOfOne:
         async def main() -> None:
             async with members(tmp_path, 1) as group:
                 began = time.monotonic()
-                log: MetadataLog = await group.start(0, listen="256.0.0.1:1")
+                log: RaftMetadataLog = await group.start(0, listen="256.0.0.1:1")
                 await log.propose(register(log))
                 assert time.monotonic() - began < 1.0 + lateness.since(began)
                 assert log.leader == 0

@@ -215,5 +215,4 @@ def _apply(
     command_id: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     text = encode_command(command, command_id=command_id)
-    result: dict[str, Any] = json.loads(registry.apply(text, revision))
-    return result
+    return registry.apply(text, revision)

@@ -91,8 +91,7 @@ class MetadataGroup:
     def apply(self, command: Command) -> dict[str, Any]:
         """Somebody outside of the cluster has it committed at once. Returns its result."""
         self._append(BATCH_HEADER + b"\n" + encode_command(command).encode())
-        result: dict[str, Any] = json.loads(self._last_result)
-        return result
+        return self._last_result
 
     def _append(self, data: bytes | None) -> None:
         self.log.append(Entry(data, len(self.log) + 1, self.term))

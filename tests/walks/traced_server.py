@@ -43,7 +43,7 @@ HOSTS: Final = (
 )
 """They run an event loop: who is called by the loop is not called by them."""
 OTHER_ERRANDS: Final = (
-    "jetstream_server/metadata/client/metadata_log.py:_call",
+    "jetstream_server/metadata/client/watchers.py:_call",
     "jetstream_server/metadata/member/controller_context.py:turn",
 )
 """What is entered there does not count: what watchers do with a change of the metadata, and the

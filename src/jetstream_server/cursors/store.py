@@ -39,7 +39,7 @@ from jetstream_server.cursors.records import (
 from jetstream_server.cursors.table import CursorTable, Entry, Outcome, Plan, Write
 from jetstream_server.cursors.teller import EventTeller
 from jetstream_server.log.encryption import plain_batches
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.activity import tells_of_cursors
 from jetstream_server.replication.listeners import RoleListener
 from jetstream_server.replication.replica import Replica
@@ -78,7 +78,7 @@ class CursorStore(RoleListener):
         lease_held: Callable[[], bool],
         streams_of: StreamsOf,
         monotonic_clock: MonotonicClock,
-        metadata: MetadataLog,
+        metadata: RaftMetadataLog,
     ) -> None:
         """lease_held: returns whether this node's session lease holds. streams_of: returns the
         streams that a consumer group reads."""
@@ -168,7 +168,7 @@ class Leadership:
         replica: Replica,
         streams_of: StreamsOf,
         monotonic_clock: MonotonicClock,
-        metadata: MetadataLog,
+        metadata: RaftMetadataLog,
     ) -> None:
         self.coordinator = Coordinator(self._save, streams_of, monotonic_clock)
         self._watching: asyncio.Task[None] | None = None

@@ -18,7 +18,7 @@ from jetstream_protocol.types import LeaderEpoch
 from jetstream_server.background import run_in_background
 from jetstream_server.cursors.events import Event
 from jetstream_server.cursors.table import CursorTable, Outcome, Write
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.activity import NOTED_MAX
 from jetstream_server.metadata.state.commands import NoteCursors
 from jetstream_server.metadata.state.outbox import EVENTS_MAX, Outbox
@@ -40,7 +40,7 @@ class EventTeller:
         self,
         table: CursorTable,
         write: Callable[[Sequence[Write]], Awaitable[list[Outcome]]],
-        metadata: MetadataLog,
+        metadata: RaftMetadataLog,
     ) -> None:
         self._table = table
         self._write = write

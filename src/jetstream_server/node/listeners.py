@@ -105,9 +105,7 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
             node.replicas, node.fetches, node.stream_access, ResponseMemoryLimiter(close_connection)
         ),
         _cluster_service(server, metrics, streams),
-        CursorsService(
-            cursors, node.replicas, metadata.registry, leader, node.stream_access, wall_clock
-        ),
+        CursorsService(cursors, metadata.registry, leader, node.stream_access, wall_clock),
         GroupsService(cursors, metadata.registry, leader, node.stream_access),
         SecurityService(metadata, node.access, wall_clock),
         node.stream_access,

@@ -355,7 +355,7 @@ class NodeStart:
         fetches = LongPoll(
             self.membership.lease_held, self.access, monotonic_clock=clocks.monotonic
         )
-        stream_access = StreamAccess(self.access, replicas, self.metadata.registry)
+        stream_access = StreamAccess(self.access, self.metadata.registry)
         return Node(
             metadata=self.metadata,
             membership=self.membership,

@@ -13,9 +13,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import structlog
 
-from jetstream_protocol import subjects
 from jetstream_protocol.errors import (
-    InvalidRequestError,
     JetstreamError,
     NotLeaderError,
     NotReplicaError,
@@ -49,8 +47,6 @@ from jetstream_server.replication.run_record import RunRecordFile
 from jetstream_server.replication.services import Services
 
 NOT_REGISTERED = -1
-# `name@subject`, in one field or in two.
-_NAME_AND_SUBJECT_MAX = subjects.NAME_LENGTH_MAX + 1 + subjects.SUBJECT_BYTES_MAX
 
 CLOSING_AT_A_TIME = 32
 
@@ -142,22 +138,9 @@ class ReplicaManager:
             raise NotLeaderError(f"node {self._node_id} does not lead stream {stream_id}")
         return replica
 
-    def stream_of(self, ref: common_pb2.StreamRef) -> StreamMetadata:
-        """The stream that a request names: by id, by name, or by name and subject.
-
-        Raises StreamNotFoundError, AmbiguousStreamError, InvalidRequestError.
-        """
-        if ref.id:
-            return self._registry.with_id(StreamId(ref.id))
-        if not ref.name:
-            raise InvalidRequestError("the request names no stream: give its name or its id")
-        if len(ref.name) + len(ref.subject) > _NAME_AND_SUBJECT_MAX:
-            raise InvalidRequestError("no stream has a name or subject of that length")
-        return self._registry.resolve(ref.name, ref.subject)
-
     def resolve(self, ref: common_pb2.StreamRef) -> Replica:
         """The replica here of the stream that a request names. Raises the errors of both steps."""
-        return self.replica_of(self.stream_of(ref))
+        return self.replica_of(self._registry.stream_of(ref))
 
     def replica_of(self, stream: StreamMetadata) -> Replica:
         """The replica here, or the observer's copy. Raises NotReplicaError, which names a node that
@@ -182,7 +165,7 @@ class ReplicaManager:
     def resolve_led(self, ref: common_pb2.StreamRef) -> Replica:
         """Like `resolve`, if this node leads it. Raises also NotLeaderError, which names the
         leader."""
-        return self.led_replica_of(self.stream_of(ref))
+        return self.led_replica_of(self._registry.stream_of(ref))
 
     def led_replica_of(self, stream: StreamMetadata) -> Replica:
         """The replica, if this node leads it now. Raises NotLeaderError, which names the leader."""

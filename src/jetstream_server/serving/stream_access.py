@@ -24,7 +24,6 @@ from jetstream_protocol.subjects import no_stream
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.tables import unknown_id
-from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.audit import Refusals
@@ -32,9 +31,8 @@ from jetstream_server.security.identity import Identity
 
 
 class StreamAccess:
-    def __init__(self, access: AccessControl, replicas: ReplicaManager, registry: Registry) -> None:
+    def __init__(self, access: AccessControl, registry: Registry) -> None:
         self.control = access
-        self._replicas = replicas
         self._registry = registry
 
     def resolve(
@@ -45,12 +43,12 @@ class StreamAccess:
         refusals: Refusals | None = None,
     ) -> StreamMetadata:
         """The stream of a request. refusals: as in AccessControl.denied. Raises
-        UnauthenticatedError, PermissionDeniedError, and the errors of ReplicaManager.stream_of."""
+        UnauthenticatedError, PermissionDeniedError, and the errors of Tables.stream_of."""
         access = self.control
         if not access.applies_to(identity):
-            return self._replicas.stream_of(ref)
+            return self._registry.stream_of(ref)
         try:
-            stream = self._replicas.stream_of(ref)
+            stream = self._registry.stream_of(ref)
             if access.permits(identity, operation, stream):
                 return stream
             access.check_current(identity, operation)
@@ -92,10 +90,10 @@ class StreamAccess:
         enough: the stream may have a wider one. Raises the errors of `resolve`."""
         access = self.control
         if not access.applies_to(identity):
-            return self._replicas.stream_of(ref)
+            return self._registry.stream_of(ref)
         access.check_current(identity, Operation.WRITE)
         try:
-            stream = self._replicas.stream_of(ref)
+            stream = self._registry.stream_of(ref)
         except (AmbiguousStreamError, StreamNotFoundError):
             return self.resolve(identity, Operation.WRITE, ref)
         if access.allows_named(identity, Operation.WRITE, stream.name, subject):
@@ -166,7 +164,7 @@ class StreamAccess:
     def name_of(self, ref: common_pb2.StreamRef) -> str:
         """For the audit log: the stream's full name, or the name that the request gives."""
         try:
-            return self._replicas.stream_of(ref).full_name
+            return self._registry.stream_of(ref).full_name
         except JetstreamError:
             return _as_asked(ref)
 

@@ -24,7 +24,7 @@ from jetstream_server.cursors.records import cursor_key
 from jetstream_server.cursors.store import CURSORS, SETTINGS, CursorStore
 from jetstream_server.cursors.table import CursorTable, Outcome, Write
 from jetstream_server.cursors.teller import EventTeller
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.activity import ACTIVITY, note_cursors
 from jetstream_server.metadata.state.commands import (
     FEATURE_LEVEL_MAX,
@@ -299,7 +299,7 @@ class Leader:
             lambda: True,
             lambda source: [],
             self.node.clocks.monotonic,
-            cast(MetadataLog, self.metadata),
+            cast(RaftMetadataLog, self.metadata),
         )
         self.node.begin(Listeners(roles=(self.store,)))
 
@@ -428,7 +428,7 @@ async def test_events_whose_deletion_is_refused_are_not_proposed_again(
         log.write(*writes)
         return []
 
-    telling = EventTeller(log.table, write, cast(MetadataLog, leader.metadata))
+    telling = EventTeller(log.table, write, cast(RaftMetadataLog, leader.metadata))
     telling.start()
     await eventually(lambda: not log.table.events(1, 1))
     assert deletions == 5

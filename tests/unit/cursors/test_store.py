@@ -20,7 +20,7 @@ from jetstream_server.cursors.coordinator import Heartbeat
 from jetstream_server.cursors.groups import Member
 from jetstream_server.cursors.store import CURSORS, SETTINGS, CursorStore
 from jetstream_server.cursors.table import NO_REVISION, Entry, Write
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import (
     FEATURE_LEVEL_MAX,
     FenceNode,
@@ -48,7 +48,7 @@ class Leader:
             lambda: self.lease,
             lambda source: [],
             self.node.clocks.monotonic,
-            cast(MetadataLog, LocalMetadata(self.node.cluster)),
+            cast(RaftMetadataLog, LocalMetadata(self.node.cluster)),
         )
         self.node.begin(Listeners(roles=(self.store,)))
 
@@ -106,7 +106,7 @@ async def test_a_restarted_leader_knows_what_was_committed(tmp_path: Path) -> No
         lambda: True,
         lambda source: [],
         leader.node.clocks.monotonic,
-        cast(MetadataLog, LocalMetadata(leader.node.cluster)),
+        cast(RaftMetadataLog, LocalMetadata(leader.node.cluster)),
     )
     leader.node.begin(Listeners(roles=(again,)))
     leader.flush()

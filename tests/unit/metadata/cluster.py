@@ -33,7 +33,8 @@ class Cluster:
         """A command as its JSON."""
         result = self.registry.apply(text, self.registry.revision + 1)
         self.changes = self.registry.take_changes()
-        return check_result(json.loads(result))
+        assert json.loads(json.dumps(result)) == result, "a repetition gets it from JSON"
+        return check_result(result)
 
     def register(self, node_id: int, **fields: Any) -> int:
         session = fields.pop("session", f"session-{self.registry.revision}")

@@ -233,7 +233,7 @@ def test_a_journal_of_an_earlier_version_gives_the_results_and_the_state_it_gave
     monkeypatch.setattr(commands, "FEATURE_LEVEL_MAX", FeatureLevel(2))  # It goes up to that.
     registry = Registry()
     for number, line in enumerate(_lines(METADATA / "journal.jsonl")):
-        said = json.loads(registry.apply(line["command"], registry.revision + 1))
+        said = registry.apply(line["command"], registry.revision + 1)
         assert said == json.loads(line["result"]), (number, line["command"])
     restored = Registry()
     restored.restore(zlib.compress((METADATA / "snapshot.jsonl").read_bytes().rstrip(b"\n")))

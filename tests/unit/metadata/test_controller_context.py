@@ -215,7 +215,7 @@ class TestCommands:
         bench.turn()
         bench.core.apply()
         result = bench.registry.apply(json.dumps(command), bench.registry.revision + 1)
-        assert json.loads(result)["error"]["code"] == "fenced_epoch"
+        assert result["error"]["code"] == "fenced_epoch"
 
 
 class TestExtension:

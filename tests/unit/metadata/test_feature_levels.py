@@ -5,7 +5,6 @@ The older software understands level 1; the newer one has a command and a field 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from jetstream_server.metadata.state.commands import DrainNode, RegisterNode, Se
 from jetstream_server.metadata.state.decision import Decision
 from jetstream_server.metadata.state.model import FeatureLevel
 from jetstream_server.metadata.state.node_commands import drain_node
-from jetstream_server.metadata.state.operations import OPERATIONS, Operation, check_level
+from jetstream_server.metadata.state.operations import OPERATIONS, Operation, check_feature
 from jetstream_server.metadata.state.registry import Registry, check_result
 from jetstream_server.metadata.state.tables import Tables
 
@@ -96,7 +95,7 @@ class Versions:
         with newer_software():
             assert self.newer.apply(text, revision) == result
         assert self.newer.snapshot() == self.older.snapshot()
-        return check_result(json.loads(result))
+        return check_result(result)
 
     def register(self, node_id: int, level: FeatureLevel) -> None:
         self.do(registration(node_id, f"{node_id}-{self.older.revision}", level))
@@ -121,7 +120,7 @@ def test_a_new_command_is_refused_by_all_until_every_node_understands_it() -> No
         newer = versions.newer
         newer.apply(encode_command(SetCluster(feature_level=NEW)), newer.revision + 1)
         said = newer.apply(encode_command(Later(number=7)), newer.revision + 1)
-        assert json.loads(said)["number"] == 7
+        assert said["number"] == 7
 
 
 def test_a_new_field_is_refused_by_all_until_every_node_understands_it() -> None:
@@ -134,21 +133,25 @@ def test_a_new_field_is_refused_by_all_until_every_node_understands_it() -> None
     with newer_software():
         newer = versions.newer
         newer.apply(encode_command(SetCluster(feature_level=NEW)), newer.revision + 1)
-        assert json.loads(newer.apply(drain, newer.revision + 1))["reason"] == "moved"
+        assert newer.apply(drain, newer.revision + 1)["reason"] == "moved"
         assert newer.nodes[NodeId(0)].draining
+
+
+def check(tables: Tables, command: Command) -> None:
+    check_feature(tables, command.needed_level, command.op)
 
 
 def test_a_proposer_is_told_which_nodes_are_behind() -> None:
     versions = Versions()
     versions.register(0, OLD)
     versions.register(1, NEW)
-    check_level(versions.newer, DrainNodeWithReason(node_id=NodeId(0)))
+    check(versions.newer, DrainNodeWithReason(node_id=NodeId(0)))
     for command in (Later(number=1), DrainNodeWithReason(node_id=NodeId(0), reason="moved")):
         with pytest.raises(PreconditionFailedError, match=r"level 2.*at 1: nodes \[0\] run older"):
-            check_level(versions.newer, command)
+            check(versions.newer, command)
     versions.register(0, NEW)
     with pytest.raises(UnavailableError, match="about to be raised"):
-        check_level(versions.newer, Later(number=1))
+        check(versions.newer, Later(number=1))
 
 
 def test_a_node_too_old_for_the_cluster_is_refused_at_registration() -> None:
@@ -158,7 +161,7 @@ def test_a_node_too_old_for_the_cluster_is_refused_at_registration() -> None:
             registry.apply(encode_command(command), registry.revision + 1)
         result = registry.apply(encode_command(registration(1, "b", OLD)), registry.revision + 1)
     with pytest.raises(PreconditionFailedError, match="node 1 understands feature level 1, the cl"):
-        check_result(json.loads(result))
+        check_result(result)
     assert NodeId(1) not in registry.nodes
 
 

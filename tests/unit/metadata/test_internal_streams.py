@@ -16,7 +16,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.subjects import check_own_name
 from jetstream_server.clocks import WallUs
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.client.streams import Streams
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import (
@@ -29,7 +29,7 @@ from jetstream_server.metadata.state.commands import (
     SetStreamAccess,
 )
 from jetstream_server.metadata.state.model import FeatureLevel, StreamMetadata
-from jetstream_server.metadata.state.operations import check_level
+from jetstream_server.metadata.state.operations import check_feature
 from jetstream_server.metadata.state.registry import Registry
 
 from .cluster import Cluster
@@ -98,7 +98,7 @@ def test_its_minimum_stays_while_some_node_has_older_software() -> None:
     cluster.register(0, feature_level_max=FeatureLevel(4))
     cluster.do(SetCluster(feature_level=FeatureLevel(4)))
     stream = cluster.create("__cursors", "", (0,), internal=True)
-    metadata = cast("MetadataLog", SimpleNamespace(registry=cluster.registry))
+    metadata = cast("RaftMetadataLog", SimpleNamespace(registry=cluster.registry))
     streams = Streams(metadata, lambda: WallUs(0), nodes_configured=1)
     settings = {"min_insync_replicas": 1, "group": "", "partition": 0, "partitions": 0}
     with pytest.raises(PreconditionFailedError, match=r"level 5.*nodes \[0\] run older software"):
@@ -133,7 +133,7 @@ def test_older_software_is_never_asked_for_one() -> None:
         name="__cursors", subject="", replicas=(0, 1, 2), created_at_us=0, internal=True
     )
     with pytest.raises(PreconditionFailedError, match=r"nodes \[0, 1, 2\] run older software"):
-        check_level(cluster.registry, command)
+        check_feature(cluster.registry, command.needed_level, command.op)
     with pytest.raises(InvalidRequestError, match="unknown fields 'internal'"):
         cluster.do(command)
     with pytest.raises(StreamNotFoundError):

@@ -2,7 +2,7 @@ import asyncio
 from typing import Any
 
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.client.metadata_log import Watchers
+from jetstream_server.metadata.client.watchers import Watchers
 from jetstream_server.metadata.state.changes import Change, ControllerChanged
 from jetstream_server.metadata.state.model import ControllerClaim
 

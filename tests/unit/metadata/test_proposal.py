@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ class Group:
         self.lost: list[bool] = []
         self.sequence = 0
 
-    async def submit(self, proposal: Proposal, patience: float) -> str:
+    async def submit(self, proposal: Proposal, patience: float) -> dict[str, Any]:
         if not proposal.text:
             proposal.number(self.incarnation, self.sequence)
             self.sequence += 1

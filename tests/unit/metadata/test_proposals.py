@@ -9,6 +9,8 @@ from jetstream_server.metadata.member.proposals import (
     Proposals,
 )
 
+RESULT = {"revision": 1}
+
 
 def texts_of(batch: tuple[int, bytes, int | None] | None) -> list[str]:
     assert batch is not None
@@ -26,7 +28,7 @@ def proposals_of(*texts: str) -> Proposals:
 
 def outcomes(proposals: Proposals) -> dict[str, object]:
     return {
-        text: outcome if isinstance(outcome, str) else type(outcome)
+        text: outcome if isinstance(outcome, dict) else type(outcome)
         for text, outcome in proposals.take_outcomes()
     }
 
@@ -39,9 +41,9 @@ def test_what_has_queued_up_travels_together() -> None:
 
 def test_being_applied_resolves_a_proposal_whoever_submitted_it() -> None:
     proposals = proposals_of("a", "b")
-    proposals.applied("a", "result")
-    proposals.applied("another node's", "result")
-    assert outcomes(proposals) == {"a": "result"}
+    proposals.applied("a", RESULT)
+    proposals.applied("another node's", RESULT)
+    assert outcomes(proposals) == {"a": RESULT}
     assert texts_of(proposals.next_batch(0.0)) == ["b"]
 
 
@@ -61,7 +63,7 @@ def test_a_batch_makes_room_once_all_of_it_is_applied() -> None:
         proposals.next_batch(0.0)
         proposals.add(f"next {number}", 5.0)
     assert proposals.next_batch(0.0) is None
-    proposals.applied("a", "result")
+    proposals.applied("a", RESULT)
     assert proposals.next_batch(0.0) is not None
 
 
@@ -131,10 +133,10 @@ def test_stopping_ends_everything_and_is_honest_about_what_was_sent() -> None:
 def test_a_late_failure_of_a_resolved_batch_changes_nothing() -> None:
     proposals = proposals_of("a")
     number, _, _ = proposals.next_batch(0.0) or (0, b"", None)
-    proposals.applied("a", "result")
+    proposals.applied("a", RESULT)
     proposals.failed(number, surely=False)
     assert proposals.next_batch(0.0) is None
-    assert outcomes(proposals) == {"a": "result"}
+    assert outcomes(proposals) == {"a": RESULT}
 
 
 class TestDecisionsOfAController:

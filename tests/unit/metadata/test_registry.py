@@ -67,7 +67,7 @@ from .cluster import Cluster
 )
 def test_a_bad_command_is_answered_and_changes_only_the_revision(command: str) -> None:
     registry = Registry()
-    result = json.loads(registry.apply(command, 1))
+    result = registry.apply(command, 1)
     assert result["error"]["code"] in ("invalid_request", "stream_not_found")
     assert registry.revision == 1
     assert registry.take_changes() == []
@@ -88,7 +88,7 @@ def test_every_operation_survives_every_wrong_type_in_every_field() -> None:
             for value in values:
                 command = {"op": op, "stream_id": stream.id, "node_id": 0, field: value}
                 registry = cluster.registry
-                result = json.loads(registry.apply(json.dumps(command), registry.revision + 1))
+                result = registry.apply(json.dumps(command), registry.revision + 1)
                 assert result.get("error", {}).get("code") != "internal", (command, result)
 
 
@@ -100,7 +100,7 @@ def test_a_mistake_in_a_decision_is_refused_without_any_change(
 
     monkeypatch.setitem(OPERATIONS, "barrier", Operation(Barrier, mistaken))
     registry = Registry()
-    assert json.loads(registry.apply('{"op":"barrier"}', 1))["error"]["code"] == "internal"
+    assert registry.apply('{"op":"barrier"}', 1)["error"]["code"] == "internal"
     assert registry.take_changes() == []
 
 
@@ -358,7 +358,7 @@ class TestSnapshot:
 
 def test_check_result_raises_the_error_of_its_code() -> None:
     registry = Registry()
-    result = json.loads(registry.apply('{"op":"delete_stream","stream_id":4}', 1))
+    result = registry.apply('{"op":"delete_stream","stream_id":4}', 1)
     with pytest.raises(StreamNotFoundError, match="id 4"):
         check_result(result)
 

@@ -12,7 +12,7 @@ import pytest
 
 from jetstream_protocol.errors import PermissionDeniedError, PreconditionFailedError
 from jetstream_protocol.types import WallUs
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.client.streams import ATTEMPTS_MAX, Streams
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import NAMES_LEVEL, CreateStream, SetCluster
@@ -96,7 +96,9 @@ class Proposer:
         self.proposed: list[CreateStream] = []
         self.meanwhile: Callable[[], None] = lambda: None
         metadata = SimpleNamespace(registry=cluster.registry, propose=self._propose)
-        self.streams = Streams(cast("MetadataLog", metadata), lambda: WallUs(0), nodes_configured=1)
+        self.streams = Streams(
+            cast("RaftMetadataLog", metadata), lambda: WallUs(0), nodes_configured=1
+        )
 
     async def _propose(self, command: Command) -> dict[str, Any]:
         assert isinstance(command, CreateStream)

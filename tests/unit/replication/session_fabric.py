@@ -71,7 +71,7 @@ class FakeCarrier:
         return self.apply_text(encode_command(command))
 
     def apply_text(self, text: str) -> dict[str, Any]:
-        return dict(json.loads(self.registry.apply(text, self.registry.revision + 1)))
+        return self.registry.apply(text, self.registry.revision + 1)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from jetstream_protocol.batch import encode, iterate
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.activity import ACTIVITY
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import FEATURE_LEVEL_MAX, SetCluster, TrimActivity
@@ -59,7 +59,7 @@ class Recording:
         log.finish_advance()
 
     def begin(self) -> ActivityRecorder:
-        recorder = ActivityRecorder(self.node.replicas, cast(MetadataLog, self.metadata))
+        recorder = ActivityRecorder(self.node.replicas, cast(RaftMetadataLog, self.metadata))
         recorder.role_changed(self.replica)
         return recorder
 

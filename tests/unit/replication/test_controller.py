@@ -16,8 +16,8 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.types import BootUs, MonotonicUs, NodeId, StreamId
 from jetstream_server.clocks import monotonic_clock
-from jetstream_server.metadata.client.metadata_log import Watcher
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
+from jetstream_server.metadata.client.watchers import Watcher
 from jetstream_server.metadata.state.changes import Change
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import (

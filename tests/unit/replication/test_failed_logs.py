@@ -23,7 +23,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import DistrustReplica, FenceNode, TransferLeader
 from jetstream_server.replication.core.follower import Reset
@@ -390,7 +390,7 @@ def log_replacer(
     revived = [] if revived is None else revived
     driver = LogReplacement(
         bench.replicas,
-        cast(MetadataLog, metadata),
+        cast(RaftMetadataLog, metadata),
         node_id=0,
         incarnation=bench.replica.incarnation,
         request_again=asked.append,

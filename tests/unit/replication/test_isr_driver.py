@@ -20,8 +20,8 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 from jetstream_protocol.types import LeaderEpoch, NodeId, StreamId
-from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.client.proposal import Proposal
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.isr import Outcome
@@ -102,7 +102,7 @@ def failed(error: JetstreamError) -> dict[str, Any]:
 
 
 async def drive(replica: FakeReplica, metadata: FakeMetadata) -> None:
-    driver = IsrDriver(cast(MetadataLog, metadata), node_id=0, monotonic_clock=lambda: 0)
+    driver = IsrDriver(cast(RaftMetadataLog, metadata), node_id=0, monotonic_clock=lambda: 0)
     driver.role_changed(cast(Replica, replica))
     driver.progressed(cast(Replica, replica))
     driver.start()
@@ -169,7 +169,7 @@ def test_a_refusal_means_what_the_core_makes_of_it(error: JetstreamError, outcom
 async def test_a_settled_stream_is_ticked_again_only_once_it_is_stirred() -> None:
     replica = FakeReplica()
     replica.wanted = None
-    driver = IsrDriver(cast(MetadataLog, FakeMetadata()), node_id=0, monotonic_clock=lambda: 0)
+    driver = IsrDriver(cast(RaftMetadataLog, FakeMetadata()), node_id=0, monotonic_clock=lambda: 0)
     driver.progressed(cast(Replica, replica))
     driver.start()
     try:
@@ -185,7 +185,7 @@ async def test_a_settled_stream_is_ticked_again_only_once_it_is_stirred() -> Non
 @on_loop
 async def test_nothing_is_ticked_that_is_not_led_any_more() -> None:
     replica = FakeReplica()
-    driver = IsrDriver(cast(MetadataLog, FakeMetadata()), node_id=0, monotonic_clock=lambda: 0)
+    driver = IsrDriver(cast(RaftMetadataLog, FakeMetadata()), node_id=0, monotonic_clock=lambda: 0)
     driver.progressed(cast(Replica, replica))
     replica.leadership = None
     driver.role_changed(cast(Replica, replica))
@@ -208,7 +208,7 @@ async def test_leaderships_are_told_which_of_their_followers_fell_silent() -> No
     )
     alone.stream = replace(alone.stream, replicas=(NodeId(0),), observers=(NodeId(1),))
     driver = IsrDriver(
-        cast(MetadataLog, FakeMetadata()), node_id=0, monotonic_clock=lambda: now_us[0]
+        cast(RaftMetadataLog, FakeMetadata()), node_id=0, monotonic_clock=lambda: now_us[0]
     )
     for each in (replica, other, alone):
         each.wanted = None

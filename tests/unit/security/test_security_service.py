@@ -8,7 +8,7 @@ import pytest
 
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.types import WallUs
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state import commands
 from jetstream_server.security import tokens
 from jetstream_server.serving.grpc.grpc_loop import Call
@@ -26,7 +26,7 @@ async def test_a_quick_hash_is_stored_once_every_node_knows_it(level: int) -> No
     cluster.register(0, feature_level_max=6)
     cluster.do(commands.SetCluster(feature_level=commands.FeatureLevel(level)))
     metadata = LocalMetadata(cluster)
-    service = SecurityService(cast(MetadataLog, metadata), open_to_all(), lambda: WallUs(1))
+    service = SecurityService(cast(RaftMetadataLog, metadata), open_to_all(), lambda: WallUs(1))
     made = await service.CreateToken(pb.CreateTokenRequest(principal="user:x"), cast(Call, None))
     [proposed] = metadata.proposed
     assert isinstance(proposed, commands.CreateToken)

@@ -37,7 +37,7 @@ async def server_on(
     server = DataPlaneServer(
         replicas,
         LongPoll(lambda: True, open_to_all()),
-        StreamAccess(open_to_all(), replicas, Registry()),
+        StreamAccess(open_to_all(), Registry()),
         node_id=0,
         cluster_id="c",
         secret=b"",

@@ -72,7 +72,7 @@ async def test_a_fetch_needs_the_right_that_the_table_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replicas = Node(tmp_path / "streams").start()
-    asked = Asked(for_the_known(), replicas, Registry())
+    asked = Asked(for_the_known(), Registry())
     server = DataPlaneServer(
         replicas,
         LongPoll(lambda: True, for_the_known()),

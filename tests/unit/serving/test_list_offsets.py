@@ -124,7 +124,7 @@ async def test_bytes_that_cannot_be_read_are_inspected_and_the_search_may_be_tri
     service = ReadsService(
         node.replicas,
         LongPoll(lambda: True, access),
-        StreamAccess(access, node.replicas, node.cluster.registry),
+        StreamAccess(access, node.cluster.registry),
         ResponseMemoryLimiter(lambda peer: None),
     )
     query.stream.CopyFrom(common_pb2.StreamRef(id=replica.stream.id))

@@ -39,10 +39,9 @@ class Services:
         node.start()
         self.stream = node.create().stream
         self.written: list[Write] = []
-        streams = StreamAccess(access, node.replicas, node.cluster.registry)
+        streams = StreamAccess(access, node.cluster.registry)
         self.cursors = CursorsService(
             cast(Any, self),
-            node.replicas,
             node.cluster.registry,
             cast(Any, self),
             streams,

@@ -71,7 +71,7 @@ class Readers:
         self.fetches = LongPoll(lambda: True, access)
         self.filtered = FilteredFetches(self.fetches)
         self.memory = ResponseMemoryLimiter(lambda peer: None)
-        self.access = StreamAccess(access, node.replicas, node.cluster.registry)
+        self.access = StreamAccess(access, node.cluster.registry)
         self.service = ReadsService(node.replicas, self.fetches, self.access, self.memory)
         self.grow(5)
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from jetstream_protocol.errors import NotFoundError, UnavailableError
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import Command
 from jetstream_server.replication.drivers.replica_changes import ReplicaChanges
 from jetstream_server.replication.drivers.retention import Retention
@@ -46,7 +46,7 @@ class Purging:
         self.retention = Retention(wall_clock=self.node.clocks.wall)
         self.node.begin(Listeners(roles=(self.retention, changes)))
         self.metadata = Metadata(self.node)
-        self.purges = Purges(cast(MetadataLog, self.metadata), changes, self.retention.visit)
+        self.purges = Purges(cast(RaftMetadataLog, self.metadata), changes, self.retention.visit)
 
     async def close(self) -> None:
         await self.retention.close()

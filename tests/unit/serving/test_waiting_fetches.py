@@ -86,7 +86,7 @@ class Port:
         self.server = DataPlaneServer(
             replicas,
             self.fetches,
-            StreamAccess(access, replicas, self.node.cluster.registry),
+            StreamAccess(access, self.node.cluster.registry),
             node_id=0,
             cluster_id="c",
             secret=b"",

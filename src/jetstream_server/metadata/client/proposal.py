@@ -10,7 +10,6 @@ This module numbers the ids, within bounds that let every retry find its result 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -25,7 +24,7 @@ PATIENCE_SECONDS = 5.0
 
 
 class Proposal:
-    """A command and its id, until its outcome is known. Made by `MetadataLog.prepare`.
+    """A command and its id, until its outcome is known. Made by `RaftMetadataLog.prepare`.
 
     text: the command with its id, as it was first proposed; "" before. term: for a controller's
     decision, the term in which it was made; it enters the log in that term or not at all.
@@ -37,7 +36,7 @@ class Proposal:
     def __init__(
         self,
         command: Command,
-        submit: Callable[[Proposal, float], Awaitable[str]],
+        submit: Callable[[Proposal, float], Awaitable[dict[str, Any]]],
         term: int | None = None,
         controller_epoch: int | None = None,
     ) -> None:
@@ -59,8 +58,8 @@ class Proposal:
 
     async def submit(self, patience: float = PATIENCE_SECONDS) -> dict[str, Any]:
         """Propose the command, and return its result, whichever copy was applied. Raises the errors
-        of `MetadataLog.propose`. May be called again after it has ended."""
-        result = json.loads(await self._submit(self, patience))
+        of `RaftMetadataLog.propose`. May be called again after it has ended."""
+        result = await self._submit(self, patience)
         try:
             return check_result(result)
         except UnknownOutcomeError:

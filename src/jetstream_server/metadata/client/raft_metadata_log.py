@@ -1,4 +1,5 @@
-"""The metadata log on a Raft group: the side that the rest of the server uses.
+"""The metadata log on a Raft group: the side that the rest of the server uses. A proposer gets the
+result of its command once it is durable and applied here. A watcher gets every change, in order.
 
 `RaftMetadataLog` runs on the server's event loop; its member runs on its own thread (member.py).
 The registry here is a copy that follows the member's changes. The values are shared, nothing is
@@ -24,8 +25,8 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.client.metadata_log import Watcher, Watchers
 from jetstream_server.metadata.client.proposal import PATIENCE_SECONDS, Proposal, Sequences
+from jetstream_server.metadata.client.watchers import Watcher, Watchers
 from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.member.extension import RaftThreadExtension
 from jetstream_server.metadata.member.member import STOPPING, Member, MemberListener
@@ -35,16 +36,17 @@ from jetstream_server.metadata.raft.status import MetadataStatus
 from jetstream_server.metadata.raft.voter_change import Verdict
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import VOTERS_LEVEL, Barrier, RegisterNode
-from jetstream_server.metadata.state.operations import REPEATABLE, check_feature, check_level
+from jetstream_server.metadata.state.operations import REPEATABLE, check_feature
 from jetstream_server.metadata.state.registry import Registry
 
 NOT_STARTED = "the metadata log has not started"
 
 
 class RaftMetadataLog:
-    """See metadata_log.MetadataLog. on_failure: called with the reason if this node must stop
-    taking part (fail-stop): the server must then stop too.
+    """The replicated log of metadata commands, and the registry it builds. on_failure: called with
+    the reason if this node must stop taking part (fail-stop): the server must then stop too.
 
+    registry: the state applied on this node; it may lag behind the leader's (see `barrier`).
     incarnation: set once this process has registered. seen_revision: the revision up to which
     watchers have been called; both may be read on any thread. controller_epoch: set while this node
     is the controller (controller_context.py).
@@ -69,12 +71,13 @@ class RaftMetadataLog:
         self._watchers = Watchers()
         self._leadership_watchers: list[Callable[[MetadataStatus], None]] = []
         self._sequences = Sequences()
-        self._outcomes: dict[str, asyncio.Future[str]] = {}
+        self._outcomes: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._unsent: dict[tuple[float, int | None], list[str]] = {}
         self._closed = NOT_STARTED
 
     @property
     def leader(self) -> NodeId:
+        """The metadata leader as far as this node knows; NO_NODE: there is none."""
         return self._status.leader
 
     def status(self) -> MetadataStatus:
@@ -90,6 +93,7 @@ class RaftMetadataLog:
         self._member.attach(extension)
 
     async def start(self) -> None:
+        """Recover, and take part. Raises StorageError if the metadata on disk is damaged."""
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._member.start()
@@ -117,6 +121,7 @@ class RaftMetadataLog:
         self._check_open()
 
     async def close(self) -> None:
+        """Stop taking part. Pending proposals fail with UnknownOutcomeError."""
         if self._closed in ("", NOT_STARTED):
             self._closed = STOPPING
         await asyncio.get_running_loop().run_in_executor(None, self._member.stop)
@@ -132,8 +137,13 @@ class RaftMetadataLog:
         as_controller: bool = False,
         patience: float = PATIENCE_SECONDS,
     ) -> dict[str, Any]:
-        """See metadata_log.MetadataLog. as_controller: propose only while this node is the
-        controller, under its epoch; otherwise raises NotLeaderError."""
+        """Propose a command. Returns its result, once it has been applied on this node.
+
+        as_controller: propose only while this node is the controller, under its epoch; otherwise
+        raises NotLeaderError. Raises the JetstreamError of a refused command, UnavailableError when
+        there is no leader (nothing was done), UnknownOutcomeError when the command may or may not
+        be applied.
+        """
         proposal = self.prepare(command, as_controller=as_controller)
         result = await proposal.submit(patience)
         if isinstance(command, RegisterNode) and command.session == self._session:
@@ -141,7 +151,8 @@ class RaftMetadataLog:
         return result
 
     def prepare(self, command: Command, *, as_controller: bool = False) -> Proposal:
-        """See metadata_log.MetadataLog. as_controller: see `propose`."""
+        """A proposal of the command, for callers that must know its outcome. as_controller: see
+        `propose`."""
         term = epoch = None
         if as_controller:
             if self.controller_epoch is None:
@@ -149,7 +160,7 @@ class RaftMetadataLog:
             epoch, term = self.controller_epoch, self._status.term
         if self.incarnation is None and command.op not in REPEATABLE:
             raise PreconditionFailedError(f"this process must register before {command.op!r}")
-        check_level(self.registry, command)
+        check_feature(self.registry, command.needed_level, command.op)
         return Proposal(command, self._submit, term, epoch)
 
     async def change_voters(self, wanted: tuple[NodeId, ...]) -> tuple[Verdict, str]:
@@ -172,9 +183,15 @@ class RaftMetadataLog:
             return await decided
 
     async def barrier(self) -> int:
+        """Wait until everything committed before this call is applied here; return its revision.
+
+        Raises UnavailableError when there is no leader to ask.
+        """
         return int((await self.prepare(Barrier()).submit())["revision"])
 
     def watch(self, callback: Watcher) -> Callable[[], None]:
+        """Call back on the event loop for every later change, in order. Returns a function that
+        ends it."""
         return self._watchers.add(callback)
 
     def watch_leadership(self, callback: Callable[[MetadataStatus], None]) -> Callable[[], None]:
@@ -183,7 +200,7 @@ class RaftMetadataLog:
         self._leadership_watchers.append(callback)
         return lambda: self._leadership_watchers.remove(callback)
 
-    async def _submit(self, proposal: Proposal, patience: float) -> str:
+    async def _submit(self, proposal: Proposal, patience: float) -> dict[str, Any]:
         self._check_open()
         if proposal.text:
             return await self._outcome(proposal, patience)
@@ -197,9 +214,9 @@ class RaftMetadataLog:
         finally:
             self._sequences.give_back(sequence)
 
-    async def _outcome(self, proposal: Proposal, patience: float) -> str:
+    async def _outcome(self, proposal: Proposal, patience: float) -> dict[str, Any]:
         text = proposal.text
-        outcome: asyncio.Future[str] = self._loop.create_future()
+        outcome: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._outcomes[text] = outcome
         if not self._unsent:
             self._loop.call_soon(self._send)

@@ -13,7 +13,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_server.clocks import WallClock
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import (
     NAMES_LEVEL,
@@ -41,7 +41,7 @@ class Streams:
     """Creates and alters streams. Calls may be concurrent."""
 
     def __init__(
-        self, metadata: MetadataLog, wall_clock: WallClock, *, nodes_configured: int
+        self, metadata: RaftMetadataLog, wall_clock: WallClock, *, nodes_configured: int
     ) -> None:
         self._metadata = metadata
         self._wall_clock = wall_clock

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from jetstream_protocol.errors import JetstreamError, UnavailableError, UnknownOutcomeError
 
@@ -25,7 +26,7 @@ SILENCE_SECONDS_MAX = 1.0
 BATCH_HEADER = b'{"v":1}'
 """First line of a batch. One line per command follows."""
 
-Outcome = str | JetstreamError
+Outcome = dict[str, Any] | JetstreamError
 
 
 @dataclass(slots=True)
@@ -99,7 +100,7 @@ class Proposals:
         if batch is not None:
             self._requeue(batch, in_doubt=not surely)
 
-    def applied(self, text: str, result: str) -> None:
+    def applied(self, text: str, result: dict[str, Any]) -> None:
         """Resolve the proposal of a command that was applied on this node."""
         if self._by_text.pop(text, None) is None:
             return

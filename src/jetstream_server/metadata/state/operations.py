@@ -68,14 +68,9 @@ OPERATIONS: dict[str, Operation[Any]] = {
 }
 
 
-def check_level(tables: Tables, command: Command) -> None:
-    """Raise PreconditionFailedError for a command that some node does not understand yet, and
-    UnavailableError until the cluster has noticed that all nodes do."""
-    check_feature(tables, command.needed_level, command.op)
-
-
 def check_feature(tables: Tables, needed: int, what: str) -> None:
-    """Raise the errors of `check_level`, for what needs that level."""
+    """Raise PreconditionFailedError for what some node does not understand yet, because it needs
+    that level, and UnavailableError until the cluster has noticed that all nodes do."""
     level = tables.settings.feature_level
     if needed > level:
         behind = [

@@ -15,7 +15,6 @@ revision. Every decision is complete before the first change is made.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,21 +73,22 @@ class Registry(Tables):
         self._results = ResultWindows()
         self._changes: list[Change] = []
 
-    def apply(self, command: str, revision: int) -> str:
-        """Apply one command as `revision`, which must be higher than the last one. Never raises."""
+    def apply(self, command: str, revision: int) -> dict[str, Any]:
+        """Apply one command as `revision`, which must be higher than the last one, and return its
+        result. Never raises."""
         assert revision > self.revision, "commands are applied in order, each once"
         self.revision = revision
         try:
             return self._apply(decode_command(command), revision)
         except JetstreamError as error:
-            return _encode(_error_result(error, revision))
+            return _error_result(error, revision)
 
     def take_changes(self) -> list[Change]:
         """The changes since the last call, in order."""
         changes, self._changes = self._changes, []
         return changes
 
-    def _apply(self, envelope: Envelope, revision: int) -> str:
+    def _apply(self, envelope: Envelope, revision: int) -> dict[str, Any]:
         if envelope.id is None:
             return self._decide(envelope, revision)
         incarnation, sequence = envelope.id
@@ -96,16 +96,16 @@ class Registry(Tables):
             if envelope.op not in REPEATABLE:
                 raise PreconditionFailedError(f"this process must register before {envelope.op!r}")
             return self._decide(envelope, revision)
-        known = self._results.find(incarnation, sequence)
-        if known is None:
+        result = self._results.find(incarnation, sequence)
+        if result is None:
             try:
-                known = self._decide(envelope, revision)
+                result = self._decide(envelope, revision)
             except JetstreamError as error:
-                known = _encode(_error_result(error, revision))
-            self._results.add(incarnation, sequence, known)
-        return known
+                result = _error_result(error, revision)
+            self._results.add(incarnation, sequence, result)
+        return result
 
-    def _decide(self, envelope: Envelope, revision: int) -> str:
+    def _decide(self, envelope: Envelope, revision: int) -> dict[str, Any]:
         op, epoch, level = envelope.op, envelope.controller_epoch, self.settings.feature_level
         operation = OPERATIONS.get(op) if isinstance(op, str) else None
         if operation is None or operation.command.level > level:
@@ -134,7 +134,7 @@ class Registry(Tables):
                 )
         self._changes.extend(decision.changes)
         self._note_activity(decision.changes)
-        return _encode({"revision": revision, **decision.result})
+        return {"revision": revision, **decision.result}
 
     def _note_activity(self, changes: Sequence[Change]) -> None:
         """Note events in the entry that makes the changes, so that neither is ever without the
@@ -227,10 +227,6 @@ def check_result(result: dict[str, Any]) -> dict[str, Any]:
 
 def _error_result(error: JetstreamError, revision: int) -> dict[str, Any]:
     return {"revision": revision, "error": {"code": error.code, "message": error.message}}
-
-
-def _encode(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
 
 
 def _restored(snapshot: bytes) -> Registry:

@@ -7,6 +7,7 @@ and an unknown one that is SPAN or more behind the newest is a late copy: it is 
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from jetstream_protocol.errors import FencedEpochError, UnknownOutcomeError
@@ -31,7 +32,7 @@ class ResultWindows:
     def close(self, incarnation: int) -> None:
         self._windows.pop(incarnation, None)
 
-    def find(self, incarnation: int, sequence: int) -> str | None:
+    def find(self, incarnation: int, sequence: int) -> dict[str, Any] | None:
         """The result of that command; None if it was not applied.
 
         Raises FencedEpochError for an incarnation that was replaced, UnknownOutcomeError for a
@@ -45,13 +46,13 @@ class ResultWindows:
             raise UnknownOutcomeError(
                 f"command {sequence} of incarnation {incarnation} is too old to tell its outcome"
             )
-        return result
+        return None if result is None else json.loads(result)
 
-    def add(self, incarnation: int, sequence: int, result: str) -> None:
+    def add(self, incarnation: int, sequence: int, result: dict[str, Any]) -> None:
         window = self._windows.get(incarnation)
         if window is None:  # The command itself ended its incarnation.
             return
-        window.results[sequence] = result
+        window.results[sequence] = json.dumps(result, separators=(",", ":"))
         window.newest = max(window.newest, sequence)
         if len(window.results) > WINDOW:
             del window.results[next(iter(window.results))]
@@ -78,5 +79,5 @@ class _Window:
 
     def __init__(self) -> None:
         self.newest = -1
-        # By sequence, in the order of application: the first is the next to be forgotten.
+        # As JSON, by sequence, in the order of application: the first is the next to be forgotten.
         self.results: dict[int, str] = {}

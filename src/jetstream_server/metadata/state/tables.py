@@ -8,8 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jetstream_protocol.errors import AmbiguousStreamError, StreamNotFoundError
-from jetstream_protocol.subjects import PARTITIONS_MAX, no_stream
+from jetstream_protocol.errors import (
+    AmbiguousStreamError,
+    InvalidRequestError,
+    StreamNotFoundError,
+)
+from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.subjects import (
+    NAME_LENGTH_MAX,
+    PARTITIONS_MAX,
+    SUBJECT_BYTES_MAX,
+    no_stream,
+)
 from jetstream_protocol.types import NO_NODE, BootUs, NodeId, StreamId
 from jetstream_server.metadata.state.changes import (
     ActivityChanged,
@@ -36,6 +46,8 @@ from jetstream_server.metadata.state.outbox import Outbox
 from jetstream_server.metadata.state.subject_index import SubjectIndex
 from jetstream_server.security.state import SecurityState
 
+_NAME_AND_SUBJECT_MAX = NAME_LENGTH_MAX + 1 + SUBJECT_BYTES_MAX
+"""Of `name@subject`, in one field or in two."""
 DELETIONS_MAX = 100_000
 """Remembered deletions: less than a megabyte of a snapshot. Data of streams deleted longer ago is
 only set aside, not deleted, by a node that was away when they were deleted."""
@@ -101,6 +113,19 @@ class Tables:
         if stream is None:
             raise unknown_id(stream_id)
         return stream
+
+    def stream_of(self, ref: common_pb2.StreamRef) -> StreamMetadata:
+        """The stream that a request names: by id, by name, or by name and subject.
+
+        Raises StreamNotFoundError, AmbiguousStreamError, InvalidRequestError.
+        """
+        if ref.id:
+            return self.with_id(StreamId(ref.id))
+        if not ref.name:
+            raise InvalidRequestError("the request names no stream: give its name or its id")
+        if len(ref.name) + len(ref.subject) > _NAME_AND_SUBJECT_MAX:
+            raise InvalidRequestError("no stream has a name or subject of that length")
+        return self.resolve(ref.name, ref.subject)
 
     def named(self, name: str) -> list[StreamMetadata]:
         """Every stream of that name, by subject."""

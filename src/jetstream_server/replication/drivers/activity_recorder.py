@@ -20,7 +20,7 @@ from jetstream_protocol import batch as batches
 from jetstream_protocol.errors import JetstreamError, NotLeaderError, UnavailableError
 from jetstream_server.background import run_in_background
 from jetstream_server.log.encryption import plain_batches
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.activity import ACTIVITY
 from jetstream_server.metadata.state.changes import ActivityChanged, Change
 from jetstream_server.metadata.state.commands import TrimActivity
@@ -41,7 +41,7 @@ logger = structlog.get_logger("jetstream.activity")
 class ActivityRecorder(RoleListener):
     """Owned by the event loop. `close` ends it."""
 
-    def __init__(self, replicas: ReplicaManager, metadata: MetadataLog) -> None:
+    def __init__(self, replicas: ReplicaManager, metadata: RaftMetadataLog) -> None:
         self._replicas = replicas
         self._metadata = metadata
         self._leader_epoch = -1

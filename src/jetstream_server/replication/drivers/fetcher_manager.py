@@ -11,7 +11,7 @@ from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import BootUs, NodeId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import ConfirmFlush, ReportLeader
 from jetstream_server.net.frame_connection import Dial
 from jetstream_server.net.node_link import NodeIdentity
@@ -29,7 +29,7 @@ class FetcherManager(RoleListener):
     def __init__(
         self,
         replicas: ReplicaManager,
-        metadata: MetadataLog,
+        metadata: RaftMetadataLog,
         identity: NodeIdentity,
         *,
         dial: Dial,

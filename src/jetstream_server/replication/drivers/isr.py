@@ -21,8 +21,8 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.types import MonotonicUs, NodeId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
-from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.client.proposal import Proposal
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.replication.core.isr import Outcome
 from jetstream_server.replication.core.liveness import Liveness
@@ -38,7 +38,7 @@ class IsrDriver(RoleListener):
     """Call `start`, then `close`."""
 
     def __init__(
-        self, metadata: MetadataLog, *, node_id: int, monotonic_clock: MonotonicClock
+        self, metadata: RaftMetadataLog, *, node_id: int, monotonic_clock: MonotonicClock
     ) -> None:
         self._metadata = metadata
         self._node_id = NodeId(node_id)

@@ -16,7 +16,7 @@ from jetstream_protocol.errors import JetstreamError, StorageError
 from jetstream_protocol.types import NodeId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import DistrustReplica
 from jetstream_server.replication.failed_log import Attempts, Step, next_step
 from jetstream_server.replication.listeners import RoleListener
@@ -34,7 +34,7 @@ class LogReplacement(RoleListener):
     def __init__(
         self,
         replicas: ReplicaManager,
-        metadata: MetadataLog,
+        metadata: RaftMetadataLog,
         *,
         node_id: int,
         incarnation: int,

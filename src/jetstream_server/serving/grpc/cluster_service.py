@@ -16,7 +16,7 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.cursors.store import CURSORS
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.client.streams import Streams
 from jetstream_server.metadata.state.activity import ACTIVITY
 from jetstream_server.metadata.state.commands import (
@@ -72,7 +72,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
 
     def __init__(
         self,
-        metadata: MetadataLog,
+        metadata: RaftMetadataLog,
         *,
         node_id: int,
         version: str,
@@ -159,7 +159,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
     async def TransferLeader(
         self, request: pb.TransferLeaderRequest, call: Call
     ) -> pb.TransferLeaderResponse:
-        stream = self._replicas.stream_of(request.stream)
+        stream = self._metadata.registry.stream_of(request.stream)
         target = NodeId(request.node_id)
         if was_forwarded(call):
             await self._transfers.transfer(stream, target, forward=False, urgent=request.urgent)
@@ -194,7 +194,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
     async def DescribeReplica(
         self, request: pb.DescribeReplicaRequest, call: Call
     ) -> pb.DescribeReplicaResponse:
-        stream = self._replicas.stream_of(request.stream)
+        stream = self._metadata.registry.stream_of(request.stream)
         state = self._elections.state_here(stream)
         return pb.DescribeReplicaResponse(replica=state_to_proto(state))
 
@@ -273,12 +273,12 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
     async def PrepareHandOver(
         self, request: pb.PrepareHandOverRequest, call: Call
     ) -> pb.PrepareHandOverResponse:
-        stream = self._replicas.stream_of(request.stream)
+        stream = self._metadata.registry.stream_of(request.stream)
         self._hand_overs.prepare(stream.id, urgent=request.urgent)
         return pb.PrepareHandOverResponse()
 
     async def StandBy(self, request: pb.StandByRequest, call: Call) -> pb.StandByResponse:
-        stream = self._replicas.stream_of(request.stream)
+        stream = self._metadata.registry.stream_of(request.stream)
         gap_us = await self._hand_overs.stand_by(
             stream.id, request.leader_epoch, request.end_offset, request.silent_us
         )
@@ -287,7 +287,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
     async def CancelStandBy(
         self, request: pb.CancelStandByRequest, call: Call
     ) -> pb.CancelStandByResponse:
-        stream = self._replicas.stream_of(request.stream)
+        stream = self._metadata.registry.stream_of(request.stream)
         self._hand_overs.cancel_stand_by(stream.id, request.leader_epoch)
         return pb.CancelStandByResponse()
 
@@ -300,7 +300,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
     async def ReassignStream(
         self, request: pb.ReassignStreamRequest, call: Call
     ) -> pb.ReassignStreamResponse:
-        stream = self._replicas.stream_of(request.stream)
+        stream = self._metadata.registry.stream_of(request.stream)
         replicas = tuple(map(NodeId, request.replicas))
         observers = None
         if request.HasField("observers"):

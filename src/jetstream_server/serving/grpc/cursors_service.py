@@ -25,7 +25,6 @@ from jetstream_server.cursors.store import CursorStore
 from jetstream_server.cursors.table import Entry, Fence, Outcome, Write
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.net.error_limits import bounded
-from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.cursor_leader import CursorLeader
@@ -52,14 +51,12 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
     def __init__(
         self,
         store: CursorStore,
-        replicas: ReplicaManager,
         registry: Registry,
         leader: CursorLeader,
         access: StreamAccess,
         wall_clock: WallClock,
     ) -> None:
         self._store = store
-        self._replicas = replicas
         self._registry = registry
         self._leader = leader
         self._access = access
@@ -284,7 +281,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         self, commit: pb.CommitCursorsRequest.Commit, now_us: int, principal: str
     ) -> Write:
         """Convert. Raises InvalidRequestError, StreamNotFoundError, AmbiguousStreamError."""
-        stream = self._replicas.stream_of(commit.stream)
+        stream = self._registry.stream_of(commit.stream)
         if stream.is_internal:
             raise InvalidRequestError(
                 f"{stream.name} is the server's own stream: it has no cursors"

@@ -11,7 +11,7 @@ from jetstream_protocol.errors import JetstreamError, StreamNotFoundError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import ElectLeader
 from jetstream_server.metadata.state.decision import check_stream_epoch
 from jetstream_server.metadata.state.model import StreamMetadata
@@ -37,7 +37,7 @@ class UncleanElections:
 
     def __init__(
         self,
-        metadata: MetadataLog,
+        metadata: RaftMetadataLog,
         replicas: ReplicaManager,
         peers: Peers,
         suspects: Callable[[], Collection[int]],
@@ -76,7 +76,7 @@ class UncleanElections:
         """Plan and, unless only the plan is wanted, elect. Raises PreconditionFailedError when the
         stream has a leader or the replica cannot lead."""
         await self._metadata.barrier()  # This node must act on current metadata.
-        stream = self._replicas.stream_of(request.stream)
+        stream = self._metadata.registry.stream_of(request.stream)
         chosen = NodeId(request.node_id)
         if request.HasField("stream_epoch"):
             check_stream_epoch(stream, request.stream_epoch)
@@ -86,7 +86,7 @@ class UncleanElections:
         plan = plan_of(await self._states(stream), chosen)
         if not request.dry_run:
             await self._elect(stream, chosen, incarnation, plan)
-            stream = self._replicas.stream_of(common_pb2.StreamRef(id=stream.id))
+            stream = self._metadata.registry.stream_of(common_pb2.StreamRef(id=stream.id))
         return pb.ElectLeaderResponse(
             stream=stream_to_proto(stream),
             replicas=map(state_to_proto, plan.replicas),

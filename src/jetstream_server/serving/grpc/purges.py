@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from jetstream_protocol.errors import NotLeaderError, OffsetOutOfRangeError, UnavailableError
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import PurgeStream
 from jetstream_server.replication.drivers.replica_changes import ReplicaChanges
 from jetstream_server.replication.drivers.retention import purged_below
@@ -26,7 +26,7 @@ Visit = Callable[[Replica], Awaitable[None]]
 class Purges:
     """Purges on the leader. Call `purge`."""
 
-    def __init__(self, metadata: MetadataLog, changes: ReplicaChanges, visit: Visit) -> None:
+    def __init__(self, metadata: RaftMetadataLog, changes: ReplicaChanges, visit: Visit) -> None:
         self._metadata = metadata
         self._changes = changes
         self._visit = visit

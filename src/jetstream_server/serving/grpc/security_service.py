@@ -11,7 +11,7 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc
 from jetstream_protocol.types import WallUs
 from jetstream_server.clocks import WallClock
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import (
     COMMIT_LEVEL,
     QUICK_HASH_LEVEL,
@@ -44,7 +44,7 @@ class SecurityService(api_pb2_grpc.SecurityServicer):
 
     def __init__(
         self,
-        metadata: MetadataLog,
+        metadata: RaftMetadataLog,
         access: AccessControl,
         wall_clock: WallClock,
         randomness: Callable[[int], bytes] = secrets.token_bytes,

@@ -22,7 +22,7 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc, common_pb2
 from jetstream_protocol.types import NO_NODE
 from jetstream_server.clocks import WallClock
-from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.client.streams import Streams
 from jetstream_server.metadata.state.commands import (
     ACK_CLUSTER_LEVEL,
@@ -66,7 +66,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
 
     def __init__(
         self,
-        metadata: MetadataLog,
+        metadata: RaftMetadataLog,
         replicas: ReplicaManager,
         changes: ReplicaChanges,
         access: StreamAccess,
@@ -134,7 +134,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
     async def DescribeStream(
         self, request: pb.DescribeStreamRequest, call: Call
     ) -> pb.DescribeStreamResponse:
-        stream = self._replicas.stream_of(request.stream)
+        stream = self._metadata.registry.stream_of(request.stream)
         if stream.stream_epoch < request.min_stream_epoch:
             stream = await self._reached(stream, request.min_stream_epoch)
         if request.registry_only:
@@ -159,7 +159,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
                 while stream.stream_epoch < stream_epoch:
                     changed.clear()
                     await changed.wait()
-                    stream = self._replicas.stream_of(common_pb2.StreamRef(id=stream.id))
+                    stream = self._metadata.registry.stream_of(common_pb2.StreamRef(id=stream.id))
         except TimeoutError:
             raise UnavailableError(
                 f"stream {stream.name!r} is at stream epoch {stream.stream_epoch} on node "
@@ -210,7 +210,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
     async def DeleteStream(
         self, request: pb.DeleteStreamRequest, call: Call
     ) -> pb.DeleteStreamResponse:
-        stream = self._replicas.stream_of(request.stream)
+        stream = self._metadata.registry.stream_of(request.stream)
         await self._metadata.propose(DeleteStream(stream_id=stream.id))
         return pb.DeleteStreamResponse()
 
@@ -232,7 +232,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
     async def AlterStream(
         self, request: pb.AlterStreamRequest, call: Call
     ) -> pb.AlterStreamResponse:
-        stream = self._replicas.stream_of(request.stream)
+        stream = self._metadata.registry.stream_of(request.stream)
         self._check_encryption(request.config, call)
         epoch = request.stream_epoch if request.HasField("stream_epoch") else None
         altered = await self._streams.alter(stream, config_from_proto(request.config), epoch)
@@ -262,14 +262,14 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
     async def SetStreamReadonly(
         self, request: pb.SetStreamReadonlyRequest, call: Call
     ) -> pb.SetStreamReadonlyResponse:
-        stream = self._replicas.stream_of(request.stream)
+        stream = self._metadata.registry.stream_of(request.stream)
         after = await self._set_access(stream, readonly=request.readonly)
         return pb.SetStreamReadonlyResponse(stream=stream_to_proto(after))
 
     async def PauseStream(
         self, request: pb.PauseStreamRequest, call: Call
     ) -> pb.PauseStreamResponse:
-        stream = self._replicas.stream_of(request.stream)
+        stream = self._metadata.registry.stream_of(request.stream)
         after = await self._set_access(stream, paused=True)
         await self._drained()
         return pb.PauseStreamResponse(stream=stream_to_proto(after))
@@ -277,7 +277,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
     async def ResumeStream(
         self, request: pb.ResumeStreamRequest, call: Call
     ) -> pb.ResumeStreamResponse:
-        stream = self._replicas.stream_of(request.stream)
+        stream = self._metadata.registry.stream_of(request.stream)
         after = await self._set_access(stream, paused=False)
         if after.leader == self._node_id:
             await self._confirm(after.id)
@@ -294,7 +294,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         await self._metadata.propose(
             SetStreamAccess(stream_id=stream.id, readonly=readonly, paused=paused)
         )
-        after = self._replicas.stream_of(ref)
+        after = self._metadata.registry.stream_of(ref)
         if after.leader != NO_NODE:
             self._replicas.resolve_led(ref)
         return after
