@@ -150,7 +150,7 @@ def _blocking(method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     if method.name in READERS:
         returns, end = READERS[method.name]
         docstring = f"{docstring.rstrip()}\n\n{INDENT}{end}\n{INDENT}"
-        body = f"return {returns}(self._thread, self._thread.begun(lambda: {call}))"
+        body = f"return self._thread.begun(lambda: {call}, {returns})"
     else:
         body = ("" if returns == "None" else "return ") + f"self._thread.run({call})"
     return (

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+from jetstream_client._closing import AsyncClosing
 from jetstream_protocol.errors import InvalidRequestError
 
 _T = TypeVar("_T")
@@ -27,6 +28,7 @@ class _Begins(Protocol):
 
 
 _Begun = TypeVar("_Begun", bound=_Begins)
+_Made = TypeVar("_Made")
 
 _CLOSED = "the client is closed"
 
@@ -112,15 +114,28 @@ class LoopThread:
             future.cancel()
             raise
 
-    def begun(self, make: Callable[[], _Begun]) -> _Begun:
-        """What `make` returns, made and begun in the loop's thread."""
+    def begun(
+        self, make: Callable[[], _Begun], kind: Callable[[LoopThread, _Begun], _Made]
+    ) -> _Made:
+        """What `make` returns, made and begun in the loop's thread, as a `kind` that uses it. If
+        the call fails or is interrupted, however late, it is closed: nobody else could."""
+        made: list[_Begun] = []
 
-        async def begin() -> _Begun:
-            made = make()
-            await made.begin()
-            return made
+        async def begin() -> None:
+            made.append(make())
+            await made[0].begin()
 
-        return self.run(begin())
+        async def close() -> None:
+            for each in made:
+                if isinstance(each, AsyncClosing):
+                    await each.aclose()
+
+        try:
+            self.run(begin())
+            return kind(self, made[0])
+        except BaseException:
+            self.post(close())
+            raise
 
     def post(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run the coroutine without waiting for it; after `close`, or in a fork, do nothing. Any

@@ -273,26 +273,24 @@ class Calls:
 
         The start is resolved before this returns.
         """
-        return Consumer(
-            self._thread,
-            self._thread.begun(
-                lambda: self._client.consume(
-                    stream,
-                    start,
-                    stop=stop,
-                    last_epoch=last_epoch,
-                    read_from=read_from,
-                    patience=patience,
-                    filter=filter,
-                    key=key,
-                    reverse=reverse,
-                    key_deserializer=key_deserializer,
-                    value_deserializer=value_deserializer,
-                    cursor=cursor,
-                    auto_commit=auto_commit,
-                    on_reset=on_reset,
-                )
+        return self._thread.begun(
+            lambda: self._client.consume(
+                stream,
+                start,
+                stop=stop,
+                last_epoch=last_epoch,
+                read_from=read_from,
+                patience=patience,
+                filter=filter,
+                key=key,
+                reverse=reverse,
+                key_deserializer=key_deserializer,
+                value_deserializer=value_deserializer,
+                cursor=cursor,
+                auto_commit=auto_commit,
+                on_reset=on_reset,
             ),
+            Consumer,
         )
 
     def consume_group(
@@ -332,26 +330,24 @@ class Calls:
 
         The consumer is a member when this returns.
         """
-        return GroupConsumer(
-            self._thread,
-            self._thread.begun(
-                lambda: self._client.consume_group(
-                    source,
-                    group,
-                    instance=instance,
-                    start=start,
-                    read_from=read_from,
-                    filter=filter,
-                    key=key,
-                    session_timeout=session_timeout,
-                    auto_commit=auto_commit,
-                    on_reset=on_reset,
-                    on_assigned=in_thread(on_assigned),
-                    on_revoked=in_thread(on_revoked),
-                    key_deserializer=key_deserializer,
-                    value_deserializer=value_deserializer,
-                )
+        return self._thread.begun(
+            lambda: self._client.consume_group(
+                source,
+                group,
+                instance=instance,
+                start=start,
+                read_from=read_from,
+                filter=filter,
+                key=key,
+                session_timeout=session_timeout,
+                auto_commit=auto_commit,
+                on_reset=on_reset,
+                on_assigned=in_thread(on_assigned),
+                on_revoked=in_thread(on_revoked),
+                key_deserializer=key_deserializer,
+                value_deserializer=value_deserializer,
             ),
+            GroupConsumer,
         )
 
     def scan(
@@ -375,20 +371,18 @@ class Calls:
 
         Start and stop are resolved before this returns.
         """
-        return Scan(
-            self._thread,
-            self._thread.begun(
-                lambda: self._client.scan(
-                    stream,
-                    start,
-                    stop,
-                    rows=rows,
-                    columns=columns,
-                    last_epoch=last_epoch,
-                    read_from=read_from,
-                    patience=patience,
-                )
+        return self._thread.begun(
+            lambda: self._client.scan(
+                stream,
+                start,
+                stop,
+                rows=rows,
+                columns=columns,
+                last_epoch=last_epoch,
+                read_from=read_from,
+                patience=patience,
             ),
+            Scan,
         )
 
     def describe_cluster(self) -> ClusterInfo:

@@ -147,7 +147,7 @@ class Client(Calls, ProcessingMethods, Closing):
 
         It is connected and ready when this returns.
         """
-        begun = self._thread.begun(
+        return self._thread.begun(
             lambda: self._client.publisher(
                 subject,
                 linger=linger,
@@ -160,9 +160,9 @@ class Client(Calls, ProcessingMethods, Closing):
                 first_sequence=first_sequence,
                 value_serializer=value_serializer,
                 via=via,
-            )
+            ),
+            Publisher,
         )
-        return Publisher(self._thread, begun)
 
     def table(
         self,

@@ -168,13 +168,15 @@ class Processor:
         await self._until(lambda: not self._schedule.is_busy(streams))
 
     async def _end(self) -> None:
-        """Commit what is done, and leave."""
+        """Commit what is done, and leave; cancelled, leave."""
         for stream in self._schedule.streams():
             self._schedule.hold(stream)
-        await _cancelled(*self._tasks)
-        if not self._source.is_lost:
-            await self._commit_at_last(self._consumers())
-        await self._source.aclose()
+        try:
+            await _cancelled(*self._tasks)
+            if not self._source.is_lost:
+                await self._commit_at_last(self._consumers())
+        finally:
+            await self._source.aclose()
 
     def _consumers(self) -> list[AsyncConsumer]:
         """Of the streams in the schedule."""

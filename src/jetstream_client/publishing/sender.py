@@ -216,9 +216,11 @@ class Sender:
         tasks = [task for task in (self._task, self._looking) if task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._end(error)
-        self._way.close()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:  # Also cancelled: every record has an outcome.
+            self._end(error)
+            self._way.close()
 
     def _wake(self) -> None:
         """From any thread, with the buffer locked."""

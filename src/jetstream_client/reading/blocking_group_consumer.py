@@ -24,6 +24,12 @@ class GroupConsumer(Closing):
         self._thread = thread
         self._consumer = consumer
 
+    def __del__(self) -> None:
+        """Nobody can read any more, as when Ctrl-C came just as `consume_group` returned: its
+        streams are for other members."""
+        if hasattr(self, "_consumer"):  # Else LoopThread.begun closes it.
+            self._thread.post(self._consumer.aclose())
+
     def __repr__(self) -> str:
         return repr(self._consumer).replace("AsyncGroupConsumer", "GroupConsumer")
 

@@ -373,9 +373,16 @@ class AsyncConsumer(AsyncClosing):
         if checkpoints is None:
             return None
         checkpoints.cancel()
-        await asyncio.gather(checkpoints, return_exceptions=True)
-        if self._failure is not None:
-            return None if self._failure_is_told else self._failure
+        try:
+            await asyncio.gather(checkpoints, return_exceptions=True)
+            if self._failure is not None:
+                return None if self._failure_is_told else self._failure
+            return await self._checkpoint_at_last()
+        except asyncio.CancelledError:
+            self._checkpoints = checkpoints  # The next call makes the last commit.
+            raise
+
+    async def _checkpoint_at_last(self) -> JetstreamError | None:
         try:
             await self.checkpoint()
         except JetstreamError as error:
@@ -472,18 +479,21 @@ class AsyncConsumer(AsyncClosing):
         self.buffer.asks()
 
     async def aclose(self) -> None:
-        """Stop, and commit the records that are done; a running fetch is cancelled. Idempotent.
+        """Stop, and commit the records that are done; a running fetch is cancelled. Idempotent. One
+        that was cancelled has perhaps not committed, and may be called again.
 
         Raises the error of that commit if a later one would fail, too. If no server answers, that
         is only logged: the next consumer of the cursor repeats the records.
         """
         self.buffer.end()  # Nothing is handed out behind the last commit.
-        error = None if self._closed else await self._end_checkpoints()
-        self._closed = True
-        self.resume()
-        await self._give_up()
-        if self._budget is not None:
-            self._budget.leaves(self)
+        try:
+            error = None if self._closed else await self._end_checkpoints()
+            self._closed = True
+        finally:
+            self.resume()
+            await self._give_up()
+            if self._budget is not None:
+                self._budget.leaves(self)
         if error is not None:
             raise error
 

@@ -76,6 +76,7 @@ class AsyncGroupConsumer(AsyncClosing):
         self._on_revoked = on_revoked
         self._parts: dict[int, Part] = {}
         self._untold: list[Part] = []  # for which `on_assigned` has not returned yet
+        self._ending: set[Part] = set()  # which have begun to close, and are not closed
         self._current: Part | None = None
         self._began = False
         self._closed = False
@@ -114,7 +115,8 @@ class AsyncGroupConsumer(AsyncClosing):
     @property
     def must_adjust(self) -> bool:
         """Whether its streams are to change before the next record."""
-        return self._membership.must_adjust or self._has_failed or bool(self._untold)
+        by_itself = self._has_failed or self._untold or self._ending
+        return self._membership.must_adjust or bool(by_itself)
 
     async def begin(self) -> None:
         """Join the group. Idempotent."""
@@ -125,10 +127,12 @@ class AsyncGroupConsumer(AsyncClosing):
         if self._before_joining is not None:
             await self._before_joining()
             self._before_joining = None
-        await self._membership.begin(self._held)
-        self._began = True
-        if self._closed:  # Meanwhile.
-            await self._membership.end()
+        try:
+            await self._membership.begin(self._held)
+            self._began = True
+        finally:
+            if self._closed:  # Meanwhile.
+                await self._membership.end()
 
     def _held(self) -> Set[int]:
         """A method of its own, so that it lives as long as it is a member: closing the client then
@@ -241,7 +245,9 @@ class AsyncGroupConsumer(AsyncClosing):
             membership.adjusted()
             return
         told = membership.told
-        await self._let_go([p for n, p in self._parts.items() if n not in told], commit=True)
+        # A call that was cancelled may have left some half closed: they begin anew.
+        going = [p for n, p in self._parts.items() if n not in told or p in self._ending]
+        await self._let_go(going, commit=True)
         while not self._closed and not membership.is_lost:
             missing = membership.told - self._parts.keys()
             if not missing:
@@ -291,7 +297,7 @@ class AsyncGroupConsumer(AsyncClosing):
         """Raises an error of the listener, before anything is committed, or of the commits, in the
         end."""
         try:
-            await self._tell_revoked([part.name for part in parts if part.is_told], commit=commit)
+            await self._tell_revoked([part for part in parts if part.is_told], commit=commit)
         except Exception:
             await self._close(parts, commit=False)
             raise
@@ -304,12 +310,12 @@ class AsyncGroupConsumer(AsyncClosing):
         await tell(self._on_assigned, [part.name for part in self._untold])
         self._untold = []
 
-    async def _tell_revoked(self, names: Sequence[str], *, commit: bool) -> None:
-        if not names:
+    async def _tell_revoked(self, parts: Sequence[Part], *, commit: bool) -> None:
+        if not parts:
             return
         self._is_letting_go = True
         try:
-            await tell(self._on_revoked, names)
+            await tell(self._on_revoked, [part.name for part in parts])
         except PreconditionFailedError as error:
             if commit:
                 raise
@@ -317,12 +323,16 @@ class AsyncGroupConsumer(AsyncClosing):
             logger.warning("consumer group %r: %s", self._membership.group, error.message)
         finally:
             self._is_letting_go = False
+        for part in parts:
+            part.is_told = False
 
     async def _close(self, parts: Sequence[Part], *, commit: bool) -> None:
         """All at a time: their commits share a call, and its time limit."""
+        self._ending.update(parts)
         failures = await asyncio.gather(
             *(part.close(commit=commit) for part in parts), return_exceptions=True
         )
+        self._ending.difference_update(parts)
         for part in parts:
             self._parts.pop(part.stream_id, None)
             if part in self._untold:
@@ -367,7 +377,8 @@ class AsyncGroupConsumer(AsyncClosing):
             self._current.consumer.finish()
 
     async def aclose(self) -> None:
-        """Commit what is done, and leave the group. Idempotent.
+        """Commit what is done, and leave the group. Idempotent; a call that is cancelled commits
+        nothing more, and leaves.
 
         Raises the error of that commit if a later one would fail, too. If no server answers, or the
         streams are others' already, that is only logged: the next reader repeats the records.
@@ -380,8 +391,11 @@ class AsyncGroupConsumer(AsyncClosing):
         try:
             await self._let_go(list(self._parts.values()), commit=not self._membership.is_lost)
         finally:
-            await self._membership.end()
-            self._membership.news.set()
+            try:
+                await self._close(self.parts, commit=False)  # What a cancelled call has left.
+            finally:
+                await self._membership.end()
+                self._membership.news.set()
 
 
 async def tell(listener: Listener | None, names: Sequence[str]) -> None:

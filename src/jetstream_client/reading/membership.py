@@ -19,13 +19,14 @@ from collections.abc import Callable, Set
 
 from jetstream_client._log import logger
 from jetstream_client.transport.groups import Groups
-from jetstream_client.transport.recovery import Caller, Recovery, recovery
+from jetstream_client.transport.recovery import Caller, Recovery, recovery, repeats
 from jetstream_protocol.cursor_names import check_cursor_name
 from jetstream_protocol.errors import (
     FencedInstanceError,
     InternalError,
     InvalidRequestError,
     JetstreamError,
+    NotFoundError,
     PreconditionFailedError,
     UnavailableError,
 )
@@ -52,6 +53,8 @@ class Membership:
         self.group = check_cursor_name(group)
         self.id = secrets.token_hex(8)
         self.generation = 0
+        self._is_joining = False
+        self._may_be_member = False  # It has asked to join, and was not refused.
         self._last: tuple[str, int] | None = None
         """Its id and generation before it was lost, until it is known whether its name was taken.
         """
@@ -79,6 +82,7 @@ class Membership:
         loop = asyncio.get_running_loop()
         self._now = loop.time
         self._heard = self._joined = self._now()
+        self._is_joining = True
         try:
             await self._beat(0.0)
         except FencedInstanceError:
@@ -87,6 +91,8 @@ class Membership:
             self.lost()  # It joined, was not answered in time, and was removed.
             self.is_lost = False
             await self._beat(0.0)
+        finally:
+            self._is_joining = False
         self._beating = loop.create_task(self._beat_until_it_fails())
         self._lapsing = loop.create_task(self._lapse_in_time())
 
@@ -128,6 +134,7 @@ class Membership:
         if self._instance and self.generation:
             self._last = self.id, self.generation
         self.id, self.generation = secrets.token_hex(8), 0
+        self._may_be_member = False
         self.news.set()
 
     async def _beat_until_it_fails(self) -> None:
@@ -219,12 +226,17 @@ class Membership:
     async def _beat(self, wait: float) -> None:
         asked, member_id = self._now(), self.id
         request = self._request(member_id, self.generation, self._held(), wait)
+        self._may_be_member = True
         try:
             answer = await self._groups.heartbeat(request)
         except PreconditionFailedError:
             if self.id == member_id:
                 raise
             return
+        except JetstreamError as error:
+            if not self.generation and not repeats(error, Caller.HEARTBEAT):
+                self._may_be_member = False
+            raise
         if self.id != member_id:
             return  # It was lost meanwhile: this was said to a member that it is no more.
         self._heard = asked
@@ -245,14 +257,18 @@ class Membership:
             )
 
     async def end(self) -> None:
-        """A member with a name of its own keeps its place until its session ends."""
+        """A member with a name of its own keeps its place until its session ends. One whose joining
+        was not answered, or was cancelled, may be a member all the same. While `begin` is under
+        way, whoever has called it ends it afterwards."""
         tasks = [task for task in (self._beating, self._lapsing) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._instance or not self.generation:
+        if self._instance or not self._may_be_member or self._is_joining:
             return
         try:
             await self._groups.leave(self.group, self._source, self.id)
+        except NotFoundError:
+            return  # It was never a member.
         except JetstreamError as error:
             logger.warning("consumer group %r: not left: %s", self.group, error.message)

@@ -269,11 +269,13 @@ class AsyncTable(Rows, AsyncClosing):
 
     async def aclose(self) -> None:
         """Stop following; from now on the table raises. Idempotent."""
-        await self._consumer.aclose()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._end(InvalidRequestError("the table is closed"))
+        try:
+            await self._consumer.aclose()
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.gather(self._task, return_exceptions=True)
+        finally:
+            self._end(InvalidRequestError("the table is closed"))
 
 
 def _unfit(messages: Messages, error: Exception) -> InvalidRequestError:
