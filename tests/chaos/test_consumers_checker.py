@@ -52,10 +52,14 @@ def well() -> History:
         ("seeks", 1),
         ("got", INPUT, 1, 6),
         ("interrupted",),
+        ("seeking", 5),
+        ("seeks", 5),
+        ("committed",),
         ("opened",),
         *got(INPUT, 5, 6, 7, 8, 9),
     )
-    one = member(ONE, 10.0, ("assigned", PART), *got(PART, 0, 1, 2, 3, 4), ("revoked", PART))
+    one = member(ONE, 10.0, ("assigned", PART), *got(PART, 0, 1, 2, 3), ("committed",))
+    one.events += events(15.0, *got(PART, 4), ("revoked", PART))
     other = member(OTHER, 20.0, ("assigned", PART), *got(PART, 4, 5, 6, 7, 8, 9))
     twin = member(TWIN, 10.0, ("assigned", PART), *got(PART, 0, 1, 2), instance="a", ended=3)
     twin.events.append(Event(31.0, "error", (FENCED, False, "another process")))
@@ -128,6 +132,15 @@ def pass_over_a_seek(history: History) -> None:
     life = history.journals[CURSOR]
     at = next(n for n, each in enumerate(life.events) if each.what == "seeks")
     life.events[at] = Event(life.events[at].at, "seeks", (0,))
+
+
+def forget_a_commit(history: History) -> None:
+    life = history.journals[CURSOR]
+    life.events = [each for each in life.events if each.what not in ("seeking", "seeks")]
+
+
+def forget_a_members_commit(history: History) -> None:
+    history.journals[OTHER].events.insert(2, Event(20.015, "got", (PART, 3, 3)))
 
 
 def skip_as_a_member(history: History) -> None:
@@ -208,6 +221,8 @@ def end_oddly(history: History) -> None:
         (skip_at_the_start_of_a_life, Kind.SKIPPED),
         (pass_over_a_seek, Kind.SKIPPED),
         (skip_as_a_member, Kind.SKIPPED),
+        (forget_a_commit, Kind.REPEATED),
+        (forget_a_members_commit, Kind.REPEATED),
         (skip_between_members, Kind.SKIPPED),
         (read_what_was_revoked, Kind.TWO_READERS),
         (read_what_is_anothers, Kind.TWO_READERS),

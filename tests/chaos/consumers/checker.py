@@ -8,6 +8,7 @@ invented         a record is in the log that nobody has published
 reordered        records of one publisher stand in another order in a stream
 no outcome       a record of a publisher that went on has no outcome by its delivery timeout
 skipped          a cursor or a group has passed a record that it had not handed out
+repeated         a reader began before a position whose commit had been acknowledged
 two readers      a member has handed out records of a stream that another one read already
 ping-pong        a process of an instance ended as fenced, although none has come after it
 not fenced       a process of an instance went on although another one has come after it
@@ -51,6 +52,7 @@ class Kind(StrEnum):
     REORDERED = "reordered"
     NO_OUTCOME = "no outcome"
     SKIPPED = "skipped"
+    REPEATED = "repeated"
     TWO_READERS = "two readers"
     PING_PONG = "ping-pong"
     NOT_FENCED = "not fenced"
@@ -157,9 +159,10 @@ def _outcomes(senders: Sequence[Journal], ended_at: float) -> Iterator[Anomaly]:
 
 
 def _cursor(reader: str, journals: Sequence[Journal]) -> Iterator[Anomaly]:
-    """One process after the other, one life of a consumer after the other."""
-    upto = 0
-    wrong = []
+    """One process after the other, one life of a consumer after the other. committed: where the
+    next one begins, or later; a seek back is committed, too."""
+    upto = committed = 0
+    wrong, repeated = [], []
     for journal in journals:
         after: set[int] = set()  # What may come next; empty: anything that was handed out before.
         for event in journal.events:
@@ -167,18 +170,22 @@ def _cursor(reader: str, journals: Sequence[Journal]) -> Iterator[Anomaly]:
                 after = set()
             elif event.what == "seeking":
                 after = after | set(event.values) if after else after
+                committed = min(committed, *event.values)
             elif event.what == "seeks":
                 after = set(event.values)
+            elif event.what == "committed" and len(after) == 1:
+                committed = min(after)
             elif event.what == "got":
                 _, first, last = event.values
+                what = f"{first} by process {journal.number} at {event.at:.2f}"
                 if first > upto or (after and first not in after):
-                    wrong.append(
-                        f"{first} by process {journal.number} at {event.at:.2f}, due were "
-                        f"{sorted(after) or f'at most {upto}'}"
-                    )
+                    wrong.append(f"{what}, due were {sorted(after) or f'at most {upto}'}")
+                if not after and first < committed:
+                    repeated.append(f"{what}, committed was {committed}")
                 upto = max(upto, last + 1)
                 after = {last + 1}
     yield from _anomalies(Kind.SKIPPED, wrong, f"{INPUT} by {reader}")
+    yield from _anomalies(Kind.REPEATED, repeated, f"{INPUT} by {reader}")
 
 
 @dataclass(slots=True)
@@ -198,8 +205,10 @@ class Reading:
     def __init__(self, group: str) -> None:
         self._group = group
         self._upto: dict[str, int] = defaultdict(int)
+        self._committed: dict[str, int] = defaultdict(int)
         self._tenures: dict[tuple[int, str], _Tenure] = {}
         self._skipped: list[str] = []
+        self._repeated: list[str] = []
         self._two: list[str] = []
 
     def check(self, journals: Sequence[Journal]) -> Iterator[Anomaly]:
@@ -217,7 +226,10 @@ class Reading:
                     self._revoked(journal, stream, event.at)
             elif event.what == "got":
                 self._got(journal, event)
+            elif event.what == "committed":
+                self._has_committed(journal)
         yield from _anomalies(Kind.SKIPPED, self._skipped, f"{PARTS} by {self._group}")
+        yield from _anomalies(Kind.REPEATED, self._repeated, f"{PARTS} by {self._group}")
         yield from _anomalies(Kind.TWO_READERS, self._two, f"{PARTS} by {self._group}")
 
     def _assigned(self, journal: Journal, stream: str, at: float) -> None:
@@ -234,6 +246,11 @@ class Reading:
             tenure.taken_at = tenure.taken_at or at
             self._tenures[journal.number, stream] = tenure
 
+    def _has_committed(self, journal: Journal) -> None:
+        for (member, stream), tenure in self._tenures.items():
+            if member == journal.number and tenure.due is not None and not tenure.taken_at:
+                self._committed[stream] = max(self._committed[stream], tenure.due)
+
     def _got(self, journal: Journal, event: Event) -> None:
         stream, first, last = event.values
         what = f"{stream} {first} by process {journal.number} at {event.at:.2f}"
@@ -243,6 +260,8 @@ class Reading:
             return
         if tenure.due is None and first > self._upto[stream]:
             self._skipped.append(f"{what}, due was {self._upto[stream]} at most")
+        if tenure.due is None and first < self._committed[stream]:
+            self._repeated.append(f"{what}, committed was {self._committed[stream]}")
         if tenure.due is not None and first != tenure.due:
             self._skipped.append(f"{what}, due was {tenure.due}")
         tenure.due = last + 1

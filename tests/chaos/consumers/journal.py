@@ -27,7 +27,9 @@ class Event:
     got       stream, first, last   records were handed out, all offsets in between
     seeking   offset            the same is asked for, and may happen
     seeks     offset            from then on the next record is that one
-    uncommitted                 a commit was refused, because a stream is another member's
+    committed                   all that was handed out and is still this reader's
+    uncommitted                 a commit was refused, because a stream is another member's, or
+                                nobody knows
     interrupted                 an exception of a signal handler came out of a call of the SDK
     handling  stream, offset    a handler of `process` was called
     sent      number            a record was given to the publisher, or may have been

@@ -4,7 +4,7 @@
 
 KIND: `cursor`, `member`, `churner`, `processor` or `sender`. SIGINT raises an exception wherever a
 call of the SDK is, as Ctrl-C does; the same program then goes on, with the same object or a new
-one. SIGTERM ends it in good order.
+one, also while it closes something. SIGTERM ends it in good order.
 
 Once a call has returned, nothing is raised before the program has noted what came of it: the record
 would not be seen, as docs/consumers.md says.
@@ -45,6 +45,7 @@ CHURN_SECONDS = (0.2, 2.0)
 SEND_PAUSE_SECONDS = 0.1
 DELIVERY_SECONDS = 30.0
 HANDLING_SECONDS = 0.002
+CLOSING_SHARE = 0.02
 KEYS = 40
 AGAIN_SECONDS = 0.2
 PAUSED_SECONDS = 0.05
@@ -80,8 +81,12 @@ class Program:
         self.note("began")
 
     def _signalled(self, frame: FrameType | None, error: type[BaseException]) -> None:
-        """Raise if the SDK is at work for `call`, and not this program or its notes."""
-        self.ends = self.ends or error is Ends
+        """Raise if the SDK is at work for `call`, and not this program or its notes. It is told to
+        end once: what it then closes is not cut short again and again."""
+        if error is Ends:
+            if self.ends:
+                return
+            self.ends = True
         if frame is None or frame.f_code.co_filename == __file__:
             return
         codes = []
@@ -130,6 +135,18 @@ class Program:
         name from the process that has come after it."""
         return False
 
+    def closes(self, what: Any, error: BaseException | None) -> None:
+        """As the end of a `with` block that has ended with `error`. Interrupted, it is sometimes
+        closed again, and sometimes nobody comes back to it."""
+        while True:
+            try:
+                self.call(what.__exit__, type(error) if error else None, error, None)
+                return
+            except Interrupted:
+                self.note("interrupted")
+                if self.dice.random() < 0.5:
+                    return
+
     def live(self) -> None:
         raise NotImplementedError
 
@@ -142,18 +159,25 @@ class _Reading(Program):
     def live(self) -> None:
         consumer = self.call(self.opened)
         self.note("opened")
-        operations = self.operations
-        with consumer:
-            batches = consumer.batches(self.dice.choice((None, 5, 100)))
-            while (operations > 0 or self.is_one_of_a_name) and not self.ends:
-                operations -= 1
-                try:
-                    self.operate(consumer, batches)
-                except Interrupted:
-                    self.note("interrupted")
-                    if self.dice.random() < 0.3 and not self.is_one_of_a_name:
-                        raise
+        try:
+            self.read(consumer)
+        except BaseException as error:
+            self.closes(consumer, error)
+            raise
+        self.closes(consumer, None)
         self.note("closed")
+
+    def read(self, consumer: Any) -> None:
+        operations = self.operations
+        batches = consumer.batches(self.dice.choice((None, 5, 100)))
+        while (operations > 0 or self.is_one_of_a_name) and not self.ends:
+            operations -= 1
+            try:
+                self.operate(consumer, batches)
+            except Interrupted:
+                self.note("interrupted")
+                if self.dice.random() < 0.3 and not self.is_one_of_a_name:
+                    raise
 
     def opened(self) -> Any:
         raise NotImplementedError
@@ -171,7 +195,13 @@ class _Reading(Program):
                 self.note("got", short(found.stream), found[0].offset, found[-1].offset)
 
     def commit(self, consumer: Any) -> None:
-        self.call(consumer.commit)
+        """While nobody can commit, nobody may know whether it is committed: it is safe to go on."""
+        try:
+            self.call(consumer.commit)
+        except UnknownOutcomeError:
+            self.note("uncommitted")
+        else:
+            self.note("committed")
 
 
 class Cursor(_Reading):
@@ -269,11 +299,11 @@ class Sender(Program):
         publisher = self.call(self.opened)
         self.note("opened")
         try:
-            while not self.ends:
+            while not self.ends and self.dice.random() > CLOSING_SHARE:
                 self.send(publisher)
         finally:
             with suppress(JetstreamError):  # Each delivery has told its own.
-                publisher.close()
+                self.closes(publisher, None)
         self.note("closed")
 
     def opened(self) -> Publisher:
@@ -324,6 +354,10 @@ def main(kind: str, servers: str, reader: str, journal: str, seed: str, instance
     except Exception as error:
         notes.note("crash", repr(error))
         raise
+    finally:
+        # Python takes its handlers away before it ends, and a signal would then end it instead.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 if __name__ == "__main__":
