@@ -7,7 +7,8 @@ next heartbeat tells the coordinator.
 **safety** One session after the last heartbeat that was answered, by the member's own clock, it
 holds nothing any more: its streams may belong to other members. It joins again under another id,
 after a pause that grows. A member whose instance another process has taken ends: before it joins
-again it asks for that under its last id, because nobody may have told it.
+again it asks for that under its last id, because nobody may have told it. If the name is taken only
+then, the coordinator sees by the id that this process joins again, and refuses it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Membership:
                 f"to {SESSION_SECONDS[1]:g}"
             )
         self.group = check_cursor_name(group)
-        self.id = secrets.token_hex(8)
+        self._process = self.id = secrets.token_hex(8)
         self.generation = 0
         self._is_joining = False
         self._may_be_member = False  # It has asked to join, and was not refused.
@@ -133,7 +134,7 @@ class Membership:
         self.told = frozenset()
         if self._instance and self.generation:
             self._last = self.id, self.generation
-        self.id, self.generation = secrets.token_hex(8), 0
+        self.id, self.generation = f"{self._process}.{secrets.token_hex(8)}", 0
         self._may_be_member = False
         self.news.set()
 

@@ -37,6 +37,7 @@ from jetstream_server.cursors.groups import (
     MEMBERS_MAX,
     Group,
     Member,
+    is_fenced,
     join,
     leave,
     release,
@@ -181,7 +182,8 @@ class Coordinator:
         if heartbeat.generation == group.generation:
             group = release(group, member.id, heartbeat.held)
         if not group.has(member.id):
-            if heartbeat.generation or member.id in group.gone:
+            has_gone = heartbeat.generation or member.id in group.gone
+            if has_gone or is_fenced(group, member):
                 raise _no_member_error(group, heartbeat)
             if len(group.members) >= MEMBERS_MAX:
                 raise InvalidRequestError(f"a consumer group has at most {MEMBERS_MAX} members")

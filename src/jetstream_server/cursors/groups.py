@@ -26,9 +26,10 @@ as restart at a time, and again."""
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """id: of one run of a consumer, never used again. instance: a name that outlives runs, "" for
-    none: the next member of that name replaces the last one. session_ms: a member that is silent
-    for that long is removed."""
+    """id: of one run of a consumer, never used again. Who was removed and joins again has the id of
+    its first run, a dot, and more. instance: a name that outlives runs, "" for none: the next
+    member of that name replaces the last one. session_ms: a member that is silent for that long is
+    removed."""
 
     id: str
     instance: str = ""
@@ -90,6 +91,16 @@ class Group:
         if share is None or not self.has(member_id):
             return False
         return share.owner == member_id and generation >= share.since
+
+
+def is_fenced(group: Group, member: Member) -> bool:
+    """Whether another process has the instance of one that wants to join again. **safety** Only a
+    first run takes a name: two processes would take it from each other for ever."""
+    process, dot, _ = member.id.partition(".")
+    return bool(dot and member.instance) and any(
+        each.instance == member.instance and each.id.partition(".")[0] != process
+        for each in group.members
+    )
 
 
 def join(group: Group, member: Member) -> Group:

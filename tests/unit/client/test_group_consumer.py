@@ -427,6 +427,8 @@ async def test_who_was_unheard_for_a_session_does_not_take_its_instance_back(
         assert len(joined) == 1, "it takes the name back"
     else:
         await eventually(lambda: len(joined) == 2)
+        first, again = joined
+        assert again.partition(".")[0] == first, "by which the coordinator knows its process"
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
     await consumer.aclose()

@@ -408,6 +408,21 @@ async def test_nor_does_one_that_arrives_after_a_failover() -> None:
 
 
 @on_loop
+async def test_only_a_first_run_takes_a_name_from_another_process() -> None:
+    """It had asked whether its name was taken, and the other one came only then."""
+    world = World()
+    await world.beat("a", set(), instance="worker")
+    await world.beat("a.1", set(), instance="worker")
+    await world.beat("b", set(), instance="worker")
+    with pytest.raises(FencedInstanceError, match="'worker'"):
+        await world.beat("a.2", set(), instance="worker")
+    group = await world.beat("b.1", set(), instance="worker")
+    assert group.assigned("b.1") == {1, 2, 3, 4}
+    assert (await world.beat("a.3", set(), instance="another")).has("a.3")
+    assert (await world.beat("c", set(), instance="another")).has("c")
+
+
+@on_loop
 async def test_who_has_gone_is_known_for_long_and_not_for_ever() -> None:
     world = World()
     for number in range(GONE_MIN + 10):
