@@ -3,7 +3,7 @@
 Every commit says which revision of the cursor it follows. So of two consumers that use one cursor
 at a time the second to commit is refused, a late copy of a commit changes nothing, and a cursor
 that somebody has moved by hand stays where it was moved to. A commit whose answer was lost is
-recognised by its owner, which is this consumer alone.
+recognised by its owner, which is this consumer, or an earlier one of the same client.
 """
 
 from __future__ import annotations
@@ -123,6 +123,8 @@ class ConsumerCursor:
     async def _commit(self, offset: int, last_epoch: int, metadata: str) -> bool:
         """False: an earlier commit of ours had been carried out; now its revision is known."""
         ref = wire.to_ref(self.stream)
+        unanswered = self._cursors.unanswered
+        unanswered.put(self.owner, True)
         result = await self._cursors.commit(
             commit_of(
                 self.name,
@@ -135,6 +137,7 @@ class ConsumerCursor:
                 self._member(),
             )
         )
+        unanswered.pop(self.owner)
         now = cursor_of(result.cursor) if result.HasField("cursor") else None
         error = error_of(result)
         if error is None:
@@ -145,7 +148,8 @@ class ConsumerCursor:
             raise error
         if now is not None and now.revision == self._revision:
             raise error  # It is its group that refuses.
-        if now is not None and now.owner == self.owner:
+        # A consumer of this client that was closed may have committed only after this one began.
+        if now is not None and (now.owner == self.owner or now.owner in unanswered):
             self._revision = now.revision
             return False
         if self._member()[0] or (now is None and self._revision == NO_REVISION):

@@ -14,6 +14,7 @@ from jetstream_client.transport import wire
 from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.lags import Lags
+from jetstream_client.transport.recent import Recent
 from jetstream_client.transport.recovery import Caller, repeats
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.positions import Position, check_offset
@@ -38,6 +39,8 @@ _SETS_MAX = 10
 COMMITS_MAX = 500
 """In one call: half of what a server takes in bytes, were all as long as can be."""
 
+OWNERS_MAX = 4096
+
 Commit = pb.CommitCursorsRequest.Commit
 Result = pb.CommitCursorsResponse.Result
 _Waiting: TypeAlias = tuple[Commit, asyncio.Future[Result]]
@@ -48,6 +51,8 @@ class Cursors:
 
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
+        self.unanswered: Recent[str, bool] = Recent(OWNERS_MAX)
+        """Owners of whose last commit nobody knows whether it is or will be carried out."""
         self._waiting: list[_Waiting] = []
         self._sending: asyncio.Task[None] | None = None
 
