@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from jetstream_client import AsyncClient
-from tests.support.loops import on_loop
+from tests.support.loops import eventually, on_loop
 from tests.support.server import ServerProcess
 
 
@@ -47,3 +47,35 @@ async def test_a_late_last_commit_of_an_earlier_consumer_does_not_end_the_next_o
             assert (await client.describe_cursor("reader", "late")).offset == 6
             await second.commit()
             assert (await client.describe_cursor("reader", "late")).offset == 4
+
+
+@on_loop
+async def test_nor_does_closing_it_again_fail_when_the_next_one_has_committed(
+    server: ServerProcess,
+) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await client.create_stream("again", "again")
+        for number in range(10):
+            await client.publish("again", b"%d" % number)
+        cursors: Any = client._cursors
+        commit, is_closing = cursors.commit, asyncio.Event()
+
+        async def never(asked: Any) -> Any:
+            is_closing.set()
+            await asyncio.Event().wait()
+
+        first = client.consume("again", cursor="reader")
+        await anext(first)
+        await first.commit(0)
+        await anext(first)
+        cursors.commit = never
+        closing = asyncio.ensure_future(first.aclose())
+        await eventually(lambda: first.buffer.has_ended and is_closing.is_set())
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        cursors.commit = commit
+        async with client.consume("again", cursor="reader") as second:
+            await anext(second)
+            await anext(second)
+        await first.aclose()
+        assert (await client.describe_cursor("reader", "again")).offset == 2

@@ -33,6 +33,7 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
     OffsetOutOfRangeError,
+    PreconditionFailedError,
     UnavailableError,
 )
 
@@ -137,6 +138,7 @@ class AsyncConsumer(AsyncClosing):
         self._cursor = cursor
         self._budget = budget
         self._checkpoints: asyncio.Task[None] | None = None
+        self._close_was_cancelled = False  # The next consumer may have the cursor by now.
         self._failure: JetstreamError | None = None
         self._failure_is_told = False
         self._told_of_failure: weakref.WeakMethod[Callable[[], None]] | None = None
@@ -380,13 +382,15 @@ class AsyncConsumer(AsyncClosing):
             return await self._checkpoint_at_last()
         except asyncio.CancelledError:
             self._checkpoints = checkpoints  # The next call makes the last commit.
+            self._close_was_cancelled = True
             raise
 
     async def _checkpoint_at_last(self) -> JetstreamError | None:
         try:
             await self.checkpoint()
         except JetstreamError as error:
-            if not is_passing(error):
+            is_taken = self._close_was_cancelled and isinstance(error, PreconditionFailedError)
+            if not is_passing(error) and not is_taken:
                 return error
             # The next consumer of the cursor repeats the records since the last commit.
             logger.warning("cursor not committed at the end: %s", error.message)
