@@ -27,7 +27,7 @@ def lines() -> list[Any]:
     addresses = Addresses(grpc="a:1", data="a:2", raft="a:3", http="a:4")
 
     def do(command: Command) -> dict[str, Any]:
-        result = json.loads(registry.apply(encode_command(command), registry.revision + 1))
+        result = registry.apply(encode_command(command), registry.revision + 1)
         assert "error" not in result
         return dict(result)
 

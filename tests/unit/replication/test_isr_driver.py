@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -85,7 +84,7 @@ class FakeMetadata:
     def prepare(self, command: ChangeIsr) -> Proposal:
         return Proposal(command, self._submit)
 
-    async def _submit(self, proposal: Proposal, _: float) -> str:
+    async def _submit(self, proposal: Proposal, _: float) -> dict[str, Any]:
         if not proposal.text:
             proposal.number(9, self.numbered)
             self.numbered += 1
@@ -93,7 +92,7 @@ class FakeMetadata:
         answer = self.answers.pop(0)
         if isinstance(answer, JetstreamError):
             raise answer
-        return json.dumps(answer)
+        return answer
 
 
 def failed(error: JetstreamError) -> dict[str, Any]:
