@@ -520,6 +520,11 @@ def test_batches_are_split_where_the_next_nats_server_takes_less(tmp_path: Path)
             publisher.send(b"before").result()
             assert publisher.batch_bytes > 900_000
             nats.kill()
+            # What was written to the lost connection would have an unknown outcome.
+            deadline = time.monotonic() + 30
+            while not client._client._publisher.why_lost:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
             sent = publisher.publish_many(sending)  # Two full batches.
             nats.config = "max_payload: 64KB"
             nats.start()

@@ -33,6 +33,8 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.generated import groups_pb2 as pb
 
+LEAVE_SECONDS = 0.25
+"""How long a member that was never answered waits until it has left. Its session ends anyway."""
 SESSION_SECONDS = (1.0, 300.0)
 _RETRY_SECONDS = 0.2
 _REJOIN_SECONDS_MAX = 10.0
@@ -259,8 +261,9 @@ class Membership:
 
     async def end(self) -> None:
         """A member with a name of its own keeps its place until its session ends. One whose joining
-        was not answered, or was cancelled, may be a member all the same. While `begin` is under
-        way, whoever has called it ends it afterwards."""
+        was not answered, or was cancelled, may be a member all the same; but its caller has waited
+        for that answer already. While `begin` is under way, whoever has called it ends it
+        afterwards."""
         tasks = [task for task in (self._beating, self._lapsing) if task is not None]
         for task in tasks:
             task.cancel()
@@ -268,8 +271,11 @@ class Membership:
         if self._instance or not self._may_be_member or self._is_joining:
             return
         try:
-            await self._groups.leave(self.group, self._source, self.id)
+            async with asyncio.timeout(None if self.generation else LEAVE_SECONDS):
+                await self._groups.leave(self.group, self._source, self.id)
         except NotFoundError:
             return  # It was never a member.
+        except TimeoutError:
+            logger.warning("consumer group %r: not left: no answer in time", self.group)
         except JetstreamError as error:
             logger.warning("consumer group %r: not left: %s", self.group, error.message)
