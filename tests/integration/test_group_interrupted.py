@@ -24,16 +24,6 @@ STEPS = (0, 1, 2, 3, 5, 8, 13, 21, 34)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    running = ServerProcess(tmp_path_factory.mktemp("server") / "data")
-    running.start()
-    try:
-        yield running
-    finally:
-        running.kill()
-
-
-@pytest.fixture(scope="module")
 def client(server: ServerProcess) -> Iterator[Client]:
     with Client(server.grpc) as client:
         client.create_stream("work", subject="work")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -12,16 +12,6 @@ import pytest
 from jetstream_client import Client
 from jetstream_client.publishing.record_accumulator import Batch, RecordAccumulator
 from tests.support.server import ServerProcess
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    running = ServerProcess(tmp_path_factory.mktemp("server") / "data")
-    running.start()
-    try:
-        yield running
-    finally:
-        running.kill()
 
 
 def lines_of(function: Callable[..., Any]) -> list[int]:

@@ -156,9 +156,9 @@ class Sender:
         self._looking: asyncio.Task[None] | None = None
         self._way: Way
         if data_plane is None:
-            self._way = NatsWay(plain, self._on_answer, self._on_refusal)
+            self._way = NatsWay(plain, self._in_flight.wants, self._on_answer, self._on_refusal)
         else:
-            self._way = DirectWay(data_plane, subject, self._on_told)
+            self._way = DirectWay(data_plane, subject, self._in_flight.wants, self._on_told)
         self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(self._stopped)
 
@@ -273,7 +273,7 @@ class Sender:
             deadline = self._in_flight.deadline
             self._say_trouble()
             place = Place(self._target, self._route)
-            await self._way.send(sending, encoded, place, deadline, self._in_flight.wants)
+            await self._way.send(sending, encoded, place, deadline)
         except JetstreamError as error:
             self._settle(
                 self._in_flight.not_sent(sending.token, error, self._loop.time(), random.random())

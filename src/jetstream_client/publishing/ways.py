@@ -35,31 +35,28 @@ class Way(Protocol):
         """Why no answer can come now; "": one can."""
 
     async def send(
-        self,
-        sending: Sending,
-        encoded: EncodedBatch,
-        place: Place,
-        deadline: float,
-        wants: Callable[[Sending], bool],
+        self, sending: Sending, encoded: EncodedBatch, place: Place, deadline: float
     ) -> None:
-        """Make an attempt. wants: whether it is still to be made, after a wait. Raises a
-        JetstreamError if nothing was sent."""
+        """Make an attempt. Raises a JetstreamError if nothing was sent."""
 
     def close(self) -> None:
         """Hear no more answers."""
 
 
 class NatsWay:
-    """on_answer: called with the attempt's token and the payload; None: nobody listens. on_refusal:
-    see plain_publisher.Listener."""
+    """wants: whether an attempt is still to be made, after a wait. on_answer: called with the
+    attempt's token and the payload; None: nobody listens. on_refusal: see
+    plain_publisher.Listener."""
 
     def __init__(
         self,
         plain: PlainPublisher,
+        wants: Callable[[Sending], bool],
         on_answer: Callable[[str, bytes | None], None],
         on_refusal: Callable[[str, JetstreamError], None],
     ) -> None:
         self._plain = plain
+        self._wants = wants
         self._key = plain.listen(on_answer, on_refusal)
 
     @property
@@ -67,15 +64,10 @@ class NatsWay:
         return self._plain.why_lost
 
     async def send(
-        self,
-        sending: Sending,
-        encoded: EncodedBatch,
-        place: Place,
-        deadline: float,
-        wants: Callable[[Sending], bool],
+        self, sending: Sending, encoded: EncodedBatch, place: Place, deadline: float
     ) -> None:
         inbox = await self._plain.connected(deadline)
-        if not wants(sending):
+        if not self._wants(sending):
             return  # It has its outcome, or belongs to another producer by now.
         token = f"{self._key}{sending.token}{marked(place.route)}"
         ack_inbox = (inbox.prefix + token).encode()
@@ -88,28 +80,25 @@ class NatsWay:
 
 
 class DirectWay:
-    """on_told: called with the attempt's token, what a stream says, and the count of records that
-    an ack is for."""
+    """wants: as in NatsWay. on_told: called with the attempt's token, what a stream says, and the
+    count of records that an ack is for."""
 
     def __init__(
         self,
         data_plane: DataPlane,
         subject: str,
+        wants: Callable[[Sending], bool],
         on_told: Callable[[str, Ack | tuple[str, JetstreamError], int], None],
     ) -> None:
         self._data_plane = data_plane
         self._subject = subject
+        self._wants = wants
         self._on_told = on_told
         self._closed = False
         self.why_lost = ""
 
     async def send(
-        self,
-        sending: Sending,
-        encoded: EncodedBatch,
-        place: Place,
-        deadline: float,
-        wants: Callable[[Sending], bool],
+        self, sending: Sending, encoded: EncodedBatch, place: Place, deadline: float
     ) -> None:
         for expectation in sending.batch.missing:
             (name,) = expectation  # Streams of a group that is not keyed take no batches.
@@ -117,7 +106,7 @@ class DirectWay:
             if sending.batch.attempt > 1:
                 self._data_plane.look_for_leader(stream)
             try:
-                await self._send_to(stream, name, sending, encoded, deadline, wants)
+                await self._send_to(stream, name, sending, encoded, deadline)
             except JetstreamError as error:
                 self.why_lost = error.message
                 self._data_plane.look_for_leader(stream)
@@ -130,11 +119,10 @@ class DirectWay:
         sending: Sending,
         encoded: EncodedBatch,
         deadline: float,
-        wants: Callable[[Sending], bool],
     ) -> None:
         seconds = deadline - asyncio.get_running_loop().time()
         connection = await self._data_plane.producing(stream, seconds)
-        if not wants(sending):
+        if not self._wants(sending):
             return
         self.why_lost = ""
         request = pb.ProduceRequest(stream=stream, subject=self._subject)

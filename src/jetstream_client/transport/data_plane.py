@@ -46,7 +46,6 @@ WAIT_SECONDS = 5.0
 """Longest wait of one request in a cluster; a longer wait sends another one. This bounds how late a
 client notices that a node is frozen, or that a replica is no longer in sync."""
 
-_PRODUCING = "producing "
 _CONNECT_SHARE = 4
 """A node that swallows packets may take a quarter of the timeout; then another is tried."""
 
@@ -84,7 +83,8 @@ class DataPlane:
             cluster, leader_of, registered, self._greet, config.timeout, config.rack
         )
         self._pools: dict[str, list[DataConnection]] = {}
-        self._opening: dict[str, asyncio.Task[DataConnection]] = {}
+        self._opening: dict[tuple[str, bool], asyncio.Task[DataConnection]] = {}
+        """By address, and whether it is for batches."""
         self._producing: dict[str, DataConnection] = {}
         self._served: Recent[int, str] = Recent(STREAMS_MAX)
         self._closed = False
@@ -200,15 +200,9 @@ class DataPlane:
             raise UnavailableError("no node told in time who leads the stream") from error
         connection = self._producing.get(address)
         if connection is None or connection.closed:
-            opening = self._opening.get(_PRODUCING + address) or self._begin_opening(
-                address, for_batches=True
-            )
-            await asyncio.wait([opening], timeout=max(0.001, deadline - loop.time()))
-            if not opening.done():
-                raise UnavailableError(f"{address} did not answer in time")
-            if opening.cancelled():
+            connection = await self._opened(address, deadline, for_batches=True)
+            if connection is None:
                 raise UnavailableError("the client is closed")
-            connection = opening.result()
         await connection.writable(TAKING_SECONDS)
         return connection
 
@@ -271,20 +265,27 @@ class DataPlane:
             for connection in self._pools.get(address, ()):
                 if not connection.closed and connection.pending < PENDING_MAX:
                     return connection
-            opening = self._opening.get(address) or self._begin_opening(address)
-            await asyncio.wait([opening], timeout=max(0.001, deadline - loop.time()))
-            if not opening.done():
-                raise UnavailableError(f"{address} did not answer in time")
-            if not opening.cancelled():
-                connection = opening.result()
-                if connection.pending < PENDING_MAX:
-                    return connection
+            opened = await self._opened(address, deadline)
+            if opened is not None and opened.pending < PENDING_MAX:
+                return opened
         raise UnavailableError("the client is closed")
 
-    def _begin_opening(
-        self, address: str, *, for_batches: bool = False
-    ) -> asyncio.Task[DataConnection]:
-        key = _PRODUCING + address if for_batches else address
+    async def _opened(
+        self, address: str, deadline: float, *, for_batches: bool = False
+    ) -> DataConnection | None:
+        """A new connection. All who wait for one share it, and its failure. None: the client is
+        being closed."""
+        opening = self._opening.get((address, for_batches))
+        if opening is None:
+            opening = self._begin_opening(address, for_batches)
+        left = deadline - asyncio.get_running_loop().time()
+        await asyncio.wait([opening], timeout=max(0.001, left))
+        if not opening.done():
+            raise UnavailableError(f"{address} did not answer in time")
+        return None if opening.cancelled() else opening.result()
+
+    def _begin_opening(self, address: str, for_batches: bool) -> asyncio.Task[DataConnection]:
+        key = address, for_batches
 
         def has_ended(opening: asyncio.Task[DataConnection]) -> None:
             del self._opening[key]

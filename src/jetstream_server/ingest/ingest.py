@@ -229,7 +229,7 @@ class Ingest(ReplicaListener):
             raise InvalidRequestError(
                 f"stream {stream.name!r} is the server's own: nobody publishes to it"
             )
-        if stream.paused or stream.config.restoring:
+        if stream.is_silent:
             raise StreamPausedError(f"stream {stream.name!r} is paused: nothing was stored")
         check_literal(subject)
         if not matches(stream.subject, subject):

@@ -25,6 +25,7 @@ from functools import partial
 from typing import Any
 
 import structlog
+from google.protobuf.message import Message
 
 from jetstream_protocol import frames
 from jetstream_protocol.errors import (
@@ -402,7 +403,7 @@ class Connection:
             return  # The connection has ended.
         head = reply.SerializeToString()
         if not self._sending.take():
-            self._run(batch, self._reply_in_turn(batch.correlation, reply))
+            self._run(batch, self._send_head(Kind.PRODUCE_REPLY, batch.correlation, reply))
             return
         try:
             batch.rest = self._socket.start_tail(Kind.PRODUCE_REPLY, batch.correlation, head, b"")
@@ -416,10 +417,6 @@ class Connection:
             self._ended(batch)
         else:
             self._run(batch, self._finish_reply(batch.rest))
-
-    async def _reply_in_turn(self, correlation: int, reply: pb.ProduceResponse) -> None:
-        async with self._turn():
-            await self._socket.send(Kind.PRODUCE_REPLY, correlation, reply)
 
     async def _finish_reply(self, rest: Coroutine[Any, Any, None]) -> None:
         try:
@@ -494,8 +491,12 @@ class Connection:
 
     async def _send_refusal(self, correlation: int, error: JetstreamError) -> None:
         refusal = pb.DataFetchResponse(error=bounded(error))
+        await self._send_head(Kind.FETCH_REPLY, correlation, refusal)
+
+    async def _send_head(self, kind: Kind, correlation: int, head: Message) -> None:
+        """Send an answer without batches, in its turn."""
         async with self._turn():
-            await self._socket.send(Kind.FETCH_REPLY, correlation, refusal)
+            await self._socket.send(kind, correlation, head)
 
     async def _answer_in_turn(self, fetch: _Fetch, found: Found | None, queue_us: int) -> None:
         if found is None:
