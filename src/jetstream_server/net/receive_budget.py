@@ -45,10 +45,14 @@ class ReceiveBudget:
         self._held[holder] -= length
         if not self._held[holder]:
             del self._held[holder]
+        self._wake()
+
+    def leave(self, wake: Callable[[], None]) -> None:
+        """Wait no longer. It may have been woken and not have asked again: then others may."""
+        self._waiting.pop(wake, None)
+        self._wake()
+
+    def _wake(self) -> None:
         for wake in list(islice(self._waiting, _WOKEN)):
             del self._waiting[wake]
             wake()
-
-    def leave(self, wake: Callable[[], None]) -> None:
-        """Wait no longer."""
-        self._waiting.pop(wake, None)

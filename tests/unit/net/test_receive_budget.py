@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,3 +63,20 @@ def test_who_waits_no_longer_is_not_called() -> None:
     budget.leave(wake)
     budget.give("a", MOST)
     assert called == []
+
+
+def test_whoever_leaves_after_it_was_woken_leaves_the_room_to_those_behind_it() -> None:
+    """A connection may end between being woken and asking again."""
+    budget = ReceiveBudget(MOST)
+    taken: list[int] = []
+
+    leaving: list[int] = []
+    assert budget.take("a", MOST, lambda: None)
+    woken = [partial(leaving.append, number) for number in range(40)]
+    for number, wake in enumerate(woken):
+        assert not budget.take(f"gone {number}", 1, wake)
+    assert not budget.take("there", 1, lambda: taken.append(1))
+    budget.give("a", MOST)
+    while leaving:
+        budget.leave(woken[leaving.pop()])
+    assert taken == [1]
