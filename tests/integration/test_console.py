@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -519,12 +520,54 @@ def test_a_change_is_made_in_a_browser_only_once_changes_are_allowed(
 
 
 @needs_chromium
+def test_markup_in_an_address_or_a_subject_stays_text_on_every_page(
+    server: ServerProcess, client: Client, stream: str, tmp_path: Path
+) -> None:
+    markup = HOSTILE.replace(" ", "/").replace(".", "")  # One token of a subject.
+    client.publish(f"{stream}.{markup}", HOSTILE.encode())
+    streams = "#/streams"
+    addresses = {
+        f"{streams}/{stream}": markup,
+        f"{streams}/{stream}?subject={quote(stream + '.' + markup)}": markup,
+        f"{streams}?match={quote(HOSTILE)}": "",
+        f"#/consumers?match={quote(HOSTILE)}": "",
+        f"{streams}/{quote(HOSTILE, safe='')}": HOSTILE,
+        f"#/groups/{quote(HOSTILE, safe='')}": "",
+        f"{streams}/{HOSTILE}": "",
+        "#/javascript:document.title='broken'": "",
+    }
+
+    async def walk() -> None:
+        async with browser(tmp_path) as page:
+            await page.open(f"{server.http}/")
+            await page.until("document.querySelector('table[aria-label=Nodes] tbody tr')")
+            for address, shown in addresses.items():
+                await page.value("document.getElementById('main').innerText = ''; 0")
+                await page.value(f"location.hash = {json.dumps(address)}; 0")
+                await page.until("document.getElementById('main').innerText.trim()")
+                if shown:
+                    await page.until(
+                        f"document.getElementById('main').textContent.includes({json.dumps(shown)})"
+                    )
+                assert (
+                    await page.value("document.querySelectorAll('main img, main script').length")
+                    == 0
+                )
+                assert await page.value("document.title") != "broken", address
+                await page.value("document.querySelectorAll('details').forEach(d => d.open = true)")
+            assert page.problems == []
+
+    asyncio.run(walk())
+
+
+@needs_chromium
 def test_every_kind_of_setting_is_altered_in_a_browser(
     server: ServerProcess, client: Client, stream: str, tmp_path: Path
 ) -> None:
     async def walk() -> None:
         async with browser(tmp_path) as page:
             await page.open(f"{server.http}/#/streams/{stream}")
+            await page.until("document.getElementById('changes')")
             await page.value("document.getElementById('changes').click()")
             await page.until("document.getElementById('alter')")
             await page.value("document.getElementById('alter').click()")
