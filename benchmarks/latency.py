@@ -5,9 +5,10 @@ loop: messages are sent on a schedule, half of what the slower side can take, an
 moment when they were due (open_loop.py).
 
 All sides: the same loader process on one connection; nodes and data folders fresh for every run. A
-message to this server passes one more process: nats-server, node, and back. The limit of everything
-that answers from outside the nats-server is a bare request and its reply, by a process with a
-blocking socket (core_nats.py).
+message to this server passes one more process: nats-server, node, and back; "direct" are batches of
+one record that go straight to the leader (one at a time only). The limit of everything that answers
+from outside the nats-server is a bare request and its reply, by a process with a blocking socket
+(core_nats.py).
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from benchmarks.pairs import Progress
 from benchmarks.processes import run_json
 from benchmarks.report import Column, Report, environment, times
 from benchmarks.usage import processor_seconds, server_seconds
-from jetstream_client import Client
 
 PERCENTILES = ("p50_us", "p99_us", "p999_us")
-SIDES = ("ours", "peer", "bare")
+SIDES = ("ours", "direct", "peer", "bare")
+ONE_AT_A_TIME = "benchmarks.round_trips"
 CAPACITY_SECONDS = 1.0
 LOAD_SHARE = 0.5
 """Of the slower side's rate."""
@@ -40,7 +41,7 @@ LoadOf = Callable[[int, int], list[str]]
 
 def one_at_a_time(messages: int) -> LoadOf:
     """That many round trips in each run."""
-    return lambda _replicas, _size: ["benchmarks.round_trips", "--messages", str(messages)]
+    return lambda _replicas, _size: [ONE_AT_A_TIME, "--messages", str(messages)]
 
 
 def open_loop(
@@ -82,12 +83,14 @@ def run(
             load = [*load_of(copies, size), "--size", str(size)]
             measure = {
                 "ours": partial(_ours, load, flush, copies),
+                "direct": partial(_direct, load, flush, copies),
                 "peer": partial(_peer, load, peer_sync, copies),
                 "bare": partial(_bare, load),
             }
-            runs: dict[str, list[Found]] = {side: [] for side in SIDES}
+            sides = [side for side in SIDES if side != "direct" or load[0] == ONE_AT_A_TIME]
+            runs: dict[str, list[Found]] = {side: [] for side in sides}
             for number in range(pairs):
-                for side in SIDES[:: 1 if number % 2 == 0 else -1]:
+                for side in sides[:: 1 if number % 2 == 0 else -1]:
                     runs[side].append(measure[side]())
                 told = ", ".join(f"{side} {runs[side][-1]['p50_us']:,.0f} µs" for side in runs)
                 progress(f"RF {copies}, {size} B, pair {number + 1} of {pairs}: p50 {told}")
@@ -105,11 +108,22 @@ def run(
 def _ours(load: list[str], flush: this_server.FlushName, replicas: int) -> Found:
     """With the processor time of leader and followers apart."""
     with this_server.this_server(flush, replicas) as addresses:
-        with Client(addresses.grpc) as client:
-            leader = client.describe_stream(this_server.STREAM).leader
-        before = [processor_seconds([pid]) for pid in addresses.pids]
-        found = _timed(load, addresses.nats_port)
-        after = [processor_seconds([pid]) for pid in addresses.pids]
+        leader = this_server.leader(addresses)
+        return _by_node(addresses, leader, partial(_timed, load, addresses.nats_port))
+
+
+def _direct(load: list[str], flush: this_server.FlushName, replicas: int) -> Found:
+    with this_server.this_server(flush, replicas) as addresses:
+        leader = this_server.leader(addresses)
+        load = [*load, "--stream", this_server.STREAM]
+        port = this_server.data_plane_port(addresses, leader)
+        return _by_node(addresses, leader, partial(_timed, load, port))
+
+
+def _by_node(addresses: this_server.Addresses, leader: int, measure: Callable[[], Found]) -> Found:
+    before = [processor_seconds([pid]) for pid in addresses.pids]
+    found = measure()
+    after = [processor_seconds([pid]) for pid in addresses.pids]
     messages = found["messages"] + found["warm_up"]
     used = [1e6 * (b - a) / messages for a, b in zip(before, after, strict=True)]
     found["leader_us"] = used.pop(leader)
@@ -145,9 +159,11 @@ def _result(replicas: int, size: int, runs: dict[str, list[Found]]) -> dict[str,
             result[f"{side}_{name}"] = round(median(run[name] for run in found), 1)
     for percentile in PERCENTILES:
         name = percentile.removesuffix("_us")
-        for other, ratio in (("peer", "ratio"), ("bare", "bare_ratio")):
-            both = result[f"ours_{percentile}"], result[f"{other}_{percentile}"]
-            result[f"{ratio}_{name}"] = round(both[0] / both[1], 2)
+        for side, prefix in (("ours", ""), ("direct", "direct_")):
+            for other, ratio in (("peer", "ratio"), ("bare", "bare_ratio")):
+                if side in runs:
+                    both = result[f"{side}_{percentile}"], result[f"{other}_{percentile}"]
+                    result[f"{prefix}{ratio}_{name}"] = round(both[0] / both[1], 2)
     return result | {f"{side}_runs": found for side, found in runs.items()}
 
 
@@ -183,6 +199,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("peer", _us("peer_p99_us")),
     Column("ratio", _times("ratio_p99")),
     *_PROCESSOR,
+    Column("p50: direct", _us("direct_p50_us")),
+    Column("ratio", _times("direct_ratio_p50")),
+    Column("p99: direct", _us("direct_p99_us")),
+    Column("leader µs", _us("direct_leader_us")),
+    Column("follower", _us("direct_follower_us")),
 )
 OPEN_LOOP_COLUMNS: tuple[Column, ...] = (
     *_FIRST,

@@ -1,6 +1,7 @@
 """Batched publishing from one Python process, against what a Python program has for the peer.
 
-Ours: `client.publisher()` by its per-record API and by `publish_many`. JetStream: nats-py's
+Ours: `client.publisher()` by its per-record API, by `publish_many`, and by `publish_many` straight
+to the leader (`via="direct"`). JetStream: nats-py's
 `publish_async`, and the raw socket loader of `ingest`, which no client library reaches. Kafka:
 confluent-kafka, which is librdkafka. Liftbridge: its gRPC call PublishAsync. Nodes and data folders
 are fresh for every run, but for Kafka and Liftbridge, which run elsewhere.
@@ -21,7 +22,7 @@ from benchmarks.processes import HOST
 from benchmarks.report import Column, Report, environment, thousands, times
 from benchmarks.runs import Run, medians, run_load
 
-OURS = ("send", "many")
+OURS = ("send", "many", "direct")
 SIDES_OF = {
     "jetstream": ("nats_py", "raw"),
     "kafka": ("kafka",),

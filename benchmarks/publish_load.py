@@ -2,6 +2,7 @@
 
     send      client.publisher(): send() for each record
     many      client.publisher(): publish_many() of 1,000 records at a time
+    direct    the same with via="direct": straight to the leader
     nats-py   publish_async() of nats-py for each record, a bounded number unacknowledged
     kafka     produce() of confluent-kafka for each record, into a new topic
     liftbridge  PublishAsync for each record, into a new stream, a bounded number unacknowledged
@@ -20,7 +21,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import nats
 
@@ -54,7 +55,7 @@ def _driven(publisher: Publisher, publish: Callable[[], int], seconds: float) ->
     return Result(count, time.perf_counter() - begun, time.process_time() - processor)
 
 
-def by_publisher(server: str, many: bool, size: int, seconds: float) -> Result:
+def by_publisher(server: str, api: str, size: int, seconds: float) -> Result:
     """`count` records stored, of which flush() has made sure: it raises any failure."""
     padding = bytes(size - 8)
 
@@ -67,8 +68,9 @@ def by_publisher(server: str, many: bool, size: int, seconds: float) -> Result:
         publisher.publish_many([b"%08d" % number + padding for number in range(MANY)])
         return MANY
 
-    publish = send_many if many else send
-    with Client(server) as client, client.publisher(SUBJECT) as publisher:
+    publish = send if api == "send" else send_many
+    via: Literal["direct", "nats"] = "direct" if api == "direct" else "nats"
+    with Client(server) as client, client.publisher(SUBJECT, via=via) as publisher:
         before = _driven(publisher, publish, WARM_UP_SECONDS).messages
         return _driven(publisher, publish, seconds)._replace(warm_up=before)
 
@@ -160,7 +162,7 @@ def by_liftbridge(server: str, size: int, seconds: float, replicas: int) -> Resu
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--api", choices=["send", "many", "nats-py", "kafka", "liftbridge"], required=True
+        "--api", choices=["send", "many", "direct", "nats-py", "kafka", "liftbridge"], required=True
     )
     parser.add_argument("--server", required=True, help="HOST:PORT,… of gRPC, NATS or Kafka")
     parser.add_argument("--size", type=int, required=True)
@@ -174,8 +176,7 @@ def main() -> None:
     elif options.api == "liftbridge":
         result = by_liftbridge(options.server, options.size, options.seconds, options.replicas)
     else:
-        many = options.api == "many"
-        result = by_publisher(options.server, many, options.size, options.seconds)
+        result = by_publisher(options.server, options.api, options.size, options.seconds)
     print(json.dumps(result._asdict()))
 
 

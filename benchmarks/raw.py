@@ -121,7 +121,7 @@ def _our_side(addresses: this_server.Addresses) -> Side:
         stream=common_pb2.StreamRef(name=this_server.STREAM), offset=0, bytes_max=FETCH_BYTES
     )
     fetch = frames.encode(Kind.FETCH, 1, request.SerializeToString())
-    port = int(addresses.grpc.rpartition(":")[2]) + 1
+    port = this_server.data_plane_port(addresses, 0)
     with socket.create_connection((HOST, port), timeout=30) as sock:
         sock.sendall(hello)
         greeted = _frame_bytes(sock)

@@ -76,6 +76,16 @@ def this_server(flush: FlushName = "group", replicas: int = 1) -> Iterator[Addre
         yield addresses
 
 
+def leader(addresses: Addresses) -> int:
+    """Of the stream: an index into the addresses and process ids of the nodes."""
+    with Client(addresses.grpc) as client:
+        return client.describe_stream(STREAM).leader
+
+
+def data_plane_port(addresses: Addresses, node: int) -> int:
+    return int(addresses.grpc.split(",")[node].rpartition(":")[2]) + 1
+
+
 @contextmanager
 def _single_node() -> Iterator[Addresses]:
     with data_folder() as folder:

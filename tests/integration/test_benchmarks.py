@@ -69,7 +69,7 @@ def test_ingest_with_replicas_says_what_replication_costs_each_side() -> None:
 def test_publishing_is_measured_by_each_api_of_either_side() -> None:
     report = run("publish", "--pairs", "1", "--seconds", "0.3", "--replicas", "1")
     (result,) = report["results"]
-    assert min(result[side] for side in ("send", "many", "nats_py", "raw")) > 0
+    assert min(result[side] for side in ("send", "many", "direct", "nats_py", "raw")) > 0
     ratio = result["many"] / result["nats_py"]
     assert result["many_over_nats_py"] == pytest.approx(ratio, abs=0.01)
 
@@ -121,10 +121,11 @@ def test_latency_is_given_in_percentiles_for_each_number_of_replicas() -> None:
     report = run("latency", "--pairs", "1", "--messages", "50", "--replicas", "1,3")
     assert [result["replicas"] for result in report["results"]] == [1, 3]
     for result in report["results"]:
-        for side in ("ours", "peer", "bare"):
+        for side in ("ours", "direct", "peer", "bare"):
             assert 0 < result[f"{side}_p50_us"] <= result[f"{side}_p99_us"]
-        assert "ours_leader_us" in result
-        assert ("ours_follower_us" in result) == (result["replicas"] > 1)
+        for side in ("ours", "direct"):
+            assert f"{side}_leader_us" in result
+            assert (f"{side}_follower_us" in result) == (result["replicas"] > 1)
 
 
 @long
