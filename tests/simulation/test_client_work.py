@@ -74,14 +74,12 @@ def a_member_goes_on_after_its_session(patch: Patch) -> None:
 
 
 def what_was_taken_away_meanwhile_is_begun(patch: Patch) -> None:
-    async def begin_part(self: AsyncGroupConsumer, number: int) -> None:
-        part = Part(number, self._make(number, self._membership))
-        await part.consumer.begin()
+    async def take(self: AsyncGroupConsumer, part: Part, generation: int) -> None:
         part.consumer.failures_told_to(self._part_has_failed)
-        self._parts[number] = part
+        self._parts[part.stream_id] = part
         self._untold.append(part)
 
-    patch.setattr(AsyncGroupConsumer, "_begin_part", begin_part)
+    patch.setattr(AsyncGroupConsumer, "_take", take)
 
 
 def it_says_that_it_holds_what_it_was_told_to(patch: Patch) -> None:

@@ -327,8 +327,11 @@ class AsyncConsumer(AsyncClosing):
 
     def failures_told_to(self, told: Callable[[], None]) -> None:
         """`told`, a method, is called when it fails: records that it handed out, and that the
-        caller has not seen, are not to be handled any more. `check` says why."""
+        caller has not seen, are not to be handled any more. `check` says why. It may have failed
+        already."""
         self._told_of_failure = weakref.WeakMethod(told)
+        if self._failure is not None:
+            told()
 
     @property
     def committed(self) -> int | None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from jetstream_client._closing import AsyncClosing
 from jetstream_client._log import logger
+from jetstream_client.reading.beginnings import Beginnings
 from jetstream_client.reading.byte_budget import BUFFER_BYTES, ByteBudget
 from jetstream_client.reading.consumer import AsyncBatches, AsyncConsumer
 from jetstream_client.reading.fetch_buffer import FetchBuffer
@@ -55,6 +56,13 @@ class Part:
         await (self.consumer.aclose() if commit else self.consumer.abandon())
 
 
+class Beginning(NamedTuple):
+    """A stream that is being begun, beside the reader. generation: in which it was told to."""
+
+    task: asyncio.Task[Part]
+    generation: int
+
+
 class AsyncGroupConsumer(AsyncClosing):
     """An endless async iterator over the records of the streams that this member reads."""
 
@@ -75,6 +83,10 @@ class AsyncGroupConsumer(AsyncClosing):
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._parts: dict[int, Part] = {}
+        self._turns = Beginnings()
+        self._beginning: dict[int, Beginning] = {}
+        self._must_begin = False  # One of these has ended, or it is time to begin others.
+        self._alarm: asyncio.TimerHandle | None = None
         self._untold: list[Part] = []  # for which `on_assigned` has not returned yet
         self._ending: set[Part] = set()  # which have begun to close, and are not closed
         self._current: Part | None = None
@@ -115,7 +127,7 @@ class AsyncGroupConsumer(AsyncClosing):
     @property
     def must_adjust(self) -> bool:
         """Whether its streams are to change before the next record."""
-        by_itself = self._has_failed or self._untold or self._ending
+        by_itself = self._has_failed or self._must_begin or self._untold or self._ending
         return self._membership.must_adjust or bool(by_itself)
 
     async def begin(self) -> None:
@@ -240,6 +252,8 @@ class AsyncGroupConsumer(AsyncClosing):
         membership.check_lease()
         self._check_parts()
         if membership.is_lost:
+            await self._stop_beginning(list(self._beginning))
+            self._turns = Beginnings()
             await self._let_go(list(self._parts.values()), commit=False)
             membership.is_lost = False
             membership.adjusted()
@@ -248,33 +262,118 @@ class AsyncGroupConsumer(AsyncClosing):
         # A call that was cancelled may have left some half closed: they begin anew.
         going = [p for n, p in self._parts.items() if n not in told or p in self._ending]
         await self._let_go(going, commit=True)
-        while not self._closed and not membership.is_lost:
-            missing = membership.told - self._parts.keys()
-            if not missing:
-                break
-            await self._begin_part(min(missing))
-        membership.adjusted()
+        failure = await self._begin_parts()
+        missing = membership.told - self._parts.keys()
+        membership.adjusted(missing)
+        self._set_alarm(missing)
+        if failure is not None:
+            raise failure
         if self._untold:
             await self._tell_assigned()
 
-    async def _begin_part(self, number: int) -> None:
-        """Begin to read a stream. **safety** What it was told meanwhile counts: a stream that was
-        taken away belongs to another member, and its position moves on."""
-        membership = self._membership
-        part, generation = Part(number, self._make(number, membership)), membership.generation
+    # Beginning. A call that is cancelled leaves it under way: it would never end if each call had
+    # less time than it takes.
+
+    async def _begin_parts(self) -> BaseException | None:
+        """Begin the streams that are missing, and wait for those that begin quickly. Returns what
+        the first of those that failed has failed with; they are begun again by later calls."""
+        failures: dict[int, BaseException] = {}
+        now = asyncio.get_running_loop().time
+        while True:
+            self._must_begin = False
+            failures |= await self._take_begun()
+            if self._closed or self._membership.is_lost:
+                break
+            missing = self._membership.told - self._parts.keys()
+            await self._stop_beginning(self._turns.only(missing))
+            missing -= failures.keys()
+            while (number := self._turns.next(missing, now())) is not None:
+                self._start_beginning(number)
+            if not self._turns.is_awaited(now()):
+                break
+            due = self._turns.due_at(missing, now())
+            await asyncio.wait(
+                [each.task for each in self._beginning.values()],
+                timeout=None if due is None else max(0.0, due - now()),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        self._must_begin |= bool(failures)
+        return next(iter(failures.values()), None)
+
+    def _start_beginning(self, number: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._begin_part(number))
+        self._beginning[number] = Beginning(task, self._membership.generation)
+        task.add_done_callback(self._has_begun)
+
+    async def _begin_part(self, number: int) -> Part:
+        part = Part(number, self._make(number, self._membership))
         try:
             await part.consumer.begin()
         except BaseException:
             await part.close(commit=False)
             raise
+        return part
+
+    def _has_begun(self, task: asyncio.Task[Part]) -> None:
+        if not task.cancelled():
+            task.exception()  # The next call raises it, if there is one.
+            self._wants_to_begin()
+
+    def _wants_to_begin(self) -> None:
+        self._must_begin = True
+        self._membership.news.set()
+
+    def _set_alarm(self, missing: Set[int]) -> None:
+        """For when others may be begun, although nothing has ended by then."""
+        self._stop_alarm()
+        loop = asyncio.get_running_loop()
+        due = self._turns.due_at(missing, loop.time())
+        if due is not None:
+            self._alarm = loop.call_at(due, self._wants_to_begin)
+
+    def _stop_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    async def _take_begun(self) -> dict[int, BaseException]:
+        """Read on in the streams whose beginning has ended. Returns what others have failed
+        with."""
+        failures: dict[int, BaseException] = {}
+        ended = [(n, each) for n, each in self._beginning.items() if each.task.done()]
+        for number, (task, generation) in ended:
+            del self._beginning[number]
+            error = None if task.cancelled() else task.exception()
+            now = asyncio.get_running_loop().time()
+            self._turns.ended(number, now, has_failed=error is not None)
+            if error is not None:
+                failures[number] = error
+                group = self._membership.group
+                logger.warning("consumer group %r: stream %d not begun: %s", group, number, error)
+            elif not task.cancelled():
+                await self._take(task.result(), generation)
+        return failures
+
+    async def _take(self, part: Part, generation: int) -> None:
+        """Read a stream that has begun. **safety** What it was told meanwhile counts: a stream that
+        was taken away belongs to another member, and its position moves on."""
+        membership, number = self._membership, part.stream_id
         membership.check_lease()
         still_told = number in membership.told and membership.generation == generation
         if self._closed or not still_told:
             await part.close(commit=False)
             return
-        part.consumer.failures_told_to(self._part_has_failed)
         self._parts[number] = part
         self._untold.append(part)
+        part.consumer.failures_told_to(self._part_has_failed)
+
+    async def _stop_beginning(self, numbers: Sequence[int]) -> None:
+        tasks = [self._beginning.pop(number).task for number in numbers]
+        for task in tasks:
+            task.cancel()
+        for found in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(found, Part):
+                await found.close(commit=False)
 
     def _part_has_failed(self) -> None:
         self._has_failed = True
@@ -386,9 +485,11 @@ class AsyncGroupConsumer(AsyncClosing):
         if self._closed:
             return
         self._closed = True
+        self._stop_alarm()
         for part in self._parts.values():
             part.consumer.buffer.end()  # No record comes after its stream was told as revoked.
         try:
+            await self._stop_beginning(list(self._beginning))
             await self._let_go(list(self._parts.values()), commit=not self._membership.is_lost)
         finally:
             try:

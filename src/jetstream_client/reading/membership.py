@@ -63,7 +63,9 @@ class Membership:
         """
         self.told: Set[int] = frozenset()
         self.is_lost = False
-        self._differs = False  # It reads other streams than it was told to.
+        self._differs = False  # It must begin or release streams.
+        self._coming: Set[int] = frozenset()
+        """What it was told to read, and cannot begin yet: the reader goes on with the others."""
         self.failure: JetstreamError | None = None
         self.news = asyncio.Event()
         self._groups = groups
@@ -119,13 +121,15 @@ class Membership:
             )
             self.lost()
 
-    def adjusted(self) -> None:
-        """What it reads has changed: the coordinator is told at once."""
+    def adjusted(self, coming: Set[int] = frozenset()) -> None:
+        """What it reads has changed: the coordinator is told at once. coming: what it was told to
+        read, and begins as soon as it can."""
+        self._coming = coming
         self._compare()
         self._adjusted.set()
 
     def _compare(self) -> None:
-        self._differs = self.told != self._held()
+        self._differs = self.told != self._held() | self._coming
 
     def lost(self) -> None:
         """It is no member any more: it joins under another id."""
@@ -151,7 +155,7 @@ class Membership:
     async def _beat_on_and_on(self) -> None:
         while True:
             self._adjusted.clear()
-            if self.must_adjust:
+            if self.must_adjust or self.told != self._held():
                 # The coordinator would answer at once, over and over.
                 try:
                     async with asyncio.timeout(self._session / 3):
