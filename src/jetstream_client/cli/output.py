@@ -6,7 +6,6 @@ of messages become escapes first, so that a record cannot control a terminal.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
 import sys
@@ -16,6 +15,8 @@ from typing import Any
 
 from jetstream_client.reading.messages import Message
 from jetstream_client.values.types import Stream
+from jetstream_protocol.record_json import record_row
+from jetstream_protocol.times import timestamp_text
 
 
 def emit_json(row: dict[str, Any]) -> None:
@@ -31,11 +32,6 @@ def json_value(value: object) -> object:
     if isinstance(value, datetime):
         return timestamp_text(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-def timestamp_text(moment: datetime) -> str:
-    """A UTC moment as RFC 3339, always with microseconds, so that texts sort like times."""
-    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def stream_row(stream: Stream) -> dict[str, Any]:
@@ -63,36 +59,15 @@ def nodes_text(nodes: Sequence[int]) -> str:
 
 
 def message_row(message: Message) -> dict[str, Any]:
-    """A record as JSON. A header given more than once has a list of values."""
-    key, key_encoding = encoded(message.key)
-    value, value_encoding = encoded(message.value)
-    headers: dict[str, str | list[str]] = {}
-    if message.header_block:
-        parsed = message.headers
-        for name in parsed:
-            values = parsed.get_all(name)
-            headers[name] = values[0] if len(values) == 1 else values
-    return {
-        "offset": message.offset,
-        "timestamp": timestamp_text(message.timestamp),
-        "subject": message.subject,
-        "key": key,
-        "key_encoding": key_encoding,
-        "value": value,
-        "value_encoding": value_encoding,
-        "headers": headers,
-    }
-
-
-def encoded(data: bytes | None) -> tuple[str | None, str | None]:
-    """Bytes as JSON text, and the encoding: "utf8" if they are UTF-8, otherwise "base64"; null for
-    null."""
-    if data is None:
-        return None, None
-    try:
-        return data.decode(), "utf8"
-    except UnicodeDecodeError:
-        return base64.b64encode(data).decode(), "base64"
+    """A record as JSON."""
+    return record_row(
+        message.offset,
+        message.timestamp_us,
+        message.subject,
+        message.key,
+        message.value,
+        message.header_block,
+    )
 
 
 def shown(data: bytes) -> str:

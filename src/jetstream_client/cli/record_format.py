@@ -17,9 +17,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from jetstream_client.cli.output import printable, shown, timestamp_text
+from jetstream_client.cli.output import printable, shown
 from jetstream_client.reading.messages import Message
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.times import timestamp_text
 
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _TOKEN = re.compile(r"%(.?)|\\x([0-9a-fA-F]{2})|\\(.?)|([^%\\]+)", re.DOTALL)

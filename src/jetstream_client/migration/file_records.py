@@ -17,9 +17,9 @@ from typing import Any
 
 from jetstream_client.migration.records import Records
 from jetstream_client.values.headers import outgoing
-from jetstream_client.values.types import to_timestamp_us
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.subjects import is_pattern
+from jetstream_protocol.times import to_timestamp_us
 
 OFFSET_MAX = 2**42 - 1
 """Offsets without records are covered by batches without any: so many take 400 MB."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.records import Records
-from jetstream_client.values.types import Stream, to_timestamp_us
+from jetstream_client.values.types import Stream
 from jetstream_protocol.batch import (
     HEADER_BYTES,
     RECORDS_MAX,
@@ -37,6 +37,7 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 from jetstream_protocol.restored_batch import RESTORE_BYTES_MAX, filler
+from jetstream_protocol.times import to_timestamp_us
 from jetstream_protocol.types import WallUs
 
 REQUEST_BYTES = 2 * 1024 * 1024

@@ -15,10 +15,10 @@ from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from jetstream_client.values.headers import Headers
-from jetstream_client.values.types import to_datetime
 from jetstream_protocol.batch import Batch, iterate
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 from jetstream_protocol.record_filter import RecordFilter
+from jetstream_protocol.times import to_datetime
 
 if TYPE_CHECKING:
     import pandas

@@ -19,7 +19,7 @@ from jetstream_client.transport.recovery import Caller, repeats
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.positions import Position, check_offset
 from jetstream_client.values.text import check_text
-from jetstream_client.values.types import Cursor, CursorDescription, StreamLike, to_datetime
+from jetstream_client.values.types import Cursor, CursorDescription, StreamLike
 from jetstream_protocol.errors import (
     JetstreamError,
     NotFoundError,
@@ -30,6 +30,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import cursors_pb2 as pb
+from jetstream_protocol.times import to_datetime
 
 NO_REVISION = -1
 """That of a cursor that there is not."""

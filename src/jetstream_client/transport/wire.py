@@ -26,12 +26,12 @@ from jetstream_client.values.types import (
     UncleanElection,
     Voter,
     Voters,
-    to_datetime,
 )
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2, common_pb2
 from jetstream_protocol.setting_messages import NUMBERS
 from jetstream_protocol.settings import BY_FIELD, CLUSTER_SETTINGS, STREAM_SETTINGS, Kind, Setting
+from jetstream_protocol.times import to_datetime
 
 _BY_NAME = {setting.name: setting for setting in STREAM_SETTINGS}
 _SHOWN = [each for each in STREAM_SETTINGS if each.name not in ("replicas", "observers")]

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from jetstream_client.values.text import check_text
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.record_json import header_values
 
 HeadersLike: TypeAlias = (
     Mapping[str, "str | bytes | Sequence[str | bytes]"] | Sequence[tuple[str, "str | bytes"]]
@@ -32,13 +33,7 @@ class Headers(Mapping[str, str]):
     __slots__ = ("_values",)
 
     def __init__(self, block: bytes = b"") -> None:
-        self._values: dict[str, list[str]] = {}
-        for line in block.split(b"\r\n")[1:]:
-            name, separator, value = line.partition(b":")
-            if separator:
-                text = value.strip(b" \t").decode("utf-8", "surrogateescape")
-                key = name.strip(b" \t").decode("utf-8", "surrogateescape")
-                self._values.setdefault(key, []).append(text)
+        self._values = header_values(block)
 
     def __getitem__(self, name: str) -> str:
         return self._values[name][0]

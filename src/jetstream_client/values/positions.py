@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-from jetstream_client.values.types import to_timestamp_us
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.times import to_timestamp_us
 
 _INT64_MAX = 2**63 - 1
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from jetstream_client.values.setting_types import StreamFields
-from jetstream_protocol.errors import InvalidRequestError
 
 AckLevel: TypeAlias = Literal["none", "leader", "all"]
 Payload: TypeAlias = bytes | bytearray | memoryview | str
@@ -18,25 +17,6 @@ OnReset: TypeAlias = Literal["error", "earliest", "latest"]
 """What to do where a stream no longer holds the position of a cursor."""
 ReadFrom: TypeAlias = Literal["leader", "nearest", "any"]
 """Which replica serves a reader: see docs/guarantees.md, "Reading from replicas"."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MIN_US = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
-_MAX_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
-
-
-def to_datetime(timestamp_us: int) -> datetime:
-    """An aware datetime in UTC, exact to the microsecond (a float of seconds would not be).
-
-    Producers may set any 64-bit number: a time out of range becomes the nearest possible datetime.
-    """
-    return _EPOCH + timedelta(microseconds=min(max(timestamp_us, _MIN_US), _MAX_US))
-
-
-def to_timestamp_us(moment: datetime) -> int:
-    """Microseconds since 1970. Raises InvalidRequestError for a naive datetime."""
-    if moment.tzinfo is None:
-        raise InvalidRequestError("a naive datetime is ambiguous: give it a time zone")
-    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import dataclasses
 from jetstream_client import CompactionInfo
 from jetstream_client.cli.commands.stream_views import _compaction_fields
 from jetstream_client.transport.wire import description_of
-from jetstream_client.values.types import to_datetime
 from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.times import to_datetime
 
 
 def test_a_stream_that_was_never_compacted_shows_nothing() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from jetstream_client import Message
 from jetstream_client.cli.output import (
-    encoded,
     json_line,
     message_line,
     message_row,
@@ -17,6 +16,7 @@ from jetstream_client.cli.output import (
     print_table,
     printable,
 )
+from jetstream_protocol.record_json import encoded
 
 BLOCK = b"NATS/1.0\r\na: 1\r\nb: 2\r\nb: 3\r\n\r\n"
 

@@ -19,13 +19,14 @@ import typer
 
 from jetstream_client.cli import interrupts, options, positions
 from jetstream_client.cli.invocation import Invocation, common_options
-from jetstream_client.cli.output import encoded, json_line, message_row
+from jetstream_client.cli.output import json_line, message_row
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.migration.whole_file import whole_file
 from jetstream_client.reading.blocking_consumer import Consumer
 from jetstream_client.reading.messages import Message
 from jetstream_client.reading.scan import Scan
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.record_json import encoded
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 """What Parquet readers take at a time, before compression. Bounds the memory of an export."""

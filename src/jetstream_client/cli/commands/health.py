@@ -16,9 +16,10 @@ import typer
 
 from jetstream_client.cli.exits import Exit
 from jetstream_client.cli.invocation import Invocation, common_options
-from jetstream_client.cli.output import emit_json, printable, timestamp_text
+from jetstream_client.cli.output import emit_json, printable
 from jetstream_client.cli.units import size_text
 from jetstream_client.values.types import ClusterInfo, Node, StreamDescription
+from jetstream_protocol.times import timestamp_text
 
 NAMES_MAX = 3
 """Problems of one kind that people are shown, unless they ask for more; JSON has all."""

@@ -22,12 +22,13 @@ from jetstream_client.migration.file_records import Defaults
 from jetstream_client.migration.nats_stream import NatsStream, StreamInfo
 from jetstream_client.migration.records import Records
 from jetstream_client.values.config import NatsOptions
-from jetstream_client.values.types import Stream, to_timestamp_us
+from jetstream_client.values.types import Stream
 from jetstream_protocol.errors import (
     InvalidRequestError,
     PreconditionFailedError,
     StreamExistsError,
 )
+from jetstream_protocol.times import to_timestamp_us
 
 FOLLOW_SECONDS = 2.0
 SAY_SECONDS = 1.0

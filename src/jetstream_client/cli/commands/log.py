@@ -10,9 +10,8 @@ import typer
 
 from jetstream_client.cli import options
 from jetstream_client.cli.exits import Exit
-from jetstream_client.cli.output import emit_json, message_row, print_table, timestamp_text
+from jetstream_client.cli.output import emit_json, message_row, print_table
 from jetstream_client.reading.messages import Chunk
-from jetstream_client.values.types import to_datetime
 from jetstream_protocol.batch import COMPRESSION_MASK
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import InvalidRequestError
@@ -20,6 +19,7 @@ from jetstream_protocol.logfiles.dump import DumpedBatch
 from jetstream_protocol.logfiles.dump import dump as dump_files
 from jetstream_protocol.logfiles.findings import Finding
 from jetstream_protocol.logfiles.verify import verify as verify_files
+from jetstream_protocol.times import timestamp_text, to_datetime
 
 _T = TypeVar("_T")
 

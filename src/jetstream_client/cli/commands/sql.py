@@ -19,14 +19,16 @@ import typer
 from jetstream_client.cli import interrupts, options, positions
 from jetstream_client.cli.exits import QueryError
 from jetstream_client.cli.invocation import Invocation, common_options
-from jetstream_client.cli.output import encoded, json_line, print_table, shown, timestamp_text
+from jetstream_client.cli.output import json_line, print_table, shown
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.reading.scan import Scan
 from jetstream_client.values.positions import Position
 from jetstream_client.values.text import check_text
 from jetstream_client.values.types import ReadFrom, partitions_of
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StreamNotFoundError
+from jetstream_protocol.record_json import encoded
 from jetstream_protocol.subjects import no_stream
+from jetstream_protocol.times import timestamp_text
 
 if TYPE_CHECKING:
     import duckdb

@@ -10,9 +10,9 @@ import typer
 
 from jetstream_client.cli import options
 from jetstream_client.cli.invocation import Invocation, common_options
-from jetstream_client.cli.output import timestamp_text
 from jetstream_client.cli.units import parse_duration
 from jetstream_client.values.access import Token
+from jetstream_protocol.times import timestamp_text
 
 app = options.group("Make, list and revoke tokens.")
 
