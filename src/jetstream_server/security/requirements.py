@@ -163,4 +163,5 @@ PATHS: dict[str, Requirement] = {
     "/api/v1/groups": BY_RPCS,
     "/api/v1/cursors/{cursor}/{stream}/seek": BY_RPCS,
     "/api/v1/cursors/{cursor}/{stream}/delete": BY_RPCS,
+    "/v1/streams/{stream}/records": BY_RPCS,
 }

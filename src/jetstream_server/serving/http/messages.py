@@ -14,12 +14,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from jetstream_protocol.errors import InvalidRequestError, UnavailableError, from_proto
+from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.subjects import check_pattern, matches
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import Sender
+from jetstream_server.serving.http.start_offsets import StartOffsets
 
 SHOWN_BYTES_MAX = 64 * 1024
 """Bytes shown of one value, of one key and of the headers of one record. `size` is the whole length
@@ -44,6 +45,7 @@ class MessagePages:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._starts = StartOffsets(gateway)
 
     async def page(
         self,
@@ -71,7 +73,7 @@ class MessagePages:
         last = limit if last is None else last
         ends_log = offset is None and timestamp_us is None and last <= limit
         if offset is None:
-            offset = await self._start(stream, sender, timestamp_us, last)
+            offset = await self._starts.offset(stream, sender, timestamp_us, last)
         page = _Page(limit, subject, None if key is None else key.encode(), keeps_last=ends_log)
         while True:
             fetch = pb.FetchRequest(
@@ -94,50 +96,6 @@ class MessagePages:
                     "log_start_offset": answer.log_start_offset,
                     "high_watermark": answer.high_watermark,
                 }
-
-    async def _start(
-        self,
-        stream: common_pb2.StreamRef,
-        sender: Sender,
-        timestamp_us: int | None,
-        last: int,
-    ) -> int:
-        query = pb.ListOffsetsRequest.Query
-        earliest = query(stream=stream, earliest=True)
-        if timestamp_us is None:
-            wanted = query(stream=stream, latest=True)
-        else:
-            wanted = query(stream=stream, timestamp_us=timestamp_us)
-        first = await self._offset(earliest, sender)
-        try:
-            found = await self._offset(wanted, sender)
-        except UnavailableError:
-            # Its leader does not know yet where it ends. Show what can be read.
-            bounds = pb.FetchRequest(stream=stream, offset=first, bytes_max=1)
-            answer = await self._gateway.call("Reads", "Fetch", bounds, sender)
-            found = answer.high_watermark
-        return found if timestamp_us is not None else max(first, found - last)
-
-    async def _offset(self, query: pb.ListOffsetsRequest.Query, sender: Sender) -> int:
-        """Ask the leader for an offset. Any other node raises an error that names the leader."""
-        described = await self._gateway.call(
-            "Streams",
-            "DescribeStream",
-            pb.DescribeStreamRequest(stream=query.stream, registry_only=True),
-            sender,
-        )
-        leader = described.description.stream.leader
-        answer = await self._gateway.call(
-            "Reads",
-            "ListOffsets",
-            pb.ListOffsetsRequest(queries=[query]),
-            sender,
-            node_id=leader if leader >= 0 else None,
-        )
-        (result,) = answer.results
-        if result.HasField("error"):
-            raise from_proto(result.error)
-        return int(result.offset)
 
 
 class _Page:

@@ -42,7 +42,7 @@ HANDSHAKE_SECONDS = 10.0
 KEEP_ALIVE_SECONDS = 75.0
 """Until the next request has come over a connection."""
 _LOOK_SECONDS = 1.0
-API_PREFIX = "/api/v1/"
+API_PREFIXES = ("/api/v1/", "/v1/")
 _BODY_BYTES_MAX = 16 * 1024
 """Upper bound on the body of a change through the API."""
 
@@ -75,7 +75,7 @@ class HttpServer:
         hosts: OwnHosts | None = None,
     ) -> None:
         """certificates: for TLS on the port. refused: counts connections closed to make room.
-        hosts: the names under which API_PREFIX is answered; None: any."""
+        hosts: the names under which API_PREFIXES are answered; None: any."""
         self._hosts = hosts
         self._routes = routes
         self._access = access
@@ -214,7 +214,7 @@ class HttpServer:
 
     async def _answer(self, route: Route, request: web.Request) -> web.StreamResponse:
         try:
-            if self._hosts is not None and route.path.startswith(API_PREFIX):
+            if self._hosts is not None and route.path.startswith(API_PREFIXES):
                 self._hosts.check(request.headers.get("Host"))
             await admit(self._access, request, route.path)
             return await route.handler(request)

@@ -1,0 +1,274 @@
+"""`/v1/streams/STREAM/records`: the records of a stream, for every language that has HTTP.
+
+The node fetches whole batches from the stream's leader in the name of the sender (gateway.py),
+decodes them, and writes rows as fast as the client reads. `Accept` chooses the format. A client
+that leaves, or reads nothing, ends its request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from aiohttp import web
+
+from jetstream_protocol.batch import Batch, iterate
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.record_filter import RecordFilter
+from jetstream_protocol.times import to_timestamp_us
+from jetstream_server.serving.http.answer_room import ROOM, claim
+from jetstream_server.serving.http.api import number, ref_of
+from jetstream_server.serving.http.gateway import CALL_SECONDS, Gateway
+from jetstream_server.serving.http.guard import Sender, sender_of
+from jetstream_server.serving.http.record_formats import FORMATS, Format, rows_of
+from jetstream_server.serving.http.server import Route
+from jetstream_server.serving.http.start_offsets import StartOffsets
+
+FETCH_BYTES = 256 * 1024
+"""What is asked for at a time. The first batch comes whole, even if it is longer."""
+ROWS_AT_ONCE = 500
+WAIT_MS = 15_000
+"""How long a fetch waits for records. After that a keep-alive is sent, if the format has one."""
+RETRY_SECONDS = 30.0
+"""How long an answer that has begun outlives a leader that does not answer."""
+PAUSE_SECONDS = 0.2
+FROM_SAYS = "earliest, latest, an offset, -10 (the last ten) or a time like 2026-01-31T12:00:00Z"
+_ALL = 10**18
+_Start: TypeAlias = tuple[int | None, int | None, int]
+"""offset, timestamp_us and last of a _Query."""
+_NUMBER = re.compile(r"(-?)(\d{1,18})", re.ASCII)
+_PARAMETERS = frozenset(("from", "limit", "follow", "filter"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """What a request asks for. offset, timestamp_us: where it begins; both None: with the `last`
+    records. limit: how many records at most; None: all."""
+
+    format: Format
+    offset: int | None
+    timestamp_us: int | None
+    last: int
+    limit: int | None
+    follow: bool
+    wanted: RecordFilter | None
+
+    @classmethod
+    def of(cls, request: web.Request) -> _Query:
+        """Raises InvalidRequestError."""
+        unknown = sorted(set(request.query) - _PARAMETERS)
+        if unknown:
+            raise InvalidRequestError(
+                f"unknown parameter {unknown[0]!r}: there are {', '.join(sorted(_PARAMETERS))}"
+            )
+        form = _format(request.headers.get("Accept", "*/*"))
+        resumed = request.headers.get("Last-Event-ID", "")
+        if resumed and form.follows:
+            start: _Start = (_integer("Last-Event-ID", resumed) + 1, None, 0)
+        else:
+            start = _start(request.query.get("from", "earliest"))
+        subject = request.query.get("filter", "")
+        limit = number(request, "limit", _ALL)
+        if not limit:
+            raise InvalidRequestError("limit is at least 1")
+        return cls(
+            form,
+            *start,
+            None if limit == _ALL else limit,
+            _flag(request, "follow", form.follows),
+            RecordFilter(subject) if subject else None,
+        )
+
+
+class RecordsApi:
+    """gRPC checks the caller's rights."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._starts = StartOffsets(gateway)
+
+    def routes(self) -> list[Route]:
+        return [Route("/v1/streams/{stream}/records", self._read)]
+
+    async def _read(self, request: web.Request) -> web.StreamResponse:
+        query = _Query.of(request)
+        stream, sender = ref_of(request.match_info["stream"]), sender_of(request)
+        offset = query.offset
+        if offset is None:
+            offset = await self._starts.offset(stream, sender, query.timestamp_us, query.last)
+        reading = _Reading(self._gateway, stream, sender, query, offset)
+        await reading.fetch(wait_ms=0)  # An error of this one is the status of the answer.
+        response = web.StreamResponse(
+            headers={"Content-Type": f"{query.format.content_type}; charset=utf-8"}
+        )
+        await response.prepare(request)
+        await response.write(query.format.head)
+        try:
+            await self._write(request, response, reading)
+        except JetstreamError as error:
+            last_words = query.format.error(error)
+            if not last_words:
+                response.force_close()
+                if request.transport is not None:
+                    request.transport.abort()  # It must not look like the end.
+            await response.write(last_words)
+        return response
+
+    async def _write(
+        self, request: web.Request, response: web.StreamResponse, reading: _Reading
+    ) -> None:
+        form, room = reading.query.format, request.app[ROOM]
+        while True:
+            if reading.has_rows:
+                await claim(request)
+            for rows in reading.rows():
+                await response.write(await asyncio.to_thread(form.encode, rows))
+                room.is_made(request)
+            room.release(request)
+            if reading.is_over:
+                return
+            if not await reading.fetch_again() and form.keep_alive:
+                await response.write(form.keep_alive)
+
+
+class _Reading:
+    """One request's way through a stream."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        stream: common_pb2.StreamRef,
+        sender: Sender,
+        query: _Query,
+        offset: int,
+    ) -> None:
+        self.query = query
+        self._gateway = gateway
+        self._stream = stream
+        self._sender = sender
+        self._offset = offset
+        self._last_epoch = -1
+        self._end: int | None = None  # No record at or after it is wanted.
+        self._left = query.limit
+        self._batches = b""
+
+    @property
+    def has_rows(self) -> bool:
+        return bool(self._batches)
+
+    @property
+    def is_over(self) -> bool:
+        return self._left == 0 or (self._end is not None and self._offset >= self._end)
+
+    async def fetch(self, wait_ms: int) -> bool:
+        """Whether there was something. Raises the JetstreamErrors of a fetch."""
+        asked = pb.FetchRequest(
+            stream=self._stream,
+            offset=self._offset,
+            bytes_max=FETCH_BYTES,
+            wait_ms_max=wait_ms,
+        )
+        if self._last_epoch >= 0:
+            asked.last_epoch = self._last_epoch
+        seconds = CALL_SECONDS + wait_ms / 1000
+        answer = await self._gateway.call("Reads", "Fetch", asked, self._sender, seconds=seconds)
+        self._stream = common_pb2.StreamRef(id=answer.stream_id)  # Not another one of that name.
+        self._batches = answer.batches
+        if not self.query.follow and self._end is None:
+            self._end = answer.high_watermark
+        is_new = bool(answer.batches) or answer.next_offset > self._offset
+        if not answer.batches:  # Compaction may have left nothing up to there.
+            self._offset = max(self._offset, answer.next_offset)
+        return is_new
+
+    async def fetch_again(self) -> bool:
+        """As `fetch`, and waits for records. Bears with a leader that does not answer for
+        RETRY_SECONDS."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + RETRY_SECONDS
+        while True:
+            try:
+                is_new = await self.fetch(WAIT_MS)
+                if not is_new and not self.query.follow:
+                    raise UnavailableError(
+                        f"records before offset {self._end} were there, and cannot be read now"
+                    )
+                return is_new
+            except JetstreamError as error:
+                if not error.retriable or loop.time() > deadline:
+                    raise
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    def rows(self) -> Iterator[list[dict[str, object]]]:
+        """The wanted rows of what was fetched, ROWS_AT_ONCE at a time. Raises CorruptBatchError."""
+        batches, self._batches = self._batches, b""
+        for batch in iterate(batches):
+            indexes = self._wanted(batch)
+            for begin in range(0, len(indexes), ROWS_AT_ONCE):
+                yield rows_of(batch, indexes[begin : begin + ROWS_AT_ONCE])
+            self._offset = batch.header.next_offset
+            self._last_epoch = batch.header.leader_epoch
+            if self.is_over:
+                return
+
+    def _wanted(self, batch: Batch) -> list[int]:
+        wanted = self.query.wanted
+        offsets = batch.offsets()
+        end = batch.header.next_offset if self._end is None else self._end
+        rows = range(len(batch)) if wanted is None else wanted.rows(batch)
+        found = [row for row in rows if self._offset <= offsets[row] < end]
+        if self._left is not None:
+            found = found[: self._left]
+            self._left -= len(found)
+        return found
+
+
+def _format(accept: str) -> Format:
+    """The format that a client takes. Raises InvalidRequestError."""
+    given = [each.partition(";")[0].strip().lower() for each in accept.split(",")]
+    for kind in given:
+        for form in FORMATS:
+            if kind == form.content_type:
+                return form
+    if not {"*/*", "application/*", "application/json", "", "text/html"}.isdisjoint(given):
+        return FORMATS[0]
+    known = ", ".join(form.content_type for form in FORMATS)
+    raise InvalidRequestError(f"cannot write {accept[:100]!r}: Accept is one of {known}")
+
+
+def _start(text: str) -> _Start:
+    """Raises InvalidRequestError."""
+    if text == "earliest":
+        return None, None, _ALL
+    if text == "latest":
+        return None, None, 0
+    number = _NUMBER.fullmatch(text)
+    if number:
+        found = int(number[2])
+        return (None, None, found) if number[1] else (found, None, 0)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidRequestError(f"invalid from={text[:50]!r}: say {FROM_SAYS}") from error
+    return None, to_timestamp_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC)), 0
+
+
+def _integer(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise InvalidRequestError(f"{name} must be an offset, not {text[:50]!r}")
+    return int(text)
+
+
+def _flag(request: web.Request, name: str, default: bool) -> bool:
+    given = request.query.get(name)
+    if given is None:
+        return default
+    if given not in ("true", "false"):
+        raise InvalidRequestError(f"{name} is true or false, not {given[:50]!r}")
+    return given == "true"

@@ -1,0 +1,227 @@
+"""Records over HTTP: formats, positions, following, errors, rights, and a leader that is killed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.client import IncompleteRead
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from jetstream_client import Client
+from tests.support.cluster import running_cluster
+from tests.support.command import jetstream
+from tests.support.secured import secured_server
+from tests.support.server import ServerProcess
+
+RECORDS = 1_200
+
+
+@pytest.fixture
+def stream(client: Client, name: str) -> Iterator[str]:
+    client.create_stream(name, f"{name}.>")
+    yield name
+    client.delete_stream(name)
+
+
+@contextmanager
+def answer(http: str, stream: str, accept: str = "*/*", **more: Any) -> Iterator[Any]:
+    """more: parameters; `headers` are headers."""
+    headers = {"Accept": accept} | more.pop("headers", {})
+    query = urlencode({name.rstrip("_"): value for name, value in more.items()})
+    address = f"{http}/v1/streams/{quote(stream, safe='')}/records?{query}"
+    with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=60) as it:
+        yield it
+
+
+def rows(http: str, stream: str, **more: Any) -> list[dict[str, Any]]:
+    with answer(http, stream, **more) as response:
+        return [json.loads(line) for line in response]
+
+
+def refused(http: str, stream: str, **more: Any) -> tuple[int, str]:
+    with pytest.raises(urllib.error.HTTPError) as refusal, answer(http, stream, **more):
+        pass
+    error = json.load(refusal.value)["error"]
+    return refusal.value.code, f"{error['code']}: {error['message']}"
+
+
+def test_lines_of_json_are_those_of_jetstream_fetch(
+    server: ServerProcess, client: Client, stream: str
+) -> None:
+    client.publish(f"{stream}.a", b'{"n": 1}', key=b"k", headers={"Trace": "t-1"})
+    client.publish(f"{stream}.b", b"\xff\x00")
+    client.publish(f"{stream}.a", None, key=b"k", headers=[("a", "1"), ("a", "2")])
+    with answer(server.http, stream) as response:
+        assert response.headers["Content-Type"] == "application/x-ndjson; charset=utf-8"
+        lines = [json.loads(line) for line in response]
+    printed = jetstream("--server", server.grpc, "fetch", stream, "--json").stdout
+    assert lines == [json.loads(line) for line in printed.splitlines()]
+    assert (lines[1]["value"], lines[1]["value_encoding"]) == ("/wA=", "base64")
+
+
+def test_an_answer_begins_and_ends_where_it_is_told(
+    server: ServerProcess, client: Client, stream: str
+) -> None:
+    with client.publisher(f"{stream}.a") as publisher:
+        publisher.publish_many([b"%d" % number for number in range(RECORDS)])
+    client.publish(f"{stream}.b", b"last")
+
+    def found(**more: Any) -> list[int]:
+        return [row["offset"] for row in rows(server.http, stream, **more)]
+
+    everything = list(range(RECORDS + 1))
+    middle = rows(server.http, stream, from_=RECORDS, limit=1)[0]["timestamp"]
+    assert found() == everything
+    assert found(from_="earliest", limit=7) == everything[:7]
+    assert found(from_=1_100) == everything[1_100:]
+    assert found(from_=-3) == everything[-3:]
+    assert found(from_="latest") == []
+    assert found(from_=RECORDS + 1) == []
+    assert found(from_=middle)[-1:] == [RECORDS]
+    assert found(filter=f"{stream}.b") == [RECORDS]
+    assert found(filter=f"{stream}.*", limit=2) == [0, 1]
+    assert found(from_="2001-01-01", limit=1) == [0]
+
+
+def test_csv_has_the_same_fields(server: ServerProcess, client: Client, stream: str) -> None:
+    client.publish(f"{stream}.a", 'with "quotes", and\nlines', headers={"H": "v"})
+    with answer(server.http, stream, "text/csv") as response:
+        (row,) = csv.DictReader(io.StringIO(response.read().decode(), newline=""))
+    assert (row["offset"], row["value"]) == ("0", 'with "quotes", and\nlines')
+    assert json.loads(row["headers"])["H"] == "v"
+
+
+def _event(response: IO[bytes]) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    while (line := response.readline().decode().rstrip("\n")) or not fields:
+        if line and not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            fields[name] = value
+    return fields
+
+
+def test_events_follow_the_stream_and_go_on_where_they_ended(
+    server: ServerProcess, client: Client, stream: str
+) -> None:
+    client.publish(f"{stream}.a", b"0")
+    with answer(server.http, stream, "text/event-stream") as response:
+        assert json.loads(_event(response)["data"])["value"] == "0"
+        client.publish(f"{stream}.a", b"1")
+        assert _event(response)["id"] == "1"
+    client.publish(f"{stream}.a", b"2")
+    resumed = {"Last-Event-ID": "1"}
+    with answer(server.http, stream, "text/event-stream", headers=resumed) as response:
+        assert json.loads(_event(response)["data"])["value"] == "2"
+    with answer(server.http, stream, "text/event-stream", follow="false") as response:
+        assert response.read().count(b"data: ") == 3
+
+
+def test_what_cannot_be_meant_is_refused_with_what_to_say(
+    server: ServerProcess, client: Client, stream: str
+) -> None:
+    client.publish(f"{stream}.a", b"0")
+    http = server.http
+    assert refused(http, "nobody")[0] == 404
+    assert refused(http, stream, from_="yesterday") == (
+        400,
+        "invalid_request: invalid from='yesterday': say earliest, latest, an offset, -10 (the last "
+        "ten) or a time like 2026-01-31T12:00:00Z",
+    )
+    assert "at least 1" in refused(http, stream, limit=0)[1]
+    assert "true or false" in refused(http, stream, follow="yes")[1]
+    assert "unknown parameter 'form'" in refused(http, stream, form="csv")[1]
+    assert "text/csv" in refused(http, stream, accept="image/png")[1]
+    assert refused(http, stream, filter="a..b")[0] == 400
+    assert refused(http, stream, from_=10**17)[1].startswith("offset_out_of_range")
+    events = {"Last-Event-ID": "abc"}
+    assert refused(http, stream, accept="text/event-stream", headers=events)[0] == 400
+
+
+def test_a_stream_that_is_deleted_ends_its_followers_with_an_error(
+    server: ServerProcess, client: Client, name: str
+) -> None:
+    client.create_stream(name, f"{name}.>")
+    client.publish(f"{name}.a", b"0")
+    with answer(server.http, name, follow="true") as lines:
+        assert json.loads(lines.readline())["offset"] == 0
+        with answer(server.http, name, "text/csv", follow="true") as table:
+            assert table.readline().startswith(b"offset,")
+            assert table.readline().startswith(b"0,")
+            client.delete_stream(name)
+            client.create_stream(name, f"{name}.>")
+            client.publish(f"{name}.a", b"of another stream")
+            assert json.loads(lines.readline())["error"]["code"] == "stream_not_found"
+            assert lines.readline() == b""
+            with pytest.raises((IncompleteRead, ConnectionError)):
+                table.read()
+    client.delete_stream(name)
+
+
+def test_readers_that_read_nothing_hold_nobody_up(
+    server: ServerProcess, client: Client, stream: str
+) -> None:
+    with client.publisher(f"{stream}.a") as publisher:
+        publisher.publish_many([bytes(64 * 1024)] * 400)
+    port = int(server.http.rpartition(":")[2])
+    asked = f"GET /v1/streams/{stream}/records HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    with ExitStack() as stack:
+        for _ in range(12):  # More than there is room for.
+            silent = stack.enter_context(socket.socket())
+            silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            silent.connect(("127.0.0.1", port))
+            silent.sendall(asked)
+        assert len(rows(server.http, stream)) == 400
+
+
+def test_rights_are_those_of_the_token(tmp_path: Path) -> None:
+    with secured_server(tmp_path) as server, server.client() as admin:
+        admin.create_stream("orders", "orders.>")
+        admin.create_stream("pay", "pay.>")
+        token = admin.create_token("user:reader").text
+        rule = admin.add_acl("user:reader", "read", stream="orders", subject="orders.>")
+        mine = {"Authorization": f"Bearer {token}"}
+        assert refused(server.http, "orders")[0] == 401
+        assert refused(server.http, "pay", headers=mine)[0] == 403
+        with answer(server.http, "orders", follow="true", headers=mine) as response:
+            admin.remove_acl(rule.id)
+            error = json.loads(response.readline())["error"]
+        assert error["code"] == "permission_denied"
+
+
+def test_a_follower_outlives_the_leader(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster, Client(cluster.servers, timeout=20) as client:
+        client.create_stream("orders", "orders.>", replicas=3)
+        leader = client.describe_stream("orders").leader
+        nodes = cluster.cluster.config["nodes"]
+        (other, *_) = [each for each in nodes if each["id"] != leader]
+        sent = 0
+
+        def publish(count: int) -> None:
+            nonlocal sent
+            for _ in range(count):
+                client.publish("orders.a", b"%d" % sent, msg_id=f"m{sent}")
+                sent += 1
+
+        publish(20)
+        with answer(f"http://{other['http']}", "orders", follow="true") as response:
+            found = [json.loads(response.readline())["value"] for _ in range(20)]
+            killing = threading.Thread(target=cluster.kill, args=(leader,))
+            killing.start()
+            killing.join()
+            deadline = time.monotonic() + 60
+            while sent < 40 and time.monotonic() < deadline:
+                publish(1)
+            found += [json.loads(response.readline())["value"] for _ in range(20)]
+        assert found == [str(number) for number in range(40)]

@@ -1,0 +1,46 @@
+"""Records over HTTP: whatever a record holds, its row is read back from every format."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_protocol.batch import Batch, encode
+from jetstream_protocol.types import WallUs
+from jetstream_server.serving.http.record_formats import Csv, JsonLines, ServerSentEvents, rows_of
+
+blobs = st.none() | st.binary(max_size=20) | st.text(max_size=20).map(str.encode)
+blocks = st.just(b"") | st.binary(max_size=30).map(lambda block: b"NATS/1.0\r\n" + block)
+records = st.lists(st.tuples(blobs, blobs, blocks), min_size=1, max_size=6)
+
+
+def _bytes(row: dict[str, Any], name: str) -> bytes | None:
+    text = row[name]
+    if text is None:
+        return None
+    return base64.b64decode(text) if row[f"{name}_encoding"] == "base64" else str(text).encode()
+
+
+@given(records)
+def test_every_record_is_a_row_of_every_format(found: list[tuple[Any, Any, bytes]]) -> None:
+    keys, values, headers = (list(column) for column in zip(*found, strict=True))
+    subject = "löwe.\n,\"'".encode()
+    batch = encode(values, subject, keys=keys, header_blocks=headers)
+    batch.stamp(0, 0, WallUs(1))
+    rows = rows_of(Batch.decode(batch.to_bytes()), range(len(found)))
+    lines = [json.loads(line) for line in JsonLines().encode(rows).splitlines()]
+    assert [row["offset"] for row in lines] == list(range(len(found)))
+    assert {row["subject"] for row in lines} == {subject.decode()}
+    assert [(_bytes(row, "key"), _bytes(row, "value")) for row in lines] == [
+        *zip(keys, values, strict=True)
+    ]
+    events = ServerSentEvents().encode(rows).decode().split("\n\n")[:-1]
+    assert [json.loads(event.partition("data: ")[2]) for event in events] == lines
+    table = csv.DictReader(io.StringIO((Csv.head + Csv().encode(rows)).decode(), newline=""))
+    assert [row["value"] for row in table] == [row["value"] or "" for row in lines]
