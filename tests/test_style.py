@@ -68,6 +68,26 @@ def test_files_are_about_one_noun() -> None:
     assert long == []
 
 
+SAME_JOB = {"guard.py", "server.py"}
+"""Each port of serving/ has one."""
+
+
+def test_no_two_files_of_a_package_have_one_name() -> None:
+    """Whoever opens a file by its name opens the right one."""
+    packages: dict[tuple[str, ...], list[str]] = {}
+    for path in PRODUCT:
+        parts = path.relative_to(TREE).parts
+        if parts[0] == "src" and len(parts) > 3 and not path.name.startswith("__"):
+            packages.setdefault(parts[1:3], []).append(path.name)
+    twice = {
+        f"{'/'.join(package)}: {each}"
+        for package, names in packages.items()
+        for each in names
+        if names.count(each) > 1 and each not in SAME_JOB
+    }
+    assert twice == set()
+
+
 def test_nothing_is_left_for_later_or_for_one_machine() -> None:
     pattern = re.compile(r"\b(TODO|FIXME|XXX)\b|/home/\w|/Users/\w|(?<!\w)/work/")
     found = [

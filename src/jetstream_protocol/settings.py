@@ -1,6 +1,6 @@
 """The settings of a stream and of the cluster, each said once.
 
-What is made from this table: the registry's check (metadata/state/stream_settings.py), the
+What is made from this table: the registry's check (metadata/state/setting_checks.py), the
 conversion to gRPC (setting_messages.py), the types of server and SDK (scripts/generate writes
 them), the command line's options, the manifest of backups, and the table of
 docs/operations/settings.md. The fields of messages in proto/jetstream/v1/api.proto have numbers,

@@ -27,11 +27,9 @@ from jetstream_server.replication.core import unclean_election
 from jetstream_server.replication.core.follower import Append, Ignore, Reset, Truncate
 from jetstream_server.replication.drivers import (
     compaction,
+    isr_driver,
     scrub,
     segment_repair,
-)
-from jetstream_server.replication.drivers import (
-    isr as isr_driver,
 )
 from jetstream_server.replication.drivers import (
     resignation as resigning,

@@ -48,7 +48,7 @@ from jetstream_server.replication.drivers.copy_turns import CopyTurns
 from jetstream_server.replication.drivers.fetcher_manager import FetcherManager
 from jetstream_server.replication.drivers.hand_over import HandOver
 from jetstream_server.replication.drivers.healing import Healing
-from jetstream_server.replication.drivers.isr import IsrDriver
+from jetstream_server.replication.drivers.isr_driver import IsrDriver
 from jetstream_server.replication.drivers.log_replacement import LogReplacement
 from jetstream_server.replication.drivers.membership import Membership
 from jetstream_server.replication.drivers.replica_changes import ReplicaChanges

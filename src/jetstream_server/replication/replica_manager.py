@@ -2,7 +2,7 @@
 the one that a request names.
 
 Owned by the event loop. A replica does the rest itself (replica.py); fetcher_manager.py chooses
-what each follower fetches from; drivers/isr.py changes the ISR.
+what each follower fetches from; drivers/isr_driver.py changes the ISR.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     bytes read a second      of one node; an answer waits until the answers before it are within
                              the rate. A principal that has read less may run ahead by BURST_US
     streams, groups, cursors of the cluster; counted where they are created
-                             (stream_commands.py, coordinator.py, table.py)
+                             (stream_decisions.py, coordinator.py, table.py)
 
 Pure: callers pass the time.
 """

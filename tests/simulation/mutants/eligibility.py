@@ -9,9 +9,9 @@ from typing import Any
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.state import (
     elections,
-    leadership_commands,
-    node_commands,
-    stream_commands,
+    leadership_decisions,
+    node_decisions,
+    stream_decisions,
 )
 from jetstream_server.metadata.state.commands import ElectLeader
 from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
@@ -21,7 +21,7 @@ from jetstream_server.replication.core.restart_trust import RunRecord
 from jetstream_server.replication.core.unclean_election import ReplicaReport
 from jetstream_server.replication.drivers import log_ends, membership
 from jetstream_server.replication.replica import Replica
-from jetstream_server.replication.sessions.messages import LogEnd
+from jetstream_server.replication.sessions.session_messages import LogEnd
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.runner import DAMAGED
 from tests.simulation.scenarios import Collapses, LateTails, LostDisks
@@ -41,24 +41,24 @@ def forgets_who_left_below_the_minimum(patches: Patches) -> None:
 @mutant()
 def keeps_the_elr_under_a_new_minimum(patches: Patches) -> None:
     """Changing the minimum leaves those eligible that were so under the old one."""
-    patches.set(stream_commands, "without_elr", lambda stream: stream)
+    patches.set(stream_decisions, "without_elr", lambda stream: stream)
 
 
 @mutant()
 def resumes_leaderships(patches: Patches) -> None:
     """A node that registers anew keeps its leaderships and its place in every ISR."""
-    ended = node_commands._session_ended
+    ended = node_decisions._session_ended
 
     def keep(tables: Any, node: NodeMetadata, **rest: Any) -> list[Any]:
         return ended(tables, node, **rest) if node.fenced else []
 
-    patches.set(node_commands, "_session_ended", keep)
+    patches.set(node_decisions, "_session_ended", keep)
 
 
 @mutant(Collapses)
 def elects_without_waiting(patches: Patches) -> None:
     """With ISR and ELR empty, whoever is there is elected."""
-    patches.set(leadership_commands, "_check_all_reported", lambda *arguments: None)
+    patches.set(leadership_decisions, "_check_all_reported", lambda *arguments: None)
 
     def choose(
         stream: StreamMetadata,
@@ -115,7 +115,7 @@ def forgets_epochs_without_records(patches: Patches) -> None:
 @mutant(Collapses)
 def elects_by_old_reports(patches: Patches) -> None:
     """A log's end counts although its node has lost power since it told."""
-    patches.set(leadership_commands, "_check_all_reported", lambda *arguments: None)
+    patches.set(leadership_decisions, "_check_all_reported", lambda *arguments: None)
 
 
 @mutant(LateTails)

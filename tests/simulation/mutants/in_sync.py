@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.state import leadership_commands
+from jetstream_server.metadata.state import leadership_decisions
 from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.isr import InSyncReplicas, Outcome
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.progress import FollowerProgress
-from jetstream_server.replication.drivers.isr import IsrDriver
+from jetstream_server.replication.drivers.isr_driver import IsrDriver
 from jetstream_server.replication.replica import Replica
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.scenarios import FailingJoiners, LateJoiners, UnknownOutcomes
@@ -67,13 +67,13 @@ def adds_followers_behind_the_epoch(patches: Patches) -> None:
 @mutant(LateJoiners)
 def adds_any_incarnation(patches: Patches) -> None:
     """The registry does not ask which run of a node the leader means."""
-    check = leadership_commands._check_isr_member
+    check = leadership_decisions._check_isr_member
 
     def lenient(tables: Any, stream: StreamMetadata, node_id: NodeId, incarnation: int) -> None:
         node = tables.nodes.get(node_id)
         check(tables, stream, node_id, incarnation if node is None else node.incarnation)
 
-    patches.set(leadership_commands, "_check_isr_member", lenient)
+    patches.set(leadership_decisions, "_check_isr_member", lenient)
 
 
 @mutant(FailingJoiners)
@@ -122,4 +122,4 @@ def retries_under_another_id(patches: Patches) -> None:
 @mutant(LateJoiners)
 def changes_isr_without_comparing(patches: Patches) -> None:
     """The registry takes an ISR from a leader that acted on older metadata."""
-    patches.set(leadership_commands, "check_stream_epoch", lambda stream, stream_epoch: None)
+    patches.set(leadership_decisions, "check_stream_epoch", lambda stream, stream_epoch: None)

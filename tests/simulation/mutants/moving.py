@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jetstream_protocol.types import NO_NODE
-from jetstream_server.metadata.state import reassignment_commands
+from jetstream_server.metadata.state import reassignment_decisions
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.drivers import controller
 from tests.simulation.mutants.installing import Patches, mutant
@@ -17,7 +17,7 @@ def moves_before_the_new_replicas_are_in_sync(patches: Patches) -> None:
     def may_finish(stream: StreamMetadata) -> bool:
         return bool(stream.target_replicas) and stream.leader in stream.target_replicas
 
-    for module in (reassignment_commands, controller):
+    for module in (reassignment_decisions, controller):
         patches.set(module, "may_finish", may_finish)
 
 
@@ -29,6 +29,6 @@ def takes_the_leader_s_replica_away(patches: Patches) -> None:
         target = stream.target_replicas
         return bool(target) and stream.leader != NO_NODE and not set(target) - set(stream.isr)
 
-    for module in (reassignment_commands, controller):
+    for module in (reassignment_decisions, controller):
         patches.set(module, "may_finish", may_finish)
     patches.set(controller, "leaving_leaders", lambda tables, moves_max: [])

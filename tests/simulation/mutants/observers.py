@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.state import elections, reassignment_commands, registry
+from jetstream_server.metadata.state import elections, reassignment_decisions, registry
 from jetstream_server.metadata.state.commands import ReassignStream
 from jetstream_server.metadata.state.decision import Decision, changed, stream_at_epoch
 from jetstream_server.metadata.state.model import StreamMetadata
@@ -55,7 +55,7 @@ def takes_promoted_observers_for_replicas_in_sync(patches: Patches) -> None:
 
     def reassign(tables: Tables, command: ReassignStream) -> Decision:
         before = stream_at_epoch(tables, command.stream_id, command.stream_epoch)
-        decision = reassignment_commands.reassign_stream(tables, command)
+        decision = reassignment_decisions.reassign_stream(tables, command)
         if not decision.changes:
             return decision
         after: StreamMetadata = decision.changes[-1].after  # type: ignore[union-attr]
@@ -78,7 +78,7 @@ def demotes_before_the_others_are_in_sync(patches: Patches) -> None:
 
     def reassign(tables: Tables, command: ReassignStream) -> Decision:
         before = stream_at_epoch(tables, command.stream_id, command.stream_epoch)
-        decision = reassignment_commands.reassign_stream(tables, command)
+        decision = reassignment_decisions.reassign_stream(tables, command)
         if not decision.changes:
             return decision
         after: StreamMetadata = decision.changes[-1].after  # type: ignore[union-attr]
@@ -87,7 +87,7 @@ def demotes_before_the_others_are_in_sync(patches: Patches) -> None:
             return decision
         replicas = tuple(each for each in after.replicas if each not in demoted)
         return changed(
-            tables, before, reassignment_commands._in_order(replace(after, replicas=replicas))
+            tables, before, reassignment_decisions._in_order(replace(after, replicas=replicas))
         )
 
     _decide_by(patches, reassign)

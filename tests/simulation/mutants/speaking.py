@@ -11,7 +11,7 @@ from jetstream_server.ingest.stream.pending_acks import PendingAcks
 from jetstream_server.ingest.stream.stream_ingest import StreamIngest
 from jetstream_server.replication.sessions.driver import SessionDriver
 from jetstream_server.replication.sessions.lease import Heartbeat, SessionLease
-from jetstream_server.replication.sessions.messages import Grant
+from jetstream_server.replication.sessions.session_messages import Grant
 from jetstream_server.replication.sessions.session_table import Sessions
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.scenarios import LapsedSessions, LostControl

@@ -13,7 +13,7 @@ from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.health import Health
 from jetstream_server.log.producers import Producers
 from jetstream_server.log.storage import LogStorage
-from jetstream_server.metadata.state import node_commands, registry
+from jetstream_server.metadata.state import node_decisions, registry
 from jetstream_server.metadata.state.commands import ConfirmFlush, RegisterNode
 from jetstream_server.metadata.state.decision import Decision
 from jetstream_server.metadata.state.model import StreamMetadata
@@ -215,7 +215,7 @@ def cuts_off_what_the_same_boot_wrote(patches: Patches) -> None:
 @mutant(LateRegistrations)
 def believes_a_late_registration(patches: Patches) -> None:
     """A registration of a run that is over takes the node from the run that replaced it."""
-    decide = node_commands.register_node
+    decide = node_decisions.register_node
 
     def lenient(tables: Tables, command: RegisterNode) -> Decision:
         return decide(tables, replace(command, replaces=None))

@@ -33,7 +33,7 @@ from jetstream_server.metadata.state.commands import (
     SetCluster,
 )
 from jetstream_server.metadata.state.model import FeatureLevel
-from jetstream_server.metadata.state.node_commands import (
+from jetstream_server.metadata.state.node_decisions import (
     EPOCHS_PER_EARLIER_RECOVERY,
     EPOCHS_PER_RECOVERY,
     EVENTS_PER_RECOVERY,

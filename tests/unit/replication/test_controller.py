@@ -49,7 +49,7 @@ from jetstream_server.replication.drivers.controller import (
     draining_moves,
     leaving_leaders,
 )
-from jetstream_server.replication.sessions.messages import LogEnd
+from jetstream_server.replication.sessions.session_messages import LogEnd
 from tests.support.loops import on_loop
 from tests.unit.metadata.cluster import Cluster
 

@@ -24,7 +24,7 @@ from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.isr import Outcome
-from jetstream_server.replication.drivers.isr import TICK_SECONDS, IsrDriver
+from jetstream_server.replication.drivers.isr_driver import TICK_SECONDS, IsrDriver
 from jetstream_server.replication.replica import Replica
 from tests.support.loops import on_loop
 from tests.unit.metadata.cluster import Cluster

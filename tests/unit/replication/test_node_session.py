@@ -16,8 +16,8 @@ from jetstream_server.metadata.member.extension import RaftThreadExtension
 from jetstream_server.replication.core.unclean_election import ReplicaReport
 from jetstream_server.replication.sessions.driver import SessionDriver
 from jetstream_server.replication.sessions.lease import SessionSettings
-from jetstream_server.replication.sessions.messages import Grant, LogEnd, encode
 from jetstream_server.replication.sessions.node_session import NodeSession
+from jetstream_server.replication.sessions.session_messages import Grant, LogEnd, encode
 from tests.support.loops import on_loop
 
 from .session_fabric import FakeCarrier

@@ -18,7 +18,7 @@ from jetstream_server.metadata.state.commands import (
 from jetstream_server.replication.core.unclean_election import ReplicaReport
 from jetstream_server.replication.sessions.driver import HURRY, SessionDriver
 from jetstream_server.replication.sessions.lease import Heartbeat
-from jetstream_server.replication.sessions.messages import (
+from jetstream_server.replication.sessions.session_messages import (
     REPORTS_MAX,
     Echo,
     Grant,

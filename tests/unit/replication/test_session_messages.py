@@ -12,7 +12,7 @@ from jetstream_server.metadata.member.extension import is_extension_frame
 from jetstream_server.metadata.raft.messages import decode as decode_raft
 from jetstream_server.replication.core.unclean_election import ReplicaReport
 from jetstream_server.replication.sessions.lease import Heartbeat
-from jetstream_server.replication.sessions.messages import (
+from jetstream_server.replication.sessions.session_messages import (
     REPORTS_MAX,
     Echo,
     Grant,

@@ -6,10 +6,13 @@ import pytest
 
 from jetstream_protocol.types import NO_NODE, BootUs, NodeId
 from jetstream_server.metadata.state.commands import ClaimController
-from jetstream_server.replication.sessions.controller import PINGS_PER_AUTHORITY, ControllerSessions
+from jetstream_server.replication.sessions.controller_sessions import (
+    PINGS_PER_AUTHORITY,
+    ControllerSessions,
+)
 from jetstream_server.replication.sessions.lease import Heartbeat, SessionSettings
-from jetstream_server.replication.sessions.messages import Echo
 from jetstream_server.replication.sessions.quorum import LeaderSupport, Quorum
+from jetstream_server.replication.sessions.session_messages import Echo
 from jetstream_server.replication.sessions.session_table import Sessions
 
 from .session_fabric import SETTINGS, Fabric, FakeCarrier, Violation

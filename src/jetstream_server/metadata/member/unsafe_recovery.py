@@ -8,7 +8,7 @@ group has the remaining voters. Decisions that only the lost voters knew are los
 hold decisions that the others do not. The folder gets a token for the recovery. Links
 with nodes that lack the token are refused (handshake.py), and such nodes stop. The first decision
 of the recovered group moves epochs and ids far beyond any that the lost voters may have given out
-(node_commands.set_cluster). The token is computed from the group and the remaining voters, so that
+(node_decisions.set_cluster). The token is computed from the group and the remaining voters, so that
 all nodes with the same recovery form one group.
 
 The recovered group goes on from what its voters know. A node that does not vote may know more. It

@@ -1,9 +1,9 @@
 """The commands of the metadata state machine: what a proposer may ask for.
 
 Invariant: a command contains everything that its decision needs, time and ids included, so that
-every node decides alike (registry.py). The decisions are in stream_commands.py,
-leadership_commands.py, node_commands.py and security_commands.py. command_json.py defines the JSON
-and how fields are declared. A field that may be missing has a default.
+every node decides alike (registry.py). The decisions are in the files *_decisions.py.
+command_json.py defines the JSON and how fields are declared. A field that may be missing has a
+default.
 
 Names that several commands share. stream_epoch: the command is refused (precondition_failed) unless
 the stream is at that epoch; None: at any. leader_epoch: refused for an older one (fenced_epoch) or
@@ -34,7 +34,7 @@ CURSOR_EVENTS_LEVEL = FeatureLevel(5)
 """From this level on the stream of activity tells of cursors (NoteCursors)."""
 RECOVERY_LEVEL = FeatureLevel(5)
 """From this level on a recovery skips numbers of events, and more epochs and revisions than before
-(node_commands.py, registry.py)."""
+(node_decisions.py, registry.py)."""
 REPLICA_EVENTS_LEVEL = FeatureLevel(5)
 """From this level on `replicas` of an event are nodes, and not their number (activity.py)."""
 ANY_REPLICA_LEVEL = FeatureLevel(5)
@@ -51,7 +51,7 @@ WRITE_LEVEL = FeatureLevel(6)
 LAG_LIMIT_LEVEL = FeatureLevel(6)
 """From this level on the cluster has a limit on the lag of replicas in sync."""
 
-# Which streams exist (stream_commands.py).
+# Which streams exist (stream_decisions.py).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class SetStreamAccess(Command):
     paused: bool | None = None
 
 
-# Which nodes hold a stream (reassignment_commands.py).
+# Which nodes hold a stream (reassignment_decisions.py).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ class FinishReassignment(Command):
     stream_epoch: int
 
 
-# Which node leads a stream, and which are in sync (leadership_commands.py).
+# Which node leads a stream, and which are in sync (leadership_decisions.py).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +272,7 @@ class ReportLeader(Command):
     now_us: BootUs
 
 
-# Nodes and the cluster (node_commands.py).
+# Nodes and the cluster (node_decisions.py).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,7 +378,7 @@ class Barrier(Command):
     op: ClassVar[str] = "barrier"
 
 
-# Which principal may do what (security_commands.py).
+# Which principal may do what (security_decisions.py).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 It exists on every node and acts only while its node is the controller. Every command carries the
 controller epoch and the stream epoch of its decision. Fencing must not wait for a busy loop, so
-sessions/controller.py does it.
+sessions/controller_sessions.py does it.
 
 * The leaderships of a node that drains or stops go to other ISR members, first to those with the
   fewest leaderships.
@@ -47,11 +47,11 @@ from jetstream_server.metadata.state.commands import (
 )
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.placement import Election, balancing_moves
-from jetstream_server.metadata.state.reassignment_commands import may_finish
+from jetstream_server.metadata.state.reassignment_decisions import may_finish
 from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.replication.core.depositions import PAUSE_US, Depositions
 from jetstream_server.replication.core.unclean_election import ReplicaReport, UncleanElections
-from jetstream_server.replication.sessions.messages import LogEnd
+from jetstream_server.replication.sessions.session_messages import LogEnd
 
 MOVES_MAX = 64
 """Hand-overs per round: a restarted node gets a thousand leaderships back in 15 seconds."""

@@ -10,7 +10,7 @@ from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.restart_trust import RunRecord
 from jetstream_server.replication.core.unclean_election import ReplicaReport, last_epoch_begun
 from jetstream_server.replication.replica import Replica
-from jetstream_server.replication.sessions.messages import LogEnd
+from jetstream_server.replication.sessions.session_messages import LogEnd
 
 
 def leaderless_log_ends(

@@ -16,9 +16,10 @@ from typing import Protocol
 from jetstream_protocol.types import NO_NODE, BootUs, NodeId
 from jetstream_server.clocks import BootClock
 from jetstream_server.metadata.member.extension import ExtensionContext
-from jetstream_server.replication.sessions.controller import ControllerSessions
+from jetstream_server.replication.sessions.controller_sessions import ControllerSessions
 from jetstream_server.replication.sessions.lease import Heartbeat, SessionLease, SessionSettings
-from jetstream_server.replication.sessions.messages import (
+from jetstream_server.replication.sessions.quorum import LeaderSupport
+from jetstream_server.replication.sessions.session_messages import (
     REPORTS_MAX,
     Echo,
     Grant,
@@ -28,7 +29,6 @@ from jetstream_server.replication.sessions.messages import (
     decode,
     encode,
 )
-from jetstream_server.replication.sessions.quorum import LeaderSupport
 
 HURRY = 3
 """Without a lease, a node sends this many times as many heartbeats."""

@@ -24,7 +24,7 @@ from jetstream_server.clocks import BootClock, boot_clock
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.replication.sessions.driver import SessionDriver
 from jetstream_server.replication.sessions.lease import SessionSettings
-from jetstream_server.replication.sessions.messages import LogEnd
+from jetstream_server.replication.sessions.session_messages import LogEnd
 
 LOG_ENDS_SECONDS = 0.5
 """Pause between checks for streams that wait for an election, when the metadata has changed."""

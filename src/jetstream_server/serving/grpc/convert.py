@@ -16,7 +16,7 @@ from jetstream_server.metadata.state.model import (
     StreamMetadata,
     StreamSettings,
 )
-from jetstream_server.metadata.state.stream_settings import check_range
+from jetstream_server.metadata.state.setting_checks import check_range
 from jetstream_server.metadata.state.tables import Tables
 
 

@@ -16,8 +16,14 @@ from jetstream_protocol.types import BootUs, NodeId, StreamId
 from jetstream_server.metadata.member.extension import ExtensionContext
 from jetstream_server.metadata.state.commands import FenceNode, UnfenceNode
 from jetstream_server.replication.sessions.lease import Heartbeat, SessionSettings
-from jetstream_server.replication.sessions.messages import Echo, LogEnd, Ping, Reports, encode
 from jetstream_server.replication.sessions.quorum import LeaderSupport, Quorum
+from jetstream_server.replication.sessions.session_messages import (
+    Echo,
+    LogEnd,
+    Ping,
+    Reports,
+    encode,
+)
 from jetstream_server.replication.sessions.session_table import Sessions
 
 PINGS_PER_AUTHORITY = 4

@@ -9,7 +9,7 @@ import pytest
 
 from jetstream_protocol.errors import InvalidRequestError, NotFoundError, PreconditionFailedError
 from jetstream_protocol.types import WallUs
-from jetstream_server.metadata.state import security_commands
+from jetstream_server.metadata.state import security_decisions
 from jetstream_server.metadata.state.changes import SecurityChanged
 from jetstream_server.metadata.state.commands import (
     COMMIT_LEVEL,
@@ -195,8 +195,8 @@ def test_a_snapshot_keeps_tokens_and_rules_and_tells_of_a_difference() -> None:
 
 
 def test_there_are_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(security_commands, "TOKENS_MAX", 1)
-    monkeypatch.setattr(security_commands, "RULES_MAX", 1)
+    monkeypatch.setattr(security_decisions, "TOKENS_MAX", 1)
+    monkeypatch.setattr(security_decisions, "RULES_MAX", 1)
     cluster = at_level_2()
     cluster.do(TOKEN)
     cluster.do(READ)

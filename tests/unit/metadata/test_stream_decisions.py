@@ -28,7 +28,7 @@ from jetstream_server.metadata.state.commands import (
     SetStreamAccess,
     TransferLeader,
 )
-from jetstream_server.metadata.state.leadership_commands import REPORT_PERIOD_US
+from jetstream_server.metadata.state.leadership_decisions import REPORT_PERIOD_US
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
 

@@ -54,7 +54,7 @@ from jetstream_server.metadata.state.model import (
     StreamSettings,
 )
 from jetstream_server.metadata.state.placement import Election
-from jetstream_server.metadata.state.stream_settings import (
+from jetstream_server.metadata.state.setting_checks import (
     checked,
     effective_settings,
     in_words,

@@ -53,7 +53,7 @@ from jetstream_server.metadata.state.model import (
     NodeMetadata,
 )
 from jetstream_server.metadata.state.placement import Election
-from jetstream_server.metadata.state.stream_settings import check_range
+from jetstream_server.metadata.state.setting_checks import check_range
 from jetstream_server.metadata.state.tables import Tables
 
 EPOCHS_PER_RECOVERY = 1_000_000
