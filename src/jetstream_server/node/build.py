@@ -36,8 +36,7 @@ from jetstream_server.log.flusher import Flusher
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.raft.reserve import make_room_to_start
-from jetstream_server.metadata.state.changes import Change, NodeChanged
-from jetstream_server.metadata.state.model import Addresses, NodeMetadata
+from jetstream_server.metadata.state.model import Addresses
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_socket import dial
 from jetstream_server.node.catching_up import CatchingUp
@@ -124,8 +123,8 @@ async def build(start: Start) -> Server:
         peers,
         rack=start.configured.rack,
         addresses=Addresses(**{port: getattr(start.configured, port).advertise for port in PORTS}),
+        removed=start.state.lose_registration,
     )
-    start.stack.callback(node_start.metadata.watch(partial(_watch_registration, start)))
     return Server(
         config=start.config,
         configured=start.configured,
@@ -193,13 +192,6 @@ async def _watch_folder(folder: DataFolder, state: RunState) -> None:
         await asyncio.sleep(FOLDER_CHECK_SECONDS)
         reason = folder.why_gone()
     state.lose_folder(reason)
-
-
-def _watch_registration(start: Start, change: Change) -> None:
-    match change:
-        case NodeChanged(before=NodeMetadata(node_id=node_id), after=None):
-            if node_id == start.configured.id:
-                start.state.lose_registration()
 
 
 def _node_start(

@@ -203,6 +203,7 @@ class NodeStart:
         self._settings = settings
         self._stack = stack
         self._session = session
+        self._lost = lost
         self._last = stack.enter_context(ExitStack())
         """Runs when everything else has stopped."""
         self.metadata = metadata
@@ -330,9 +331,12 @@ class NodeStart:
         *,
         rack: str,
         addresses: Addresses,
+        removed: Callable[[], None] | None = None,
     ) -> Node:
-        """Register, take the roles in the metadata, and start the drivers."""
+        """Register, take the roles in the metadata, and start the drivers. removed: called when
+        somebody has removed the node from the cluster; None: that is a loss like any other."""
         settings, clocks, replicas = self._settings, self._environment.clocks, logs.replicas
+        self.membership.watch_registration(removed or self._lost)
         incarnation = await self.membership.register(
             replicas, run.runs, rack=rack, addresses=addresses
         )

@@ -10,6 +10,7 @@ import secrets
 import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import structlog
@@ -33,7 +34,7 @@ from jetstream_server.metadata.state.commands import (
     RegisterNode,
     SetCluster,
 )
-from jetstream_server.metadata.state.model import Addresses
+from jetstream_server.metadata.state.model import Addresses, NodeMetadata
 from jetstream_server.replication.core.restart_trust import judge
 from jetstream_server.replication.drivers.controller import Controller, HandOver
 from jetstream_server.replication.drivers.log_ends import leaderless_log_ends
@@ -112,6 +113,11 @@ class Membership:
         await self._repeated(Barrier())
         return self._metadata.registry.settings.cluster_id
 
+    def watch_registration(self, removed: Callable[[], None]) -> None:
+        """Watch this run's registration, before it registers: what happens to it while the node
+        still starts must not be missed. removed: called when somebody has removed the node."""
+        self._metadata.watch(partial(self._watch_own_registration, removed))
+
     async def register(
         self,
         replicas: ReplicaManager,
@@ -181,7 +187,6 @@ class Membership:
             changed=lease_changed,
         )
         stack.push_async_callback(self._node_session.close)
-        self._metadata.watch(self._watch_own_registration)
         controller = Controller(
             self._metadata,
             lambda: self._node_session.log_ends,
@@ -195,11 +200,14 @@ class Membership:
         except UnavailableError as error:
             logger.warning("no_session_yet", reason=error.message)
 
-    def _watch_own_registration(self, change: Change) -> None:
-        """Watch the node's registration: of two processes with the same node id, one must stop."""
+    def _watch_own_registration(self, removed: Callable[[], None], change: Change) -> None:
+        """Of two processes with the same node id, one must stop. What happens to the registration
+        of an earlier run of the node is history."""
         match change:
-            case NodeChanged(_, after) if after is not None and after.node_id == self._node_id:
-                if after.session != self._session:
+            case NodeChanged(NodeMetadata() as before, after) if before.session == self._session:
+                if after is None:
+                    removed()
+                elif after.session != self._session:
                     logger.error("node_id_taken_over", node=self._node_id)
                     self._lost()
 
