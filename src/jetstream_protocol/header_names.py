@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 KEY: Final = "Jetstream-Key"
@@ -10,3 +11,6 @@ TOMBSTONE: Final = "Jetstream-Tombstone"
 MSG_ID: Final = "Nats-Msg-Id"
 EXPECTED_STREAM: Final = "Nats-Expected-Stream"
 EXPECTED_LAST_SEQUENCE: Final = "Nats-Expected-Last-Sequence"
+
+HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+"""What the name of a header may be."""

@@ -185,16 +185,115 @@ def test_readers_that_read_nothing_hold_nobody_up(
         assert len(rows(server.http, stream)) == 400
 
 
+def post(http: str, stream: str, body: bytes, kind: str, **more: Any) -> dict[str, Any]:
+    headers = {"Content-Type": kind} | more.pop("headers", {})
+    address = f"{http}/v1/streams/{quote(stream, safe='')}/records?{urlencode(more)}"
+    request = urllib.request.Request(address, data=body, headers=headers)
+    with urllib.request.urlopen(request, timeout=60) as response:
+        found: dict[str, Any] = json.load(response)
+    return found
+
+
+def not_stored(http: str, stream: str, body: bytes, kind: str, **more: Any) -> tuple[int, str]:
+    with pytest.raises(urllib.error.HTTPError) as refusal:
+        post(http, stream, body, kind, **more)
+    return refusal.value.code, json.load(refusal.value)["error"]["message"]
+
+
+def test_what_was_read_is_written_back_as_it_was(
+    server: ServerProcess, client: Client, stream: str
+) -> None:
+    subject = f"{stream}.a"
+    with client.publisher(subject) as publisher:
+        publisher.send(b"text", key=b"k", headers=[("a", "1"), ("a", "2"), ("b", "3")])
+        publisher.send(b"\xff\x00")
+        publisher.send(None, key=b"\xfe")
+    with answer(server.http, stream) as response:
+        body = response.read()
+    stored = post(server.http, stream, body, "application/x-ndjson", subject=subject)
+    assert stored == {"offset": 3, "count": 3, "duplicate": False}
+    first, second = (
+        [(m.subject, m.key, m.value, m.header_block) for m in client.fetch(stream, at, stop=at + 3)]
+        for at in (0, 3)
+    )
+    assert first == second
+
+
+def test_a_body_that_is_not_json_is_one_value(
+    server: ServerProcess, client: Client, name: str
+) -> None:
+    client.create_stream(name, name)  # Its only subject need not be said.
+    once = {"Idempotency-Key": "order-7"}
+    for is_repeated in (False, True):
+        stored = post(server.http, name, b"one", "text/plain", key="k", headers=once)
+        assert stored == {"offset": 0, "count": 1, "duplicate": is_repeated}
+    code, message = not_stored(server.http, name, b"two", "text/plain", headers=once)
+    assert (code, "another batch" in message) == (400, True)
+    assert post(server.http, name, b"two", "text/plain", ack="leader")["offset"] == 1
+    assert [(m.key, m.value) for m in client.fetch(name, 0)] == [(b"k", b"one"), (None, b"two")]
+    client.delete_stream(name)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "1 to 10000 records"),
+        (b'{"value": "a"}\n{"value": 1}', "line 2: value is text"),
+        (b'{"value": "a"}\n\nnonsense', "line 3 is not JSON"),
+        (b"[1]", 'not an object with a "value"'),
+        (b'{"value": "a", "x": 1}', "unknown field 'x'"),
+        (b'{"value": "a", "subject": "elsewhere"}', "another subject"),
+        (b'{"value": "?", "value_encoding": "base64"}', "value"),
+        (b'{"value": "a", "headers": {"a b": "c"}}', "header"),
+        (b'{"value": "a", "headers": {"a": "b\\r\\nc"}}', "header"),
+        (b'{"value": "\\ud800"}', "surrogates"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"value": "a"}\n' * 10_001, "1 to 10000 records"),
+    ],
+    ids=lambda each: each[:24].decode() if isinstance(each, bytes) else "",
+)
+def test_a_body_that_cannot_be_meant_stores_nothing(
+    server: ServerProcess, client: Client, stream: str, body: bytes, says: str
+) -> None:
+    kind = "application/json"
+    code, message = not_stored(server.http, stream, body, kind, subject=f"{stream}.a")
+    assert (code, says in message) == (400, True), message
+    assert len(client.fetch(stream, 0)) == 0
+
+
+def test_a_request_that_cannot_be_meant_stores_nothing(
+    server: ServerProcess, client: Client, stream: str
+) -> None:
+    http, subject = server.http, f"{stream}.a"
+    form = "application/x-www-form-urlencoded"
+    assert "curl -d needs -H" in not_stored(http, stream, b"a", form, subject=subject)[1]
+    assert "?subject=" in not_stored(http, stream, b"a", "text/plain")[1]
+    assert not_stored(http, stream, b"a", "text/plain", subject="other")[0] == 400
+    assert not_stored(http, stream, b"a", "text/plain", subject=f"{stream}.*")[0] == 400
+    assert not_stored(http, "nobody", b"a", "text/plain", subject="nobody.a")[0] == 404
+    assert not_stored(http, stream, bytes(2**20 + 1), "text/plain", subject=subject)[0] == 400
+    evil = {"Origin": "http://evil.example"}
+    assert not_stored(http, stream, b"a", "text/plain", subject=subject, headers=evil)[0] == 403
+    assert len(client.fetch(stream, 0)) == 0
+
+
 def test_rights_are_those_of_the_token(tmp_path: Path) -> None:
     with secured_server(tmp_path) as server, server.client() as admin:
         admin.create_stream("orders", "orders.>")
         admin.create_stream("pay", "pay.>")
+        writer = admin.create_token("user:writer").text
+        admin.add_acl("user:writer", "write", stream="orders", subject="orders.eu")
+        theirs = {"Authorization": f"Bearer {writer}"}
+        orders = f"{server.http}", "orders", b"1", "text/plain"
+        assert post(*orders, subject="orders.eu", headers=theirs)["offset"] == 0
+        assert not_stored(*orders, subject="orders.us", headers=theirs)[0] == 403
+        assert not_stored(*orders, subject="orders.eu")[0] == 401
         token = admin.create_token("user:reader").text
         rule = admin.add_acl("user:reader", "read", stream="orders", subject="orders.>")
         mine = {"Authorization": f"Bearer {token}"}
         assert refused(server.http, "orders")[0] == 401
         assert refused(server.http, "pay", headers=mine)[0] == 403
-        with answer(server.http, "orders", follow="true", headers=mine) as response:
+        with answer(server.http, "orders", from_="latest", follow="true", headers=mine) as response:
             admin.remove_acl(rule.id)
             error = json.loads(response.readline())["error"]
         assert error["code"] == "permission_denied"
@@ -214,7 +313,10 @@ def test_a_follower_outlives_the_leader(tmp_path: Path) -> None:
                 client.publish("orders.a", b"%d" % sent, msg_id=f"m{sent}")
                 sent += 1
 
-        publish(20)
+        by_http = post(f"http://{other['http']}", "orders", b"0", "text/plain", subject="orders.a")
+        assert by_http["offset"] == 0
+        sent = 1
+        publish(19)
         with answer(f"http://{other['http']}", "orders", follow="true") as response:
             found = [json.loads(response.readline())["value"] for _ in range(20)]
             killing = threading.Thread(target=cluster.kill, args=(leader,))

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 from jetstream_client.reading.deserializers import text_of
 from jetstream_client.reading.messages import Message
-from jetstream_client.values.headers import HEADER_NAME, HeadersLike
+from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.records import speaks_to_the_server
 from jetstream_client.values.types import Payload
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.header_names import HEADER_NAME
 
 STREAM: Final = "Dead-Letter-Stream"
 STREAM_ID: Final = "Dead-Letter-Stream-Id"

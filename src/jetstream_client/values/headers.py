@@ -7,12 +7,12 @@ empty line. Names are case-sensitive, as in NATS. Streams keep the block byte fo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from jetstream_client.values.text import check_text
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.header_names import HEADER_NAME
 from jetstream_protocol.record_json import header_values
 
 HeadersLike: TypeAlias = (
@@ -20,8 +20,6 @@ HeadersLike: TypeAlias = (
 )
 """Header values by name: one, or several of the same name. Or pairs of name and value, as clients
 of Kafka take them. Values are text, or bytes that are UTF-8."""
-
-HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 
 class Headers(Mapping[str, str]):

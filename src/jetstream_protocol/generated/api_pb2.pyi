@@ -357,6 +357,28 @@ class RestoreBatchesResponse(_message.Message):
     next_offset: int
     def __init__(self, stream_id: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
+class ProduceBatchRequest(_message.Message):
+    __slots__ = ("stream", "subject", "batch", "ack_leader")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    ACK_LEADER_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    subject: str
+    batch: bytes
+    ack_leader: bool
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., subject: _Optional[str] = ..., batch: _Optional[bytes] = ..., ack_leader: _Optional[bool] = ...) -> None: ...
+
+class ProduceBatchResponse(_message.Message):
+    __slots__ = ("base_offset", "record_count", "duplicate")
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    base_offset: int
+    record_count: int
+    duplicate: bool
+    def __init__(self, base_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
+
 class FetchRequest(_message.Message):
     __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "bytes_min", "wait_ms_max", "decode")
     STREAM_FIELD_NUMBER: _ClassVar[int]

@@ -84,6 +84,11 @@ class StreamsStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.RestoreBatchesRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.RestoreBatchesResponse.FromString,
                 _registered_method=True)
+        self.ProduceBatch = channel.unary_unary(
+                '/jetstream.v1.Streams/ProduceBatch',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.ProduceBatchRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.ProduceBatchResponse.FromString,
+                _registered_method=True)
 
 
 class StreamsServicer:
@@ -162,6 +167,14 @@ class StreamsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ProduceBatch(self, request, context):
+        """Stores a producer's batch, as the data plane's PRODUCE frame does. Answers once it is committed,
+        or with ack_leader once the leader has appended it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StreamsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -214,6 +227,11 @@ def add_StreamsServicer_to_server(servicer, server):
                     servicer.RestoreBatches,
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.RestoreBatchesRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.RestoreBatchesResponse.SerializeToString,
+            ),
+            'ProduceBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProduceBatch,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.ProduceBatchRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.ProduceBatchResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -486,6 +504,33 @@ class Streams:
             '/jetstream.v1.Streams/RestoreBatches',
             jetstream_dot_v1_dot_api__pb2.RestoreBatchesRequest.SerializeToString,
             jetstream_dot_v1_dot_api__pb2.RestoreBatchesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProduceBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Streams/ProduceBatch',
+            jetstream_dot_v1_dot_api__pb2.ProduceBatchRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.ProduceBatchResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -101,6 +101,7 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
             node_id,
             wall_clock,
             node.drivers.retention.visit,
+            node.produces,
         ),
         ReadsService(
             node.replicas, node.fetches, node.stream_access, ResponseMemoryLimiter(close_connection)

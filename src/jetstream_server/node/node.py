@@ -61,11 +61,11 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.replication.run_record import RunRecordFile
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.limits import Quotas
-from jetstream_server.serving.dataplane.produces import Produces
 from jetstream_server.serving.dataplane.server import CONNECTIONS_MAX, DataPlaneServer
 from jetstream_server.serving.grpc.peers import Peers
 from jetstream_server.serving.grpc.transfers import Transfers
 from jetstream_server.serving.long_poll import LongPoll
+from jetstream_server.serving.produces import Produces
 from jetstream_server.serving.stream_access import StreamAccess
 
 LEASE_CHECK_SECONDS = 0.1
@@ -182,6 +182,7 @@ class Node:
     transfers: Transfers
     fetches: LongPoll
     stream_access: StreamAccess
+    produces: Produces
     data_plane: DataPlaneServer
 
 
@@ -360,6 +361,8 @@ class NodeStart:
             self.membership.lease_held, self.access, monotonic_clock=clocks.monotonic
         )
         stream_access = StreamAccess(self.access, self.metadata.registry)
+        bytes_max = self._settings.batch_bytes_max
+        produces = Produces(replicas, stream_access, ingest.produce, bytes_max)
         return Node(
             metadata=self.metadata,
             membership=self.membership,
@@ -373,7 +376,8 @@ class NodeStart:
             transfers=transfers,
             fetches=fetches,
             stream_access=stream_access,
-            data_plane=self._make_data_plane(run, replicas, fetches, stream_access, ingest),
+            produces=produces,
+            data_plane=self._make_data_plane(run, replicas, fetches, stream_access, produces),
         )
 
     def _start_resignation(
@@ -512,7 +516,7 @@ class NodeStart:
         replicas: ReplicaManager,
         fetches: LongPoll,
         stream_access: StreamAccess,
-        ingest: Ingest,
+        produces: Produces,
     ) -> DataPlaneServer:
         """Make the data plane. A listener, real or simulated, gives it connections and closes
         it."""
@@ -528,7 +532,7 @@ class NodeStart:
             copy_turns=CopyTurns(lambda: registry.settings.copy_bytes_per_second, clock),
             monotonic_clock=clock,
             disk=disk if isinstance(disk, OsDisk) else None,
-            produces=Produces(replicas, stream_access, ingest.produce, settings.batch_bytes_max),
+            produces=produces,
             connections_max=settings.connections_max,
             connections_per_address=settings.connections_per_address,
             certificates=settings.certificates,

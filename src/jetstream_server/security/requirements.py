@@ -74,6 +74,8 @@ RPCS: dict[str, Requirement] = {
     "/jetstream.v1.Streams/AlterStream": _stream(Operation.ALTER, changes=True),
     "/jetstream.v1.Streams/PurgeStream": _stream(Operation.PURGE, changes=True),
     "/jetstream.v1.Streams/RestoreBatches": _stream(Operation.ALTER, changes=True),
+    # Checked by the service: the right to the subject is enough, as on the data plane.
+    "/jetstream.v1.Streams/ProduceBatch": AUTHENTICATED,
     "/jetstream.v1.Streams/SetStreamReadonly": _stream(Operation.ALTER, changes=True),
     "/jetstream.v1.Streams/PauseStream": _stream(Operation.ALTER, changes=True),
     "/jetstream.v1.Streams/ResumeStream": _stream(Operation.ALTER, changes=True),

@@ -55,9 +55,9 @@ from jetstream_server.serving.certificates import shown_by
 from jetstream_server.serving.dataplane.fetches import Fetches, Found
 from jetstream_server.serving.dataplane.followers import Followers
 from jetstream_server.serving.dataplane.guard import admit, rule_of
-from jetstream_server.serving.dataplane.produces import Produces
 from jetstream_server.serving.dataplane.sending_turn import SendingTurn
 from jetstream_server.serving.long_poll import Poll
+from jetstream_server.serving.produces import Produces
 
 PENDING_MAX = 64
 PRODUCED_BYTES_MAX = 32 * 1024 * 1024
@@ -371,6 +371,7 @@ class Connection:
         stored, refuse = partial(self._stored, batch), partial(self._not_stored, batch)
         try:
             self._count(batch)
+            admit(self._access, self._identity, Kind.PRODUCE)
             self._produces.begin(request, frame.tail, self._identity, stored, refuse)
         except JetstreamError as error:
             refuse(error)

@@ -34,8 +34,8 @@ from jetstream_server.serving.dataplane.connection import (
 )
 from jetstream_server.serving.dataplane.fetches import Fetches
 from jetstream_server.serving.dataplane.followers import Followers
-from jetstream_server.serving.dataplane.produces import Produces
 from jetstream_server.serving.long_poll import LongPoll
+from jetstream_server.serving.produces import Produces
 from jetstream_server.serving.stream_access import StreamAccess
 
 CONNECTIONS_MAX = 4096

@@ -36,6 +36,7 @@ ListOffsets, which may name tens of thousands of streams, are in LIMITS."""
 LIMITS = {
     "/jetstream.v1.Reads/ListOffsets": 4 * 1024 * 1024,
     "/jetstream.v1.Streams/RestoreBatches": RESTORE_BYTES_MAX + 1024,
+    "/jetstream.v1.Streams/ProduceBatch": RESTORE_BYTES_MAX + 1024,
     "/jetstream.v1.Cursors/CommitCursors": 1024 * 1024,
 }
 

@@ -19,7 +19,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import api_pb2_grpc, common_pb2
+from jetstream_protocol.generated import api_pb2_grpc, common_pb2, dataplane_pb2
 from jetstream_protocol.types import NO_NODE
 from jetstream_server.clocks import WallClock
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
@@ -44,6 +44,7 @@ from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.grpc.peers import Peers, was_forwarded
 from jetstream_server.serving.grpc.purges import Purges, Visit
 from jetstream_server.serving.grpc.restores import Restores
+from jetstream_server.serving.produces import Produces
 from jetstream_server.serving.stream_access import StreamAccess
 
 logger = structlog.get_logger("jetstream.server")
@@ -77,6 +78,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         node_id: int,
         wall_clock: WallClock,
         visit: Visit,
+        produces: Produces,
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
@@ -88,6 +90,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         self._node_id = node_id
         self._purges = Purges(metadata, changes, visit)
         self._restores = Restores(wall_clock)
+        self._produces = produces
         self._listing = asyncio.Lock()
 
     async def CreateStream(
@@ -228,6 +231,32 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         replica = self._replicas.resolve_led(request.stream)
         next_offset = await self._restores.restore(replica, request.batches)
         return pb.RestoreBatchesResponse(stream_id=replica.stream.id, next_offset=next_offset)
+
+    async def ProduceBatch(
+        self, request: pb.ProduceBatchRequest, call: Call
+    ) -> pb.ProduceBatchResponse:
+        answer: asyncio.Future[pb.ProduceBatchResponse] = asyncio.Future()
+
+        def stored(base_offset: int, record_count: int, is_duplicate: bool) -> None:
+            if not answer.done():
+                answer.set_result(
+                    pb.ProduceBatchResponse(
+                        base_offset=base_offset, record_count=record_count, duplicate=is_duplicate
+                    )
+                )
+
+        def refuse(error: JetstreamError) -> None:
+            if not answer.done():
+                answer.set_exception(error)
+
+        asked = dataplane_pb2.ProduceRequest(
+            stream=request.stream, subject=request.subject, ack_leader=request.ack_leader
+        )
+        self._produces.begin(asked, request.batch, call.identity, stored, refuse)
+        delay_us = self._access.control.write_delay_us(call.identity, len(request.batch))
+        found = await answer
+        await asyncio.sleep(delay_us / 1e6)
+        return found
 
     async def AlterStream(
         self, request: pb.AlterStreamRequest, call: Call

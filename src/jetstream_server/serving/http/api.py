@@ -186,7 +186,7 @@ async def body_of(request: web.Request) -> dict[str, Any]:
     """The body of a change. Raises InvalidRequestError, PermissionDeniedError."""
     if request.content_type != "application/json":
         raise InvalidRequestError("a change is sent as JSON: Content-Type: application/json")
-    if not _is_from_here(request):
+    if not is_from_here(request):
         raise PermissionDeniedError("a change cannot be asked for by a page of another server")
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -202,7 +202,7 @@ async def body_of(request: web.Request) -> dict[str, Any]:
     return found
 
 
-def _is_from_here(request: web.Request) -> bool:
+def is_from_here(request: web.Request) -> bool:
     """Whether no page of another server asks. Programs send no `Origin`."""
     origin = request.headers.get("Origin")
     try:

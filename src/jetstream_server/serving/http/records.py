@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
@@ -17,15 +17,23 @@ from typing import TypeAlias
 from aiohttp import web
 
 from jetstream_protocol.batch import Batch, iterate
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    MessageTooLargeError,
+    PermissionDeniedError,
+    UnavailableError,
+)
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.record_filter import RecordFilter
+from jetstream_protocol.subjects import check_literal, is_pattern
 from jetstream_protocol.times import to_timestamp_us
 from jetstream_server.serving.http.answer_room import ROOM, claim
-from jetstream_server.serving.http.api import number, ref_of
+from jetstream_server.serving.http.api import BODY_SECONDS, is_from_here, number, ref_of
 from jetstream_server.serving.http.gateway import CALL_SECONDS, Gateway
 from jetstream_server.serving.http.guard import Sender, sender_of
+from jetstream_server.serving.http.record_bodies import BODY_BYTES_MAX, batch_of
 from jetstream_server.serving.http.record_formats import FORMATS, Format, rows_of
 from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.http.start_offsets import StartOffsets
@@ -43,7 +51,6 @@ _ALL = 10**18
 _Start: TypeAlias = tuple[int | None, int | None, int]
 """offset, timestamp_us and last of a _Query."""
 _NUMBER = re.compile(r"(-?)(\d{1,18})", re.ASCII)
-_PARAMETERS = frozenset(("from", "limit", "follow", "filter"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +69,7 @@ class _Query:
     @classmethod
     def of(cls, request: web.Request) -> _Query:
         """Raises InvalidRequestError."""
-        unknown = sorted(set(request.query) - _PARAMETERS)
-        if unknown:
-            raise InvalidRequestError(
-                f"unknown parameter {unknown[0]!r}: there are {', '.join(sorted(_PARAMETERS))}"
-            )
+        check_parameters(request, ("from", "limit", "follow", "filter"))
         form = _format(request.headers.get("Accept", "*/*"))
         resumed = request.headers.get("Last-Event-ID", "")
         if resumed and form.follows:
@@ -94,7 +97,8 @@ class RecordsApi:
         self._starts = StartOffsets(gateway)
 
     def routes(self) -> list[Route]:
-        return [Route("/v1/streams/{stream}/records", self._read)]
+        path = "/v1/streams/{stream}/records"
+        return [Route(path, self._read), Route(path, self._publish, method="POST")]
 
     async def _read(self, request: web.Request) -> web.StreamResponse:
         query = _Query.of(request)
@@ -119,6 +123,52 @@ class RecordsApi:
                     request.transport.abort()  # It must not look like the end.
             await response.write(last_words)
         return response
+
+    async def _publish(self, request: web.Request) -> web.Response:
+        """Answers once the records are stored, as one batch."""
+        check_parameters(request, ("subject", "key", "ack"))
+        if not is_from_here(request):
+            raise PermissionDeniedError("records cannot be sent by a page of another server")
+        if request.content_type == "application/x-www-form-urlencoded":
+            raise InvalidRequestError(
+                "this is a form: say Content-Type: text/plain for one value, application/json for "
+                "lines of JSON (curl -d needs -H)"
+            )
+        ack = request.query.get("ack", "all")
+        if ack not in ("all", "leader"):
+            raise InvalidRequestError(f"ack is all or leader, not {ack[:50]!r}")
+        stream, sender = ref_of(request.match_info["stream"]), sender_of(request)
+        subject = request.query.get("subject") or await self._subject(stream, sender)
+        check_literal(subject)
+        await claim(request)
+        batch = await asyncio.to_thread(
+            batch_of,
+            await _body(request),
+            request.content_type,
+            subject,
+            request.query.get("key"),
+            request.headers.get("Idempotency-Key", ""),
+        )
+        asked = pb.ProduceBatchRequest(
+            stream=stream, subject=subject, batch=batch.to_bytes(), ack_leader=ack == "leader"
+        )
+        found = await self._gateway.call("Streams", "ProduceBatch", asked, sender)
+        return web.json_response(
+            {
+                "offset": found.base_offset,
+                "count": found.record_count,
+                "duplicate": found.duplicate,
+            }
+        )
+
+    async def _subject(self, stream: common_pb2.StreamRef, sender: Sender) -> str:
+        """The one subject of a stream. Raises InvalidRequestError if it has several."""
+        asked = pb.DescribeStreamRequest(stream=stream, registry_only=True)
+        answer = await self._gateway.call("Streams", "DescribeStream", asked, sender)
+        subject = str(answer.description.stream.subject)
+        if is_pattern(subject):
+            raise InvalidRequestError(f"say which subject of {subject!r}: ?subject=")
+        return subject
 
     async def _write(
         self, request: web.Request, response: web.StreamResponse, reading: _Reading
@@ -227,6 +277,24 @@ class _Reading:
             found = found[: self._left]
             self._left -= len(found)
         return found
+
+
+def check_parameters(request: web.Request, known: Sequence[str]) -> None:
+    """Raises InvalidRequestError for another one."""
+    unknown = sorted(set(request.query) - set(known))
+    if unknown:
+        raise InvalidRequestError(f"unknown parameter {unknown[0]!r}: there are {', '.join(known)}")
+
+
+async def _body(request: web.Request) -> bytes:
+    """Raises InvalidRequestError."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.clone(client_max_size=BODY_BYTES_MAX).read()
+    except TimeoutError as error:
+        raise InvalidRequestError(f"the body did not come within {BODY_SECONDS:g} s") from error
+    except web.HTTPRequestEntityTooLarge as error:
+        raise MessageTooLargeError(f"a body has at most {BODY_BYTES_MAX} bytes") from error
 
 
 def _format(accept: str) -> Format:

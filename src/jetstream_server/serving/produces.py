@@ -1,4 +1,5 @@
-"""Producers' batches that come by the data plane: who may send them, and to whom they go.
+"""Producers' batches that come to this node itself, by the data plane or by gRPC: who may send them
+to which stream, and to whom they go.
 
 Everything else a batch meets on its way is the ingest's, as if NATS had delivered it: limits,
 de-duplication, expectation, append, pending acks.
@@ -12,12 +13,10 @@ from typing import Protocol
 from jetstream_protocol.batch import HEADER_BYTES
 from jetstream_protocol.envelope import NO_EXPECTATION, BatchEnvelope
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, MessageTooLargeError
-from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import StreamId
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.identity import Identity
-from jetstream_server.serving.dataplane.guard import admit
 from jetstream_server.serving.stream_access import StreamAccess
 
 Stored = Callable[[int, int, bool], None]
@@ -57,9 +56,9 @@ class Produces:
         stored: Stored,
         refuse: Refuse,
     ) -> None:
-        """Store a batch. One of `stored` and `refuse` is called, perhaps before this returns.
-        Raises a JetstreamError instead, which becomes the answer."""
-        admit(self._access.control, identity, Kind.PRODUCE)
+        """Store a batch of a caller who may send such a request. One of `stored` and `refuse` is
+        called, perhaps before this returns. Raises a JetstreamError instead, which becomes the
+        answer."""
         if len(tail) > self.bytes_max:
             raise MessageTooLargeError(
                 f"a batch of {len(tail)} bytes: this server takes at most {self.bytes_max}"
