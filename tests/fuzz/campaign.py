@@ -28,17 +28,18 @@ from tests.fuzz.data_plane import DataPlaneAttack
 from tests.fuzz.grpc_calls import GrpcCalls
 from tests.fuzz.grpc_wire import GrpcWire
 from tests.fuzz.http import HttpAttack
+from tests.fuzz.jetstream_api import API_DOMAIN, ApiAttack
 from tests.fuzz.nats import EnvelopeAttack, NatsAttack
 from tests.fuzz.oracle import CONTROL, Oracle, Violation, metric
 from tests.support.api import Api, RawNats
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, free_port_base
 from tests.support.tls_tunnel import PORTS, TunnelledServer
 
 ATTACKS: dict[str, tuple[type[Attack], ...]] = {
     "grpc": (GrpcCalls, GrpcWire),
     "data": (DataPlaneAttack,),
     "http": (HttpAttack,),
-    "nats": (NatsAttack, EnvelopeAttack),
+    "nats": (NatsAttack, EnvelopeAttack, ApiAttack),
 }
 BULK = "bulk"
 BULK_MIB = 32
@@ -149,10 +150,15 @@ class Campaign:
 
 
 def _started(data: Path, tls: bool) -> ServerProcess:
-    if not tls:
-        return ServerProcess(data).start()
-    server = TunnelledServer(data)
+    server = TunnelledServer(data) if tls else ServerProcess(data)
+    leaf = {"servers": [f"nats://127.0.0.1:{free_port_base(1)}"]}
+    server.environment |= {
+        "JETSTREAM_NATS__API_DOMAIN": API_DOMAIN,
+        "JETSTREAM_NATS__LEAF": json.dumps(leaf),
+    }
     server.start()
+    if not isinstance(server, TunnelledServer):
+        return server
     for port in PORTS:
         secured["127.0.0.1", server.port_base + port] = server.context
     return server

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ssl
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import nkeys
 import pytest
-import trustme
 from structlog.testing import capture_logs
 
 from jetstream_protocol.errors import UnavailableError
@@ -18,6 +16,7 @@ from jetstream_server.ingest.nats.auth import Credentials
 from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.nats.handshake import LinkOptions
 from tests.support.loops import eventually, on_loop
+from tests.support.nats_certificates import issued
 from tests.support.nats_client import Collector, connected, pub
 from tests.support.nats_jwt import new_operator, new_seed, new_user
 from tests.support.nats_server import NatsServer
@@ -146,30 +145,6 @@ async def test_unusable_credentials_are_named_with_their_file(
         found = await refusal(server.url, login(credentials_file=path))
         assert str(path) in found
         assert "nats_login_refused" in found
-
-
-@dataclass(frozen=True)
-class Certificates:
-    authority: trustme.CA
-    folder: Path
-
-    @property
-    def config(self) -> str:
-        return f'cert_file: "{self.folder}/cert.pem", key_file: "{self.folder}/key.pem"'
-
-    def context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        self.authority.configure_trust(context)
-        return context
-
-
-def issued(folder: Path, *names: str) -> Certificates:
-    authority = trustme.CA()
-    server = authority.issue_cert(*(names or ("localhost", "127.0.0.1")))
-    server.private_key_pem.write_to_path(folder / "key.pem")
-    server.cert_chain_pems[0].write_to_path(folder / "cert.pem")
-    authority.cert_pem.write_to_path(folder / "ca.pem")
-    return Certificates(authority, folder)
 
 
 @on_loop

@@ -39,11 +39,12 @@ from jetstream_server.metadata.raft.reserve import make_room_to_start
 from jetstream_server.metadata.state.model import Addresses
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_socket import dial
+from jetstream_server.node.api_link import jetstream_api
 from jetstream_server.node.catching_up import CatchingUp
 from jetstream_server.node.config import PORTS, Config, NodeConfig, SecurityConfig, split_address
 from jetstream_server.node.descriptors import connections_max, log_files_max, raise_limit
 from jetstream_server.node.encryption_options import KeyFolder, KeyReload, keys_of, note_keys
-from jetstream_server.node.nats_options import link_options
+from jetstream_server.node.nats_options import link_options, open_leaf_port
 from jetstream_server.node.node import Environment, Logs, NodeSettings, NodeStart
 from jetstream_server.node.reloading import Reloading, Source
 from jetstream_server.node.run_state import RunState, StartError
@@ -143,6 +144,7 @@ async def build(start: Start) -> Server:
             lambda: node.metadata.incarnation,
             monotonic_clock,
         ),
+        api=jetstream_api(start.config, start.configured.id, node, peers),
     )
 
 
@@ -320,7 +322,9 @@ async def _start_tracing(start: Start) -> SpanSource | None:
 
 async def _start_embedded_nats(start: Start, folder: DataFolder) -> str:
     host, port = split_address(start.config.nats.embedded_listen)
-    child = NatsServerProcess(Path(folder.path, "nats"), host=host, port=port)
+    nats = Path(folder.path, "nats")
+    arguments = open_leaf_port(nats, start.config.nats)
+    child = NatsServerProcess(nats, host=host, port=port, arguments=arguments)
     await child.start()
     start.stack.push_async_callback(child.stop)
     return child.url

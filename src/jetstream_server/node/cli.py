@@ -348,5 +348,8 @@ def _overrides(
         overrides["nats"] = {"servers": [nats], "embedded": False}  # Its login and TLS stay.
     elif dev:
         listen = {} if port_base is None else {"embedded_listen": f"127.0.0.1:{port_base + 4}"}
-        overrides["nats"] = NatsConfig(embedded=True, **listen)  # type: ignore[arg-type]
+        # Logins and TLS are for other servers; the JetStream API is for this one, too.
+        embedded = NatsConfig(embedded=True, **listen)  # type: ignore[arg-type]
+        fields = NatsConfig.model_fields.keys() - {"api_domain", "api_principal", "leaf"}
+        overrides["nats"] = {name: getattr(embedded, name) for name in fields}
     return overrides

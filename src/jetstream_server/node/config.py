@@ -42,6 +42,7 @@ from jetstream_server.node.config_errors import (
     variable_of,
 )
 from jetstream_server.node.service_links import is_service_link
+from jetstream_server.security.acl import check_principal
 
 NODE_ID_VARIABLE = "JETSTREAM_NODE_ID"
 # The SDK, the start-up code and scripts/cluster read these. They are not configuration keys.
@@ -143,7 +144,13 @@ def check_nats_url(url: str) -> str:
     return url
 
 
+def _leaf_url(url: str) -> str:
+    """The URL of a leaf node's server, whose scheme nats-server's own configuration also knows."""
+    return check_nats_url(url.replace("nats-leaf://", "nats://", 1))
+
+
 NatsUrl = Annotated[str, AfterValidator(check_nats_url)]
+LeafUrl = Annotated[str, AfterValidator(_leaf_url)]
 Address = Annotated[str, AfterValidator(_check_address)]
 SubjectPattern = Annotated[str, AfterValidator(_check_pattern)]
 
@@ -288,14 +295,9 @@ class NatsTlsConfig(_Section):
     handshake_first: bool = False
 
 
-class NatsConfig(_Section):
-    """The NATS servers to subscribe to, or an embedded one."""
+class _NatsLogin(_Section):
+    """How to log in to NATS."""
 
-    embedded: bool = False
-    embedded_listen: Address = f"127.0.0.1:{EMBEDDED_NATS_PORT_DEFAULT}"
-    servers: list[NatsUrl] = ["nats://127.0.0.1:4222"]
-    advertise: list[NatsUrl] = []
-    """The URLs that clients are told to publish to; empty: `servers`, without credentials."""
     user: str = ""
     password: str = Field(default="", repr=False)
     token: str = Field(default="", repr=False)
@@ -310,8 +312,44 @@ class NatsConfig(_Section):
             raise ValueError("give one of user, token, nkey_seed_file, credentials_file")
         if bool(self.user) != bool(self.password):
             raise ValueError("user and password go together")
+        return self
+
+    @property
+    def has_login(self) -> bool:
+        return bool(self.user or self.token or self.nkey_seed_file or self.credentials_file)
+
+
+class LeafConfig(_NatsLogin):
+    """The leaf link, over which clients reach the JetStream API. A login or TLS that is not given
+    is that of `nats`."""
+
+    servers: list[LeafUrl] = []
+    """Empty: the hosts of `nats.servers`, on NATS's usual port for leaf nodes."""
+
+
+class NatsConfig(_NatsLogin):
+    """The NATS servers to subscribe to, or an embedded one."""
+
+    embedded: bool = False
+    embedded_listen: Address = f"127.0.0.1:{EMBEDDED_NATS_PORT_DEFAULT}"
+    servers: list[NatsUrl] = ["nats://127.0.0.1:4222"]
+    advertise: list[NatsUrl] = []
+    """The URLs that clients are told to publish to; empty: `servers`, without credentials."""
+    api_domain: Annotated[str, Field(pattern="^([A-Za-z0-9_-]{1,64})?$")] = ""
+    """The JetStream domain that this cluster serves; "": none."""
+    api_principal: str = ""
+    """Whose rights the clients of the JetStream API have, while security is on."""
+    leaf: LeafConfig = LeafConfig()
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> Self:
         if not self.servers:
             raise ValueError("servers must name at least one NATS server")
+        if self.api_principal:
+            try:
+                check_principal(self.api_principal)
+            except InvalidRequestError as error:
+                raise ValueError(f"api_principal: {error.message}") from error
         return self
 
 

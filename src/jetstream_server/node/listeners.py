@@ -66,6 +66,9 @@ async def start_listeners(server: Server, stack: AsyncExitStack) -> None:
     stack.push_async_callback(api.stop)
     await _listen(api.start(configured.grpc.listen), configured.grpc.listen)
     await _start_http(server, metrics, stack)
+    if server.api is not None:
+        server.api.start()
+        stack.push_async_callback(server.api.close)
     observe = server.histograms.event_loop_lag_seconds.observe
     watch = run_in_background(watch_loop(monotonic_clock, observe), "loop checks")
     stack.callback(watch.cancel)

@@ -10,13 +10,14 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.ingest.nats.compiled import INGEST_FORM
 from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.stream.stream_ingest import Bounds
+from jetstream_server.jetstream_api.api import JetStreamApi
 from jetstream_server.metadata.state.model import NodeMetadata
 from jetstream_server.node.node import Node
 from jetstream_server.node.output import LOST
 from jetstream_server.replication.drivers.disk_reserve import free_bytes
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.serving.metrics.page import REPLICAS_PER_TURN
-from jetstream_server.serving.metrics.snapshot import Snapshot
+from jetstream_server.serving.metrics.snapshot import ApiNumbers, Snapshot
 
 
 def snapshot_of(
@@ -28,6 +29,7 @@ def snapshot_of(
     disk_reserve_bytes: int,
     is_ready: bool,
     refused: Mapping[str, int],
+    api: JetStreamApi | None,
 ) -> Snapshot:
     """The numbers of a node that has joined, without the sums over its streams. refused: closed
     connections of gRPC and HTTP, by port."""
@@ -65,6 +67,17 @@ def snapshot_of(
         connections_refused={"data": node.data_plane.connections_refused, **refused},
         disk_free_bytes=free_bytes(folder),
         disk_reserve_bytes=disk_reserve_bytes,
+        api=None if api is None else _api(api),
+    )
+
+
+def _api(api: JetStreamApi) -> ApiNumbers:
+    return ApiNumbers(
+        is_connected=api.link.is_connected,
+        requests=api.counters.requests,
+        errors=api.counters.errors,
+        refused=api.counters.refused,
+        answers_dropped=api.link.counters.answers_dropped,
     )
 
 

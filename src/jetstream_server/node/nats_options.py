@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import ssl
+from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import structlog
 
 from jetstream_server.ingest.nats.auth import Credentials
 from jetstream_server.ingest.nats.handshake import LinkOptions
-from jetstream_server.node.config import ConfigurationError, NatsConfig, NatsTlsConfig
+from jetstream_server.ingest.nats.server_pool import parse_url
+from jetstream_server.jetstream_api.leaf.handshake import LEAF_PORT_DEFAULT, leaf_dialect
+from jetstream_server.node.config import (
+    ConfigurationError,
+    LeafConfig,
+    NatsConfig,
+    NatsTlsConfig,
+)
 
 logger = structlog.get_logger("jetstream.ingest")
 
@@ -43,16 +53,51 @@ class NatsTls:
 
 def link_options(nats: NatsConfig, node_id: int) -> LinkOptions:
     """The options. Raises ConfigurationError for TLS files that cannot be used."""
+    return _options(f"jetstream-node-{node_id}", nats, nats.tls)
+
+
+def leaf_options(nats: NatsConfig, node_id: int, cluster: str) -> LinkOptions:
+    """The options of the leaf link. Raises ConfigurationError for TLS files that cannot be used."""
+    login = nats.leaf if nats.leaf.has_login else nats
+    options = _options(f"node-{node_id}", login, nats.leaf.tls or nats.tls)
+    return replace(options, dialect=leaf_dialect(nats.api_domain, cluster))
+
+
+def leaf_servers(nats: NatsConfig) -> list[str]:
+    """The URLs of the leaf link."""
+    return list(nats.leaf.servers) or [_on_leaf_port(url) for url in nats.servers]
+
+
+def open_leaf_port(folder: Path, nats: NatsConfig) -> list[str]:
+    """Have an embedded nats-server listen for the leaf link, on loopback. Returns arguments of its
+    command line. folder: for its configuration."""
+    if not nats.api_domain:
+        return []
+    address = parse_url(leaf_servers(nats)[0], LEAF_PORT_DEFAULT)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "leaf.conf"
+    file.write_text(f'leafnodes {{ listen: "127.0.0.1:{address.port}" }}\n', encoding="utf-8")
+    return ["--config", str(file)]
+
+
+def _on_leaf_port(url: str) -> str:
+    parts = urlsplit(url if "://" in url else f"nats://{url}")
+    user, at, place = parts.netloc.rpartition("@")
+    host = place[: place.index("]") + 1] if place.startswith("[") else place.partition(":")[0]
+    return parts._replace(netloc=f"{user}{at}{host}:{LEAF_PORT_DEFAULT}").geturl()
+
+
+def _options(name: str, login: NatsConfig | LeafConfig, tls: NatsTlsConfig | None) -> LinkOptions:
     return LinkOptions(
-        name=f"jetstream-node-{node_id}",
+        name=name,
         version=version("jetstream-log"),
         credentials=Credentials(
-            user=nats.user,
-            password=nats.password,
-            token=nats.token,
-            nkey_seed_file=nats.nkey_seed_file,
-            credentials_file=nats.credentials_file,
+            user=login.user,
+            password=login.password,
+            token=login.token,
+            nkey_seed_file=login.nkey_seed_file,
+            credentials_file=login.credentials_file,
         ),
-        tls=None if nats.tls is None else NatsTls(nats.tls),
-        tls_handshake_first=nats.tls is not None and nats.tls.handshake_first,
+        tls=None if tls is None else NatsTls(tls),
+        tls_handshake_first=tls is not None and tls.handshake_first,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.stream.stream_ingest import Bounds
+from jetstream_server.jetstream_api.api import JetStreamApi
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.node.banner import banner
@@ -25,8 +26,9 @@ from jetstream_server.serving.metrics.snapshot import Snapshot
 @dataclass(frozen=True, slots=True)
 class Server:
     """A server whose node has joined its cluster. configured: its entry in the file of `config`.
-    certificates: None without TLS. bounds: of acks and bytes that wait for commits. refused: counts
-    connections of gRPC and HTTP that were closed because there were too many, by port."""
+    certificates: None without TLS. bounds: of acks and bytes that wait for commits. api: None
+    without `nats.api_domain`. refused: counts connections of gRPC and HTTP that were closed because
+    there were too many, by port."""
 
     config: Config
     configured: NodeConfig
@@ -40,6 +42,7 @@ class Server:
     peers: Peers
     disk: OsDisk
     catching_up: CatchingUp
+    api: JetStreamApi | None
     refused: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -73,8 +76,11 @@ class Server:
     def notes(self) -> list[str]:
         """What /readyz says beside. One stream that is not heard is no reason to stop using the
         node. Strangers may read it, so it names none."""
-        refused = self.connection.subscriptions_refused
-        return [f"NATS refuses subscriptions: {refused}"] if refused else []
+        refused, api = self.connection.subscriptions_refused, self.api
+        found = [f"NATS refuses subscriptions: {refused}"] if refused else []
+        if api is not None and not api.link.is_connected:
+            found.append("the leaf link is not connected: the JetStream API is not served here")
+        return found
 
     def nats_urls(self) -> tuple[str, ...]:
         """The URLs to which clients publish."""
@@ -105,6 +111,7 @@ class Server:
             disk_reserve_bytes=self.config.log.disk_reserve_bytes,
             is_ready=not self.not_ready(),
             refused=self.refused,
+            api=self.api,
         )
 
     async def use(self) -> pb.NodeUse:

@@ -79,7 +79,7 @@ RPCS: dict[str, Requirement] = {
     "/jetstream.v1.Streams/SetStreamReadonly": _stream(Operation.ALTER, changes=True),
     "/jetstream.v1.Streams/PauseStream": _stream(Operation.ALTER, changes=True),
     "/jetstream.v1.Streams/ResumeStream": _stream(Operation.ALTER, changes=True),
-    "/jetstream.v1.Reads/Fetch": _stream(Operation.READ, again=True),
+    "/jetstream.v1.Reads/Fetch": _stream(Operation.READ, nodes=True, again=True),
     "/jetstream.v1.Reads/Consume": _stream(Operation.READ, again=True),
     "/jetstream.v1.Reads/ListOffsets": Requirement(Scope.EACH, Operation.READ, nodes=True),
     "/jetstream.v1.Cluster/DescribeCluster": Requirement(Scope.AUTHENTICATED, nodes=True),

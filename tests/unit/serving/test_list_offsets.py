@@ -21,7 +21,7 @@ from jetstream_server.replication.listeners import Healer, Listeners
 from jetstream_server.replication.replica import Replica
 from jetstream_server.security.identity import ANONYMOUS
 from jetstream_server.serving.grpc.grpc_loop import Call
-from jetstream_server.serving.grpc.reads_service import ReadsService, _resolve
+from jetstream_server.serving.grpc.reads_service import ReadsService, resolve_query
 from jetstream_server.serving.grpc.response_memory import ResponseMemoryLimiter
 from jetstream_server.serving.long_poll import LongPoll
 from jetstream_server.serving.stream_access import StreamAccess
@@ -59,39 +59,39 @@ def leads(before: StreamMetadata, isr: tuple[int, ...]) -> StreamMetadata:
 def test_a_new_leader_names_no_end_before_it_knows_what_was_committed(isr: tuple[int, ...]) -> None:
     replica = restarted(isr)
     with pytest.raises(UnavailableError, match="does not know yet where its committed records end"):
-        _resolve(replica, LATEST)
-    assert _resolve(replica, EARLIEST) == (0, None)
-    assert _resolve(replica, _Query(offset=3)) == (0, None)
+        resolve_query(replica, LATEST)
+    assert resolve_query(replica, EARLIEST) == (0, None)
+    assert resolve_query(replica, _Query(offset=3)) == (0, None)
 
 
 def test_once_the_isr_has_what_the_leader_began_with_the_end_is_right() -> None:
     replica = restarted((0, 1))
     replica.fetch(request(1, RECORDS - 1, last_epoch=2, leader_epoch=4), MonotonicUs(0))
     with pytest.raises(UnavailableError):
-        _resolve(replica, LATEST)
+        resolve_query(replica, LATEST)
     replica.fetch(request(1, RECORDS, last_epoch=2, leader_epoch=4), MonotonicUs(0))
-    assert _resolve(replica, LATEST) == (RECORDS, None)
+    assert resolve_query(replica, LATEST) == (RECORDS, None)
 
 
 def test_later_records_that_are_not_committed_do_not_hide_the_end() -> None:
     replica = restarted((0, 1))
     replica.fetch(request(1, RECORDS, last_epoch=2, leader_epoch=4), MonotonicUs(0))
     replica.append(batch(b"later"), 200)
-    assert _resolve(replica, LATEST) == (RECORDS, None)
+    assert resolve_query(replica, LATEST) == (RECORDS, None)
 
 
 def test_a_time_is_found_only_where_the_record_is_known_to_be_committed() -> None:
     replica = restarted((0, 1))
     for at_us in (0, 100, 200):
         with pytest.raises(UnavailableError):
-            _resolve(replica, _Query(timestamp_us=at_us))
+            resolve_query(replica, _Query(timestamp_us=at_us))
     replica.fetch(request(1, RECORDS // 2, last_epoch=2, leader_epoch=4), MonotonicUs(0))
-    assert _resolve(replica, _Query(timestamp_us=0)) == (0, None)
+    assert resolve_query(replica, _Query(timestamp_us=0)) == (0, None)
     with pytest.raises(UnavailableError):
-        _resolve(replica, _Query(timestamp_us=100))
+        resolve_query(replica, _Query(timestamp_us=100))
     replica.fetch(request(1, RECORDS, last_epoch=2, leader_epoch=4), MonotonicUs(0))
-    assert _resolve(replica, _Query(timestamp_us=100)) == (RECORDS // 2, None)
-    assert _resolve(replica, _Query(timestamp_us=200)) == (RECORDS, None)
+    assert resolve_query(replica, _Query(timestamp_us=100)) == (RECORDS // 2, None)
+    assert resolve_query(replica, _Query(timestamp_us=200)) == (RECORDS, None)
 
 
 class Suspicions(Healer):

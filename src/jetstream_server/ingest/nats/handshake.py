@@ -7,14 +7,35 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_server.ingest.nats.auth import Credentials
+from jetstream_server.ingest.nats.parser import NatsParser
 from jetstream_server.ingest.nats.server_pool import ServerAddress
 from jetstream_server.net.dial import dial
+
+
+class Parser(Protocol):
+    """Takes the events out of the bytes that a server sends."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Length of the unfinished frame; 0 between two frames."""
+
+    def feed(self, data: bytes) -> Sequence[Any]:
+        """Control events, and what brings messages: its length is how many. Raises
+        NatsProtocolError."""
+
+
+class Dialect(NamedTuple):
+    """What a link speaks. connect_line: the login, which may block on files and raises
+    JetstreamError."""
+
+    parser: Callable[[], Parser]
+    connect_line: Callable[[LinkOptions, ServerAddress, dict[str, Any]], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +45,7 @@ class LinkOptions:
     dial: connects to host and port within so many seconds. seconds: a monotonic clock.
     tls: a function that is called for each connection; None means TLS only if the URL or the
     server demands it, with the system's authorities. tls_handshake_first: TLS from the first byte,
-    as the server must be configured.
+    as the server must be configured. dialect: what is spoken; None: the protocol of clients.
     """
 
     name: str = "jetstream"
@@ -36,6 +57,11 @@ class LinkOptions:
     ping_interval_s: float = 10.0
     dial: Callable[[str, int, float], Awaitable[socket.socket]] = dial
     seconds: Callable[[], float] = time.monotonic
+    dialect: Dialect | None = None
+
+    @property
+    def spoken(self) -> Dialect:
+        return self.dialect or CLIENT
 
     def wants_tls(self, address: ServerAddress) -> bool:
         """Whether to refuse a server without TLS."""
@@ -62,9 +88,6 @@ def connect_line(options: LinkOptions, address: ServerAddress, info: dict[str, A
 
     Blocks on credential files. Raises UnauthenticatedError when they cannot be used.
     """
-    credentials = options.credentials
-    if address.user or address.token:
-        credentials = Credentials(user=address.user, password=address.password, token=address.token)
     fields = {
         "verbose": False,
         "pedantic": False,
@@ -75,6 +98,19 @@ def connect_line(options: LinkOptions, address: ServerAddress, info: dict[str, A
         "protocol": 1,  # we understand INFO at any time
         "headers": True,
         "no_responders": True,
-        **credentials.connect_fields(str(info.get("nonce", ""))),
+        **login_fields(options, address, info),
     }
     return b"CONNECT %b\r\n" % json.dumps(fields, separators=(",", ":")).encode()
+
+
+def login_fields(
+    options: LinkOptions, address: ServerAddress, info: dict[str, Any]
+) -> dict[str, str]:
+    """The fields of CONNECT by which we log in. Like `connect_line`."""
+    credentials = options.credentials
+    if address.user or address.token:
+        credentials = Credentials(user=address.user, password=address.password, token=address.token)
+    return credentials.connect_fields(str(info.get("nonce", "")))
+
+
+CLIENT = Dialect(NatsParser, connect_line)

@@ -29,13 +29,10 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from jetstream_protocol.errors import JetstreamError, UnauthenticatedError, UnavailableError
-from jetstream_server.ingest.nats.delivery import Delivery
-from jetstream_server.ingest.nats.handshake import LinkOptions, connect_line, upgrades_to_tls
+from jetstream_server.ingest.nats.handshake import LinkOptions, upgrades_to_tls
 from jetstream_server.ingest.nats.parser import (
     ControlEvent,
-    Event,
     Info,
-    NatsParser,
     NatsProtocolError,
     Ping,
     Pong,
@@ -84,7 +81,7 @@ class LinkEvents:
 
     before_feed: Callable[[], bool]
     received: Callable[[int], None]
-    delivered: Callable[[Delivery], None]
+    delivered: Callable[[Any], None]
     informed: Callable[[NatsLink, Info], None]
     complained: Callable[[NatsLink, str], bool]
 
@@ -134,10 +131,10 @@ class NatsLink(asyncio.BufferedProtocol):
         self.lost: asyncio.Future[str] = self._loop.create_future()
         self.lame_duck: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
-        self._parser = NatsParser()
+        self._parser = options.spoken.parser()
         self._view = memoryview(bytearray(READ_BYTES_MAX))
         self._read_bytes = READ_BYTES_MAX
-        self._undelivered: deque[Event] = deque()
+        self._undelivered: deque[Any] = deque()
         self._load = Load()
         self._turn_ends = 0.0  # monotonic; 0: the loop has not been reading since its last turn
         self._is_paused = False
@@ -162,7 +159,9 @@ class NatsLink(asyncio.BufferedProtocol):
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 await self._connect()
-                line = await asyncio.to_thread(connect_line, self._options, self.address, self.info)
+                line = await asyncio.to_thread(
+                    self._options.spoken.connect_line, self._options, self.address, self.info
+                )
                 self.write(line)
                 await self.ping()
             self._accepted = True

@@ -112,7 +112,7 @@ class NatsParser:
             line = data[position:line_end]
             needed = _needed_bytes(line, data, line_end + 2)
             if not needed:
-                event = _control_event(line)
+                event = control_event(line)
                 if event is not None:
                     events += gathering.finish()
                     events.append(event)
@@ -148,8 +148,8 @@ def _needed_bytes(line: bytes, data: bytes, start: int) -> int:
     return len(line) + 2 + length + 2
 
 
-def _control_event(line: bytes) -> Event | None:
-    """The event of a line that is not a message; None for +OK."""
+def control_event(line: bytes) -> ControlEvent | None:
+    """The event of a line that is not a message; None for +OK. Raises NatsProtocolError."""
     verb, _, rest = line.partition(b" ")
     if verb == b"PING":
         return Ping()

@@ -14,7 +14,11 @@ from typing import Any, Final
 
 import structlog
 
-from jetstream_protocol.errors import JetstreamError, UnauthenticatedError
+from jetstream_protocol.errors import (
+    JetstreamError,
+    PreconditionFailedError,
+    UnauthenticatedError,
+)
 from jetstream_server.background import run_in_background
 from jetstream_server.ingest.nats.handshake import LinkOptions
 from jetstream_server.ingest.nats.link import LinkEvents, NatsLink
@@ -152,6 +156,8 @@ class Reconnector:
         self._logged[(address.url, reason)] = now
         if isinstance(error, UnauthenticatedError):
             logger.error("nats_login_refused", server=address.url, reason=reason)
+        elif isinstance(error, PreconditionFailedError):
+            logger.error("nats_not_usable", server=address.url, reason=reason)
         else:
             logger.warning("nats_unreachable", server=address.url, reason=reason)
 

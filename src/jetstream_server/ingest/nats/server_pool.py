@@ -52,11 +52,11 @@ class ServerAddress:
         return self.host, self.port
 
 
-def parse_url(url: str) -> ServerAddress:
+def parse_url(url: str, port_default: int = PORT_DEFAULT) -> ServerAddress:
     """Parse `[nats|tls://][user:password@|token@]host[:port]`. Raises InvalidRequestError."""
     try:
         parts = urlsplit(url if "://" in url else f"nats://{url}")
-        port = parts.port or PORT_DEFAULT
+        port = parts.port or port_default
     except ValueError as error:
         raise InvalidRequestError("a NATS server address is not a URL") from error
     if parts.scheme not in ("nats", "tls") or not parts.hostname or parts.path not in ("", "/"):
@@ -80,9 +80,11 @@ class ServerPool:
 
     __slots__ = ("_configured", "_discovered", "_random")
 
-    def __init__(self, urls: Iterable[str], random: Random) -> None:
+    def __init__(
+        self, urls: Iterable[str], random: Random, port_default: int = PORT_DEFAULT
+    ) -> None:
         """Raises InvalidRequestError for an invalid URL, and without any URL."""
-        self._configured = [parse_url(url) for url in urls]
+        self._configured = [parse_url(url, port_default) for url in urls]
         if not self._configured:
             raise InvalidRequestError("at least one NATS server is needed")
         self._discovered: list[ServerAddress] = []

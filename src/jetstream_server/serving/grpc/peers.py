@@ -112,6 +112,22 @@ class Peers:
         )
         return answer.replica
 
+    async def describe_stream(self, node_id: NodeId, stream_id: StreamId) -> pb.StreamDescription:
+        """That node's description of a stream that it leads. Raises the node's JetstreamError."""
+        request = pb.DescribeStreamRequest(stream=common_pb2.StreamRef(id=stream_id))
+        answer: pb.DescribeStreamResponse = await self._call(
+            node_id, "Streams", "DescribeStream", request, DESCRIBE_SECONDS
+        )
+        return answer.description
+
+    async def fetch(self, node_id: NodeId, request: pb.FetchRequest) -> pb.FetchResponse:
+        """Records of a stream from that node, for a caller whose rights were checked here. Raises
+        the node's JetstreamError."""
+        answer: pb.FetchResponse = await self._call(
+            node_id, "Reads", "Fetch", request, DESCRIBE_SECONDS
+        )
+        return answer
+
     async def list_offsets(
         self, node_id: NodeId, request: pb.ListOffsetsRequest
     ) -> pb.ListOffsetsResponse:

@@ -152,7 +152,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
         """Resolve. Raises UnavailableError for bad or unreadable bytes, which are then inspected,
         and while the log's beginning is missing."""
         try:
-            return _resolve(replica, query)
+            return resolve_query(replica, query)
         except StorageError as error:
             cause = error.__cause__
             if isinstance(error, CorruptBatchError):
@@ -165,7 +165,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
             raise unsearched(replica.stream, replica.node_id, cause) from error
 
 
-def _resolve(replica: Replica, query: pb.ListOffsetsRequest.Query) -> tuple[int, int | None]:
+def resolve_query(replica: Replica, query: pb.ListOffsetsRequest.Query) -> tuple[int, int | None]:
     """The offset that a query asks for; the high watermark when no record is late enough. For a
     query by offset also the time at which the record was appended. Raises UnavailableError where
     the answer is the end of what is committed, and the leader does not know it yet."""

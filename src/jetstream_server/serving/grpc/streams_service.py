@@ -150,7 +150,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             )
             return pb.DescribeStreamResponse(description=description)
         replica = self._replicas.resolve_led(request.stream)
-        return pb.DescribeStreamResponse(description=_description(replica))
+        return pb.DescribeStreamResponse(description=description_of(replica))
 
     async def _reached(self, stream: StreamMetadata, stream_epoch: int) -> StreamMetadata:
         """The stream once it is at that epoch here. Raises StreamNotFoundError, and
@@ -208,7 +208,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         for stream_id in stream_ids:
             with suppress(JetstreamError):
                 led = self._replicas.resolve_led(common_pb2.StreamRef(id=stream_id))
-                yield _description(led)
+                yield description_of(led)
 
     async def DeleteStream(
         self, request: pb.DeleteStreamRequest, call: Call
@@ -329,7 +329,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         return after
 
 
-def _description(replica: Replica) -> pb.StreamDescription:
+def description_of(replica: Replica) -> pb.StreamDescription:
     """The description of a stream that this node leads."""
     log = replica.log
     counters = replica.counters

@@ -75,6 +75,11 @@ _GAUGES = (
         lambda s: s.nats_subscriptions_refused,
     ),
     _Number(
+        "leaf_link_connected",
+        "Whether the leaf link is connected, where nats.api_domain is set",
+        lambda s: s.api.is_connected if s.api else None,
+    ),
+    _Number(
         "controller",
         "Whether this node is the controller",
         lambda s: s.raft.controller_epoch is not None,
@@ -143,6 +148,24 @@ _COUNTERS = (
         "nats_writes_refused",
         "Acks dropped because too much waited to be sent",
         lambda s: s.nats_writes_refused,
+    ),
+    _Number(
+        "api_requests",
+        "Requests of the JetStream API taken",
+        lambda s: s.api.requests if s.api else None,
+    ),
+    _Number(
+        "api_errors", "Of these, answered by an error", lambda s: s.api.errors if s.api else None
+    ),
+    _Number(
+        "api_requests_refused",
+        "Requests of the JetStream API not taken: too many, or NATS takes answers too slowly",
+        lambda s: s.api.refused if s.api else None,
+    ),
+    _Number(
+        "api_answers_dropped",
+        "Answers that NATS, or ack_subjects, would not let through",
+        lambda s: s.api.answers_dropped if s.api else None,
     ),
     _Number("fetches", "Fetches answered by the data plane", lambda s: s.fetches.fetches),
     _Number("fetched_bytes", "Bytes of batches sent by it", lambda s: s.fetches.sent_bytes),

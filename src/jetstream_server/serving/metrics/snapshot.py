@@ -13,11 +13,23 @@ from jetstream_server.serving.long_poll import FetchTimes
 from jetstream_server.serving.metrics.sums import StreamSums
 
 
+@dataclass(frozen=True, slots=True)
+class ApiNumbers:
+    """Of the JetStream API of this node."""
+
+    is_connected: bool
+    requests: int
+    errors: int
+    refused: int
+    answers_dropped: int
+
+
 @dataclass(slots=True)
 class Snapshot:
     """The parts' own counters, and single numbers. nodes: how many, by state.
     key_ids: of encryption at rest, the active one first.
-    disk_free_bytes: None: unknown. cursors: None unless this node leads them."""
+    disk_free_bytes: None: unknown. api: None: it is off. cursors: None unless this node leads
+    them."""
 
     raft: MetadataStatus
     leaderships: Leaderships
@@ -51,6 +63,7 @@ class Snapshot:
     connections_refused: Mapping[str, int] = field(default_factory=dict)
     disk_free_bytes: int | None = None
     disk_reserve_bytes: int = 0
+    api: ApiNumbers | None = None
 
     @classmethod
     def empty(cls) -> Snapshot:

@@ -1,0 +1,260 @@
+"""Serves the JetStream API of a domain: takes requests from the leaf link, has them answered, and
+sends the answers.
+
+The link's account is one principal (`nats.api_principal`). Who may ask for what within the account
+is for NATS's own permissions.
+
+Invariants.
+* Every request that is taken is answered, within REQUEST_SECONDS, except where NATS would not let
+  the answer through.
+* **safety** A stream is named to a principal that may describe it, and read by one that may read
+  it. While security is on and there is no principal, nothing is.
+* Memory is bounded: REQUESTS_MAX at once, of which WORKING_MAX hold records; a link that is not
+  read takes no further ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from jetstream_protocol.errors import JetstreamError, UnavailableError
+from jetstream_server.background import run_in_background
+from jetstream_server.jetstream_api.answers import account_info
+from jetstream_server.jetstream_api.catalogue import Catalogue
+from jetstream_server.jetstream_api.errors import (
+    ApiError,
+    api_error,
+    bad_request_error,
+    busy_error,
+    not_enabled_error,
+    not_supported_error,
+)
+from jetstream_server.jetstream_api.leaf.connection import LeafConnection, OnMessages
+from jetstream_server.jetstream_api.leaf.parser import LeafMessage, LeafMessages
+from jetstream_server.jetstream_api.messages import Messages
+from jetstream_server.jetstream_api.requests import (
+    Request,
+    body_of,
+    check_empty,
+    number,
+    request_of,
+)
+
+logger = structlog.get_logger("jetstream.api")
+
+REQUESTS_MAX: Final = 512
+"""At once. More are refused."""
+WORKING_MAX: Final = 8
+REQUEST_SECONDS: Final = 4.5
+"""Clients wait for 5 s."""
+
+CLOSE_SECONDS: Final = 2.0
+"""What a node that stops may still take for requests."""
+
+_LEVEL: Final = 0
+"""Of the JetStream API that is served: what nats-server 2.10 knows."""
+_LEVEL_HEADER: Final = b"nats-required-api-level"
+
+_EMPTY_PAGES: Final[dict[str, dict[str, Any]]] = {
+    "STREAM.NAMES": {"total": 0, "offset": 0, "limit": 0, "streams": None},
+    "STREAM.LIST": {"total": 0, "offset": 0, "limit": 0, "streams": []},
+    "CONSUMER.NAMES": {"total": 0, "offset": 0, "limit": 0, "consumers": []},
+    "CONSUMER.LIST": {"total": 0, "offset": 0, "limit": 0, "consumers": []},
+}
+"""What an error has beside it, where clients look for it."""
+
+
+@dataclass(slots=True)
+class ApiCounters:
+    """Since the start. requests: taken. errors: answered by one. refused: not taken, because there
+    were too many, or NATS takes answers too slowly."""
+
+    requests: int = 0
+    errors: int = 0
+    refused: int = 0
+
+
+class JetStreamApi:
+    """For the loop's thread only. Call `start` once and `close` once."""
+
+    def __init__(
+        self,
+        domain: str,
+        catalogue: Catalogue,
+        messages: Messages,
+        connect: Callable[[OnMessages], LeafConnection],
+        *,
+        is_open: bool,
+    ) -> None:
+        """connect: makes the link, which calls its argument. is_open: whether anybody may ask."""
+        self.counters = ApiCounters()
+        self.domain = domain
+        self.link = connect(self._take)
+        self._catalogue = catalogue
+        self._messages = messages
+        self._is_open = is_open
+        self._is_closing = False
+        self._requests: set[asyncio.Task[None]] = set()
+        self._working = asyncio.Semaphore(WORKING_MAX)
+        self._verbs: dict[str, Callable[[Request, bytes], Awaitable[dict[str, Any]]]] = {
+            "INFO": self._info,
+            "STREAM.NAMES": self._names,
+            "STREAM.LIST": self._list,
+            "STREAM.INFO": self._stream_info,
+            "STREAM.MSG.GET": self._get,
+            "STREAM.MSG.DELETE": self._delete_message,
+            "CONSUMER.NAMES": self._consumers,
+            "CONSUMER.LIST": self._consumers,
+            "CONSUMER.INFO": self._consumer,
+            "CONSUMER.DELETE": self._consumer,
+        }
+
+    def start(self) -> None:
+        self.link.start()
+
+    async def close(self) -> None:
+        """Answer what was asked, then close the link. Other nodes get what is asked from now on."""
+        await self.link.withdraw()
+        self._is_closing = True
+        if self._requests:
+            await asyncio.wait(self._requests, timeout=CLOSE_SECONDS)
+        for task in self._requests:
+            task.cancel()
+        await asyncio.gather(*self._requests, return_exceptions=True)
+        await self.link.close()
+
+    def _take(self, messages: LeafMessages) -> None:
+        """Begin to answer."""
+        for message in messages:
+            if not message.reply or not self.link.may_answer(message.reply):
+                continue
+            if self._is_closing or not self.link.has_room:
+                self.counters.refused += 1
+            elif len(self._requests) >= REQUESTS_MAX:
+                self.counters.refused += 1
+                self._refuse(request_of(message.subject, self.domain), message.reply, busy_error())
+            else:
+                self.counters.requests += 1
+                task = run_in_background(self._answer(message), "request of the JetStream API")
+                self._requests.add(task)
+                task.add_done_callback(self._requests.discard)
+
+    async def _answer(self, message: LeafMessage) -> None:
+        request = request_of(message.subject, self.domain)
+        error = await self._error_of(request, message)
+        if error is not None:
+            self.counters.errors += 1
+            self._refuse(request, message.reply, error)
+
+    async def _error_of(self, request: Request, message: LeafMessage) -> ApiError | None:
+        """Answer; None. Or why that is not possible."""
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                await self._serve(request, message)
+        except ApiError as error:
+            return error
+        except JetstreamError as error:
+            return api_error(error)
+        except TimeoutError:
+            return api_error(UnavailableError("no answer in time"))
+        except Exception:  # noqa: BLE001  logged; the other requests go on
+            trace = traceback.format_exc()
+            logger.error("api_request_failed", verb=request.verb, trace=trace)
+            return ApiError(500, 10051, "the request failed: see the server's log")
+        return None
+
+    async def _serve(self, request: Request, message: LeafMessage) -> None:
+        """Answer. Raises ApiError, JetstreamError."""
+        if not self._is_open:
+            raise not_enabled_error()
+        if _required_level(message.headers) > _LEVEL:
+            raise ApiError(412, 10185, "JetStream minimum api level required",
+                           "412 Required Api Level")  # fmt: skip
+        if request.is_direct:
+            async with self._working:
+                await self._messages.direct(request, message, self.link)
+            return
+        verb = self._verbs.get(request.verb)
+        if verb is None:
+            raise self._why_not(request)
+        found = await verb(request, message.payload)
+        self.link.send(message.reply, _json({"type": request.type, **found}))
+
+    def _refuse(self, request: Request, reply: bytes, error: ApiError) -> None:
+        if request.is_direct:
+            self._messages.refuse(reply, error, self.link)
+            return
+        page = _EMPTY_PAGES.get(request.verb, {})
+        self.link.send(reply, _json({"type": request.type, "error": error.to_json(), **page}))
+
+    def _why_not(self, request: Request) -> ApiError:
+        """Why a request is not served."""
+        if not request.verb:
+            return bad_request_error("bad request: no such request of the JetStream API")
+        if request.verb in ("STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE"):
+            return not_supported_error("streams are managed by the command `jetstream stream`")
+        if request.verb.startswith("CONSUMER."):
+            return not_supported_error("there are no consumers yet")
+        return not_supported_error(request.verb)
+
+    # Requests that are answered by JSON.
+
+    async def _info(self, request: Request, payload: bytes) -> dict[str, Any]:
+        check_empty(payload)
+        counters = self.counters
+        streams = len(self._catalogue.visible())
+        return account_info(self.domain, streams, counters.requests, counters.errors)
+
+    async def _names(self, request: Request, payload: bytes) -> dict[str, Any]:
+        return self._catalogue.names(body_of(payload), self._room(request))
+
+    async def _list(self, request: Request, payload: bytes) -> dict[str, Any]:
+        return await self._catalogue.infos(body_of(payload), self._room(request))
+
+    def _room(self, request: Request) -> int:
+        """Bytes that a page may have."""
+        return self.link.max_payload - len(request.type) - 200
+
+    async def _stream_info(self, request: Request, payload: bytes) -> dict[str, Any]:
+        if request.rest:
+            raise bad_request_error()
+        return await self._catalogue.info(request.stream, body_of(payload))
+
+    async def _get(self, request: Request, payload: bytes) -> dict[str, Any]:
+        async with self._working:
+            return await self._messages.get(request, payload, self.link.max_payload)
+
+    async def _delete_message(self, request: Request, payload: bytes) -> dict[str, Any]:
+        self._catalogue.stream(request.stream)
+        raise ApiError(500, 10057, "single messages can not be deleted")
+
+    async def _consumers(self, request: Request, payload: bytes) -> dict[str, Any]:
+        """There are none yet."""
+        self._catalogue.stream(request.stream)
+        offset = number(body_of(payload), "offset")
+        limit = 1024 if request.verb == "CONSUMER.NAMES" else 256
+        return {"total": 0, "offset": offset, "limit": limit, "consumers": []}
+
+    async def _consumer(self, request: Request, payload: bytes) -> dict[str, Any]:
+        self._catalogue.stream(request.stream)
+        raise ApiError(404, 10014, "consumer not found")
+
+
+def _json(answer: dict[str, Any]) -> bytes:
+    return json.dumps(answer, separators=(",", ":")).encode()
+
+
+def _required_level(headers: bytes) -> int:
+    for line in headers.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == _LEVEL_HEADER:
+            text = value.strip()
+            return int(text) if text.isdigit() and len(text) < 10 else _LEVEL + 1
+    return 0

@@ -1,0 +1,155 @@
+"""Reads streams for the JetStream API, wherever they are: here if this node leads, else from their
+leader, so that a client reads what it has just published. Without a leader, a replica of this node
+that is current enough serves what it has.
+
+The caller's rights have been checked before: other nodes are asked in this node's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from jetstream_protocol.errors import JetstreamError, UnavailableError, from_proto
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.types import NO_NODE, NodeId, StreamId, WallUs
+from jetstream_server.jetstream_api.answers import StreamState
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.security.identity import Identity
+from jetstream_server.serving.grpc.peers import Peers
+from jetstream_server.serving.grpc.read_answers import answer
+from jetstream_server.serving.grpc.reads_service import resolve_query
+from jetstream_server.serving.grpc.streams_service import description_of
+from jetstream_server.serving.long_poll import FetchPosition, LongPoll
+
+_ATTEMPTS: Final = 4
+_PAUSE_SECONDS: Final = 0.3
+"""Between attempts, while a leadership moves. Clients wait for an answer for 5 s."""
+
+_Query = pb.ListOffsetsRequest.Query
+_Found = TypeVar("_Found")
+
+
+class StreamReads:
+    """identity: the caller of all reads."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        replicas: ReplicaManager,
+        fetches: LongPoll,
+        peers: Peers,
+        node_id: int,
+        identity: Identity,
+    ) -> None:
+        self._registry = registry
+        self._replicas = replicas
+        self._fetches = fetches
+        self._peers = peers
+        self._node_id = NodeId(node_id)
+        self._identity = identity
+
+    async def state(self, stream: StreamMetadata) -> StreamState:
+        """What the leader knows of the stream. Raises JetstreamError."""
+        described = await self._ask(stream, _describe_here, self._peers.describe_stream)
+        if described.end_unknown:
+            raise UnavailableError(f"the leader of {stream.full_name} does not know its end yet")
+        start, end = described.log_start_offset, described.high_watermark
+        first_us = None
+        if start < end:
+            (first,) = await self._resolve(stream, _Query(offset=start))
+            first_us = WallUs(first.append_timestamp) if first.append_timestamp else None
+        last_us = described.last_append_us if described.HasField("last_append_us") else None
+        return StreamState(
+            log_start_offset=start,
+            high_watermark=end,
+            size_bytes=described.size_bytes,
+            first_us=first_us,
+            last_us=WallUs(last_us) if last_us else None,
+        )
+
+    async def bounds(self, stream: StreamMetadata) -> tuple[int, int]:
+        """Log start offset and high watermark. Raises JetstreamError."""
+        start, end = await self._resolve(stream, _Query(earliest=True), _Query(latest=True))
+        return start.offset, end.offset
+
+    async def offset_at(self, stream: StreamMetadata, at_us: WallUs) -> int:
+        """The first offset that was appended at that time or later; the high watermark: none.
+        Raises JetstreamError."""
+        (found,) = await self._resolve(stream, _Query(timestamp_us=at_us))
+        return int(found.offset)
+
+    async def fetch(self, stream: StreamMetadata, offset: int, bytes_max: int) -> pb.FetchResponse:
+        """Whole committed batches from `offset` on, at least one if there is any. Raises
+        JetstreamError: OffsetOutOfRangeError below the log start, too."""
+        request = pb.FetchRequest(
+            stream=common_pb2.StreamRef(id=stream.id), offset=offset, bytes_max=bytes_max
+        )
+
+        async def fetch_here(replica: Replica) -> pb.FetchResponse:
+            position = FetchPosition.checked(
+                offset=offset, last_epoch=None, bytes_max=bytes_max, bytes_min=1, wait_ms_max=0
+            )
+            found = await self._fetches.fetch(replica, position, self._identity)
+            return (await answer(self._fetches, replica, found, position)).response
+
+        async def fetch_there(node_id: NodeId, _: StreamId) -> pb.FetchResponse:
+            return await self._peers.fetch(node_id, request)
+
+        return await self._ask(stream, fetch_here, fetch_there)
+
+    async def _resolve(
+        self, stream: StreamMetadata, *queries: pb.ListOffsetsRequest.Query
+    ) -> list[pb.ListOffsetsResponse.Result]:
+        for query in queries:
+            query.stream.CopyFrom(common_pb2.StreamRef(id=stream.id))
+
+        async def resolve_here(replica: Replica) -> list[pb.ListOffsetsResponse.Result]:
+            found = [resolve_query(replica, query) for query in queries]
+            return [
+                pb.ListOffsetsResponse.Result(offset=offset, append_timestamp=appended_us)
+                for offset, appended_us in found
+            ]
+
+        async def resolve_there(
+            node_id: NodeId, _: StreamId
+        ) -> list[pb.ListOffsetsResponse.Result]:
+            request = pb.ListOffsetsRequest(queries=queries)
+            results = list((await self._peers.list_offsets(node_id, request)).results)
+            for each in results:
+                if each.HasField("error"):
+                    raise from_proto(each.error)
+            return results
+
+        return await self._ask(stream, resolve_here, resolve_there)
+
+    async def _ask(
+        self,
+        stream: StreamMetadata,
+        here: Callable[[Replica], Awaitable[_Found]],
+        there: Callable[[NodeId, StreamId], Awaitable[_Found]],
+    ) -> _Found:
+        """Ask the leader, and again while a leadership moves."""
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            try:
+                # Perhaps altered since: the leader may be another one.
+                current = self._registry.stream_of(common_pb2.StreamRef(id=stream.id))
+                if current.leader == self._node_id:
+                    return await here(self._replicas.led_replica_of(current))
+                if current.leader == NO_NODE:
+                    return await here(self._replicas.replica_of(current))
+                return await there(current.leader, current.id)
+            except JetstreamError as error:
+                if not error.retriable or not attempts_left:
+                    raise
+                await asyncio.sleep(_PAUSE_SECONDS)
+        raise AssertionError("the last attempt returns or raises")
+
+
+async def _describe_here(replica: Replica) -> pb.StreamDescription:
+    return description_of(replica)

@@ -1,0 +1,62 @@
+"""Puts the JetStream API together, if the configuration asks for it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from jetstream_server.clocks import wall_clock
+from jetstream_server.ingest.nats.replies import AckPolicy
+from jetstream_server.jetstream_api.api import JetStreamApi
+from jetstream_server.jetstream_api.catalogue import Catalogue
+from jetstream_server.jetstream_api.leaf.connection import LeafConnection, OnMessages
+from jetstream_server.jetstream_api.messages import Messages
+from jetstream_server.jetstream_api.requests import announcement, withdrawal
+from jetstream_server.jetstream_api.search import Search
+from jetstream_server.jetstream_api.stream_reads import StreamReads
+from jetstream_server.node.config import Config
+from jetstream_server.node.nats_options import leaf_options, leaf_servers
+from jetstream_server.node.node import Node
+from jetstream_server.security.identity import ANONYMOUS, Identity
+from jetstream_server.serving.grpc.peers import Peers
+
+_PEER = "the leaf link"
+"""For the audit log: NATS does not say which client asks."""
+
+
+def jetstream_api(config: Config, node_id: int, node: Node, peers: Peers) -> JetStreamApi | None:
+    """The API of `nats.api_domain`; None: there is no domain. Raises ConfigurationError for TLS
+    files that cannot be used."""
+    nats = config.nats
+    if not nats.api_domain:
+        return None
+    identity = Identity(nats.api_principal, _PEER) if nats.api_principal else ANONYMOUS
+    registry = node.metadata.registry
+    reads = StreamReads(registry, node.replicas, node.fetches, peers, node_id, identity)
+    catalogue = Catalogue(
+        registry,
+        node.stream_access,
+        reads,
+        identity,
+        domain=nats.api_domain,
+        cluster=config.cluster,
+        wall_clock=wall_clock,
+    )
+    search = Search(reads, partial(node.access.pace, identity))
+
+    def connect(on_messages: OnMessages) -> LeafConnection:
+        return LeafConnection(
+            leaf_servers(nats),
+            leaf_options(nats, node_id, config.cluster),
+            announcement(nats.api_domain),
+            withdrawal(nats.api_domain),
+            on_messages,
+            AckPolicy(config.ingest.ack_subjects),
+        )
+
+    return JetStreamApi(
+        nats.api_domain,
+        catalogue,
+        Messages(catalogue, search),
+        connect,
+        is_open=not node.access.enabled or bool(nats.api_principal),
+    )

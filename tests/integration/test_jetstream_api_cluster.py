@@ -1,0 +1,124 @@
+"""The JetStream API of a cluster: whichever node gets a request answers it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+from nats.aio.client import Client as NatsClient
+from nats.aio.msg import Msg
+from nats.errors import NoRespondersError
+
+from jetstream_client import Client
+from tests.support.jetstream_api import ApiCluster, api_cluster
+from tests.support.leaf import LeafServer, asked, client_of
+from tests.support.loops import eventually, on_loop
+
+STREAMS = ("one", "two", "three")
+REQUESTS = 40
+"""Of one kind: the chance that one of three nodes gets none of them is nil."""
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[LeafServer]:
+    with LeafServer() as nats_server:
+        yield nats_server
+
+
+@pytest.fixture(scope="module")
+def cluster(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCluster]:
+    """Three streams, each led by another node, and with one replica there only."""
+    with api_cluster(tmp_path_factory.mktemp("api"), hub) as running:
+        with Client(running.servers) as client:
+            for name in STREAMS:
+                client.create_stream(name, f"{name}.>", replicas=1)
+            client.create_stream("safe", "safe.>", replicas=3)
+        yield running
+
+
+async def linked(hub: LeafServer) -> None:
+    """Return once all three nodes have announced what they serve."""
+    await eventually(lambda: hub.log.count("LS+ $JS.log.API.STREAM.>") >= 3)
+
+
+async def get(client: NatsClient, stream: str, sequence: int) -> Msg:
+    body = json.dumps({"seq": sequence}).encode()
+    return await client.request(f"$JS.log.API.DIRECT.GET.{stream}", body, timeout=6)
+
+
+@on_loop
+async def test_every_node_answers_for_every_stream(cluster: ApiCluster, hub: LeafServer) -> None:
+    await linked(hub)
+    async with client_of(hub.url) as client:
+        await asked(client, "INFO", b"")
+        for name in STREAMS:
+            for number in range(3):
+                await client.request(f"{name}.x", b"%d" % number, timeout=20)
+        for _ in range(REQUESTS):
+            for name in STREAMS:
+                found = json.loads(await asked(client, f"STREAM.INFO.{name}", b""))
+                assert found["state"]["last_seq"] == 3
+                assert (await get(client, name, 2)).data == b"1"
+            listed = json.loads(await asked(client, "STREAM.LIST", b""))
+            assert [each["config"]["name"] for each in listed["streams"]] == sorted(
+                (*STREAMS, "safe")
+            )
+            assert "missing" not in listed
+
+
+@on_loop
+async def test_what_was_acknowledged_is_read_at_once_at_whichever_node(
+    cluster: ApiCluster, hub: LeafServer
+) -> None:
+    await linked(hub)
+    async with client_of(hub.url) as client:
+        await asked(client, "INFO", b"")
+        for number in range(REQUESTS):
+            ack = json.loads((await client.request("safe.x", b"%d" % number, timeout=20)).data)
+            assert (await get(client, "safe", ack["seq"])).data == b"%d" % number
+
+
+@on_loop
+async def test_a_node_that_is_stopped_costs_no_request(
+    cluster: ApiCluster, hub: LeafServer
+) -> None:
+    await linked(hub)
+    node = 2
+    async with client_of(hub.url) as client:
+        await asked(client, "INFO", b"")
+        stopping = asyncio.create_task(asyncio.to_thread(cluster.stop, node))
+        try:
+            while not stopping.done():
+                found = await client.request("$JS.log.API.STREAM.NAMES", b"", timeout=20)
+                assert len(json.loads(found.data)["streams"]) == len(STREAMS) + 1
+        finally:
+            await stopping
+            cluster.restart(node)
+
+
+@on_loop
+async def test_a_lost_leader_is_replaced_and_the_others_answer(
+    cluster: ApiCluster, hub: LeafServer
+) -> None:
+    await linked(hub)
+    leader = cluster.settled("safe").stream.leader
+    async with client_of(hub.url) as client:
+        ack = json.loads((await client.request("safe.x", b"before", timeout=20)).data)
+        cluster.kill(leader)
+        try:
+            async with asyncio.timeout(60):
+                while await answered(client, ack["seq"]) != b"before":
+                    pass
+        finally:
+            cluster.restart(leader)
+
+
+async def answered(client: NatsClient, sequence: int) -> bytes:
+    """What a request brings; b"" if it was on its way to the killed node and is lost, as with any
+    NATS service, or if no leader is elected yet."""
+    try:
+        return bytes((await get(client, "safe", sequence)).data)
+    except (TimeoutError, NoRespondersError):
+        return b""

@@ -1,0 +1,88 @@
+"""Servers and clusters that serve the JetStream API on the domain `log`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from examples.cluster.local import LocalCluster
+from jetstream_server.node.bootstrap import bootstrap
+from jetstream_server.node.config import load
+from tests.support.cluster import TestCluster
+from tests.support.leaf import DOMAIN, LeafServer
+from tests.support.secured import SecuredServer, administered
+from tests.support.server import ServerProcess
+
+
+def api_variables(nats: LeafServer, leaf_user: str = "", principal: str = "") -> dict[str, str]:
+    """The section `nats`, as its environment. leaf_user: with which the leaf link logs in; its
+    password is the same."""
+    leaf: dict[str, object] = {"servers": [nats.leaf_url]}
+    if leaf_user:
+        leaf |= {"user": leaf_user, "password": leaf_user}
+    return {
+        "JETSTREAM_NATS__API_DOMAIN": DOMAIN,
+        "JETSTREAM_NATS__API_PRINCIPAL": principal,
+        "JETSTREAM_NATS__LEAF": json.dumps(leaf),
+    }
+
+
+@contextmanager
+def api_server(
+    data: Path, nats: LeafServer, *, user: str = "", leaf_user: str = ""
+) -> Iterator[ServerProcess]:
+    """A server beside a running NATS server. user: for ingest, as `leaf_user`."""
+    environment = api_variables(nats, leaf_user)
+    url = nats.url.replace("://", f"://{user}:{user}@") if user else nats.url
+    server = ServerProcess(data, "--nats", url, environment=environment)
+    try:
+        yield server.start()
+    finally:
+        server.kill()
+
+
+@contextmanager
+def secured_api_server(data: Path, nats: LeafServer, principal: str) -> Iterator[SecuredServer]:
+    """The same with security on, and the first administrator."""
+    server = SecuredServer(data, "--nats", nats.url)
+    server.environment |= api_variables(nats, principal=principal)
+    with administered(server):
+        yield server
+
+
+class _LocalCluster(LocalCluster):
+    def start_nats(self) -> None:
+        """There is one already."""
+
+
+class ApiCluster(TestCluster):
+    kind = _LocalCluster
+
+    def bootstrap(self) -> str:
+        """The token of the first administrator, where security is on."""
+        config = load(self.cluster.config_file, environment={})
+        return bootstrap(config, config.nodes[0], "user:admin", 3600 * 1_000_000)
+
+
+@contextmanager
+def api_cluster(directory: Path, nats: LeafServer, principal: str = "") -> Iterator[ApiCluster]:
+    """Three nodes beside a running NATS server. principal: security is on, and clients of the API
+    have its rights."""
+    cluster = ApiCluster(directory)
+    section = {
+        "servers": [nats.url],
+        "api_domain": DOMAIN,
+        "api_principal": principal,
+        "leaf": {"servers": [nats.leaf_url]},
+    }
+    config = cluster.cluster.config | {"nats": section, "security": {"enabled": bool(principal)}}
+    cluster.cluster.config_file.write_text(yaml.safe_dump(config))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
