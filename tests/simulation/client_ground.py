@@ -41,7 +41,7 @@ from jetstream_server.cursors.records import (
 )
 from jetstream_server.cursors.store import COMMIT_SECONDS
 from jetstream_server.cursors.table import CursorTable, Entry, Outcome, Write
-from jetstream_server.serving.grpc.groups_service import _checked
+from jetstream_server.serving.grpc.groups_service import _answer, _checked
 from tests.property.test_sender import Stream as PublishedStream
 from tests.simulation.loop import SimulatedLoop
 
@@ -288,10 +288,7 @@ class Leader:
 
     async def GroupHeartbeat(self, request: Any) -> groups_pb2.GroupHeartbeatResponse:
         heartbeat = _checked(request)
-        group = await self.coordinator.heartbeat(heartbeat)
-        return groups_pb2.GroupHeartbeatResponse(
-            generation=group.generation, assigned=sorted(group.assigned(heartbeat.member.id))
-        )
+        return _answer(heartbeat.member, await self.coordinator.heartbeat(heartbeat))
 
     async def LeaveGroup(self, request: Any) -> groups_pb2.LeaveGroupResponse:
         await self.coordinator.leave(request.group, request.source, request.member_id)

@@ -13,6 +13,7 @@ The checker:
 * Two members whose sessions hold, each by its own clock, never read one stream; and no member hands
   out a record once its session is over.
 * A reader hands out each record of its stream, unchanged and in order, from where it began.
+* A member takes an instance name only from one that had it while its own process still lived.
 * A position is committed by the owner of its stream, never goes back, and passes no record that was
   not handled, unless it was purged.
 * Once everything is healed, every record that is there is handled and committed within `REST_US`.
@@ -96,7 +97,13 @@ class Process:
             self.clients.world.broken(f"{self}: {error!r}", error)
 
     def die(self) -> None:
+        self._run_ends()
         self.clients.graveyard.extend(self.loop.end())
+
+    def _run_ends(self) -> None:
+        if self.consumer is not None:
+            run = self.consumer._membership._process
+            self.clients.checker.ended_at.setdefault(run, self.clients.world.now)
 
     async def _run(self) -> None:
         client = AsyncClient(SERVERS, timeout=TIMEOUT_SECONDS)
@@ -123,12 +130,15 @@ class Process:
             auto_commit=self.commits != "by hand",
             on_reset="earliest",
         )
-        async with self.consumer as consumer:
-            batches = consumer.batches(self.clients.world.random.choice([None, 1, 3]))
-            while True:
-                handed_out = await self._next(consumer, batches)
-                if handed_out is not None:
-                    await self._handle(consumer, *handed_out)
+        try:
+            async with self.consumer as consumer:
+                batches = consumer.batches(self.clients.world.random.choice([None, 1, 3]))
+                while True:
+                    handed_out = await self._next(consumer, batches)
+                    if handed_out is not None:
+                        await self._handle(consumer, *handed_out)
+        finally:
+            self._run_ends()
 
     async def _next(
         self, consumer: AsyncGroupConsumer, batches: Any
@@ -171,6 +181,12 @@ class Checker:
         """Where each reader of a stream goes on, by its number."""
         self.positions: dict[bytes, int] = {}
         self.group: Group | None = None
+        self.ended_at: dict[str, int] = {}
+        """When a run of a member has ended, by the first id of the run."""
+        self.had_name: dict[str, str] = {}
+        """Which run had each name last."""
+        self.has_it_since: dict[tuple[str, str], int] = {}
+        """When a run got its name first."""
         self.count = 0
 
     def require(self, holds: bool, what: str) -> None:
@@ -233,15 +249,25 @@ class Checker:
 
     def begins_anew(self, log: list[Any]) -> None:
         """What was not committed is gone."""
-        self.positions, self.group = {}, None
+        self.positions, self.group, self.had_name = {}, None, {}
         for entry in log:
             self._note(*entry)
 
     def appended(self, log: list[Any]) -> None:
         key, value, said = log[-1]
-        if not isinstance(said, Group):
+        if isinstance(said, Group):
+            self._check_names(said)
+        else:
             self._check_commit(key, said)
         self._note(key, value, said)
+
+    def _check_names(self, group: Group) -> None:
+        for run, name in _named(group):
+            self.has_it_since.setdefault((name, run), self.clients.world.now)
+            before = self.had_name.get(name, run)
+            since = self.has_it_since.get((name, before), 0)
+            lived = before == run or self.ended_at.get(run, since) >= since
+            self.require(lived, f"a run that has ended takes the name {name!r} from a later one")
 
     def _note(self, key: bytes, value: bytes | None, said: Any) -> None:
         if key.startswith(GROUP_PREFIX):
@@ -250,6 +276,8 @@ class Checker:
                 grows = said.generation >= self.group.generation or said.is_deleted
                 self.require(grows, "a generation comes again")
             self.group = None if said.is_deleted else said
+            self.had_name = {} if said.is_deleted else self.had_name
+            self.had_name.update((name, run) for run, name in _named(said))
         else:
             self.positions[key] = said.offset
 
@@ -287,6 +315,11 @@ class Checker:
             ):
                 return f"stream {stream_id} is committed to {committed[-1:]} only"
         return ""
+
+
+def _named(group: Group) -> list[tuple[str, str]]:
+    """The runs of the members that have a name, by their first ids."""
+    return [(each.id.partition(".")[0], each.instance) for each in group.members if each.instance]
 
 
 class Clients:
@@ -422,7 +455,7 @@ class Clients:
 
     def has_lost_its_name(self, process: Process) -> None:
         """It has ended. Whatever supervises it starts it again unless a process of that name goes
-        on: a heartbeat of one that is dead may arrive late, and take the name (consumers.md)."""
+        on: the one that took the name may have died since."""
         same = [each for each in self.members if each.instance == process.instance]
         self.checker.require(bool(process.instance), f"{process} has no name to lose")
         if not any(each.loop.alive and not each.is_fenced for each in same):

@@ -14,7 +14,8 @@ The checker, after each step:
 * a member whose heartbeats arrive is never removed, unless it keeps a stream for a minute that it
   was told to release;
 * a member is never told to stop reading what stays its own;
-* of the processes of one instance name one goes on;
+* of the processes of one instance name one goes on, and one that had died when another had the
+  name already does not take it (but from older clients, who join at once);
 * in the end, once members live and are heard, everything has been handled and committed, even if
   one of them never releases what it has.
 """
@@ -38,7 +39,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.cursors.coordinator import Coordinator, Heartbeat
-from jetstream_server.cursors.groups import Group, Member
+from jetstream_server.cursors.groups import Group, Member, last_of
 from jetstream_server.cursors.leases import RELEASE_SECONDS
 from jetstream_server.cursors.table import NO_REVISION, CursorTable, Outcome, Write
 
@@ -62,12 +63,14 @@ class Place:
 @dataclass
 class Worker:
     """A member, as the SDK is one. beginning: the stream that it opens, in which generation it
-    began that, and what it has found. heard: when the last heartbeat that was answered was sent.
+    began that, and what it has found. replaces: what it was told before it joined; None: it is an
+    older client. heard: when the last heartbeat that was answered was sent.
     arrived: when the last one was sent. is_stuck: it handles one record for ever. keeps_since:
     since when it keeps what it was told to release. was_silent: for a session."""
 
     id: str
     instance: str = ""
+    replaces: str | None = None
     generation: int = 0
     told: frozenset[int] = frozenset()
     held: dict[int, Place] = field(default_factory=dict)
@@ -117,6 +120,11 @@ class World:
         self.term = 0
         self.wrong = ""
         self.calm = False
+        self.moment = 0
+        self.died_at: dict[str, int] = {}
+        """At which moment the processes of members died that are not older clients."""
+        self.has_it_since: dict[str, int] = {}
+        """At which moment a member got its instance name."""
         self.taken: set[str] = set()
         """Instance names of processes that have died, perhaps just as they had taken it."""
         self.lead()
@@ -208,7 +216,10 @@ class World:
     def a_member_is_born(self) -> None:
         if len(self.workers) < MEMBERS_MAX:
             instance = self.random.choice(["", "", "", "a", "b"])
-            self.workers.append(Worker(self.name(), instance, heard=self.now, arrived=self.now))
+            replaces = "" if self.born % 3 else None
+            self.workers.append(
+                Worker(self.name(), instance, replaces, heard=self.now, arrived=self.now)
+            )
 
     def name(self) -> str:
         self.born += 1
@@ -219,6 +230,8 @@ class World:
             gone = self.random.choice(self.workers)
             self.workers.remove(gone)
             self.taken.add(gone.instance)
+            if gone.replaces is not None:
+                self.died_at[gone.id] = self.moment
 
     def a_member_freezes_or_wakes(self) -> None:
         if self.workers:
@@ -272,6 +285,7 @@ class World:
             worker.generation,
             frozenset(worker.held),
             0.0,
+            replaces=worker.replaces if not worker.generation else None,
         )
         if worker.is_stuck and not worker.generation:
             return  # It joins again between two records.
@@ -290,11 +304,16 @@ class World:
 
     def a_heartbeat_comes_again(self) -> None:
         """A copy of one that was sent before; nobody hears the answer. Not of one by which somebody
-        has joined who has died, and was never a member: it would be one now."""
+        has joined at once who has died, and was never a member: it would be one now."""
         if self.heartbeats:
             late = self.random.choice(self.heartbeats)
             was_member = late.generation or late.member.id in self.ids_so_far()
-            if was_member or any(worker.id == late.member.id for worker in self.workers):
+            asks_first = late.replaces is not None and late.member.instance
+            if (
+                asks_first
+                or was_member
+                or any(worker.id == late.member.id for worker in self.workers)
+            ):
                 copy = self.loop.create_task(self.coordinator.heartbeat(late))
                 copy.add_done_callback(_retrieve)
                 self.settle()
@@ -324,8 +343,9 @@ class World:
         if error is not None:
             return
         group = asking.result()
-        if not group.has(worker.id):
-            return  # It was said to a member that it is no more.
+        if not group.has(worker.id):  # It is to ask again, or is no member any more.
+            worker.replaces = last_of(group, worker.instance)
+            return
         told = group.assigned(worker.id)
         for stream in worker.held:
             share = group.shares.get(stream)
@@ -381,6 +401,7 @@ class World:
 
     def lost(self, worker: Worker) -> None:
         worker.id, worker.generation, worker.told = self.name(), 0, frozenset()
+        worker.replaces = None if worker.replaces is None else ""
         worker.was_silent = False
         worker.held.clear()
         worker.beginning = None
@@ -468,7 +489,8 @@ class World:
         before = self.log[:-1]
         group = next((said for _, said in reversed(before) if isinstance(said, Group)), None)
         assert group is not None, "it is nobody's"
-        share = group.shares[commit.stream]
+        share = group.shares.get(commit.stream)
+        assert share is not None, "a zombie commits to a stream that has gone"
         assert share.owner == commit.member, "a zombie commits"
         assert commit.generation >= share.since, "a commit of an earlier ownership"
         same = [c.offset for _, c in before if isinstance(c, Commit) and c.stream == commit.stream]
@@ -481,6 +503,21 @@ class World:
         before = [said for _, said in self.log[:-1] if isinstance(said, Group)]
         if before and not before[-1].is_deleted and before[-1].generation > group.generation:
             self.wrong = "a generation comes again"
+        self.check_names(group)
+
+    def check_names(self, group: Group) -> None:
+        had_name: dict[str, str] = {}
+        for _, said in self.log[:-1]:
+            if isinstance(said, Group):
+                had_name = {} if said.is_deleted else had_name
+                had_name.update((each.instance, each.id) for each in said.members)
+        for member in group.members:
+            self.has_it_since.setdefault(member.id, self.moment)
+            before = had_name.get(member.instance, member.id)
+            since = self.has_it_since.get(before, 0)
+            is_taken = member.instance and before != member.id
+            if is_taken and self.died_at.get(member.id, since) < since:
+                self.wrong = "the dead take a name from who came after them"
 
     def check_readers(self) -> None:
         """The processes of one instance name are one member: that they are not is a mistake, of
@@ -553,6 +590,7 @@ class World:
         steps_of = [rule for rule, _ in rules]
         weights = [weight for _, weight in rules]
         for step in self.random.choices(steps_of, weights, k=steps):
+            self.moment += 1
             step()
             self.check_readers()
         self.a_member_is_born()

@@ -17,6 +17,7 @@ from jetstream_client.reading.fetch_buffer import Course
 from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Part
 from jetstream_client.reading.membership import Membership
 from jetstream_client.reading.messages import Messages
+from jetstream_server.cursors.coordinator import Heartbeat
 from tests.simulation import client_work
 from tests.simulation.runner import CLIENTS, Totals, run_clients, run_seeds, story
 from tests.simulation.test_group_work import any_heartbeat_releases
@@ -86,6 +87,10 @@ def it_says_that_it_holds_what_it_was_told_to(patch: Patch) -> None:
     patch.setattr(AsyncGroupConsumer, "_held", lambda self: self._membership.told)
 
 
+def a_first_heartbeat_takes_a_name(patch: Patch) -> None:
+    patch.setattr(Heartbeat, "must_ask_again", lambda self, group: False)
+
+
 def a_commit_follows_any_other(patch: Patch) -> None:
     commit_of = cursor.commit_of
 
@@ -128,6 +133,7 @@ MUTANTS = [
     Mutant(a_member_goes_on_after_its_session, 0, NO_SESSION),
     Mutant(what_was_taken_away_meanwhile_is_begun, 306, TWO_READ),
     Mutant(it_says_that_it_holds_what_it_was_told_to, 0, "was never handled"),
+    Mutant(a_first_heartbeat_takes_a_name, 6100100358, "takes the name"),
     Mutant(a_commit_follows_any_other, 1, "a position goes back"),
     Mutant(what_failed_is_committed, 0, "are passed over"),
     Mutant(what_was_not_acknowledged_was_not_stored, 0, "stored twice"),

@@ -212,6 +212,10 @@ def who_has_gone_joins_again(patch: Patch) -> None:
     patch.setattr(groups, "_without", lambda group, member_ids: group)
 
 
+def a_first_heartbeat_takes_a_name(patch: Patch) -> None:
+    patch.setattr(Heartbeat, "must_ask_again", lambda self, group: False)
+
+
 def a_member_goes_on_for_two_sessions(patch: Patch) -> None:
     def lapse(self: group_work.World) -> None:
         for worker in self.alive():
@@ -239,6 +243,7 @@ MUTANTS = [
     a_process_whose_name_was_taken_joins_again,
     who_has_gone_is_forgotten_at_a_failover,
     who_has_gone_joins_again,
+    a_first_heartbeat_takes_a_name,
     a_member_goes_on_for_two_sessions,
     a_change_that_is_being_written_does_not_count,
     revisions_are_not_looked_at,

@@ -9,6 +9,10 @@ holds nothing any more: its streams may belong to other members. It joins again 
 after a pause that grows. A member whose instance another process has taken ends: before it joins
 again it asks for that under its last id, because nobody may have told it. If the name is taken only
 then, the coordinator sees by the id that this process joins again, and refuses it.
+
+**safety** With an instance it asks twice to join: the second heartbeat says whom it replaces, as
+the answer to the first one told. So what arrives after its process has died takes the name from
+nobody who has got it since.
 """
 
 from __future__ import annotations
@@ -215,7 +219,12 @@ class Membership:
         self._last = None
 
     def _request(
-        self, member_id: str, generation: int, held: Set[int], wait: float
+        self,
+        member_id: str,
+        generation: int,
+        held: Set[int],
+        wait: float,
+        replaces: str | None = None,
     ) -> pb.GroupHeartbeatRequest:
         return pb.GroupHeartbeatRequest(
             group=self.group,
@@ -228,14 +237,14 @@ class Membership:
             generation=generation,
             held=sorted(held),
             wait_ms=int(wait * 1000),
+            replaces=replaces,
         )
 
     async def _beat(self, wait: float) -> None:
         asked, member_id = self._now(), self.id
-        request = self._request(member_id, self.generation, self._held(), wait)
         self._may_be_member = True
         try:
-            answer = await self._groups.heartbeat(request)
+            answer = await self._answer(wait)
         except PreconditionFailedError:
             if self.id == member_id:
                 raise
@@ -254,6 +263,22 @@ class Membership:
         self._compare()
         if self.must_adjust:
             self.news.set()
+
+    async def _answer(self, wait: float) -> pb.GroupHeartbeatResponse:
+        """To one heartbeat, or to those by which it joins: again if it was told whom it replaces,
+        and after a pause if that has changed meanwhile."""
+        member_id, generation = self.id, self.generation
+        replaces = "" if self._instance and not generation else None
+        asked = 0
+        while True:
+            request = self._request(member_id, generation, self._held(), wait, replaces)
+            answer = await self._groups.heartbeat(request)
+            if not answer.HasField("replaces"):
+                return answer
+            replaces = answer.replaces
+            asked += 1
+            if asked > 1:
+                await asyncio.sleep(_RETRY_SECONDS * (1 + random.random()))
 
     def check_heard(self, timeout: float) -> None:
         """Raise UnavailableError if a coordinator should have answered `timeout` seconds ago."""

@@ -45,28 +45,32 @@ class ConsumerGroup(_message.Message):
     def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., generation: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ConsumerGroup.Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[ConsumerGroup.Share, _Mapping]]] = ..., creator: _Optional[str] = ..., gone: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GroupHeartbeatRequest(_message.Message):
-    __slots__ = ("group", "source", "member", "generation", "held", "wait_ms")
+    __slots__ = ("group", "source", "member", "generation", "held", "wait_ms", "replaces")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_FIELD_NUMBER: _ClassVar[int]
     group: str
     source: str
     member: ConsumerGroup.Member
     generation: int
     held: _containers.RepeatedScalarFieldContainer[int]
     wait_ms: int
-    def __init__(self, group: _Optional[str] = ..., source: _Optional[str] = ..., member: _Optional[_Union[ConsumerGroup.Member, _Mapping]] = ..., generation: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+    replaces: str
+    def __init__(self, group: _Optional[str] = ..., source: _Optional[str] = ..., member: _Optional[_Union[ConsumerGroup.Member, _Mapping]] = ..., generation: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., wait_ms: _Optional[int] = ..., replaces: _Optional[str] = ...) -> None: ...
 
 class GroupHeartbeatResponse(_message.Message):
-    __slots__ = ("generation", "assigned")
+    __slots__ = ("generation", "assigned", "replaces")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_FIELD_NUMBER: _ClassVar[int]
     generation: int
     assigned: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, generation: _Optional[int] = ..., assigned: _Optional[_Iterable[int]] = ...) -> None: ...
+    replaces: str
+    def __init__(self, generation: _Optional[int] = ..., assigned: _Optional[_Iterable[int]] = ..., replaces: _Optional[str] = ...) -> None: ...
 
 class LeaveGroupRequest(_message.Message):
     __slots__ = ("group", "member_id", "source")

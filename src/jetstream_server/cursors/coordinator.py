@@ -9,8 +9,9 @@ than the session.
 the state after allow it. A write that failed may still become valid: it is repeated, and nothing
 else is decided before it.
 
-**safety** A heartbeat releases streams only if its member knows the present generation. Heartbeats
-may be late, lost and repeated on their way.
+**safety** A heartbeat releases streams only if its member knows the present generation. One that is
+to join takes an instance name only from whoever a coordinator has named to it: so its process lived
+when that one had the name already. Heartbeats may be late, lost and repeated on their way.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from jetstream_server.cursors.groups import (
     Member,
     is_fenced,
     join,
+    last_of,
     leave,
     release,
     with_streams,
@@ -64,7 +66,9 @@ logger = structlog.get_logger("jetstream.groups")
 class Heartbeat:
     """One heartbeat of a member. generation: the last one that the member has received, 0: none.
     principal: of the caller, "" for none. groups_max: how many groups with members a principal may
-    have begun, 0: any number. may_take: whether the caller has the right to the group's name on
+    have begun, 0: any number. replaces: what `last_of` was in the answer to the member's last
+    heartbeat, "": it was not answered yet, None: an older client, which takes a name at once.
+    may_take: whether the caller has the right to the group's name on
     that source, from which the name would be taken."""
 
     group: str
@@ -76,6 +80,15 @@ class Heartbeat:
     principal: str = ""
     groups_max: int = 0
     may_take: Callable[[str], bool] = lambda source: True
+    replaces: str | None = None
+
+    def must_ask_again(self, group: Group) -> bool:
+        """Whether its member may not join yet, because it does not know who had its instance."""
+        member = self.member
+        if self.replaces is None or not member.instance or group.has(member.id):
+            return False
+        is_first = not self.generation and member.id not in group.gone
+        return is_first and self.replaces != last_of(group, member.instance)
 
 
 class _Live:
@@ -148,7 +161,7 @@ class Coordinator:
 
     async def heartbeat(self, heartbeat: Heartbeat) -> Group:
         """Take a heartbeat. Returns the group once it has news for the member, or after
-        `wait_seconds`.
+        `wait_seconds`; without the member if it has to ask again (`last_of`).
 
         Raises PreconditionFailedError for a member that was removed, FencedInstanceError for one
         whose instance another process has taken, InvalidRequestError, PermissionDeniedError for the
@@ -168,9 +181,10 @@ class Coordinator:
             self._forget_unused(live)
         if self._ended:
             raise UnavailableError(LEADER_CHANGES)
-        if not live.state.has(heartbeat.member.id):
-            raise _no_member_error(live.state, heartbeat)
-        return live.state
+        state = live.state
+        if not state.has(heartbeat.member.id) and not heartbeat.must_ask_again(state):
+            raise _no_member_error(state, heartbeat)
+        return state
 
     def _forget_unused(self, live: _Live) -> None:
         """Not a group that has come under the same name since."""
@@ -178,7 +192,7 @@ class Coordinator:
             del self._groups[live.state.name]
 
     def _next(self, group: Group, heartbeat: Heartbeat) -> Group:
-        member = heartbeat.member
+        before, member = group, heartbeat.member
         if heartbeat.generation == group.generation:
             group = release(group, member.id, heartbeat.held)
         if not group.has(member.id):
@@ -201,6 +215,8 @@ class Coordinator:
         if not group.members:
             self._check_quota(heartbeat)
             group = replace(group, creator=heartbeat.principal)
+        if heartbeat.must_ask_again(group):
+            return before
         group = with_streams(group, self._streams_of(group.source))
         return join(group, member)
 

@@ -103,6 +103,13 @@ def is_fenced(group: Group, member: Member) -> bool:
     )
 
 
+def last_of(group: Group, instance: str) -> str:
+    """The member that has the instance; if none has, the last member that has gone; "": nobody has
+    gone. It changes whenever somebody else gets the name: who wants it says what it knows."""
+    holders = (member.id for member in group.members if member.instance == instance)
+    return next(holders, group.gone[-1] if group.gone else "")
+
+
 def join(group: Group, member: Member) -> Group:
     """The group with the member. A member of the same instance is replaced, and no stream moves."""
     if group.has(member.id):

@@ -437,6 +437,46 @@ async def test_who_was_unheard_for_a_session_does_not_take_its_instance_back(
     await consumer.aclose()
 
 
+class Named:
+    """A coordinator that tells who has the name. holders: who has it at each heartbeat by which
+    somebody joins; the last one gets it."""
+
+    def __init__(self, holders: list[str]) -> None:
+        self.holders = holders
+        self.asked: list[str | None] = []
+
+    async def heartbeat(self, request: pb.GroupHeartbeatRequest) -> pb.GroupHeartbeatResponse:
+        if not request.generation:
+            self.asked.append(request.replaces if request.HasField("replaces") else None)
+            if self.holders:
+                return pb.GroupHeartbeatResponse(replaces=self.holders.pop(0))
+        await asyncio.sleep(request.wait_ms / 1000)
+        return pb.GroupHeartbeatResponse(generation=7, assigned=[1])
+
+    async def leave(self, group: str, source: str, member_id: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("instance", "holders", "asked"),
+    [
+        ("twin", ["a"], ["", "a"]),
+        ("twin", ["a", "b", "c"], ["", "a", "b", "c"]),
+        ("twin", [], [""]),  # A new name, or an older coordinator.
+        ("", [], [None]),
+    ],
+)
+@on_loop
+async def test_a_member_says_whose_name_it_takes(
+    instance: str, holders: list[str], asked: list[str | None]
+) -> None:
+    groups: Any = Named(holders)
+    membership = Membership(groups, "workers", "orders", instance, 10.0)
+    await membership.begin(frozenset)
+    assert (membership.generation, membership.told) == (7, {1})
+    assert groups.asked == asked
+    await membership.end()
+
+
 @on_loop
 async def test_who_is_removed_again_and_again_joins_ever_more_rarely() -> None:
     member = Member()

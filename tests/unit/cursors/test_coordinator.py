@@ -19,7 +19,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.cursors import coordinator as coordinators
 from jetstream_server.cursors.coordinator import Coordinator, Heartbeat
-from jetstream_server.cursors.groups import GONE_MIN, Group, Member
+from jetstream_server.cursors.groups import GONE_MIN, Group, Member, last_of
 from jetstream_server.cursors.records import group_from_proto, group_to_proto
 from tests.support.loops import eventually, on_loop
 
@@ -54,10 +54,17 @@ class World:
         group: str = "g",
         session: int = 10_000,
         instance: str = "",
+        replaces: str | None = None,
     ) -> Group:
         return await self.coordinator.heartbeat(
             Heartbeat(
-                group, "s", Member(member, instance, session), generation, frozenset(held), 0.0
+                group,
+                "s",
+                Member(member, instance, session),
+                generation,
+                frozenset(held),
+                0.0,
+                replaces=replaces,
             )
         )
 
@@ -420,6 +427,59 @@ async def test_only_a_first_run_takes_a_name_from_another_process() -> None:
     assert group.assigned("b.1") == {1, 2, 3, 4}
     assert (await world.beat("a.3", set(), instance="another")).has("a.3")
     assert (await world.beat("c", set(), instance="another")).has("c")
+
+
+@on_loop
+async def test_a_name_is_taken_by_the_second_heartbeat() -> None:
+    """And a new one by the first. Who joins without a name asks once."""
+    world = World()
+    assert (await world.beat("a", set(), instance="worker", replaces="")).has("a")
+    told = await world.beat("b", set(), instance="worker", replaces="")
+    assert (told.has("a"), told.has("b")) == (True, False)
+    assert last_of(told, "worker") == "a"
+    taken = await world.beat("b", set(), instance="worker", replaces="a")
+    assert taken.assigned("b") == {1, 2, 3, 4}
+    assert (await world.beat("c", set(), replaces="")).has("c")
+
+
+@on_loop
+async def test_late_heartbeats_of_a_dead_process_take_no_name_from_the_living() -> None:
+    """Its first one, or its second one, or both."""
+    world = World()
+    await world.beat("a", set(), instance="worker", replaces="")
+    await world.beat("b", set(), instance="worker", replaces="a")
+    for late in ("", "a"):
+        told = await world.beat("dead", set(), instance="worker", replaces=late)
+        assert (told.has("b"), told.has("dead")) == (True, False)
+    written = len(world.written)
+    assert (await world.beat("b", set(), told.generation, instance="worker")).has("b")
+    assert len(world.written) == written
+
+
+@on_loop
+async def test_nor_while_the_living_one_is_being_removed_for_silence() -> None:
+    """It joins again, and would be told that another process has its name."""
+    world = World()
+    watching = asyncio.ensure_future(world.coordinator.watch())
+    await world.beat("a", set(), instance="worker", replaces="")
+    await world.pass_time(11.0)
+    await eventually(lambda: not world.coordinator.groups()[0].members)
+    watching.cancel()
+    assert not (await world.beat("dead", set(), instance="worker", replaces="")).members
+    told = await world.beat("a.1", set(), instance="worker", replaces="")
+    assert last_of(told, "worker") == "a"
+    assert (await world.beat("a.1", set(), instance="worker", replaces="a")).has("a.1")
+
+
+@on_loop
+async def test_who_has_to_ask_again_is_told_first_what_is_wrong() -> None:
+    world = World()
+    await world.beat("a", set(), instance="worker", replaces="")
+    await world.beat("b", set(), instance="worker", replaces="a")
+    with pytest.raises(FencedInstanceError):
+        await world.beat("a", set(), instance="worker", replaces="")
+    with pytest.raises(FencedInstanceError):
+        await world.beat("a.1", set(), instance="worker", replaces="b")
 
 
 @on_loop

@@ -16,7 +16,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import common_pb2, groups_pb2_grpc
 from jetstream_protocol.generated import groups_pb2 as pb
 from jetstream_server.cursors.coordinator import SESSION_MS, Heartbeat
-from jetstream_server.cursors.groups import Member
+from jetstream_server.cursors.groups import Group, Member, last_of
 from jetstream_server.cursors.records import group_to_proto
 from jetstream_server.cursors.store import CursorStore
 from jetstream_server.metadata.state.model import StreamMetadata
@@ -66,8 +66,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
             except PermissionDeniedError as error:
                 self._note_refusal(call.identity, request.group, error)
                 raise
-        assigned = sorted(group.assigned(heartbeat.member.id))
-        return pb.GroupHeartbeatResponse(generation=group.generation, assigned=assigned)
+        return _answer(heartbeat.member, group)
 
     async def LeaveGroup(self, request: pb.LeaveGroupRequest, call: Call) -> pb.LeaveGroupResponse:
         check_cursor_name(request.group)
@@ -202,4 +201,14 @@ def _checked(request: pb.GroupHeartbeatRequest) -> Heartbeat:
         generation=request.generation,
         held=frozenset(request.held),
         wait_seconds=wait_ms / 1000,
+        replaces=request.replaces if request.HasField("replaces") else None,
+    )
+
+
+def _answer(member: Member, group: Group) -> pb.GroupHeartbeatResponse:
+    """To a member, or to one that has to ask again."""
+    if not group.has(member.id):
+        return pb.GroupHeartbeatResponse(replaces=last_of(group, member.instance))
+    return pb.GroupHeartbeatResponse(
+        generation=group.generation, assigned=sorted(group.assigned(member.id))
     )
