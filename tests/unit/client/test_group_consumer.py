@@ -103,6 +103,11 @@ class Member:
             self.membership, self._make, self._assigned, self._revoked
         )
 
+    def has_failed(self) -> bool:
+        """As often as it was to."""
+        failures = [self.coordinator.failures, self.on_assigned]
+        return not any([*failures, *(each.failures for each in self.cursors.values())])
+
     async def _assigned(self, names: Sequence[str]) -> None:
         self.events.append(("assigned", list(names)))
         if self.on_assigned:
@@ -148,9 +153,15 @@ async def test_a_record_that_cannot_be_deserialised_is_neither_passed_over_nor_c
 
 
 async def next_fails(member: Member, failure: JetstreamError | None) -> None:
-    """Ask for a record. failure: what that ends with; None: it is waited for with a timeout."""
-    with pytest.raises(TimeoutError if failure is None else type(failure)):
-        await asyncio.wait_for(anext(member.consumer), 0.05)
+    """Ask for a record. failure: what that ends with; None: it hangs, and is given up."""
+    asking = asyncio.ensure_future(anext(member.consumer))
+    if failure is not None:
+        with pytest.raises(type(failure)):
+            await asking
+        return
+    await eventually(member.has_failed)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
 
 
 FAILURES = pytest.mark.parametrize("failure", [UnavailableError("for a moment"), None])
