@@ -26,6 +26,9 @@ TURN_BYTES = 1024 * 1024
 """Bytes read before other connections get a turn."""
 TURN_SECONDS = 0.02
 """Time spent on frames before other connections get a turn. A single frame may exceed it."""
+LOOK_SECONDS = 0.1
+"""How long after a read that took everything the socket is read once more, to see whether its bytes
+were followed by a reset."""
 STALL_SECONDS = 30.0
 STALL_BYTES = 1024 * 1024
 """What a client must send of a long frame in that time: meanwhile it takes others' room."""
@@ -45,12 +48,14 @@ class FrameReader:
         self.bytes_received = 0
         self._sock = sock
         self._pending = sock.pending if isinstance(sock, TlsSocket) else lambda: 0
+        self._is_plain = not isinstance(sock, TlsSocket)
         self._decoder = FrameDecoder(frame_bytes_max)
         self._loop = asyncio.get_running_loop()
         self._handler: FrameHandler | None = None
         self._paused = False
         self._registered = False
         self._going_on: asyncio.Handle | None = None
+        self._looking: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None
         self._woken: asyncio.Future[None] | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -135,28 +140,49 @@ class FrameReader:
             self._fail(error)
 
     def _take_in(self) -> None:
-        """Read until the socket is empty, even after a short read: after a reset, uvloop does not
-        call again."""
-        ends = time.monotonic() + TURN_SECONDS
+        """Read what is there. A short read has emptied the socket: no second one is made only to
+        find nothing."""
+        decoder, ends = self._decoder, time.monotonic() + TURN_SECONDS
+        if decoder.held and self._handler is not None and not self._hand_out(self._handler, ends):
+            self._go_on_soon()
+            return
         for _ in range(TURN_BYTES // READ_BYTES):
-            if self._handler is not None:
-                if not self._hand_out(self._handler, ends):
-                    break
-            elif self._decoder.held >= READ_BYTES:
+            if self._handler is None and decoder.held >= READ_BYTES:
                 self._unregister()  # `_wait` registers it again.
                 return
             if self._paused or not self._has_room():
                 return
             try:
-                self._receive()
+                has_emptied = self._receive()
             except BlockingIOError:
-                self._register()
-                if self._handler is not None:
-                    self._watch_stall()
+                self._await_more()
                 return
-            if self._handler is None and self._woken is not None and not self._woken.done():
+            if self._handler is not None:
+                if not self._hand_out(self._handler, ends):
+                    break
+            elif self._woken is not None and not self._woken.done():
                 self._woken.set_result(None)
+            if has_emptied:
+                self._look_later()
+                self._await_more()
+                return
         self._go_on_soon()
+
+    def _await_more(self) -> None:
+        if not self._registered:
+            self._register()
+        if self._handler is not None:
+            self._watch_stall()
+
+    def _look_later(self) -> None:
+        """Read once more in a while. After a reset uvloop calls once, and not again: if the call
+        took the bytes before the reset, nothing else would tell it."""
+        if self._looking is None:
+            self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._looking = None
+        self._readable()
 
     def _go_on_soon(self) -> None:
         """Continue once, after the other connections. The descriptor must not be registered then:
@@ -171,8 +197,10 @@ class FrameReader:
 
     def _has_room(self) -> bool:
         """Whether the next bytes may be read. If not, reading goes on once they may."""
+        if self._budget is None or self._taken:
+            return True
         missing = self._decoder.missing
-        if self._budget is None or not missing or self._taken:
+        if not missing:
             return True
         if self._budget.take(self._holder, missing, self._room_is_back):
             self._taken = missing
@@ -191,19 +219,23 @@ class FrameReader:
             self._budget.give(self._holder, self._taken)
             self._taken = 0
 
-    def _receive(self) -> None:
+    def _receive(self) -> bool:
+        """Read once. Returns whether that has emptied the socket; False: unknown."""
         room = self._decoder.room()
         if room is None:
+            asked = READ_BYTES
             chunk = self._sock.recv(READ_BYTES)
             received = len(chunk)
             self._decoder.feed(chunk)
         else:
             with room:
+                asked = len(room)
                 received = self._sock.recv_into(room)
             self._decoder.filled(received)
         if not received:
             raise EOFError
         self.bytes_received += received
+        return received < asked and self._is_plain
 
     def _fail(self, error: Exception) -> None:
         """End: raise `error` to the waiting task, and to every later one."""
@@ -213,9 +245,10 @@ class FrameReader:
         if self._budget is not None:
             self._budget.leave(self._room_is_back)
         self._give_back()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
+        for timer in (self._stall_timer, self._looking):
+            if timer is not None:
+                timer.cancel()
+        self._stall_timer = self._looking = None
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
@@ -226,7 +259,8 @@ class FrameReader:
         wants more."""
         while not self._paused and (frame := self._next()) is not None:
             wants_no_more = handler(frame) is True
-            self._give_back()
+            if self._taken:
+                self._give_back()
             if wants_no_more:
                 self._handler = None
                 if self._woken is not None and not self._woken.done():

@@ -132,6 +132,60 @@ def test_what_arrived_before_a_reset_is_handed_out_and_the_reset_is_told() -> No
     over_a_pair(scenario)
 
 
+def test_a_reset_right_behind_a_frame_is_told() -> None:
+    """The loop calls once for both, and not again."""
+
+    async def scenario(sender: socket.socket, reader: FrameReader) -> None:
+        found: list[int] = []
+        taking = asyncio.ensure_future(
+            reader.each(lambda frame: found.append(frame.correlation), Kind.RECORDS)
+        )
+        await asyncio.sleep(0)
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sender.send(records(1, b"a", b"b"))
+        sender.close()  # Nothing of this loop runs in between.
+        with pytest.raises(ConnectionResetError):
+            await taking
+        assert found == [1]
+
+    over_a_pair(scenario)
+
+
+class CountingSocket:
+    """Counts the reads of a socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.reads = 0
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def recv(self, length: int) -> bytes:
+        self.reads += 1
+        return self._sock.recv(length)
+
+
+def test_a_frame_that_came_alone_is_not_followed_by_a_read_that_finds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frame_reader, "LOOK_SECONDS", 3600.0)
+
+    async def scenario(sender: socket.socket, reader: FrameReader) -> None:
+        counting = CountingSocket(reader._sock)  # type: ignore[arg-type]
+        reader._sock = counting  # type: ignore[assignment]
+        found: asyncio.Queue[Frame] = asyncio.Queue()
+        taking = asyncio.ensure_future(reader.each(found.put_nowait, Kind.RECORDS))
+        for number in range(20):
+            await send(sender, records(number, b"a", b"b"))
+            assert (await found.get()).correlation == number
+        assert counting.reads == 20
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+
+    over_a_pair(scenario)
+
+
 def test_a_handler_that_has_enough_leaves_the_rest_to_the_next_one() -> None:
     async def scenario(sender: socket.socket, reader: FrameReader) -> None:
         found: list[int] = []
