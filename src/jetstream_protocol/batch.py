@@ -175,10 +175,11 @@ def _header_problem(header: BatchHeader) -> str:
 class EncodedBatch:
     """A batch ready to append: `header` is stamped in place, `body` never changes.
 
-    `body` includes the padding, so `len(header) + len(body) == length`.
+    `body` includes the padding, so `len(header) + len(body) == length`. is_as_stored: a log has
+    appended exactly these bytes; one that encrypts has not.
     """
 
-    __slots__ = ("body", "header", "last_offset_delta", "length", "record_count")
+    __slots__ = ("body", "header", "is_as_stored", "last_offset_delta", "length", "record_count")
 
     def __init__(
         self, header: bytearray, body: bytes, record_count: int, last_offset_delta: int
@@ -188,6 +189,7 @@ class EncodedBatch:
         self.length = len(header) + len(body)
         self.record_count = record_count
         self.last_offset_delta = last_offset_delta
+        self.is_as_stored = False
 
     @property
     def fits(self) -> bool:

@@ -5,7 +5,8 @@
     u8   reserved     0
     u16  head_length
     u32  correlation  chosen by the caller, repeated in the answer
-    head              a protobuf message of proto/jetstream/v1/dataplane.proto
+    head              a protobuf message of proto/jetstream/v1/dataplane.proto; the FIXED kinds have
+                      the layout of jetstream_server/replication/core/fixed_layout.py
     tail              whole batches, as stored, or a producer's batch; only in kinds in TAILED
 
 A connection starts with HELLO and its reply. Then requests may be pipelined, and answers come in
@@ -45,9 +46,11 @@ class Kind(IntEnum):
     RECORDS = 8
     PRODUCE = 9
     PRODUCE_REPLY = 10
+    FIXED_POSITIONS = 14
+    FIXED_RECORDS = 15
 
 
-TAILED = frozenset((Kind.FETCH_REPLY, Kind.RECORDS, Kind.PRODUCE))
+TAILED = frozenset((Kind.FETCH_REPLY, Kind.RECORDS, Kind.PRODUCE, Kind.FIXED_RECORDS))
 """The kinds of frames that carry batches."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Sequence
 from random import Random
 
@@ -182,6 +183,7 @@ class DataPlaneAttack(Attack):
             node_id=random.choice((0, 1, 7, 2**31 - 1, -1)),
             incarnation=random.choice((0, 1, 2**63, 2**64 - 1)),
             nonce=random.randbytes(random.choice((0, 32, 1000))),
+            fixed_layout=random.random() < 0.8,
         )
         hello.proof = peer_auth.proof(
             b"", "follower", nonces=reply.nonce + hello.nonce, node_id=hello.node_id,
@@ -192,6 +194,11 @@ class DataPlaneAttack(Attack):
 
     def positions(self, random: Random) -> bytes:
         signed = [i for i in ODD_INTEGERS if -(2**63) <= i < 2**63]
+        if random.random() < 0.5:
+            length = random.choice((0, 47, 48, 96, 48 * 500, 48 * 501))
+            head = struct.pack("<Qqqqqq", random.randrange(12), *random.choices(signed, k=5))
+            head = (head * 501)[:length]
+            return frames.encode(Kind.FIXED_POSITIONS, 0, head)
         positions = [
             dataplane_pb2.Positions.Position(
                 stream_id=random.choice((*range(12), 2**64 - 1)),

@@ -248,7 +248,7 @@ _KEPT: dict[type, str] = {
     Replica: "_flush_target _lag_default_us _lag_max_us _rebuild _recorded_failure _services"
     " _waiters closed"
     " closeness counters failures high_watermark is_deleted on_commit leader_log_start_offset"
-    " unreadable_reason why_unheard",
+    " newest unreadable_reason why_unheard",
     # Nothing is purged in the model: `purged_epoch` is no epoch there.
     StreamMetadata: "config created_at_us creator group id name partition partitions paused"
     " purged_epoch purged_offset readonly subject was_compacted",

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import Message
 
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_protocol.frames import Kind
+from jetstream_protocol.frames import PREFIX_BYTES, RESPONSE_BYTES_MAX, Kind, decode_prefix
+from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.net.frame_connection import Head, UnreadableSliceError
 from jetstream_server.net.frame_reader import Frame
@@ -220,8 +221,20 @@ class SimulatedConnection:
     def start(
         self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice] = ()
     ) -> Coroutine[Any, Any, None] | None:
+        return self.start_encoded(kind, correlation, head.SerializeToString(), slices)
+
+    def start_frame(self, data: bytes) -> Coroutine[Any, Any, None] | None:
         self._check_open()
-        data = head.SerializeToString()
+        prefix = decode_prefix(data, RESPONSE_BYTES_MAX)
+        middle = PREFIX_BYTES + prefix.head_length
+        head, tail = data[PREFIX_BYTES:middle], data[middle:]
+        self._transmit(Frame(prefix.kind, prefix.correlation, head, tail))
+        return None
+
+    def start_encoded(
+        self, kind: Kind, correlation: int, data: bytes, slices: Sequence[LogSlice] = ()
+    ) -> Coroutine[Any, Any, None] | None:
+        self._check_open()
         if not slices:
             self._transmit(Frame(kind, correlation, data, b""))
             return None
@@ -280,6 +293,11 @@ class SimulatedConnection:
     def _transmit(self, frame: Frame) -> None:
         assert self._out is not None
         world = self._loop.world
+        if frame.kind == Kind.NODE_HELLO and (self.process.node_id + self.peer_id) % 3 == 0:
+            # These two are as before the fixed layout, so that both layouts are simulated.
+            earlier = pb.NodeHello.FromString(frame.head)
+            earlier.fixed_layout = False
+            frame = frame._replace(head=earlier.SerializeToString())
         if frame.tail and world.random.random() < 0.01:
             frame = frame._replace(tail=_damaged(bytes(frame.tail), world.random.random()))
         self._out.send(frame)

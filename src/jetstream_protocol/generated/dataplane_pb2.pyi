@@ -34,26 +34,30 @@ class HelloReply(_message.Message):
     def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., nonce: _Optional[bytes] = ..., produce_bytes_max: _Optional[int] = ...) -> None: ...
 
 class NodeHello(_message.Message):
-    __slots__ = ("node_id", "incarnation", "nonce", "proof", "fetches")
+    __slots__ = ("node_id", "incarnation", "nonce", "proof", "fetches", "fixed_layout")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     FETCHES_FIELD_NUMBER: _ClassVar[int]
+    FIXED_LAYOUT_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     incarnation: int
     nonce: bytes
     proof: bytes
     fetches: bool
-    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., fetches: _Optional[bool] = ...) -> None: ...
+    fixed_layout: bool
+    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., fetches: _Optional[bool] = ..., fixed_layout: _Optional[bool] = ...) -> None: ...
 
 class NodeHelloReply(_message.Message):
-    __slots__ = ("error", "proof")
+    __slots__ = ("error", "proof", "fixed_layout")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    FIXED_LAYOUT_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     proof: bytes
-    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    fixed_layout: bool
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., proof: _Optional[bytes] = ..., fixed_layout: _Optional[bool] = ...) -> None: ...
 
 class Positions(_message.Message):
     __slots__ = ("positions", "dropped")

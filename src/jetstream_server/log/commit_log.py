@@ -225,6 +225,7 @@ class CommitLog:
         next_offset = base_offset + batch.last_offset_delta + 1
         segment.wrote(base_offset, next_offset, stored.length, timestamp)
         self.last_append_timestamp = timestamp
+        batch.is_as_stored = stored is batch
         if concerns(batch.header):
             with self._noting:
                 self.producers.note(decode_header(batch.header), batch.body, now_us)

@@ -36,10 +36,10 @@ _RECENT_MAX = 4
 come one at a time, a few under load."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class LogSlice:
     """Whole batches in one segment file: the bytes to send, and the offsets that they cover. cuts:
-    how often the file had been cut when the slice was chosen."""
+    how often the file had been cut when the slice was chosen. Nobody changes one."""
 
     path: str
     position: int

@@ -102,6 +102,14 @@ class FrameConnection(Protocol):
         """Send such a frame as far as possible without waiting. None: it is sent; otherwise await
         the result before sending anything else."""
 
+    def start_encoded(
+        self, kind: Kind, correlation: int, head: bytes, slices: Sequence[FileSlice] = ()
+    ) -> Coroutine[Any, Any, None] | None:
+        """Like `start`, for a head that is encoded."""
+
+    def start_frame(self, data: bytes) -> Coroutine[Any, Any, None] | None:
+        """Like `start`, for a whole frame in memory."""
+
     def read_short(self, slices: Sequence[FileSlice]) -> bytes | bytearray | None:
         """The bytes of the slices; None if they are long, or reading them would have to wait."""
 

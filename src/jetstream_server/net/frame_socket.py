@@ -172,12 +172,17 @@ class FrameSocket:
     ) -> Coroutine[Any, Any, None] | None:
         """Send a frame with slices as far as possible without waiting. None: all is sent; otherwise
         await the result before sending anything else. Raises the same errors as `send_slices`."""
-        encoded = head.SerializeToString()
+        return self.start_encoded(kind, correlation, head.SerializeToString(), slices)
+
+    def start_encoded(
+        self, kind: Kind, correlation: int, head: bytes, slices: Sequence[FileSlice] = ()
+    ) -> Coroutine[Any, Any, None] | None:
+        """Like `start`, for a head that is encoded."""
         tail = self.read_short(slices)
         if tail is not None:
-            return self.start_tail(kind, correlation, encoded, tail)
+            return self.start_tail(kind, correlation, head, tail)
         length = _length(slices)
-        data = frames.encode(kind, correlation, encoded, length)
+        data = frames.encode(kind, correlation, head, length)
         if length > COPIED_BYTES_MAX:
             return self._send_files(data, slices)
         return self._send_read(data, slices)
@@ -186,7 +191,10 @@ class FrameSocket:
         self, kind: Kind, correlation: int, head: bytes, tail: bytes | bytearray
     ) -> Coroutine[Any, Any, None] | None:
         """Like `start`, for a head that is encoded and a tail that is in memory."""
-        data = frames.encode(kind, correlation, head, len(tail)) + tail
+        return self.start_frame(frames.encode(kind, correlation, head, len(tail)) + tail)
+
+    def start_frame(self, data: bytes) -> Coroutine[Any, Any, None] | None:
+        """Like `start`, for a whole frame in memory."""
         try:
             sent = self._sock.send(data)
         except BlockingIOError:

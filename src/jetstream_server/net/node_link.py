@@ -35,11 +35,12 @@ async def connect(dial: Dial, address: tuple[str, int]) -> FrameConnection:
 
 async def greet(
     connection: FrameConnection, identity: NodeIdentity, node_id: int, *, fetches: bool = False
-) -> None:
+) -> bool:
     """Authenticate this node to the other one, and check that the other one is the expected node.
 
-    fetches: the connection will read records; otherwise it replicates. Raises UnavailableError,
-    UnauthenticatedError, or the error that the other node answers.
+    fetches: the connection will read records; otherwise it replicates. Returns whether both nodes
+    know the fixed layout of positions and records. Raises UnavailableError, UnauthenticatedError,
+    or the error that the other node answers.
     """
     async with asyncio.timeout(CONNECT_SECONDS):
         hello = pb.Hello(
@@ -56,7 +57,7 @@ async def greet(
                 f"{node_id}"
             )
         check_certificate(connection, node_id)
-        await _prove(connection, identity, answer.nonce, fetches=fetches)
+        return await _prove(connection, identity, answer.nonce, fetches=fetches)
 
 
 def check_certificate(connection: FrameConnection, node_id: int) -> None:
@@ -71,7 +72,7 @@ def check_certificate(connection: FrameConnection, node_id: int) -> None:
 
 async def _prove(
     connection: FrameConnection, identity: NodeIdentity, challenge: bytes, *, fetches: bool
-) -> None:
+) -> bool:
     nonce = secrets.token_bytes(32)
     proofs = {
         role: peer_auth.proof(
@@ -90,11 +91,13 @@ async def _prove(
         nonce=nonce,
         proof=proofs["follower"],
         fetches=fetches,
+        fixed_layout=True,
     )
     await connection.send(Kind.NODE_HELLO, 0, request)
     _, reply = await connection.read_frame(Kind.NODE_HELLO_REPLY, pb.NodeHelloReply)
     _check(reply)
     peer_auth.check(reply.proof, proofs["leader"])
+    return reply.fixed_layout
 
 
 def _check(reply: pb.HelloReply | pb.NodeHelloReply) -> None:

@@ -64,6 +64,7 @@ from jetstream_server.replication.core.unreadable import (
     without_beginning,
 )
 from jetstream_server.replication.listeners import RoleChange
+from jetstream_server.replication.newest import Newest
 from jetstream_server.replication.services import Services
 
 FETCH_BYTES_MAX = 1024 * 1024
@@ -82,7 +83,8 @@ class Replica:
         "_flush_target", "_lag_default_us", "_lag_max_us", "_rebuild", "_recorded_failure",
         "_services", "_waiters",
         "closed", "closeness", "counters", "failures", "following", "high_watermark", "incarnation",
-        "is_deleted", "leader_log_start_offset", "leadership", "log", "node_id", "on_commit",
+        "is_deleted", "leader_log_start_offset", "leadership", "log", "newest", "node_id",
+        "on_commit",
         "stream", "unreadable_reason", "why_unheard",
     )  # fmt: skip
 
@@ -127,6 +129,7 @@ class Replica:
         self._recorded_failure = 0
         self._flush_target: int | None = None
         self._waiters: dict[Waiter, None] = {}
+        self.newest: Newest | None = None  # what `append` has just stored, during the call
         self.unreadable_reason = unreadable_reason
         """Why the log could not be opened, so that its offsets are unknown; "" when it is open."""
 
@@ -445,8 +448,11 @@ class Replica:
             self.check_can_commit()
         timestamp_us = services.wall_clock() if timestamp_us is None else timestamp_us
         base_offset = self._append(batch, timestamp_us, services.monotonic_clock())
-        self._grew()
-        self._progressed()
+        try:
+            self._grew()
+            self._progressed()
+        finally:
+            self.newest = None
         return base_offset
 
     def check_can_commit(self) -> None:
@@ -477,6 +483,8 @@ class Replica:
             # The end could not be read, because the index of the last segment was missing.
             self.suspect(self.log.log_end_offset, error)
             raise end_unread(self.stream, self.node_id, error.__cause__) from error
+        if len(self.stream.copies) > 1:
+            self.newest = Newest(base_offset, batch)
         self.log.note_end()
         self.counters.appended(batch.record_count, batch.length)
         return base_offset
@@ -511,7 +519,9 @@ class Replica:
         return leadership.compare(request) or self._records(leadership, request, bytes_max)
 
     def _records(self, leadership: LeaderState, request: FetchRequest, bytes_max: int) -> Records:
-        found = self._read(request.fetch_offset, bytes_max, self.log.log_end_offset)
+        end_offset, found = self.log.log_end_offset, None
+        if request.fetch_offset != end_offset:
+            found = self._read(request.fetch_offset, bytes_max, end_offset)
         return Records(request, leadership.snapshot, found)
 
     def tick(self, now_us: MonotonicUs) -> None:

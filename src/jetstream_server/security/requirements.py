@@ -139,6 +139,7 @@ FRAMES: dict[int, Requirement] = {
     Kind.PRODUCE: _stream(Operation.WRITE),
     Kind.NODE_HELLO: BETWEEN_NODES,
     Kind.POSITIONS: BETWEEN_NODES,
+    Kind.FIXED_POSITIONS: BETWEEN_NODES,
 }
 """By kind: frames that a server accepts. It only sends the others."""
 

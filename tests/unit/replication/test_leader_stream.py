@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,14 +14,22 @@ import pytest
 from jetstream_protocol import frames
 from jetstream_protocol.batch import iterate
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.frame_decoder import Frame
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_protocol.types import NodeId
 from jetstream_server.disk_errors import lacks_descriptors
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.state.commands import AlterStream
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.net.frame_socket import FrameSocket
-from jetstream_server.replication.core.wire import POSITIONS_MAX
+from jetstream_server.replication.core.fixed_layout import decode_answers, encode_positions
+from jetstream_server.replication.core.messages import Answer, FetchRequest, Refused, length_of
+from jetstream_server.replication.core.wire import (
+    POSITIONS_MAX,
+    part_from_proto,
+    position_to_proto,
+)
 from jetstream_server.replication.drivers.copy_turns import CopyTurns
 from jetstream_server.replication.drivers.leader_stream import (
     BEHIND_MAX,
@@ -52,6 +60,9 @@ class Follower:
         self.replica = replica
         self.told: list[tuple[int, list[bytes | None]]] = []
         self.errors: list[str] = []
+        self.layout = _layout[0]
+        self.kinds: list[Kind] = []
+        """Of the frames that it was sent."""
         self.has: Counter[int] = Counter()
         """How many values it was sent, by stream."""
         self.connection = FrameSocket(sock, frames.RESPONSE_BYTES_MAX)
@@ -62,29 +73,50 @@ class Follower:
         self, offset: int, *, flushed: int = 0, stream: StreamMetadata | None = None
     ) -> None:
         stream = stream or self.replica.stream
-        position = pb.Positions.Position(
-            stream_id=stream.id,
-            leader_epoch=stream.leader_epoch,
-            fetch_offset=offset,
-            last_epoch=stream.leader_epoch if offset else -1,
-            flushed_offset=flushed,
+        last_epoch = stream.leader_epoch if offset else -1
+        position = FetchRequest(
+            stream.id, NodeId(FOLLOWER), 0, stream.leader_epoch, offset, last_epoch, flushed, 0
         )
-        await self.connection.send(Kind.POSITIONS, 0, pb.Positions(positions=[position]))
+        kind, head = Kind.FIXED_POSITIONS, encode_positions([position])
+        if self.layout == "protobuf":
+            message = pb.Positions(positions=[position_to_proto(position)])
+            kind, head = Kind.POSITIONS, message.SerializeToString()
+        rest = self.connection.start_encoded(kind, 0, head)
+        assert rest is None
 
     async def listen(self) -> None:
-        await self.connection.read_each(Kind.RECORDS, pb.Records, self._hear)
+        kinds = (Kind.RECORDS, Kind.FIXED_RECORDS)
+        await self.connection.take_each(self._hear, *kinds[: 1 + (self.layout == "fixed")])
 
-    def _hear(self, records: pb.Records, tail: bytes | bytearray) -> None:
-        start = 0
-        for part in records.parts:
-            if part.HasField("error"):
+    def _hear(self, frame: Frame) -> bool:
+        start, parts = 0, decoded(frame)
+        self.kinds.append(Kind(frame.kind))
+        for part in parts:
+            if isinstance(part, Refused):
                 self.errors.append(part.error.code)
                 continue
-            found = iterate(bytes(tail[start : start + part.length]))
+            found = iterate(bytes(frame.tail[start : start + length_of(part)]))
             values = [value for batch in found for value in batch.values()]
-            self.told.append((part.high_watermark, values))
-            self.has[part.stream_id] += len(values)
-            start += part.length
+            self.told.append((part.snapshot.high_watermark, values))
+            self.has[part.request.stream_id] += len(values)
+            start += length_of(part)
+        return False
+
+
+def decoded(frame: Frame) -> Sequence[Answer | Refused]:
+    if frame.kind == Kind.FIXED_RECORDS:
+        return decode_answers(frame.head, len(frame.tail), FOLLOWER, 0)
+    return [part_from_proto(each, FOLLOWER, 0) for each in pb.Records.FromString(frame.head).parts]
+
+
+_layout = ["protobuf"]
+
+
+@pytest.fixture(autouse=True, params=["protobuf", "fixed"])
+def layout(request: pytest.FixtureRequest) -> str:
+    """Everything holds on connections of both layouts."""
+    _layout[0] = request.param
+    return _layout[0]
 
 
 class AppendsOnCommit:
@@ -122,6 +154,7 @@ async def followed(
     session = LeaderStream(
         connection, node.replicas, follower=FOLLOWER, incarnation=incarnation,
         copy_turns=CopyTurns(lambda: copy_bytes_per_second, clock_us), monotonic_clock=clock_us,
+        fixed_layout=_layout[0] == "fixed",
     )  # fmt: skip
     follower = Follower(node, replica, sock, connection)
     tasks = [asyncio.ensure_future(session.run())]
@@ -170,6 +203,66 @@ async def test_a_segment_that_no_descriptor_is_left_for_is_refused_and_it_is_sai
         await follower.ask(0)
         await eventually(lambda: follower.told == [(0, [b"a"])])
         assert [lacks_descriptors(reason) for reason in reasons] == [True]
+
+
+@on_loop
+async def test_what_was_just_appended_is_sent_without_reading_it(
+    tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From memory, to a follower that knows the layout of that frame; one at a time."""
+    reads: list[int] = []
+
+    def read_resident(self: OsDisk, path: str, position: int, length: int) -> bytearray:
+        reads.append(position)
+        return bytearray(self.pread(path, position, length))
+
+    async with followed(tmp_path) as follower:
+        await follower.ask(0)
+        await eventually(lambda: follower.told == [(0, [])])
+        monkeypatch.setattr(OsDisk, "read_resident", read_resident)
+        for number, value in enumerate((b"a", b"b", b"c")):
+            follower.node.append(follower.replica, value, flush=False)
+            await eventually(lambda sent=number: follower.has.total() == sent + 1)  # type: ignore[misc]
+            await follower.ask(number + 1)
+            await eventually(lambda sent=number: follower.replica.high_watermark == sent + 1)  # type: ignore[misc]
+        sent = [values for _, values in follower.told if values]
+        assert sent == [[b"a"], [b"b"], [b"c"]]
+        assert len(reads) == (3 if layout == "protobuf" else 0)
+        is_fixed = [kind is Kind.FIXED_RECORDS for kind in follower.kinds]
+        assert all(is_fixed) if layout == "fixed" else not any(is_fixed)
+
+
+@on_loop
+async def test_what_was_appended_while_an_answer_was_under_way_is_not_sent_twice(
+    tmp_path: Path,
+) -> None:
+    async with followed(tmp_path) as follower:
+        await follower.ask(0)
+        await eventually(lambda: follower.told == [(0, [])])
+        for value in (b"a", b"b", b"c"):
+            follower.node.append(follower.replica, value, flush=False)
+        await eventually(lambda: follower.has.total() == 1)
+        await follower.ask(1)
+        await eventually(lambda: follower.has.total() == 3)
+        assert [values for _, values in follower.told if values] == [[b"a"], [b"b", b"c"]]
+
+
+@on_loop
+async def test_a_follower_whose_log_differs_is_told_so_and_sent_nothing(tmp_path: Path) -> None:
+    """Its position is where the next record is appended, but under an epoch that is not known."""
+    async with followed(tmp_path) as follower:
+        follower.node.append(follower.replica, b"a", flush=False)
+        of = follower.replica.stream
+        position = FetchRequest(
+            of.id, NodeId(FOLLOWER), 0, of.leader_epoch, 1, of.leader_epoch + 5, 0, 0
+        )
+        message = pb.Positions(positions=[position_to_proto(position)])
+        await follower.connection.send(Kind.POSITIONS, 0, message)
+        await eventually(lambda: bool(follower.kinds))
+        follower.node.append(follower.replica, b"b", flush=False)
+        await follower.ask(0)
+        await eventually(lambda: follower.has.total() == 2)
+        assert [values for _, values in follower.told if values] == [[b"a", b"b"]]
 
 
 @on_loop

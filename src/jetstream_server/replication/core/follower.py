@@ -136,6 +136,19 @@ class FollowerState:
             damaged=log.lost_range,
         )
 
+    def _is_at(self, request: FetchRequest) -> bool:
+        """Whether `position` would still ask for the same."""
+        log = self._log
+        if request.leader_epoch != self.stream.leader_epoch:
+            return False
+        if request.incarnation != self._incarnation:
+            return False
+        if self._rebuild or (log.offline_reason and not log.is_damaged):
+            return (request.fetch_offset, request.last_epoch) == (NOWHERE, NO_RECORD)
+        return request.fetch_offset == log.log_end_offset and request.last_epoch == last_epoch_of(
+            log
+        )
+
     @property
     def _is_complete(self) -> bool:
         """Whether the copy is complete. An incomplete copy may have to begin anew. An empty log
@@ -153,7 +166,7 @@ class FollowerState:
 
     def decide(self, answer: Answer) -> Step:
         """What the answer requires of the log. The caller does it, then calls `settle`."""
-        if not answer.request.matches(self.position()):
+        if not self._is_at(answer.request):
             return Ignore()
         match answer:
             case Records() if self._missed_tombstones(answer.snapshot):

@@ -216,6 +216,11 @@ class LeaderState:
     def compare(self, request: FetchRequest) -> Diverging | OutOfRange | None:
         """Compare a follower's position with this log (KIP-279). Changes nothing."""
         log = self._log
+        if (
+            request.last_epoch == log.epochs.latest_epoch
+            and log.log_start_offset < request.fetch_offset <= log.log_end_offset
+        ):
+            return None  # The usual case: nothing below decides otherwise.
         if request.fetch_offset < log.log_start_offset:
             return OutOfRange(request, self.snapshot)
         if request.last_epoch == NO_RECORD:

@@ -6,6 +6,9 @@
 The position in a request *is* the acknowledgement of everything before it. An answer repeats its
 request: **safety** a follower acts on an answer only while its position is that of the request, so
 late, repeated and reordered answers do nothing.
+
+Nobody changes a message. They are not `frozen`, because making a frozen one takes six times as
+long, and each acknowledged message takes several.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.epochs import LeaderEpochCache
@@ -30,7 +34,7 @@ NOWHERE = -1
 """As `fetch_offset`: before the start of every log. The leader answers where to begin."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class FetchRequest:
     """A follower's position.
 
@@ -62,7 +66,7 @@ class FetchRequest:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class LeaderSnapshot:
     """The leader's state when it answered. Part of every answer.
 
@@ -76,7 +80,7 @@ class LeaderSnapshot:
     tombstones_gone_below: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Records:
     """The logs agree up to the position. slice: the records behind it; None: there are none yet.
 
@@ -88,7 +92,7 @@ class Records:
     slice: LogSlice | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Diverging:
     """The logs diverge: the leader has no record of an epoch above `epoch` before its
     `end_offset`."""
@@ -99,7 +103,7 @@ class Diverging:
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class OutOfRange:
     """The leader's log begins behind the position, or ends before the start of an empty
     follower."""
@@ -109,6 +113,19 @@ class OutOfRange:
 
 
 Answer = Records | Diverging | OutOfRange
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class Refused:
+    """The request is refused, or its answer cannot be read."""
+
+    request: FetchRequest
+    error: JetstreamError
+
+
+def length_of(part: Answer | Refused) -> int:
+    """How many bytes of batches go with the answer."""
+    return part.slice.length if isinstance(part, Records) and part.slice is not None else 0
 
 
 class LogView(Protocol):

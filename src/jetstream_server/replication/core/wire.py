@@ -1,8 +1,11 @@
-"""Converts between the messages of the cores (messages.py) and frames. Pure."""
+"""Converts between the messages of the cores (messages.py) and protobuf messages. Pure.
+
+fixed_layout.py is the layout of the hot frames.
+"""
 
 from __future__ import annotations
 
-from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.errors import JetstreamError, from_proto
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.log.commit_log import LogSlice
@@ -13,6 +16,7 @@ from jetstream_server.replication.core.messages import (
     LeaderSnapshot,
     OutOfRange,
     Records,
+    Refused,
 )
 
 POSITIONS_MAX = 500
@@ -79,6 +83,13 @@ def answer_to_proto(answer: Answer) -> pb.Records.Part:
     return part
 
 
+def part_to_proto(part: Answer | Refused) -> pb.Records.Part:
+    """Encode an answer or a refusal."""
+    if isinstance(part, Refused):
+        return error_to_proto(part.request, part.error)
+    return answer_to_proto(part)
+
+
 def error_to_proto(request: FetchRequest, error: JetstreamError) -> pb.Records.Part:
     return pb.Records.Part(
         stream_id=request.stream_id,
@@ -87,6 +98,12 @@ def error_to_proto(request: FetchRequest, error: JetstreamError) -> pb.Records.P
         last_epoch=request.last_epoch,
         error=error.to_proto(),
     )
+
+
+def part_from_proto(part: pb.Records.Part, follower: int, incarnation: int) -> Answer | Refused:
+    """Decode an answer or a refusal."""
+    answer = answer_from_proto(part, follower, incarnation)
+    return Refused(answer.request, from_proto(part.error)) if part.HasField("error") else answer
 
 
 def answer_from_proto(part: pb.Records.Part, follower: int, incarnation: int) -> Answer:

@@ -11,7 +11,8 @@ that grow.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -24,6 +25,7 @@ from jetstream_protocol.errors import (
     StorageFullError,
     UnavailableError,
 )
+from jetstream_protocol.frame_decoder import Frame
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.background import run_in_background
@@ -32,11 +34,18 @@ from jetstream_server.disk_errors import lacks_descriptors
 from jetstream_server.log.encryption import CannotDecryptError
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net.frame_connection import Dial, FrameConnection
+from jetstream_server.net.frame_socket import decode_head
 from jetstream_server.net.node_link import NodeIdentity, connect, greet
+from jetstream_server.replication.core.fixed_layout import (
+    decode_answers,
+    encode_positions,
+    has_fixed_layout,
+)
 from jetstream_server.replication.core.follower import Append, Ignore
+from jetstream_server.replication.core.messages import Answer, FetchRequest, Refused, length_of
 from jetstream_server.replication.core.wire import (
     POSITIONS_MAX,
-    answer_from_proto,
+    part_from_proto,
     position_to_proto,
 )
 from jetstream_server.replication.replica import Replica
@@ -94,6 +103,7 @@ class Fetcher:
         self._retry_timer = RetryTimer(self._loop, self._retries, self._retry)
         self._send_due = False
         self._taking = False
+        self._knows_fixed_layout = False  # the leader
         self._sending: asyncio.Task[None] | None = None
         self._connection: FrameConnection | None = None
         self._heard_at_us = monotonic_clock()
@@ -175,7 +185,7 @@ class Fetcher:
             raise UnavailableError(f"node {self._leader} is not registered")
         connection = await connect(self._dial, address)
         try:
-            await greet(connection, self._identity, self._leader)
+            self._knows_fixed_layout = await greet(connection, self._identity, self._leader)
             self._last_failure = ""
             self._heard_at_us = self._monotonic_clock()
             self._dropped.clear()
@@ -183,7 +193,8 @@ class Fetcher:
             self._dirty = dict.fromkeys(self._following)
             self._connection = connection
             self._send_positions()
-            await connection.read_each(Kind.RECORDS, pb.Records, self._take_all)
+            kinds = (Kind.RECORDS, Kind.FIXED_RECORDS)[: 1 + self._knows_fixed_layout]
+            await connection.take_each(self._take_all, *kinds)
         finally:
             self._connection = None
             for replica in self._following.values():
@@ -209,7 +220,7 @@ class Fetcher:
             while self._sending is None and (self._dirty or self._dropped or keep_alive):
                 keep_alive = False
                 self._frames_sent += 1
-                rest = connection.start(Kind.POSITIONS, 0, self._positions())
+                rest = connection.start_encoded(*self._positions())
                 if rest is not None:
                     self._sending = self._loop.create_task(rest)
                     self._sending.add_done_callback(self._sent)
@@ -225,31 +236,42 @@ class Fetcher:
         elif self._connection is not None:
             self._connection.shut_down()
 
-    def _positions(self) -> pb.Positions:
-        message = pb.Positions(dropped=self._dropped[:POSITIONS_MAX])
-        del self._dropped[:POSITIONS_MAX]
-        while self._dirty and len(message.positions) < POSITIONS_MAX:
+    def _positions(self) -> tuple[Kind, int, bytes]:
+        """Kind, correlation and head of the frame with the next positions."""
+        positions: list[FetchRequest] = []
+        is_fixed = self._knows_fixed_layout and not self._dropped
+        while self._dirty and len(positions) < POSITIONS_MAX:
             stream_id = next(iter(self._dirty))
             del self._dirty[stream_id]
             position = self._following[stream_id].position()
             if position is not None:
-                sent = position_to_proto(position)
-                sent.refused = stream_id in self._refused
-                sent.cannot_append = stream_id in self._cannot_append
-                message.positions.append(sent)
-        return message
+                if stream_id in self._cannot_append:
+                    position = replace(position, cannot_append=True)
+                positions.append(position)
+                is_fixed &= has_fixed_layout(position) and stream_id not in self._refused
+        if is_fixed:
+            return Kind.FIXED_POSITIONS, 0, encode_positions(positions)
+        message = pb.Positions(dropped=self._dropped[:POSITIONS_MAX])
+        del self._dropped[:POSITIONS_MAX]
+        for position in positions:
+            sent = position_to_proto(position)
+            sent.refused = position.stream_id in self._refused
+            message.positions.append(sent)
+        return Kind.POSITIONS, 0, message.SerializeToString()
 
     # Answers.
 
-    def _take_all(self, records: pb.Records, tail: bytes | bytearray) -> None:
+    def _take_all(self, frame: Frame) -> bool:
         self._heard_at_us = self._monotonic_clock()
+        tail = frame.tail
+        parts = self._decode(frame)
         self._taking = True
         # A slice of all bytes of a `bytes`, and any slice of a memoryview, copies nothing.
         batches = tail if isinstance(tail, bytes) else memoryview(tail)
         position = 0
         try:
-            for part in records.parts:
-                end = position + part.length
+            for part in parts:
+                end = position + length_of(part)
                 if end > len(tail):
                     raise InvalidRequestError("an answer shorter than its parts")
                 self._take(part, bytes(batches[position:end]))
@@ -257,24 +279,31 @@ class Fetcher:
         finally:
             self._taking = False
             self._send_positions()
+        return False
 
-    def _take(self, part: pb.Records.Part, data: bytes) -> None:
-        replica = self._following.get(part.stream_id)
+    def _decode(self, frame: Frame) -> Sequence[Answer | Refused]:
+        node_id, incarnation = self._identity.node_id, self._identity.incarnation
+        if frame.kind == Kind.FIXED_RECORDS:
+            return decode_answers(frame.head, len(frame.tail), node_id, incarnation)
+        records = decode_head(frame, pb.Records)
+        return [part_from_proto(part, node_id, incarnation) for part in records.parts]
+
+    def _take(self, answer: Answer | Refused, data: bytes) -> None:
+        stream_id = answer.request.stream_id
+        replica = self._following.get(stream_id)
         if replica is None:
             return
-        if part.HasField("error"):
+        if isinstance(answer, Refused):
             replica.closeness.lost()
-            self._retry_later(part.stream_id, RETRY_SECONDS)
+            self._retry_later(stream_id, RETRY_SECONDS)
             return
-        identity = self._identity
-        answer = answer_from_proto(part, identity.node_id, identity.incarnation)
         was_offline, end_offset = bool(replica.log.offline_reason), replica.log.log_end_offset
         try:
             step = replica.accept(answer, data, self._monotonic_clock())
         except StorageFullError:  # NoDescriptorError is one.
             if replica.log.log_end_offset != end_offset:
                 replica.accepted()  # A part of the answer was appended.
-            self._lacks_means(part.stream_id)
+            self._lacks_means(stream_id)
             return
         except CannotDecryptError as error:
             self._cannot_decrypt(replica, error)
@@ -284,24 +313,24 @@ class Fetcher:
             return
         except StorageError as error:
             if lacks_descriptors(error.__cause__) and not replica.log.offline_reason:
-                self._lacks_means(part.stream_id)  # The log is as good as ever.
+                self._lacks_means(stream_id)  # The log is as good as ever.
             else:
                 replica.fail(error)
             return
-        self._refused.pop(part.stream_id, None)
+        self._refused.pop(stream_id, None)
         if isinstance(step, Ignore):
             return
-        self._retries.forget(part.stream_id)
-        if part.stream_id in self._cannot_append:
-            del self._cannot_append[part.stream_id]
-            self.touch(part.stream_id)
+        self._retries.forget(stream_id)
+        if stream_id in self._cannot_append:
+            del self._cannot_append[stream_id]
+            self.touch(stream_id)
         is_online_again = was_offline and not replica.log.offline_reason
         if isinstance(step, Append) and not (
             step.has_records or replica.must_confirm_flush or is_online_again
         ):
             return
         replica.accepted()
-        self.touch(part.stream_id)
+        self.touch(stream_id)
 
     def _refuse(self, replica: Replica, error: CorruptBatchError | DivergedError) -> None:
         """Refuse an unusable answer. Bad bytes are reported to the leader, which inspects its

@@ -17,12 +17,19 @@ from collections.abc import Coroutine
 from typing import Any
 
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
+from jetstream_protocol.frame_decoder import Frame
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import MonotonicUs, NodeId
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.net.frame_connection import FrameConnection, UnreadableSliceError
+from jetstream_server.net.frame_socket import decode_head
+from jetstream_server.replication.core.fixed_layout import (
+    ANSWERS_MAX,
+    decode_positions,
+    encode_answer,
+)
 from jetstream_server.replication.core.messages import (
     Answer,
     Diverging,
@@ -30,11 +37,12 @@ from jetstream_server.replication.core.messages import (
     LeaderSnapshot,
     OutOfRange,
     Records,
+    Refused,
+    length_of,
 )
 from jetstream_server.replication.core.wire import (
     POSITIONS_MAX,
-    answer_to_proto,
-    error_to_proto,
+    part_to_proto,
     position_from_proto,
 )
 from jetstream_server.replication.drivers.copy_turns import Copier, CopyTurns
@@ -52,8 +60,7 @@ FRAME_BYTES = 4 * 1024 * 1024
 BEHIND_MAX = 4
 """So many answers in a row after which a follower still lacked what was committed before: it does
 not keep up. One that does, for example an observer under load, lacks the last answer or two."""
-PARTS_MAX = 256
-REFUSED_MAX = 4 * PARTS_MAX
+REFUSED_MAX = 4 * ANSWERS_MAX
 """Refusals that wait to be sent. With more, nothing is read: a follower that reads nothing must not
 fill this node's memory."""
 
@@ -110,20 +117,23 @@ class LeaderStream(Copier):
         incarnation: int,
         copy_turns: CopyTurns,
         monotonic_clock: MonotonicClock,
+        fixed_layout: bool = False,
     ) -> None:
-        """copy_turns: of this node, for all its followers."""
+        """copy_turns: of this node, for all its followers. fixed_layout: the follower knows it."""
         self._socket = socket
         self._replicas = replicas
         self._follower = follower
         self._incarnation = incarnation
         self._copy_turns = copy_turns
         self._monotonic_clock = monotonic_clock
+        self._fixed_layout = fixed_layout
         self._streams: dict[int, _Stream] = {}
         self._ready: dict[int, _Stream] = {}
         self._put_off: dict[int, _Stream] = {}  # in the order of their `notice_at_us`
         self._copies: dict[int, _Stream] = {}  # those that wait for a turn, in their order
         self._copied = -1  # the stream whose turn it is
-        self._refused: list[pb.Records.Part] = []
+        self._refused: list[Refused] = []
+        self._has_paused = False
         self._notice_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._gathering = False
@@ -136,7 +146,8 @@ class LeaderStream(Copier):
         keeping_alive = self._loop.create_task(self._keep_alive())
         keeping_alive.add_done_callback(self._keep_alives_ended)
         try:
-            await self._socket.read_each(Kind.POSITIONS, pb.Positions, self._take)
+            kinds = (Kind.POSITIONS, Kind.FIXED_POSITIONS)[: 1 + self._fixed_layout]
+            await self._socket.take_each(self._take, *kinds)
         finally:
             self._replicas.remove_progress_listener(self)
             if self._notice_timer is not None:
@@ -157,26 +168,81 @@ class LeaderStream(Copier):
             return
         if stream.has_all:
             self._wait_for_records(stream_id, stream)
-        else:
+        elif not self._send_newest(stream_id, stream):
             self._ready[stream_id] = stream
             self._send_soon()
 
-    def _take(self, positions: pb.Positions, _: object) -> None:
+    def _send_newest(self, stream_id: int, stream: _Stream) -> bool:
+        """Send what was just appended from memory. Returns False, with nothing done, if that is
+        not all that the follower lacks, or other answers are due."""
+        newest, request, leadership = (
+            stream.replica.newest, stream.request, stream.replica.leadership,
+        )  # fmt: skip
+        if (
+            newest is None
+            or leadership is None
+            or request.fetch_offset != newest.base_offset
+            or not self._fixed_layout
+            or self._gathering
+            or self._taking
+            or self._sending is not None
+            or self._ready
+            or self._refused
+            or stream.decided is not None
+            or stream.behind >= BEHIND_MAX
+        ):
+            return False
+        try:
+            answer = newest.answer(leadership, request)
+            if answer is None:
+                return False
+            stream.sent, frame = answer
+            rest = self._socket.start_frame(frame)
+        except JetstreamError:
+            return False  # The usual way tells the follower.
+        except (OSError, EOFError):
+            self._socket.shut_down()
+            return True
+        stream.is_answered, stream.notice_is_due = True, False
+        self._put_off.pop(stream_id, None)
+        self._silent_ticks = 0
+        self._gathering = True
+        self._loop.call_soon(self._end_of_iteration)
+        if rest is not None:
+            self._sending = self._loop.create_task(rest)
+            self._sending.add_done_callback(self._sent)
+        return True
+
+    def _take(self, frame: Frame) -> bool:
+        now_us = self._monotonic_clock()
+        if frame.kind == Kind.FIXED_POSITIONS:
+            requests = decode_positions(frame.head, self._follower, self._incarnation)
+        else:
+            requests = self._decode(frame)
+        self._taking = True
+        for request in requests:
+            self._note(request, now_us)
+        self._taking = False
+        if self._ready or self._refused or self._copies:
+            self._send_answers()
+        if len(self._refused) > REFUSED_MAX:
+            self._has_paused = True
+            self._socket.pause_reading()
+        return False
+
+    def _decode(self, frame: Frame) -> list[FetchRequest]:
+        positions = decode_head(frame, pb.Positions)
         if max(len(positions.positions), len(positions.dropped)) > POSITIONS_MAX:
             raise InvalidRequestError(f"more than {POSITIONS_MAX} positions in a frame")
-        now_us = self._monotonic_clock()
-        self._taking = True
         for stream_id in positions.dropped:
             self._forget(stream_id)
         for position in positions.positions:
-            request = position_from_proto(position, self._follower, self._incarnation)
             if position.refused:
                 self._replicas.suspect(position.stream_id, position.fetch_offset)
-            self._note(request, now_us)
-        self._taking = False
-        self._send_answers()
-        if len(self._refused) > REFUSED_MAX:
-            self._socket.pause_reading()
+        return [
+            position_from_proto(position, self._follower, self._incarnation)
+            for position in positions.positions
+        ]
 
     def _note(self, request: FetchRequest, now_us: MonotonicUs) -> None:
         """Count the position at once. The answer follows in its turn."""
@@ -186,7 +252,7 @@ class LeaderStream(Copier):
             answer = replica.fetch(request, now_us)
         except JetstreamError as error:
             self._forget(stream_id)
-            self._refused.append(error_to_proto(request, error))
+            self._refused.append(Refused(request, error))
             return
         stream = self._streams.get(stream_id)
         if stream is None:
@@ -196,7 +262,8 @@ class LeaderStream(Copier):
         stream.note(request)
         stream.decided = None
         if isinstance(answer, Records) and answer.slice is None:
-            self._wait_for_records(stream_id, stream)
+            if answer.snapshot != stream.sent:
+                self._wait_for_records(stream_id, stream)
         else:
             stream.decided = answer
             self._ready[stream_id] = stream
@@ -215,23 +282,25 @@ class LeaderStream(Copier):
 
     def _end_of_iteration(self) -> None:
         self._gathering = False
-        self._send_answers()
+        if self._ready or self._refused or self._copies:
+            self._send_answers()
 
     def _send_answers(self, *, keep_alive: bool = False) -> None:
         """Send what is due, as far as the follower accepts it."""
         try:
             while self._sending is None and (self._ready or self._refused or keep_alive):
-                records, slices = self._frame()
-                if records.parts or keep_alive:
+                parts, slices = self._answers()
+                if parts or keep_alive:
                     keep_alive = False
                     self._silent_ticks = 0
-                    self._send(records, slices)
+                    self._send(parts, slices)
         except (OSError, EOFError, JetstreamError):
             self._socket.shut_down()  # If one task ends, the other one ends too.
             return
         if self._copies and self._sending is None:
             self._copy_turns.wait(self)
-        if len(self._refused) <= REFUSED_MAX:
+        if self._has_paused and len(self._refused) <= REFUSED_MAX:
+            self._has_paused = False
             self._socket.resume_reading()
 
     def _sent(self, sending: asyncio.Task[None]) -> None:
@@ -243,35 +312,47 @@ class LeaderStream(Copier):
         else:
             self._send_answers()
 
-    def _send(self, records: pb.Records, slices: list[LogSlice]) -> None:
+    def _send(self, parts: list[Answer | Refused], slices: list[LogSlice]) -> None:
         try:
-            rest = self._socket.start(Kind.RECORDS, 0, records, slices)
+            rest = self._socket.start_encoded(*self._encode(parts), slices)
         except UnreadableSliceError as error:
-            self._answer_anew(records, slices, error)
+            self._answer_anew(parts, slices, error)
             return
         if rest is not None:
-            self._sending = self._loop.create_task(self._finish(rest, records, slices))
+            self._sending = self._loop.create_task(self._finish(rest, parts, slices))
             self._sending.add_done_callback(self._sent)
 
+    def _encode(self, parts: list[Answer | Refused]) -> tuple[Kind, int, bytes]:
+        """Kind, correlation and head of a frame with these parts."""
+        if self._fixed_layout and parts and all(isinstance(part, Records) for part in parts):
+            heads = [encode_answer(each.request, each.snapshot, length_of(each)) for each in parts]  # type: ignore[union-attr]  # records
+            return Kind.FIXED_RECORDS, 0, b"".join(heads)
+        records = pb.Records(parts=map(part_to_proto, parts))
+        return Kind.RECORDS, 0, records.SerializeToString()
+
     async def _finish(
-        self, rest: Coroutine[Any, Any, None], records: pb.Records, slices: list[LogSlice]
+        self,
+        rest: Coroutine[Any, Any, None],
+        parts: list[Answer | Refused],
+        slices: list[LogSlice],
     ) -> None:
         try:
             await rest
         except UnreadableSliceError as error:
-            self._answer_anew(records, slices, error)
+            self._answer_anew(parts, slices, error)
 
     def _answer_anew(
-        self, records: pb.Records, slices: list[LogSlice], error: UnreadableSliceError
+        self, parts: list[Answer | Refused], slices: list[LogSlice], error: UnreadableSliceError
     ) -> None:
         """Handle a slice that cannot be read: its file was removed, cut or compacted meanwhile, or
         the disk has lost it, or no descriptor is left. Nothing was sent. Refuse only that stream,
         have its file inspected if that may find something, and answer the other streams again."""
         waiting = iter(slices)
-        for part in records.parts:
-            slice_ = next(waiting) if part.length else None
-            stream = self._streams.get(part.stream_id)
-            if part.HasField("error"):
+        for part in parts:
+            slice_ = next(waiting) if length_of(part) else None
+            stream_id = part.request.stream_id
+            stream = self._streams.get(stream_id)
+            if isinstance(part, Refused):
                 self._refused.append(part)
             elif (
                 stream is not None
@@ -279,14 +360,12 @@ class LeaderStream(Copier):
                 and slice_ is error.slice
                 and not slice_.is_gone
             ):
-                self._replicas.suspect(part.stream_id, slice_.base_offset, error)
-                self._forget(part.stream_id)
-                self._refused.append(
-                    error_to_proto(stream.request, UnavailableError(error.message))
-                )
+                self._replicas.suspect(stream_id, slice_.base_offset, error)
+                self._forget(stream_id)
+                self._refused.append(Refused(stream.request, UnavailableError(error.message)))
             elif stream is not None:
                 stream.is_answered, stream.sent = False, None
-                self._ready[part.stream_id] = stream
+                self._ready[stream_id] = stream
 
     async def _keep_alive(self) -> None:
         """Send a keep-alive when nothing else is sent, and check the follower's. Cheaper than a
@@ -309,13 +388,13 @@ class LeaderStream(Copier):
             self._loop.call_exception_handler(context)
             self._socket.shut_down()
 
-    def _frame(self) -> tuple[pb.Records, list[LogSlice]]:
-        """Answers for some of the streams that are ready."""
-        refused, self._refused = self._refused[:PARTS_MAX], self._refused[PARTS_MAX:]
-        records = pb.Records(parts=refused)
+    def _answers(self) -> tuple[list[Answer | Refused], list[LogSlice]]:
+        """Answers for some of the streams that are ready: those of one frame."""
+        parts: list[Answer | Refused] = [*self._refused[:ANSWERS_MAX]]
+        del self._refused[:ANSWERS_MAX]
         slices: list[LogSlice] = []
         room = FRAME_BYTES
-        while self._ready and room > 0 and len(records.parts) < PARTS_MAX:
+        while self._ready and room > 0 and len(parts) < ANSWERS_MAX:
             stream_id = next(iter(self._ready))
             stream = self._ready.pop(stream_id)
             if self._must_wait(stream_id, stream):
@@ -324,14 +403,14 @@ class LeaderStream(Copier):
                 answer = self._answer(stream_id, stream)
             except JetstreamError as error:
                 self._forget(stream_id)
-                records.parts.append(error_to_proto(stream.request, error))
+                parts.append(Refused(stream.request, error))
                 continue
             if answer is None:
                 continue
             self._put_off.pop(stream_id, None)
             # In a divergence the follower does not use the leader's state: send it again.
             stream.sent = answer.snapshot if isinstance(answer, Records) else None
-            records.parts.append(answer_to_proto(answer))
+            parts.append(answer)
             if not isinstance(answer, Records):
                 stream.is_answered = True
             elif answer.slice is not None:
@@ -340,7 +419,7 @@ class LeaderStream(Copier):
                 room -= answer.slice.length
                 if self._is_copy(stream):
                     self._copy_turns.sent(answer.slice.length)
-        return records, slices
+        return parts, slices
 
     def _answer(self, stream_id: int, stream: _Stream) -> Answer | None:
         """The answer to send; None: nothing yet. Raises the errors of `Replica.answer_again`."""

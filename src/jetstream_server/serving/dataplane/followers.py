@@ -84,6 +84,7 @@ class Followers:
             admit(self._access, node, Kind.NODE_HELLO)
             if not hello.fetches:
                 admit(self._access, node, Kind.POSITIONS)
+                admit(self._access, node, Kind.FIXED_POSITIONS)
         except (PermissionDeniedError, UnauthenticatedError) as error:
             if self._throttle.is_due("node_refused", connection.peer):
                 logger.warning("node_refused", node=hello.node_id, reason=error.message)
@@ -91,7 +92,7 @@ class Followers:
             await connection.send(Kind.NODE_HELLO_REPLY, correlation, refusal)
             return None
         identified()
-        reply = pb.NodeHelloReply(proof=proofs["leader"])
+        reply = pb.NodeHelloReply(proof=proofs["leader"], fixed_layout=hello.fixed_layout)
         await connection.send(Kind.NODE_HELLO_REPLY, correlation, reply)
         if hello.fetches:
             return node
@@ -102,6 +103,7 @@ class Followers:
             incarnation=hello.incarnation,
             copy_turns=self._copy_turns,
             monotonic_clock=self._monotonic_clock,
+            fixed_layout=hello.fixed_layout,
         )
         await follower.run()
         return None
