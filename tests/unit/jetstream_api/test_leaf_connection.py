@@ -13,7 +13,8 @@ import pytest
 from jetstream_protocol.errors import UnavailableError
 from jetstream_server.ingest.nats.handshake import LinkOptions
 from jetstream_server.jetstream_api.leaf.connection import WRITE_BYTES_MAX
-from tests.support.leaf import Echo, echoing
+from jetstream_server.jetstream_api.requests import announcement
+from tests.support.leaf import DOMAIN, Echo, echoing
 from tests.support.loops import eventually, on_loop
 from tests.support.nats_peer import peer
 
@@ -79,6 +80,27 @@ async def test_the_login_names_the_node_and_the_cluster_and_repeats_the_servers_
         assert announced
         # A literal one that the leaf user may not have would close the link.
         assert all(b"*" in line or b">" in line for line in announced)
+
+
+@on_loop
+async def test_who_withdraws_takes_back_all_that_was_announced_and_announces_nothing_more() -> None:
+    server = Peer()
+    async with linked(server) as echo:
+        announced = announcement(DOMAIN).splitlines(keepends=True)
+        await eventually(lambda: server.lines[-1:] == announced[-1:])
+        before = len(server.lines)
+        await echo.link.withdraw()
+        withdrawn = [line for line in server.lines[before:] if line.startswith(b"LS-")]
+        assert withdrawn == [
+            line.replace(b"LS+", b"LS-").replace(b" 1\r\n", b"\r\n") for line in announced
+        ]
+        server.lines.clear()
+        assert server.writer is not None
+        server.writer.transport.abort()
+        await eventually(lambda: echo.link.counters.connects == 2)
+        assert echo.link.send(REPLY, b"x")
+        await eventually(lambda: b"LMSG _INBOX.a 1\r\n" in server.lines)
+        assert not [line for line in server.lines if line.startswith(b"LS+")]
 
 
 @on_loop
