@@ -211,6 +211,35 @@ def test_a_message_that_no_stream_can_hold_ends_an_import(
         assert "message after sequence 9 has more than" in jetstream(server, *arguments, code=2)
 
 
+def test_a_mirror_waits_while_jetstream_is_away(
+    server: ServerProcess, client: Client, peer: NatsServer
+) -> None:
+    asyncio.run(_filled(peer.url, "AWAY"))
+    arguments = ["mirror", "away", "--from-jetstream", "AWAY", "--nats", peer.url, "--json"]
+    following = subprocess.Popen(
+        [sys.executable, "-m", "jetstream_client", "--server", server.grpc, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert following.stdout is not None
+    assert following.stderr is not None
+    try:
+        assert json.loads(following.stdout.readline())["next_offset"] == 51
+        peer.stop()
+        assert following.stderr.readline().startswith("note: the mirror waits: ")
+        peer.start()
+        asyncio.run(_publish(peer.url, "AWAY.more", [b"again"]))
+        assert json.loads(following.stdout.readline())["next_offset"] == 52
+    finally:
+        if following.poll() is None:
+            following.send_signal(signal.SIGINT)
+        assert following.wait(20) == 130
+        following.stdout.close()
+        following.stderr.close()
+    assert [each.value for each in read(client, "away")][-1] == b"again"
+
+
 def test_a_mirror_follows_until_it_is_cut_over(
     server: ServerProcess, client: Client, peer: NatsServer
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +27,7 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     PreconditionFailedError,
     StreamExistsError,
+    UnavailableError,
 )
 from jetstream_protocol.times import to_timestamp_us
 
@@ -253,23 +254,53 @@ def _follow(
     client: Client, name: str, stream: str, nats: str | None, login: NatsOptions,
     subject: str | None, settings: dict[str, Any], as_json: bool,
 ) -> None:  # fmt: skip
-    with _source(client, stream, nats, login) as source:
+    def opened() -> NatsStream:
+        return _source(client, stream, nats, login)
+
+    with opened() as source:
         info = source.info()
-        subject, settings = _settings_of(info, subject, settings)
-        copying = importing.Import(client, name, subject, settings, may_shrink=True)
-        copying.begin(max(0, info.first_sequence - 1))
-        before, said_at = -1, -math.inf
-        for records in source.records(copying.next_offset, None, wait=FOLLOW_SECONDS):
-            if len(records):
-                copying.add([records], lambda _: None)
-            due = not len(records) or time.monotonic() >= said_at + SAY_SECONDS
-            if due and copying.next_offset != before:
-                before, said_at = copying.next_offset, time.monotonic()
-                if as_json:
-                    emit_json({"stream": name, "next_offset": before})
-                else:
-                    print(f"{name} holds what {stream} has up to sequence {before}")
-                sys.stdout.flush()
+    subject, settings = _settings_of(info, subject, settings)
+    copying = importing.Import(client, name, subject, settings, may_shrink=True)
+    copying.begin(max(0, info.first_sequence - 1))
+    before, said_at = -1, -math.inf
+    for records in _followed(opened, info, lambda: copying.next_offset):
+        if len(records):
+            copying.add([records], lambda _: None)
+        due = not len(records) or time.monotonic() >= said_at + SAY_SECONDS
+        if due and copying.next_offset != before:
+            before, said_at = copying.next_offset, time.monotonic()
+            if as_json:
+                emit_json({"stream": name, "next_offset": before})
+            else:
+                print(f"{name} holds what {stream} has up to sequence {before}")
+            sys.stdout.flush()
+
+
+def _followed(
+    opened: Callable[[], NatsStream], info: StreamInfo, next_offset: Callable[[], int]
+) -> Iterator[Records]:
+    """The records from `next_offset()` on, without end: JetStream may be away for a while. Raises
+    PreconditionFailedError if the stream is another one when it is back."""
+    trouble = ""
+    while True:
+        try:
+            with opened() as source:
+                now = source.info()
+                if now.created != info.created or now.last_sequence < next_offset():
+                    raise PreconditionFailedError(
+                        f"stream {info.name} was deleted or began anew meanwhile: what was copied "
+                        "is of the one before"
+                    )
+                for records in source.records(next_offset(), None, wait=FOLLOW_SECONDS):
+                    if trouble:
+                        trouble = ""
+                        print("note: the mirror goes on", file=sys.stderr, flush=True)
+                    yield records
+        except UnavailableError as error:
+            if error.message != trouble:
+                trouble = error.message
+                print(f"note: the mirror waits: {trouble}", file=sys.stderr, flush=True)
+            time.sleep(FOLLOW_SECONDS)
 
 
 def _from_file(
