@@ -11,6 +11,7 @@ from jetstream_protocol import frames
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import common_pb2, dataplane_pb2
 from jetstream_server.net import peer_auth
+from tests.fuzz import envelopes
 from tests.fuzz.attack import (
     Attack,
     Step,
@@ -35,7 +36,7 @@ class DataPlaneAttack(Attack):
             self.noise, self.mutated_frames, self.mutated_frames, self.wild_heads, self.odd_fetches,
             self.lying_prefix, self.half_frame, self.hello_again, self.floods_unread,
             self.slow_reader, self.long_polls, self.many_connections, self.wild_positions,
-            self.unread_refusals,
+            self.unread_refusals, self.batches, self.batches, self.batch_floods, self.half_batch,
         )  # fmt: skip
 
     def greeted(self, *, receive_buffer: int = 0) -> socket.socket:
@@ -57,6 +58,61 @@ class DataPlaneAttack(Attack):
 
     def name(self, random: Random) -> str:
         return random.choice((self.target.control, self.target.bulk, *self.target.victims))
+
+    def produce(self, random: Random) -> bytes:
+        """A producer's batch, mostly one that no honest producer sends."""
+        stream = common_pb2.StreamRef(name=random.choice(self.target.victims))
+        if random.random() < 0.1:
+            stream = common_pb2.StreamRef(
+                id=random.choice((0, 1, 2**64 - 1)), name=odd_text(random, 1_000)
+            )
+        subject = f"{stream.name}.x" if random.random() < 0.8 else odd_text(random, 1_000)
+        request = dataplane_pb2.ProduceRequest(
+            stream=stream,
+            subject=subject,
+            ack_leader=random.random() < 0.3,
+            expected_offset=random.choice((None, None, None, 0, 5, -1, 2**63 - 1, -(2**63))),
+        )
+        tail = (
+            envelopes.batch(random, f"{stream.name}.x".encode()) if random.random() < 0.8 else b""
+        )
+        if random.random() < 0.2:
+            tail = random.choice((noise(random, 5_000), mutated(random, tail), tail[:-1]))
+        head = request.SerializeToString()[:65_000]
+        return frames.encode(Kind.PRODUCE, random.randrange(2**32), head, len(tail)) + tail
+
+    def batches(self, random: Random) -> None:
+        sock = self.greeted() if random.random() < 0.9 else connect(self.target.data)
+        for _ in range(random.randrange(1, 20)):
+            frame = self.produce(random)
+            sock.sendall(mutated(random, frame) if random.random() < 0.1 else frame)
+        drain(sock, seconds=0.1)
+        leave(random, sock)
+
+    def batch_floods(self, random: Random) -> None:
+        """Batches by the thousand, and not one answer read."""
+        sock = self.greeted(receive_buffer=4096)
+        sock.settimeout(0.5)
+        try:
+            for _ in range(200):
+                sock.sendall(self.produce(random) * 5)
+        except TimeoutError:
+            pass  # It does not read on while answers wait: as it should be.
+        if random.random() < 0.3:
+            self.linger(random, sock)
+        else:
+            leave(random, sock)
+
+    def half_batch(self, random: Random) -> None:
+        """The beginning of a long batch, which takes others' room until it is given up."""
+        sock = self.greeted()
+        request = dataplane_pb2.ProduceRequest(
+            stream=common_pb2.StreamRef(name=random.choice(self.target.victims)), subject="x"
+        )
+        length = random.choice((100, 1 << 20, 16 << 20, (16 << 20) + 1, 2**31))
+        sock.sendall(frames.encode(Kind.PRODUCE, 1, request.SerializeToString(), length))
+        sock.sendall(noise(random, min(length, 100_000)))
+        self.linger(random, sock)
 
     def noise(self, random: Random) -> None:
         sock = self.greeted() if random.random() < 0.5 else connect(self.target.data)
