@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import nats
 import pytest
@@ -21,6 +22,8 @@ from tests.support.api import Api, raw_nats
 from tests.support.loops import on_loop
 from tests.support.nats_server import NatsServer
 from tests.support.server import ServerProcess, running_server
+
+WAYS: tuple[Literal["nats", "direct"], ...] = ("nats", "direct")
 
 
 @pytest.fixture
@@ -76,6 +79,46 @@ def check_nothing_counts_while_frozen(server: ServerProcess) -> None:
 def test_an_ack_of_another_cluster_does_not_count(nats_server: NatsServer, tmp_path: Path) -> None:
     with server_on(nats_server, tmp_path / "a") as ours, server_on(nats_server, tmp_path / "b"):
         check_nothing_counts_while_frozen(ours)
+
+
+def test_both_ways_say_where_the_records_are_in_the_publisher_s_own_cluster(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """The other cluster has the same stream, and other offsets: it answers too, in any order."""
+    with (
+        server_on(nats_server, tmp_path / "a") as ours,
+        server_on(nats_server, tmp_path / "b") as others,
+        Client(ours.grpc) as client,
+        Client(others.grpc) as other,
+    ):
+        with other.publisher("orders.eu", via="direct") as publisher:
+            publisher.publish_many([b"theirs"] * 7)
+        told: dict[bytes, int] = {}
+        for number in range(50):
+            value = b"plain %d" % number
+            told[value] = client.publish("orders.eu", value).offset
+            via = WAYS[number % 2]
+            with client.publisher("orders.eu", via=via, producer_id=number) as publisher:
+                value = f"{via} {number}".encode()
+                told[value] = publisher.send(value).result().offset
+        for via in WAYS:  # The other way now: nothing is stored again.
+            with client.publisher("orders.eu", via=via, producer_id=0) as publisher:
+                again = publisher.send(b"nats 0").result()
+            assert (again.offset, again.duplicate) == (told[b"nats 0"], True)
+        stored = client.fetch("orders", offset=0).values()
+        assert sorted(told.values()) == list(range(100))
+        assert {value: stored[offset] for value, offset in told.items()} == {
+            value: value for value in told
+        }
+        theirs = other.fetch("orders", offset=0).values()
+        assert [value for value in theirs if value and value.startswith(b"direct")] == []
+        with client.publisher("orders.eu", via="direct", delivery_timeout=3.0) as publisher:
+            publisher.send(b"before").result()
+            with frozen(ours):
+                delivery = publisher.send(b"to nobody else")
+                with pytest.raises((UnknownOutcomeError, UnavailableError)):
+                    delivery.result()
+        assert b"to nobody else" not in other.fetch("orders", offset=0).values()
 
 
 @on_loop
