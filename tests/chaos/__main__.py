@@ -2,13 +2,13 @@
 
     python -m tests.chaos [--minutes 10] [--seed S] [--faults kill,cut,…] [--nodes 4]
 
-Three streams are published to over NATS and one in batches, two are shared by a consumer group;
-readers read from leaders and from any replica, and a table follows a compacted stream. Meanwhile
-processes are killed and frozen, links cut, clocks set, disks fail, files are damaged and lost,
-streams and members come, move and go, as the seed says. Every few minutes all of it comes to rest
-and is checked: tests/chaos/mixed/checker.py names what must not be. Exit code 1 if it was; then the
-history, the logs and the data folders are kept. A cluster lasts --each minutes; the next has the
-seed `S.1`, and so on, which --seed takes, too.
+Three streams are published to over NATS, and one in batches, on NATS or straight to its leader;
+two are shared by a consumer group; readers read from leaders and from any replica, and a table
+follows a compacted stream. Meanwhile processes are killed and frozen, links cut, clocks set, disks
+fail, files are damaged and lost, streams and members come, move and go, as the seed says. Every few
+minutes all of it comes to rest and is checked: tests/chaos/mixed/checker.py names what must not be.
+Exit code 1 if it was; then the history, the logs and the data folders are kept. A cluster lasts
+--each minutes; the next has the seed `S.1`, and so on, which --seed takes, too.
 """
 
 from __future__ import annotations

@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from random import Random
+from typing import Literal
 
 from jetstream_client import (
     AsyncClient,
+    AsyncPublisher,
     AsyncTable,
     JetstreamError,
     PermissionDeniedError,
@@ -29,6 +31,9 @@ from tests.chaos.mixed.streams import BATCHED, CONSUMERS, GROUP, KEYED, STREAMS
 
 BATCH_RECORDS = 20
 BATCH_PAUSE_SECONDS = 0.2
+WAYS: tuple[Literal["nats", "direct"], ...] = ("nats", "direct")
+WAY_SECONDS = (2.0, 15.0)
+"""How long batches go by one way, on NATS or straight to the leader, until a way is chosen anew."""
 WORK_PAUSE_SECONDS = 0.05
 LOOK_SECONDS = 0.2
 TRESPASS_SECONDS = 0.5
@@ -153,25 +158,34 @@ class Clients:
 
             return noted
 
-        publisher = self._client.publisher(BATCHED.name, compression="lz4")
-        while True:
-            try:
-                await publisher.begin()
-                break
-            except JetstreamError as error:
-                if not error.retriable:
-                    raise
-                books.refusals += 1
-                books.last_refusal = str(error)
-        async with publisher:
-            while self._publishing:
-                for _ in range(BATCH_RECORDS):
-                    number, books.sent = books.sent, books.sent + 1
-                    delivery = await publisher.send(BATCHED.value(number))
-                    delivery.add_done_callback(note(number))
-                await asyncio.sleep(BATCH_PAUSE_SECONDS)
-            with suppress(JetstreamError):  # Each delivery has told its own.
-                await publisher.flush()
+        while self._publishing:
+            way = self._dice.choice(WAYS)
+            publisher = self._client.publisher(BATCHED.name, compression="lz4", via=way)
+            if not await self._begun(publisher):
+                continue
+            until = time.monotonic() + self._dice.uniform(*WAY_SECONDS)
+            async with publisher:
+                while self._publishing and time.monotonic() < until:
+                    for _ in range(BATCH_RECORDS):
+                        number, books.sent = books.sent, books.sent + 1
+                        delivery = await publisher.send(BATCHED.value(number))
+                        delivery.add_done_callback(note(number))
+                    await asyncio.sleep(BATCH_PAUSE_SECONDS)
+                with suppress(JetstreamError):  # Each delivery has told its own.
+                    await publisher.flush()
+
+    async def _begun(self, publisher: AsyncPublisher) -> bool:
+        """Begin it. Returns whether it has begun; otherwise the reason is noted."""
+        books = self._history.books[BATCHED.name]
+        try:
+            await publisher.begin()
+        except JetstreamError as error:
+            if not error.retriable:
+                raise
+            books.refusals += 1
+            books.last_refusal = str(error)
+            return False
+        return True
 
     async def _publish_work(self) -> None:
         number = 0

@@ -55,7 +55,7 @@ class Security:
         config = load(config_file, environment={})
         self.admin = bootstrap(config, config.nodes[0], "user:admin", LIFETIME_US)
         with Client(servers, tls=self.tls, token=self.admin, timeout=30) as client:
-            client.add_acl("user:app", ["read", "commit"], stream="*", subject=">")
+            client.add_acl("user:app", ["read", "commit", "write"], stream="*", subject=">")
             client.add_acl("user:app", "read", allow=False, stream=SECRET)
             client.create_stream(SECRET, SECRET)
             self.app = client.create_token("user:app").text

@@ -34,7 +34,7 @@ KEYED = Stream("keyed", compacted=True)
 ORDERED = NumberedStream("ordered", flush="group")
 """Messages without ids, each published once, in order, many at a time."""
 BATCHED = Stream("batched")
-"""Batches of the SDK's publisher, each record once and in order."""
+"""Batches of the SDK's publisher, on NATS or straight to the leader, each record once, in order."""
 STREAMS: tuple[Stream, ...] = (REPEATED, KEYED, ORDERED, BATCHED)
 IN_ORDER = frozenset({ORDERED.name, BATCHED.name})
 """Streams whose one publisher never repeats a message itself."""
