@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from typing import Literal
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_what_a_stream_refuses_on_nats_it_refuses_here(client: Client) -> None:
     client.create_stream("refusing", "refusing")
     with pytest.raises(NoStreamError):
         client.publisher("nobody.listens", via="direct")
-    with pytest.raises(InvalidRequestError, match="say 'nats' or 'direct'"):
+    with pytest.raises(InvalidRequestError, match="say 'nats', 'direct' or 'auto'"):
         client.publisher("refusing", via="kafka")  # type: ignore[arg-type]
     client.set_stream_readonly("refusing")
     with client.publisher("refusing", via="direct") as publisher:
@@ -103,15 +104,16 @@ def test_a_keyed_group_is_written_partition_by_partition(client: Client) -> None
     assert again.result().streams == streams[:40]
 
 
+@pytest.mark.parametrize("via", ["direct", "auto"])
 @pytest.mark.parametrize("how", ["kill", "freeze"])
 def test_nothing_is_lost_doubled_or_reordered_when_the_leader_goes(
-    cluster: TestCluster, how: str
+    cluster: TestCluster, how: str, via: Literal["direct", "auto"]
 ) -> None:
     with Client(cluster.servers) as client:
-        name = f"failing_{how}"
+        name = f"failing_{how}_{via}"
         client.create_stream(name, name, replicas=3)
         sent = 0
-        with client.publisher(name, via="direct", linger=0.002, max_bytes=8_192) as publisher:
+        with client.publisher(name, via=via, linger=0.002, max_bytes=8_192) as publisher:
             deliveries = []
             for moment in range(3):
                 ends = time.monotonic() + 1.0
@@ -132,9 +134,10 @@ def test_nothing_is_lost_doubled_or_reordered_when_the_leader_goes(
         assert values_of(client, name) == [b"%d" % number for number in range(sent)]
 
 
-def test_a_client_needs_no_nats(own_server: ServerProcess) -> None:
+@pytest.mark.parametrize("via", ["direct", "auto"])
+def test_a_client_needs_no_nats(own_server: ServerProcess, via: Literal["direct", "auto"]) -> None:
     own_server.start()
     with Client(own_server.grpc, nats=["nats://127.0.0.1:1"]) as client:
         client.create_stream("alone", "alone")
-        with client.publisher("alone", via="direct") as publisher:
+        with client.publisher("alone", via=via) as publisher:
             assert publisher.send(b"x").result().offset == 0

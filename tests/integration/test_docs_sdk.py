@@ -17,7 +17,7 @@ def test_the_examples_of_the_page_run(
 ) -> None:
     own_server.start()
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 13
+    assert len(blocks) == 14
     program = "\n".join(blocks).replace("localhost:9292", own_server.grpc)
     exec(compile(program, "sdk.md", "exec"), {})
     printed = capsys.readouterr().out

@@ -18,6 +18,7 @@ from jetstream_client.clients.async_reading import AsyncReading
 from jetstream_client.clients.one_name import with_one_name
 from jetstream_client.publishing.ack import PublishResult
 from jetstream_client.publishing.batched_publisher import AsyncPublisher
+from jetstream_client.publishing.direct_publisher import DirectPublisher
 from jetstream_client.publishing.plain_publisher import PlainPublisher, PublishOptions
 from jetstream_client.publishing.sender import (
     BATCH_BYTES,
@@ -27,9 +28,9 @@ from jetstream_client.publishing.sender import (
     Compression,
     PublisherOptions,
     Serializer,
-    Via,
 )
 from jetstream_client.publishing.subject_routes import SubjectRoutes
+from jetstream_client.publishing.ways import check_via
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.group_consumer import AsyncGroupConsumer
 from jetstream_client.reading.reader import Reader
@@ -48,6 +49,7 @@ from jetstream_client.values.tls import TlsConfig
 from jetstream_client.values.types import (
     AckLevel,
     Payload,
+    Via,
 )
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 from jetstream_protocol.memory import keep_freed_memory
@@ -150,6 +152,7 @@ class AsyncClient(
         self._publisher = PlainPublisher(
             config, self._routes, self._nats_urls, lambda: self._control.trouble, self._events
         )
+        self._direct = DirectPublisher(self._publisher, self._routes, self._data_plane)
         self._consumers: weakref.WeakSet[AsyncConsumer] = weakref.WeakSet()
         self._group_consumers: weakref.WeakSet[AsyncGroupConsumer] = weakref.WeakSet()
         self._publishers: set[AsyncPublisher] = set()  # Those that have begun and not ended.
@@ -178,6 +181,7 @@ class AsyncClient(
         msg_id: str | None = None,
         expected_offset: int | None = None,
         timeout: float | None = None,
+        via: Via = "nats",
     ) -> Coroutine[Any, Any, PublishResult]:
         """Publish an ordinary NATS message and wait until streams acknowledge it.
 
@@ -187,7 +191,10 @@ class AsyncClient(
         (committed, the default), "leader" (appended); with "none" the call waits for nothing.
         msg_id: within its `duplicate_window` a stream stores only one message with this id; a
         repeated one is acknowledged as `duplicate`, with the offset of the first. expected_offset:
-        store the message only if it gets this offset. timeout: seconds; default: the client's.
+        store the message only if it gets this offset. timeout: seconds; default: the client's. via:
+        "direct" sends it straight to the leader of each stream on the subject, past NATS: nobody
+        else who listens there hears it. "auto" does so where exactly one stream listens, and its
+        leader can be reached; else the message goes by NATS.
 
         Raises NoStreamError at once if no stream listens; the error of a stream that refuses, which
         has then stored nothing (PreconditionFailedError: another record has the expected offset);
@@ -199,15 +206,17 @@ class AsyncClient(
         This publishes one message at a time; a `publisher` is many times faster.
         """
         self._check_open()
+        check_via(via)
         options = PublishOptions(acks, ack_level, msg_id, expected_offset)
         seconds = self.config.timeout if timeout is None else timeout
         tracing = TRACING.active
+        publish = self._publisher.publish
+        if via != "nats":
+            publish = partial(self._direct.publish, or_nats=via == "auto")
         if tracing is None:
-            return self._publisher.publish(subject, value, key, headers, options, seconds)
+            return publish(subject, value, key, headers, options, seconds)
         return tracing.publish(
-            subject,
-            headers,
-            lambda sent: self._publisher.publish(subject, value, key, sent, options, seconds),
+            subject, headers, lambda sent: publish(subject, value, key, sent, options, seconds)
         )
 
     def publisher(
@@ -274,6 +283,7 @@ class AsyncClient(
                 self._reader,
                 self._routes,
                 self._publisher,
+                self._direct,
             ):
                 closing.push_async_callback(part.close)
             for publisher in list(self._publishers):

@@ -46,6 +46,7 @@ from jetstream_client.values.types import (
     StreamDescription,
     StreamLike,
     UncleanElection,
+    Via,
     Voters,
 )
 
@@ -71,6 +72,7 @@ class Calls:
         msg_id: str | None = None,
         expected_offset: int | None = None,
         timeout: float | None = None,
+        via: Via = "nats",
     ) -> PublishResult:
         """Publish an ordinary NATS message and wait until streams acknowledge it.
 
@@ -80,7 +82,10 @@ class Calls:
         (committed, the default), "leader" (appended); with "none" the call waits for nothing.
         msg_id: within its `duplicate_window` a stream stores only one message with this id; a
         repeated one is acknowledged as `duplicate`, with the offset of the first. expected_offset:
-        store the message only if it gets this offset. timeout: seconds; default: the client's.
+        store the message only if it gets this offset. timeout: seconds; default: the client's. via:
+        "direct" sends it straight to the leader of each stream on the subject, past NATS: nobody
+        else who listens there hears it. "auto" does so where exactly one stream listens, and its
+        leader can be reached; else the message goes by NATS.
 
         Raises NoStreamError at once if no stream listens; the error of a stream that refuses, which
         has then stored nothing (PreconditionFailedError: another record has the expected offset);
@@ -102,6 +107,7 @@ class Calls:
                 msg_id=msg_id,
                 expected_offset=expected_offset,
                 timeout=timeout,
+                via=via,
             )
         )
 

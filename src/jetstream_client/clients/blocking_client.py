@@ -26,7 +26,6 @@ from jetstream_client.publishing.sender import (
     LINGER_SECONDS,
     Compression,
     Serializer,
-    Via,
 )
 from jetstream_client.reading.deserializers import Deserializer
 from jetstream_client.reading.table import AsyncTable, Table
@@ -35,6 +34,7 @@ from jetstream_client.values.config import ClientConfig, NatsOptions
 from jetstream_client.values.tls import TlsConfig
 from jetstream_client.values.types import (
     StreamLike,
+    Via,
 )
 
 if TYPE_CHECKING:

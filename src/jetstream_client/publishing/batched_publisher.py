@@ -10,19 +10,21 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from jetstream_client._closing import AsyncClosing
+from jetstream_client._log import logger
 from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client._tracing import Tracing
 from jetstream_client.publishing.deliveries import Delivery, ManyDelivery
 from jetstream_client.publishing.many_records import ManyRecords
 from jetstream_client.publishing.plain_publisher import PlainPublisher
-from jetstream_client.publishing.sender import PublisherOptions
+from jetstream_client.publishing.sender import NATS_PAYLOAD_BYTES, PublisherOptions
 from jetstream_client.publishing.senders import Senders
-from jetstream_client.publishing.subject_routes import SubjectRoutes
+from jetstream_client.publishing.subject_routes import SubjectRoute, SubjectRoutes
+from jetstream_client.publishing.ways import REACH_SECONDS
 from jetstream_client.transport.data_plane import DataPlane
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.records import block_of, columns_of, record_of
 from jetstream_client.values.types import Payload
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 
 
 class AsyncPublisher(AsyncClosing):
@@ -42,13 +44,13 @@ class AsyncPublisher(AsyncClosing):
         data_plane: DataPlane | None = None,
     ) -> None:
         """running: where it stands from its beginning to its end, so that it can be ended even if
-        the program has let go of it. data_plane: for options that say `direct`."""
+        the program has let go of it. data_plane: for options that say "direct" or "auto"."""
         self.subject = subject
         self.options = options
         self._plain = plain
         self._routes = routes
         self._running = running
-        self._data_plane = data_plane if options.via == "direct" else None
+        self._data_plane = None if options.via == "nats" else data_plane
         self._beginning: asyncio.Task[None] | None = None
         self._senders: Senders | None = None
         self._closing = False
@@ -74,16 +76,12 @@ class AsyncPublisher(AsyncClosing):
 
     async def _begin(self) -> None:
         try:
-            if self._data_plane is None:
+            if self.options.via == "nats":
                 await self._plain.loaded()
             deadline = asyncio.get_running_loop().time() + self._plain.timeout
             route = await self._plain.route(self.subject, deadline)
             Senders.check(route, self.subject, self.options)
-            if self._data_plane is None:
-                max_payload = (await self._plain.connected(deadline)).max_payload
-            else:
-                seconds = deadline - asyncio.get_running_loop().time()
-                max_payload = await self._data_plane.produce_bytes_max(route.ids.values(), seconds)
+            max_payload = await self._max_payload(route, deadline)
             self._senders = Senders(
                 self._plain, self._routes, self.subject, self.options, route, max_payload,
                 self._data_plane,
@@ -91,6 +89,23 @@ class AsyncPublisher(AsyncClosing):
         except BaseException:
             self._running.discard(self)
             raise
+
+    async def _max_payload(self, route: SubjectRoute, deadline: float) -> int:
+        """The most bytes that one message, or one frame, may have."""
+        seconds = deadline - asyncio.get_running_loop().time()
+        if self._data_plane is not None and self.options.via == "direct":
+            return await self._data_plane.produce_bytes_max(route.ids.values(), seconds)
+        if self._data_plane is not None and all(
+            place.route.goes_straight for place in route.places(self.subject)
+        ):
+            seconds = min(seconds, REACH_SECONDS)
+            try:
+                found = await self._data_plane.produce_bytes_max(route.ids.values(), seconds)
+            except (UnavailableError, InvalidRequestError) as error:
+                logger.info("publishing to %r by NATS: %s", self.subject, error.message)
+            else:
+                return min(found, NATS_PAYLOAD_BYTES)
+        return (await self._plain.connected(deadline)).max_payload
 
     def send(
         self,

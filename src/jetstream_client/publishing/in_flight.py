@@ -152,6 +152,10 @@ class InFlightBatches:
         """Those that have no outcome yet, in order."""
         return [*self._flight, *self._held]
 
+    def is_first(self, batch: Batch) -> bool:
+        """Whether nothing before it waits for its answer."""
+        return bool(self._flight) and self._flight[0] is batch
+
     @property
     def has_room(self) -> bool:
         """Whether a further batch may be added now."""

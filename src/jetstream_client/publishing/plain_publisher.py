@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from jetstream_client._log import logger
 from jetstream_client.publishing.ack import OF_OTHERS, Pending, PublishResult, marked
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
+from jetstream_client.publishing.turns import Turns
 from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.control import next_step
 from jetstream_client.transport.nats import NatsInbox, load_nats
@@ -73,6 +73,20 @@ class PublishOptions(NamedTuple):
     expected_offset: int | None = None
 
 
+def check_options(options: PublishOptions) -> None:
+    """Raise InvalidRequestError for what cannot be asked."""
+    if options.msg_id is not None:
+        if not options.msg_id:
+            raise InvalidRequestError("msg_id is empty: give it at least one character")
+        check_value("msg_id", options.msg_id)
+    if options.expected_offset is not None:
+        check_offset(options.expected_offset)
+    if options.ack_level not in (None, "none", "leader", "all"):
+        raise InvalidRequestError(
+            f"invalid ack_level {options.ack_level!r}: say none, leader or all"
+        )
+
+
 def message_of(
     key: Payload | None, headers: HeadersLike | None, value: Payload | None, options: PublishOptions
 ) -> tuple[list[tuple[str, str]], bytes]:
@@ -82,19 +96,15 @@ def message_of(
     payload = to_bytes("a value", value)
     if (key, headers, level, msg_id, expected_offset) == _NOTHING and payload is not None:
         return [], payload
+    check_options(options)
     pairs = outgoing(headers)
     if msg_id is not None:
-        if not msg_id:
-            raise InvalidRequestError("msg_id is empty: give it at least one character")
-        check_value("msg_id", msg_id)
         pairs.append((header_names.MSG_ID, msg_id))
     if expected_offset is not None:
         # The same number under another name: sequences count from 1, so the last sequence is the
         # next offset.
-        pairs.append((header_names.EXPECTED_LAST_SEQUENCE, str(check_offset(expected_offset))))
+        pairs.append((header_names.EXPECTED_LAST_SEQUENCE, str(expected_offset)))
     if level is not None:
-        if level not in ("none", "leader", "all"):
-            raise InvalidRequestError(f"invalid ack_level {level!r}: say none, leader or all")
         pairs.append((header_names.ACK, level))
     if key is not None:
         text = _header_text(key)
@@ -114,6 +124,13 @@ def _header_text(key: Payload) -> str | None:
     except (UnicodeDecodeError, InvalidRequestError):
         return None
     return text
+
+
+def unknown(subject: str, why: str) -> UnknownOutcomeError:
+    return UnknownOutcomeError(
+        f"the outcome of the publish to {subject!r} is unknown: {why}; "
+        "the message may or may not have been stored"
+    )
 
 
 class Listener(NamedTuple):
@@ -150,8 +167,7 @@ class PlainPublisher:
         self._pending: dict[str, Pending] = {}
         self._token = 0
         self._turns = random.randrange(1 << 16)  # So that not all clients begin with one stream.
-        self._in_flight = 0
-        self._queue: deque[asyncio.Future[None]] = deque()
+        self.turns = Turns(config.in_flight_max)
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._listeners: dict[str, Listener] = {}
         self._listened = 0
@@ -194,10 +210,8 @@ class PlainPublisher:
         each of them keeps alive is one more for the garbage collector to visit.
         """
         sent_headers, payload = message_of(key, headers, value, options)
-        if self._in_flight < self._config.in_flight_max:
-            self._in_flight += 1
-        else:
-            await self._turn()
+        if not self.turns.take():
+            await self.turns.wait()
         try:
             if self._inbox is None:
                 await self.loaded()
@@ -205,7 +219,7 @@ class PlainPublisher:
             route = self._routes.known(subject) or await self.route(subject, deadline)
             target = subject
             if route.group is not None:
-                target, route = self._place(route, subject, key, options)
+                target, route = self.place(route, subject, key, options)
             inbox = self._inbox
             if inbox is None or inbox.is_closed:
                 inbox = await self.connected(deadline)
@@ -237,12 +251,12 @@ class PlainPublisher:
                         why = (
                             f"an earlier attempt may have succeeded, the last one: {error.message}"
                         )
-                        raise self._unknown(subject, why) from error
+                        raise unknown(subject, why) from error
                     raise
         finally:
-            self._pass_on()
+            self.turns.pass_on()
 
-    def _place(
+    def place(
         self, route: SubjectRoute, subject: str, key: Payload | None, options: PublishOptions
     ) -> Place:
         """Where a message for a keyed group goes: by its key, else by its id, so that the stream
@@ -298,7 +312,7 @@ class PlainPublisher:
             route = await self.route(failed.subject, deadline)  # Raises NoStreamError.
             place = Place(failed.subject, route)
             if route.group is not None:
-                place = self._place(route, failed.subject, key, options)
+                place = self.place(route, failed.subject, key, options)
             # In a class that is everybody's.
             curable = error = UnavailableError(f"{error.message}: {place.route.why_nobody}")
         elif repeats:
@@ -340,7 +354,7 @@ class PlainPublisher:
             listener.on_refusal(subject, error)
         for pending in self._pending.values():
             if not subject:
-                pending.fail(self._unknown(pending.subject, error.message))
+                pending.fail(unknown(pending.subject, error.message))
             elif pending.target.lower() == subject:
                 pending.fail(
                     PermissionDeniedError(f"NATS forbids publishing to {pending.target!r}")
@@ -356,7 +370,7 @@ class PlainPublisher:
                 got = f", {len(pending.acks)} acknowledged in time" if pending.acks else ""
                 got += f", and {OF_OTHERS}" if pending.of_others else ""
                 got += f": {self.why_lost}" if self.why_lost else ""
-                pending.fail(self._unknown(pending.subject, f"no acknowledgement in time{got}"))
+                pending.fail(unknown(pending.subject, f"no acknowledgement in time{got}"))
         self._sweep_timer = None
         if self._pending:
             self._sweep_timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
@@ -365,34 +379,6 @@ class PlainPublisher:
     def why_lost(self) -> str:
         """Why NATS cannot bring answers now; "": it can, or there was no connection yet."""
         return "" if self._inbox is None else self._inbox.why_lost
-
-    @staticmethod
-    def _unknown(subject: str, why: str) -> UnknownOutcomeError:
-        return UnknownOutcomeError(
-            f"the outcome of the publish to {subject!r} is unknown: {why}; "
-            "the message may or may not have been stored"
-        )
-
-    # Turns.
-
-    async def _turn(self) -> None:
-        """First come, first served: a publish that is done passes its place on."""
-        turn = asyncio.get_running_loop().create_future()
-        self._queue.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._pass_on()  # The place was ours already.
-            raise
-
-    def _pass_on(self) -> None:
-        while self._queue:
-            turn = self._queue.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._in_flight -= 1
 
     # The connection.
 
@@ -435,11 +421,21 @@ class PlainPublisher:
             why = self._trouble() or self.why_lost or reason
             raise UnavailableError(f"{why}; nothing was published") from None
 
+    def is_ready(self) -> bool:
+        """Whether NATS takes messages now. If there was no connection yet, begins one."""
+        if self._inbox is not None and not self._inbox.is_closed:
+            return self._inbox.is_connected
+        if not self._closed and self._connecting is None:
+            self._begin_connecting()
+        return False
+
     async def _one_connection(self) -> NatsInbox:
-        if self._connecting is None:
-            self._connecting = asyncio.get_running_loop().create_task(self._connect())
-            self._connecting.add_done_callback(self._forget_connecting)
-        return await asyncio.shield(self._connecting)
+        return await asyncio.shield(self._connecting or self._begin_connecting())
+
+    def _begin_connecting(self) -> asyncio.Task[NatsInbox]:
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+        self._connecting.add_done_callback(self._forget_connecting)
+        return self._connecting
 
     def _forget_connecting(self, task: asyncio.Task[NatsInbox]) -> None:
         self._connecting = None
@@ -447,6 +443,7 @@ class PlainPublisher:
             task.exception()  # Waiting callers have seen it; perhaps none waits any more.
 
     async def _connect(self) -> NatsInbox:
+        await self.loaded()
         urls = self._config.nats or await self._nats_urls()
         if not urls:
             raise UnavailableError("the cluster names no NATS server: give one as `nats`")
@@ -478,4 +475,4 @@ class PlainPublisher:
         if inbox is not None:
             await inbox.close()
         for pending in self._pending.values():
-            pending.fail(self._unknown(pending.subject, "the client was closed"))
+            pending.fail(unknown(pending.subject, "the client was closed"))

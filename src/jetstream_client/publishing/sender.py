@@ -26,9 +26,9 @@ from jetstream_client.publishing.in_flight import Done, InFlightBatches, Sending
 from jetstream_client.publishing.plain_publisher import PlainPublisher
 from jetstream_client.publishing.record_accumulator import Batch, RecordAccumulator
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
-from jetstream_client.publishing.ways import DirectWay, NatsWay, Way
+from jetstream_client.publishing.ways import AutoWay, DirectWay, NatsWay, Way, check_via
 from jetstream_client.transport.data_plane import DataPlane
-from jetstream_client.values.types import Payload
+from jetstream_client.values.types import Payload, Via
 from jetstream_protocol.ack_cluster import SIGN
 from jetstream_protocol.batch import HEADER_BYTES
 from jetstream_protocol.columns import Flags
@@ -42,8 +42,6 @@ from jetstream_protocol.errors import (
 )
 
 Compression = Literal["zstd", "lz4"]
-Via = Literal["nats", "direct"]
-"""How batches reach their streams: as NATS messages, or straight to the leader of each stream."""
 Serializer: TypeAlias = Callable[[Any], Payload | None]
 """Turns what a program publishes into the bytes of a value or key."""
 
@@ -52,6 +50,8 @@ BATCH_BYTES = 1024 * 1024
 values the batches in flight, five at most, are what one fsync of the server covers."""
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 """What a server accepts uncompressed; NATS rarely takes more than 1 MiB."""
+NATS_PAYLOAD_BYTES = 1024 * 1024
+"""What NATS takes in one message by default."""
 BUFFER_BYTES = 32 * 1024 * 1024
 LINGER_SECONDS = 0.005
 DELIVERY_SECONDS = 60.0
@@ -98,8 +98,7 @@ class PublisherOptions:
             raise InvalidRequestError(
                 f"invalid compression {self.compression!r}: say 'zstd' or 'lz4'"
             )
-        if self.via not in ("nats", "direct"):
-            raise InvalidRequestError(f"invalid via {self.via!r}: say 'nats' or 'direct'")
+        check_via(self.via)
         if self.linger < 0 or self.delivery_timeout <= 0:
             raise InvalidRequestError("linger must be at least 0, delivery_timeout greater than 0")
         if not 0 < self.max_bytes <= BATCH_BYTES_MAX or self.buffer_bytes <= 0:
@@ -115,8 +114,8 @@ class Sender:
 
     place: what to send on, and who answers, as the registry has just told. max_payload: the most
     bytes that one message, or one frame, may have. find_place: the same as `place` in what the
-    registry tells later; None: the subject's own. data_plane: to send batches straight to leaders;
-    None: they travel on NATS. buffer: where callers add records.
+    registry tells later; None: the subject's own. data_plane: for options that say "direct" or
+    "auto". buffer: where callers add records.
     """
 
     def __init__(
@@ -154,11 +153,7 @@ class Sender:
         self._in_flight = self._new_in_flight()
         self._route_asked = self._loop.time()
         self._looking: asyncio.Task[None] | None = None
-        self._way: Way
-        if data_plane is None:
-            self._way = NatsWay(plain, self._in_flight.wants, self._on_answer, self._on_refusal)
-        else:
-            self._way = DirectWay(data_plane, subject, self._in_flight.wants, self._on_told)
+        self._way = self._new_way(data_plane)
         self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(self._stopped)
 
@@ -178,6 +173,16 @@ class Sender:
         )
         in_flight.known, in_flight.cluster = self._route.names, self._route.cluster
         return in_flight
+
+    def _new_way(self, data_plane: DataPlane | None) -> Way:
+        wants, via = self._in_flight.wants, self._options.via
+        if data_plane is None or via == "nats":
+            return NatsWay(self._plain, wants, self._on_answer, self._on_refusal)
+        direct = DirectWay(data_plane, self._subject, wants, self._on_told)
+        if via == "direct":
+            return direct
+        nats = NatsWay(self._plain, wants, self._on_answer, self._on_refusal)
+        return AutoWay(direct, nats, self._in_flight.is_first, self._route)
 
     @property
     def is_well(self) -> bool:

@@ -47,7 +47,7 @@ class Senders:
         self._sticky = 0
         self._stopped: JetstreamError | None = None
         self._data_plane = data_plane
-        if data_plane is None:
+        if options.via != "direct":
             plain.limits.add(self._limit)
         if self.is_keyed:
             self._grow(route)
@@ -71,8 +71,8 @@ class Senders:
                 f"{subject!r} belongs to a keyed group: the key says which stream acknowledges, "
                 "so acks is 'all' or 'any'"
             )
-        for number in range(route.partitions):
-            route.place(subject, number).route.wanted_of_batches(subject, options.acks)
+        for place in route.places(subject):
+            place.route.wanted_of_batches(subject, options.acks)
 
     def _grow(self, route: SubjectRoute) -> None:
         """Make the senders that are missing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from jetstream_client.publishing.keyed_group import KeyedGroup
@@ -55,7 +55,8 @@ class SubjectRoute:
     `acks: envelope` that others answer on the subject. refusals: why streams do not listen now, by
     name. group: the keyed group that the subject belongs to; `place` tells its streams apart.
     listening: the numbers of those of them that listen, or of all if none does. cluster: the mark
-    that all answers have; "": some may have none. ids: of the streams, by name.
+    that all answers have; "": some may have none. ids: of the streams, by name. overheard: of one
+    stream of a keyed group: others hear on NATS what is published to the group.
     """
 
     expectations: tuple[Expectation, ...]
@@ -69,6 +70,7 @@ class SubjectRoute:
     listening: tuple[int, ...] = ()
     cluster: str = ""
     ids: Mapping[str, int] = field(default_factory=dict)
+    overheard: bool = False
     _places: dict[int, Place] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -119,10 +121,16 @@ class SubjectRoute:
             assert self.group is not None
             stream = self.group.streams[partition]
             target = ingest_prefix(stream.group, partition) + subject
-            found = self._places[partition] = Place(
-                target, SubjectRoute.of([stream], cluster=self.cluster)
-            )
+            route = SubjectRoute.of([stream], cluster=self.cluster)
+            others = self.names - {each.name for each in self.group.streams}
+            found = self._places[partition] = Place(target, replace(route, overheard=bool(others)))
         return found
+
+    def places(self, subject: str) -> Sequence[Place]:
+        """Of each stream of the keyed group; else the subject's own."""
+        if self.group is None:
+            return [Place(subject, self)]
+        return [self.place(subject, number) for number in range(self.partitions)]
 
     def place_for(self, subject: str, key: bytes | None, turn: int) -> Place:
         """Where a message with that key goes in the keyed group. turn: counts those without one."""
@@ -140,6 +148,13 @@ class SubjectRoute:
         for name, error in self.refusals.items():
             if name in asked:
                 raise error
+
+    @property
+    def goes_straight(self) -> bool:
+        """Whether a batch that goes straight to leaders is stored where one on NATS is, and nobody
+        else is meant: exactly one stream listens, and it says by its acks that no service does."""
+        one = len(self.names) == len(self.enveloping) == 1
+        return one and not self.services and not self.overheard
 
     def recognises_ids(self, seconds: float) -> bool:
         """Whether a message with an id may be published again within so many seconds. In a group

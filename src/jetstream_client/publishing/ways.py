@@ -3,6 +3,7 @@ leader of each stream, over its data plane.
 
     NATS     one message, which every stream on the subject hears; answers at an ack inbox
     direct   one frame to the leader of each stream that is to answer; answers on that connection
+    auto     direct where exactly one stream listens and its leader can be reached, else NATS
 
 What to send, and when again, is decided by `InFlightBatches`, for both alike.
 """
@@ -11,20 +12,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from jetstream_client.publishing.ack import Ack, marked
 from jetstream_client.publishing.in_flight import Sending
 from jetstream_client.publishing.plain_publisher import PlainPublisher
-from jetstream_client.publishing.subject_routes import Place
+from jetstream_client.publishing.record_accumulator import Batch
+from jetstream_client.publishing.subject_routes import Place, SubjectRoute
+from jetstream_client.publishing.way_choice import WayChoice
 from jetstream_client.transport.data_connection import DataConnection, Produced
 from jetstream_client.transport.data_plane import DataPlane
 from jetstream_protocol import envelope
 from jetstream_protocol.batch import EncodedBatch
-from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    MessageTooLargeError,
+    UnavailableError,
+)
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
+
+REACH_SECONDS = 2.0
+"""How long a leader is tried to be reached before NATS is taken, if that may be."""
+
+
+def check_via(via: str) -> None:
+    if via not in ("nats", "direct", "auto"):
+        raise InvalidRequestError(f"invalid via {via!r}: say 'nats', 'direct' or 'auto'")
 
 
 class Way(Protocol):
@@ -63,6 +80,10 @@ class NatsWay:
     def why_lost(self) -> str:
         return self._plain.why_lost
 
+    def is_ready(self) -> bool:
+        """Whether it can be taken at once. If not, begins to connect."""
+        return self._plain.is_ready()
+
     async def send(
         self, sending: Sending, encoded: EncodedBatch, place: Place, deadline: float
     ) -> None:
@@ -95,7 +116,22 @@ class DirectWay:
         self._wants = wants
         self._on_told = on_told
         self._closed = False
+        self._opening: asyncio.Task[None] | None = None
         self.why_lost = ""
+
+    def is_ready(self, stream_id: int) -> bool:
+        """Whether that stream's leader takes batches now. If there is no connection, begins one."""
+        stream = common_pb2.StreamRef(id=stream_id)
+        connection = self._data_plane.producing_now(stream)
+        if connection is not None:
+            return bool(connection.produce_bytes_max)
+        if not self._closed and (self._opening is None or self._opening.done()):
+            self._opening = asyncio.get_running_loop().create_task(self._open(stream))
+        return False
+
+    async def _open(self, stream: common_pb2.StreamRef) -> None:
+        with suppress(JetstreamError):
+            await self._data_plane.producing(stream, REACH_SECONDS)
 
     async def send(
         self, sending: Sending, encoded: EncodedBatch, place: Place, deadline: float
@@ -124,6 +160,10 @@ class DirectWay:
         connection = await self._data_plane.producing(stream, seconds)
         if not self._wants(sending):
             return
+        if not connection.produce_bytes_max:
+            raise UnavailableError(
+                f"the leader at {connection.address} takes no batches from this client now"
+            )
         self.why_lost = ""
         request = pb.ProduceRequest(stream=stream, subject=self._subject)
         answer = connection.produce(request, encoded.header, encoded.body)
@@ -156,3 +196,59 @@ class DirectWay:
 
     def close(self) -> None:
         self._closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+
+
+class AutoWay:
+    """Either of them: see way_choice.py. is_first: whether a batch is the first in flight."""
+
+    def __init__(
+        self,
+        direct: DirectWay,
+        nats: NatsWay,
+        is_first: Callable[[Batch], bool],
+        route: SubjectRoute,
+    ) -> None:
+        self._direct = direct
+        self._nats = nats
+        self._is_first = is_first
+        self._choice = WayChoice(is_straight=self._may_go_straight(route))
+
+    def _may_go_straight(self, route: SubjectRoute) -> bool:
+        return route.goes_straight and all(map(self._direct.is_ready, route.ids.values()))
+
+    @property
+    def why_lost(self) -> str:
+        return (self._direct if self._choice.is_straight else self._nats).why_lost
+
+    async def send(
+        self, sending: Sending, encoded: EncodedBatch, place: Place, deadline: float
+    ) -> None:
+        now, route = asyncio.get_running_loop().time(), place.route
+
+        def is_ready(straight: bool) -> bool:
+            return self._may_go_straight(route) if straight else self._nats.is_ready()
+
+        if self._choice.choose(
+            sending,
+            is_first=self._is_first(sending.batch),
+            goes_straight=route.goes_straight,
+            is_ready=is_ready,
+            now=now,
+        ):
+            await self._direct.send(sending, encoded, place, min(deadline, now + REACH_SECONDS))
+            return
+        if route.goes_straight and not self._nats.is_ready():
+            raise UnavailableError(self._nats.why_lost or "NATS is not connected yet")
+        try:
+            await self._nats.send(sending, encoded, place, deadline)
+        except MessageTooLargeError as error:
+            if not sending.batch.doubtful:
+                raise
+            # It cannot be split any more, and goes straight again.
+            raise UnavailableError(error.message) from error
+
+    def close(self) -> None:
+        self._direct.close()
+        self._nats.close()

@@ -143,6 +143,9 @@ class DataConnection(asyncio.BufferedProtocol):
         return answer
 
     def _answer(self, answer: asyncio.Future[Produced], frame: asyncio.Future[Frame]) -> None:
+        if answer.done():  # Whoever asked has left.
+            frame.exception()
+            return
         try:
             head = pb.ProduceResponse.FromString(self._head_of(frame.result(), Kind.PRODUCE_REPLY))
         except UnavailableError as error:
@@ -157,6 +160,11 @@ class DataConnection(asyncio.BufferedProtocol):
                 answer.set_exception(from_proto(head.error))
             else:
                 answer.set_result(Produced(head.base_offset, head.record_count, head.duplicate))
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the server takes what was sent, and the connection is not closed."""
+        return self._writable is None and not self.closed
 
     async def writable(self, timeout: float) -> None:
         """Return once the server takes what was sent. If it does not, the connection ends, and

@@ -187,7 +187,17 @@ class DataPlane:
                     raise
                 await connection.close()  # Its token has ended. Another one is in its place.
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     # Producing.
+
+    def producing_now(self, stream: common_pb2.StreamRef) -> DataConnection | None:
+        """The connection for batches to the leader, if it is known, open and takes more."""
+        address = self._routes.known_leader(stream)
+        connection = None if address is None else self._producing.get(address)
+        return connection if connection is not None and connection.is_writable else None
 
     async def producing(self, stream: common_pb2.StreamRef, timeout: float) -> DataConnection:
         """The connection for batches to the leader, once it takes more. Raises UnavailableError."""
@@ -216,12 +226,7 @@ class DataPlane:
             connection = await self.producing(
                 common_pb2.StreamRef(id=stream_id), deadline - loop.time()
             )
-            if not connection.produce_bytes_max:
-                raise InvalidRequestError(
-                    f"the server at {connection.address} takes no batches from this client: it is "
-                    "of an earlier release, or the client does not say who it is; publish with "
-                    "via='nats', or give a token"
-                )
+            check_takes_batches(connection)
             found.append(connection.produce_bytes_max)
         return min(found)
 
@@ -331,6 +336,15 @@ class DataPlane:
         self._pools.clear()
         for connection in list(self._producing.values()):
             await connection.close()
+
+
+def check_takes_batches(connection: DataConnection) -> None:
+    if not connection.produce_bytes_max:
+        raise InvalidRequestError(
+            f"the server at {connection.address} takes no batches from this client: it is of an "
+            "earlier release, or the client does not say who it is; publish with via='nats', or "
+            "give a token"
+        )
 
 
 def _may_not_know_it_yet(error: JetstreamError, read_from: ReadFrom) -> bool:

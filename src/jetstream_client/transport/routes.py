@@ -93,6 +93,11 @@ class Routes:
         self._chosen.put(route, address)
         return address
 
+    def known_leader(self, stream: common_pb2.StreamRef) -> str | None:
+        """Its address, if it need not be looked for."""
+        key = _key(stream)
+        return None if key in self._leaderless else self._chosen.get((key, "leader"))
+
     def is_known_as(
         self, stream: common_pb2.StreamRef, stream_id: int, read_from: ReadFrom
     ) -> None:

@@ -74,5 +74,10 @@ def block_of(headers: HeadersLike | None) -> bytes:
             raise InvalidRequestError(
                 f"header {name!r} speaks to the server and cannot travel in a batch: use publish()"
             )
+    return block_of_pairs(pairs)
+
+
+def block_of_pairs(pairs: Sequence[tuple[str, str]]) -> bytes:
+    """As NATS writes it."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in pairs)
     return f"NATS/1.0\r\n{lines}\r\n".encode()

@@ -18,6 +18,10 @@ OnReset: TypeAlias = Literal["error", "earliest", "latest"]
 ReadFrom: TypeAlias = Literal["leader", "nearest", "any"]
 """Which replica serves a reader: see docs/guarantees.md, "Reading from replicas"."""
 
+Via: TypeAlias = Literal["nats", "direct", "auto"]
+"""How what is published reaches its streams: as NATS messages; straight to the leader of each
+stream; or straight where that stores the same, and else by NATS."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stream(StreamFields):

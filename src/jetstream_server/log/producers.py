@@ -80,7 +80,8 @@ UNKNOWN_CRC: Final = -1
 _HEADERS: Final = int(Flags.HEADERS)
 _CHANGED: Final = int(Flags.ENCRYPTED | Flags.OFFSET_DELTAS)
 # Message ids occur only in batches that leaders made of single messages, which leaders never
-# compress. A producer's batch that carries an id is refused.
+# compress, and in single messages that came straight to the leader, which are like those. Any other
+# batch of a producer that carries an id is refused.
 _MAY_HOLD_IDS: Final = _HEADERS | COMPRESSION_MASK
 _NAME: Final = header_names.MSG_ID.encode()
 # The same rule as in ingest (headers.py): the header counts only in a block that follows the

@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import NamedTuple
 
-from jetstream_protocol.batch import Batch, EncodedBatch
+from jetstream_protocol.batch import COMPRESSION_MASK, Batch, BatchHeader, EncodedBatch
 from jetstream_protocol.envelope import COOKIE, BatchEnvelope, RecordEnvelope, parse
 from jetstream_protocol.errors import UnsupportedHeaderError
+from jetstream_protocol.header_names import MSG_ID
 from jetstream_protocol.producer_batch import open_batch, unpacked_bytes
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.stream.acks import Direct
 from jetstream_server.ingest.stream.admission import Opened
-from jetstream_server.ingest.stream.headers import asks_for
+from jetstream_server.ingest.stream.headers import NOTHING, asks_for, parse_directives
 from jetstream_server.ingest.stream.unpacking import unusual_bytes
 
 
@@ -48,15 +49,38 @@ class ArrivedBatch(NamedTuple):
         length = len(self.envelope.header) + len(self.envelope.body)
         return unusual_bytes(self.unpacked_bytes, length)
 
-    def open(self) -> tuple[EncodedBatch, Batch]:
-        """Decode the batch, ready to append. Raises JetstreamError if it must not be appended."""
+    def open(self) -> tuple[EncodedBatch, Batch, bytes]:
+        """Decode the batch, ready to append, and its message id, b"" for none. Raises
+        JetstreamError if it must not be appended."""
         _refuse_asking(self.header_block, "around a batch")
         encoded, batch = open_batch(self.envelope.header, self.envelope.body, self.subject)
         column = batch.layout.header_blocks
+        message_id = b""
         if column is not None:
             data = batch.data(column)
-            _refuse_asking(data, "in a batch")
-        return encoded, batch
+            if isinstance(self.reply, Direct) and _is_one_message(batch.header):
+                message_id = _message_id(data)
+            else:
+                _refuse_asking(data, "in a batch")
+        return encoded, batch, message_id
+
+
+def _is_one_message(header: BatchHeader) -> bool:
+    """Whether a batch is what a leader makes of a single message: only there are message ids looked
+    for after a restart (log/producers.py)."""
+    is_packed = header.flags & COMPRESSION_MASK
+    return header.record_count == 1 and header.producer_id < 0 and not is_packed
+
+
+def _message_id(header_block: bytes) -> bytes:
+    """The id of a single message; b"": it has none. Raises UnsupportedHeaderError if it asks for
+    anything else: the request has fields for that."""
+    if not asks_for(header_block):
+        return b""
+    asked = parse_directives(header_block)
+    if asked._replace(message_id=None) != NOTHING:
+        raise UnsupportedHeaderError(f"a header other than {MSG_ID} is not supported in a batch")
+    return asked.message_id or b""
 
 
 def _refuse_asking(header_blocks: bytes, where: str) -> None:

@@ -388,7 +388,7 @@ class StreamIngest:
         """Append a producer's batch, or recognise it as a duplicate. Raises JetstreamError when it
         is refused."""
         envelope, reply = arrived.envelope, arrived.reply
-        encoded, batch = arrived.open()
+        encoded, batch, message_id = arrived.open()
         header = batch.header
         if header.producer_id >= 0:
             producers = self.replica.log.producers
@@ -400,6 +400,12 @@ class StreamIngest:
                 self._answer_duplicate(
                     Answer(reply, original.next_offset, count, True, envelope.correlation)
                 )
+                return
+        elif message_id:
+            now_us, producers = self._replicas.now_us(), self.replica.log.producers
+            offset = producers.offset_of(arrived.subject, message_id, now_us)
+            if offset is not None:
+                self._answer_duplicate(Answer(reply, offset + 1, 1, True, envelope.correlation))
                 return
         error = _unexpected(envelope.expected_offset, self.replica.log.log_end_offset)
         if error is not None:
