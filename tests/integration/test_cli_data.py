@@ -325,6 +325,33 @@ def test_a_message_is_stored_once_and_only_where_it_is_expected(jetstream: Run) 
     jetstream("publish", "ids.x", "2", "--expected-offset", "1")
 
 
+@pytest.mark.parametrize("via", ["direct", "auto"])
+def test_messages_and_lines_go_straight_where_there_is_no_nats(
+    environment: dict[str, str], jetstream: Run, via: str
+) -> None:
+    name = f"straight_{via}"
+    jetstream("stream", "create", name, "--subject", f"{name}.>")
+    publish = [*COMMAND, "publish", f"{name}.x", "--nats", "nats://127.0.0.1:1", "--via", via]
+    for more in (["1", "--msg-id", "a"], ["1", "--msg-id", "a"], ["2", "--key", "k"]):
+        subprocess.run(
+            [*publish, *more], env=environment, check=True, capture_output=True, timeout=60
+        )
+    subprocess.run(
+        [*publish, "-"],
+        input=b"3\n4\n",
+        env=environment,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    assert [row["value"] for row in rows(jetstream("fetch", name, "--json"))] == [
+        "1",
+        "2",
+        "3",
+        "4",
+    ]
+
+
 @pytest.mark.parametrize(
     ("query", "column"),
     [

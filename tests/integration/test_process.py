@@ -13,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
+from typing import Literal
 
 import pytest
 
@@ -176,6 +177,42 @@ async def test_what_cannot_be_deserialised_is_a_dead_letter_too(server: ServerPr
         binary = letters[b"four"]
         assert (binary.key, binary.headers["Dead-Letter-Key-Base64"]) == (None, "/wA=")
         assert binary.headers["Trace"] == "t"
+
+
+@pytest.mark.parametrize("via", ["direct", "auto"])
+def test_outputs_and_dead_letters_go_straight_where_there_is_no_nats(
+    server: ServerProcess, via: Literal["direct", "auto"]
+) -> None:
+    """Those of records that come again are known by their ids, as on NATS."""
+    name = f"past_{via}"
+
+    async def handler(message: Message) -> Output:
+        if message.offset == 3:
+            raise ValueError
+        return Output(f"out.{name}", message.value)
+
+    async def main() -> None:
+        async with AsyncClient(server.grpc, timeout=60) as client:
+            await prepare(client, name, 20)
+        async with AsyncClient(server.grpc, nats="nats://127.0.0.1:1", timeout=60) as client:
+            for again in (False, True):
+                if again:
+                    await client.seek_cursor("p", name, 0)
+                done = await client.process(
+                    name,
+                    handler,
+                    cursor="p",
+                    stop="latest",
+                    retries=0,
+                    dead_letter=f"dead.{name}",
+                    via=via,
+                )
+                assert (done.records, done.dead_letters) == (19, 1)
+            stored = await values(client, f"{name}-out")
+            assert Counter(stored) == Counter(b"%d" % n for n in range(20) if n != 3)
+            assert await values(client, f"{name}-dead") == [b"3"]
+
+    asyncio.run(main())
 
 
 @on_loop

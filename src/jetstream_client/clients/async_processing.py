@@ -21,7 +21,7 @@ from jetstream_client.reading.group_consumer import Listener, tell
 from jetstream_client.reading.messages import Message
 from jetstream_client.reading.reader import filter_of
 from jetstream_client.values.headers import HeadersLike
-from jetstream_client.values.types import Payload
+from jetstream_client.values.types import Payload, Via
 from jetstream_protocol.errors import InvalidRequestError, NoStreamError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class AsyncProcessing(AsyncReading):
         key: Payload | None = None,
         headers: HeadersLike | None = None,
         msg_id: str | None = None,
+        via: Via = "nats",
     ) -> Coroutine[Any, Any, Any]: ...
 
     async def process(
@@ -107,7 +108,8 @@ class AsyncProcessing(AsyncReading):
             await self._reader.resolve(stream_id, "earliest", None, options.read_from, seconds)
 
         def make(source: Source) -> Processor:
-            return Processor(source, attempt, self.publish, ask, self.config.timeout, options)
+            publish = partial(self.publish, via=options.via)
+            return Processor(source, attempt, publish, ask, self.config.timeout, options)
 
         if not options.is_shared:
             consumer = self._reader.consume(

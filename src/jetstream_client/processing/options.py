@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
+from jetstream_client.publishing.ways import check_via
 from jetstream_client.reading.deserializers import Deserializer, Deserializers
 from jetstream_client.reading.group_consumer import SESSION_SECONDS, Listener
 from jetstream_client.values.positions import Position
-from jetstream_client.values.types import OnReset, Payload, ReadFrom
+from jetstream_client.values.types import OnReset, Payload, ReadFrom, Via
 from jetstream_protocol.cursor_names import check_cursor_name
 from jetstream_protocol.errors import InvalidRequestError
 
@@ -24,7 +25,8 @@ class ProcessSettings(TypedDict, total=False):
     records, and bytes of them, may be read and not yet committed, because an earlier record has not
     ended. handler_timeout: seconds that a call of the handler may take; a longer one counts as
     failed. None: no limit. `AsyncClient` cancels it. A thread of `Client` cannot be ended: there
-    the call runs on beside the next one, and what it returns is ignored.
+    the call runs on beside the next one, and what it returns is ignored. via ("nats"): which way
+    outputs and dead letters are published, as in `publish`.
 
     start, stop, read_from, filter, key, on_reset, key_deserializer, value_deserializer: as in
     `consume`; the cursor passes over records that filter and key leave out. A group has no stop.
@@ -35,6 +37,7 @@ class ProcessSettings(TypedDict, total=False):
     retries: int
     retry_delay: float
     dead_letter: str | None
+    via: Via
     handler_timeout: float | None
     outstanding_max: int
     outstanding_bytes: int
@@ -63,6 +66,7 @@ class ProcessOptions:
     retries: int = 3
     retry_delay: float = 0.1
     dead_letter: str | None = None
+    via: Via = "nats"
     handler_timeout: float | None = None
     outstanding_max: int = 1_000
     outstanding_bytes: int = 64 * 1024 * 1024
@@ -95,6 +99,7 @@ class ProcessOptions:
 
     def _check(self) -> None:
         check_cursor_name(self.name)
+        check_via(self.via)
         numbers: dict[str, tuple[Any, int]] = {
             "concurrency": (self.concurrency, 1),
             "retries": (self.retries, 0),

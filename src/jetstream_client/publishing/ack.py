@@ -85,7 +85,7 @@ def parse_ack(payload: bytes, cluster: str = "") -> Ack | tuple[str, JetstreamEr
         error = answer.get("error")
         if error is None:
             return Ack(stream, int(answer["seq"]) - 1, bool(answer.get("duplicate", False)))
-        description = _in_offsets(str(error["description"]), stream)
+        description = in_offsets(str(error["description"]), stream)
         cls = _BY_ERR_CODE.get(int(error["err_code"]), InternalError)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         quoted = payload[:64].decode("utf-8", "backslashreplace")
@@ -96,7 +96,7 @@ def parse_ack(payload: bytes, cluster: str = "") -> Ack | tuple[str, JetstreamEr
     return stream, cls(description)
 
 
-def _in_offsets(description: str, stream: str) -> str:
+def in_offsets(description: str, stream: str) -> str:
     """Translate JetStream's error text for a condition that does not hold into an error with
     offsets."""
     _, said, last = description.partition("wrong last sequence: ")

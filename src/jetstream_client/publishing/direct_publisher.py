@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from jetstream_client._log import logger
-from jetstream_client.publishing.ack import Ack, PublishResult
+from jetstream_client.publishing.ack import Ack, PublishResult, in_offsets
 from jetstream_client.publishing.plain_publisher import (
     PlainPublisher,
     PublishOptions,
@@ -39,6 +39,7 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
     MessageTooLargeError,
+    PreconditionFailedError,
     UnavailableError,
     UnknownOutcomeError,
 )
@@ -249,6 +250,8 @@ class DirectPublisher:
         except TimeoutError:
             self._data_plane.look_for_leader(stream)
             raise UnknownOutcomeError("no acknowledgement in time") from None
+        except PreconditionFailedError as error:
+            raise PreconditionFailedError(in_offsets(error.message, name)) from None
         except JetstreamError as error:
             raise self._data_plane.was_refused(stream, connection, error) from None
         return Ack(name, found.base_offset, found.duplicate)

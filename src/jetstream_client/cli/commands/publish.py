@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, BinaryIO
 
 import typer
@@ -24,6 +25,7 @@ from jetstream_client.publishing.batched_publisher import AsyncPublisher
 from jetstream_client.publishing.deliveries import Delivery
 from jetstream_client.publishing.plain_publisher import PublishOptions
 from jetstream_client.values.config import ClientConfig
+from jetstream_client.values.types import Via
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
 PUBLISHERS = 2048
@@ -69,6 +71,23 @@ AcksOption = Annotated[
 ]
 
 
+class ViaName(StrEnum):
+    """As Via, for typer."""
+
+    NATS = "nats"
+    DIRECT = "direct"
+    AUTO = "auto"
+
+
+ViaOption = Annotated[
+    ViaName,
+    typer.Option(
+        help="nats: as NATS messages. direct: straight to the streams' leaders, so that nobody "
+        "else on the subject hears it. auto: direct where exactly one stream listens, else nats."
+    ),
+]
+
+
 @common_options(total=False, nats=True)
 def publish(
     cli: Invocation,
@@ -81,8 +100,10 @@ def publish(
     msg_id: MsgIdOption = None,
     expected_offset: ExpectedOffsetOption = None,
     acks: AcksOption = "all",
+    via: ViaOption = ViaName.NATS,
 ) -> None:
-    """Publish to NATS and wait until the streams have stored it.
+    """Publish to NATS, or straight to the streams' leaders, and wait until the streams have stored
+    it.
 
     Examples:
 
@@ -103,6 +124,7 @@ def publish(
             expected_offset=expected_offset,
         ),
         cli.json,
+        via.value,
     )
     nothing = None
     if value is None and lines is None:
@@ -174,6 +196,7 @@ class _Job:
         headers: dict[str, list[str]],
         publish_options: PublishOptions,
         json: bool,
+        via: Via,
     ) -> None:
         self._config = config
         self._subject = subject
@@ -181,6 +204,7 @@ class _Job:
         self._headers = headers
         self._publish_options = publish_options
         self._json = json
+        self._via = via
         self._count = 0
         self._seconds = 0.0
         self._stored: dict[str, _Stored] = {}
@@ -209,7 +233,9 @@ class _Job:
         like lines."""
         begun = time.perf_counter()
         async with AsyncClient.from_config(self._config) as client:
-            publisher = client.publisher(self._subject, delivery_timeout=self._config.timeout)
+            publisher = client.publisher(
+                self._subject, delivery_timeout=self._config.timeout, via=self._via
+            )
             try:
                 await publisher.begin()
             except InvalidRequestError:
@@ -260,6 +286,7 @@ class _Job:
             acks=self._publish_options.acks,
             msg_id=self._publish_options.msg_id,
             expected_offset=self._publish_options.expected_offset,
+            via=self._via,
         )
         self._settled(result)
 
