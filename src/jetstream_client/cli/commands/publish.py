@@ -102,8 +102,9 @@ def publish(
     acks: AcksOption = "all",
     via: ViaOption = ViaName.NATS,
 ) -> None:
-    """Publish to NATS, or straight to the streams' leaders, and wait until the streams have stored
-    it.
+    """Publish to NATS and wait until the streams have stored it.
+
+    With --via, straight to the streams' leaders.
 
     Examples:
 
