@@ -23,7 +23,7 @@ from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.raft.status import MetadataStatus
 from jetstream_server.metadata.state.commands import CreateStream, RegisterNode
-from jetstream_server.metadata.state.model import Addresses
+from jetstream_server.metadata.state.nodes import Addresses
 from tests.support.member_process import configured, orders, register, say
 
 PAUSE_SECONDS = 0.01

@@ -17,7 +17,7 @@ from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.raft.library import RaftTimings
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import CreateStream, RegisterNode
-from jetstream_server.metadata.state.model import Addresses
+from jetstream_server.metadata.state.nodes import Addresses
 from tests.chaos.metadata_group import free_addresses
 
 SECRET = b"the cluster's credential"

@@ -11,7 +11,7 @@ import pytest
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import FenceNode, RegisterNode, RemoveNode
-from jetstream_server.metadata.state.model import Addresses
+from jetstream_server.metadata.state.nodes import Addresses
 from jetstream_server.node.build import Start, build
 from jetstream_server.node.config import Config
 from jetstream_server.replication.drivers.membership import Membership

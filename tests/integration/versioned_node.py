@@ -31,7 +31,7 @@ from jetstream_server.metadata.state.changes import Change, SettingsChanged
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import RegisterNode
 from jetstream_server.metadata.state.decision import Decision
-from jetstream_server.metadata.state.model import Addresses, FeatureLevel
+from jetstream_server.metadata.state.nodes import Addresses, FeatureLevel
 from jetstream_server.metadata.state.operations import OPERATIONS, Operation
 from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.replication.drivers.controller import Controller, ControllerSettings

@@ -24,9 +24,10 @@ from jetstream_server.metadata.state.commands import (
     UnfenceNode,
 )
 from jetstream_server.metadata.state.elections import asked_in_election
-from jetstream_server.metadata.state.model import Addresses, NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.nodes import Addresses, NodeMetadata
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.results import ResultWindows
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.restart_trust import Trust
 from jetstream_server.replication.core.unclean_election import ReplicaReport, choose_unclean
 from tests.model.naming import Named

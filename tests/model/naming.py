@@ -17,7 +17,8 @@ from typing import Any
 
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.metadata.state.commands import ChangeIsr
-from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.nodes import NodeMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.follower import FollowerState
 from jetstream_server.replication.core.isr import InSyncReplicas
 from jetstream_server.replication.core.leader import LeaderState

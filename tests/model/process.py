@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from jetstream_server.metadata.state.commands import ChangeIsr
-from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.nodes import NodeMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.replica import Replica
 from tests.model.log import ModelLog
 from tests.model.values import copy, freeze

@@ -13,7 +13,7 @@ from jetstream_protocol.types import NO_NODE, StreamId
 from jetstream_server.metadata.state.changes import StreamChanged
 from jetstream_server.metadata.state.command_json import Command, encode_command
 from jetstream_server.metadata.state.commands import FEATURE_LEVEL_MAX, DeleteStream
-from jetstream_server.metadata.state.model import Addresses
+from jetstream_server.metadata.state.nodes import Addresses
 from jetstream_server.metadata.state.operations import OPERATIONS
 from jetstream_server.metadata.state.registry import Registry
 from tests.support.examples import scaled

@@ -37,7 +37,7 @@ from jetstream_protocol.batch import (
 )
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.log.commit_log import CommitLog, LogSlice
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.replica import Replica
 from tests.simulation.log_reading import batches_of, entries_of, pread
 from tests.simulation.shadows import Entry, Origin, Shadow, entry_of

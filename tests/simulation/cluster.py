@@ -20,7 +20,8 @@ from jetstream_server.metadata.state.commands import (
     RegisterNode,
     SetCluster,
 )
-from jetstream_server.metadata.state.model import Addresses, StreamMetadata
+from jetstream_server.metadata.state.nodes import Addresses
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.sessions.lease import SessionSettings
 from tests.simulation.checker import Checker

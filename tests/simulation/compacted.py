@@ -22,7 +22,7 @@ from collections.abc import Iterable
 
 from jetstream_protocol.batch import Batch, EncodedBatch
 from jetstream_server.log.commit_log import CommitLog
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.replica import Replica
 from tests.simulation.checker import Checker
 from tests.simulation.log_reading import batches_of, folder_of

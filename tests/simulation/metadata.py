@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.metadata.member.proposals import BATCH_HEADER
 from jetstream_server.metadata.raft.core import SURELY_NOT_APPLIED
+from jetstream_server.metadata.state.cluster import ControllerClaim
 from jetstream_server.metadata.state.command_json import Command, encode_command
-from jetstream_server.metadata.state.model import ControllerClaim, NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.nodes import NodeMetadata
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.streams import StreamMetadata
 from tests.simulation.world import World
 
 if TYPE_CHECKING:

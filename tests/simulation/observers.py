@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.state.commands import ReassignStream
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from tests.simulation.cluster import BEGIN_US, Profile
 from tests.simulation.compacting import (
     GRACE_US,

@@ -23,8 +23,8 @@ from jetstream_server.metadata.state.commands import (
     RegisterNode,
     SetCluster,
 )
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.reassignment_decisions import may_finish
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.replica_manager import ReplicaManager
 from tests.simulation.cluster import BEGIN_US, Cluster, Profile
 from tests.simulation.disk import Killed

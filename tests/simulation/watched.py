@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jetstream_protocol.types import NodeId, StreamId, WallUs
 from jetstream_server.metadata.state.commands import CreateStream
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from tests.simulation.checker import Checker
 from tests.simulation.producers import Repeating
 from tests.simulation.publishers import Publishers

@@ -16,7 +16,7 @@ from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.flusher import Flusher
 from jetstream_server.metadata.state.commands import DeleteStream
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.listeners import Listeners, ReplicaListener
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager

@@ -44,7 +44,7 @@ from jetstream_server.ingest.stream.commit_spans import SpanSource
 from jetstream_server.ingest.stream.stand_by import StandBy
 from jetstream_server.ingest.stream.stream_ingest import Bounds, StreamIngest
 from jetstream_server.log_throttle import LogThrottle
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.listeners import ReplicaListener
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager

@@ -13,7 +13,7 @@ from typing import Any
 
 from jetstream_protocol.types import NO_NODE, NodeId, WallUs
 from jetstream_server.jetstream_api.requests import api_name
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 NO_TIME = "0001-01-01T00:00:00Z"
 UNLIMITED = -1

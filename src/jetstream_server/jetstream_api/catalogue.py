@@ -22,8 +22,8 @@ from jetstream_server.jetstream_api.errors import (
 )
 from jetstream_server.jetstream_api.requests import api_name, number, own_name, pattern
 from jetstream_server.jetstream_api.stream_reads import StreamReads
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.stream_access import StreamAccess

@@ -20,7 +20,7 @@ from jetstream_server.jetstream_api.errors import ApiError, no_message_error, no
 from jetstream_server.jetstream_api.records import Piece, Record, Wanted, look_through
 from jetstream_server.jetstream_api.requests import SUBJECTS_MAX, GetRequest
 from jetstream_server.jetstream_api.stream_reads import StreamReads
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 LOOKED_AT_BYTES_MAX: Final = 8 * 1024 * 1024
 """Uncompressed bytes: some tens of milliseconds of a worker thread. Batches are looked at whole."""

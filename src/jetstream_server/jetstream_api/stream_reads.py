@@ -16,8 +16,8 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId, WallUs
 from jetstream_server.jetstream_api.answers import StreamState
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.identity import Identity

@@ -36,7 +36,7 @@ from jetstream_server.log.flusher import Flusher
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.raft.reserve import make_room_to_start
-from jetstream_server.metadata.state.model import Addresses
+from jetstream_server.metadata.state.nodes import Addresses
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_socket import dial
 from jetstream_server.node.api_link import jetstream_api

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.clocks import MonotonicClock
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 LIMIT_US = 10 * 60 * 1_000_000
 """After this time the node is ready all the same: a replica that cannot catch up, because its disk

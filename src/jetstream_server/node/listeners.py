@@ -10,7 +10,7 @@ from importlib.metadata import version
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import monotonic_clock, wall_clock
-from jetstream_server.metadata.client.streams import Streams
+from jetstream_server.metadata.client.stream_requests import Streams
 from jetstream_server.node.config import Config, split_address
 from jetstream_server.node.debug import debug_node
 from jetstream_server.node.descriptors import grpc_connections_max, raise_limit

@@ -11,7 +11,7 @@ from jetstream_server.ingest.nats.compiled import INGEST_FORM
 from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.stream.stream_ingest import Bounds
 from jetstream_server.jetstream_api.api import JetStreamApi
-from jetstream_server.metadata.state.model import NodeMetadata
+from jetstream_server.metadata.state.nodes import NodeMetadata
 from jetstream_server.node.node import Node
 from jetstream_server.node.output import LOST
 from jetstream_server.replication.drivers.disk_reserve import free_bytes

@@ -37,7 +37,7 @@ from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.flusher import Flusher
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.changes import Change, SecurityChanged
-from jetstream_server.metadata.state.model import Addresses
+from jetstream_server.metadata.state.nodes import Addresses
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_connection import Dial
 from jetstream_server.net.node_link import NodeIdentity

@@ -15,7 +15,7 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.log.data_folder import DataFolder
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.member.unsafe_recovery import Recovery, plan_recovery, recover
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.node.config import Config, NodeConfig
 
 NAMES_SHOWN = 20

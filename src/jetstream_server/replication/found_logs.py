@@ -16,7 +16,7 @@ from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.config import LogConfig
 from jetstream_server.log.disk import Disk
 from jetstream_server.log.recovery import Recovered
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.restart_trust import RunRecord
 
 FLUSHING_AT_A_TIME = 32

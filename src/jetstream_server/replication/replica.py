@@ -39,7 +39,8 @@ from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId, WallUs
 from jetstream_server.disk_errors import NoDescriptorError
 from jetstream_server.log.commit_log import CommitLog, LogSlice
 from jetstream_server.metadata.state.commands import ChangeIsr, ConfirmFlush
-from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.nodes import NodeMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.closeness import Closeness
 from jetstream_server.replication.core.counters import Counters
 from jetstream_server.replication.core.follower import (

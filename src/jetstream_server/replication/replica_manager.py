@@ -35,8 +35,8 @@ from jetstream_server.metadata.state.changes import (
     StreamDeleted,
     StreamForgotten,
 )
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication import found_logs
 from jetstream_server.replication.core.counters import Counters
 from jetstream_server.replication.core.log_config import log_config_for

@@ -22,8 +22,8 @@ from jetstream_protocol.types import NodeId, StreamId, WallUs
 from jetstream_server.clocks import WallClock
 from jetstream_server.log.data_folder import DataFolder
 from jetstream_server.metadata.state.changes import Change, StreamChanged, StreamCreated
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 QUARANTINE_DAYS = 7
 DAY_US = 86_400_000_000

@@ -21,8 +21,8 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.subjects import no_stream
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.metadata.state.tables import unknown_id
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.acl import Operation

@@ -14,7 +14,8 @@ from jetstream_server.metadata.state import (
     stream_decisions,
 )
 from jetstream_server.metadata.state.commands import ElectLeader
-from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.nodes import NodeMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core import unclean_election as unclean
 from jetstream_server.replication.core.messages import last_epoch_of
 from jetstream_server.replication.core.restart_trust import RunRecord

@@ -10,7 +10,7 @@ from jetstream_server.ingest.ingest import Ingest
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.stream.stand_by import StandBy
 from jetstream_server.ingest.stream.stream_ingest import StreamIngest
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.drivers.hand_over import HandOver
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.peers import SimulatedPeers

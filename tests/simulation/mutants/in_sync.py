@@ -7,7 +7,7 @@ from typing import Any
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.state import leadership_decisions
 from jetstream_server.metadata.state.commands import ChangeIsr
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.isr import InSyncReplicas, Outcome
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.progress import FollowerProgress

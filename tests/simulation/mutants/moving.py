@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jetstream_protocol.types import NO_NODE
 from jetstream_server.metadata.state import reassignment_decisions
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.drivers import controller
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.runner import REASSIGNED

@@ -9,9 +9,9 @@ from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.state import elections, reassignment_decisions, registry
 from jetstream_server.metadata.state.commands import ReassignStream
 from jetstream_server.metadata.state.decision import Decision, changed, stream_at_epoch
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.operations import Operation
 from jetstream_server.metadata.state.placement import Election
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.replication.core.leader import LeaderState
 from tests.simulation.mutants.installing import Patches, mutant

@@ -16,8 +16,8 @@ from jetstream_server.log.storage import LogStorage
 from jetstream_server.metadata.state import node_decisions, registry
 from jetstream_server.metadata.state.commands import ConfirmFlush, RegisterNode
 from jetstream_server.metadata.state.decision import Decision
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.operations import Operation
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.replication import found_logs
 from jetstream_server.replication.core import restart_trust as trust

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.metadata.state.commands import TransferLeader
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster

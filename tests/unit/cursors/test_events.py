@@ -33,7 +33,7 @@ from jetstream_server.metadata.state.commands import (
     TrimActivity,
 )
 from jetstream_server.metadata.state.decision import Decision
-from jetstream_server.metadata.state.model import FeatureLevel
+from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.operations import OPERATIONS, Operation
 from jetstream_server.metadata.state.outbox import NOTHING_NOTED, Outbox
 from jetstream_server.metadata.state.tables import Tables

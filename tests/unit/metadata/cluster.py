@@ -10,8 +10,9 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.state.changes import Change
 from jetstream_server.metadata.state.command_json import Command, encode_command
 from jetstream_server.metadata.state.commands import ChangeIsr, CreateStream, RegisterNode
-from jetstream_server.metadata.state.model import Addresses, StreamMetadata
+from jetstream_server.metadata.state.nodes import Addresses
 from jetstream_server.metadata.state.registry import Registry, check_result
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 ADDRESSES = Addresses(grpc="a:1", data="a:2", raft="a:3", http="a:4")
 

@@ -31,7 +31,7 @@ from jetstream_server.metadata.state.commands import (
     TransferLeader,
     TrimActivity,
 )
-from jetstream_server.metadata.state.model import FeatureLevel
+from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.outbox import Outbox
 from jetstream_server.metadata.state.registry import Registry
 from tests.unit.metadata.cluster import Cluster

@@ -47,7 +47,7 @@ from jetstream_server.metadata.state.commands import (
     TrimActivity,
     UnfenceNode,
 )
-from jetstream_server.metadata.state.model import FeatureLevel
+from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.operations import OPERATIONS
 from jetstream_server.metadata.state.registry import Registry
 from tests.unit.metadata.cluster import ADDRESSES

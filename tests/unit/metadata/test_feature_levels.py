@@ -22,8 +22,8 @@ from jetstream_server.metadata.state import commands
 from jetstream_server.metadata.state.command_json import Command, encode_command, since
 from jetstream_server.metadata.state.commands import DrainNode, RegisterNode, SetCluster
 from jetstream_server.metadata.state.decision import Decision
-from jetstream_server.metadata.state.model import FeatureLevel
 from jetstream_server.metadata.state.node_decisions import drain_node
+from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.operations import OPERATIONS, Operation, check_feature
 from jetstream_server.metadata.state.registry import Registry, check_result
 from jetstream_server.metadata.state.tables import Tables

@@ -17,7 +17,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.subjects import check_own_name
 from jetstream_server.clocks import WallUs
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
-from jetstream_server.metadata.client.streams import Streams
+from jetstream_server.metadata.client.stream_requests import Streams
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import (
     FEATURE_LEVEL_MAX,
@@ -28,9 +28,10 @@ from jetstream_server.metadata.state.commands import (
     SetCluster,
     SetStreamAccess,
 )
-from jetstream_server.metadata.state.model import FeatureLevel, StreamMetadata
+from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.operations import check_feature
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 from .cluster import Cluster
 

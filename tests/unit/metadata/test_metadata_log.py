@@ -4,7 +4,7 @@ from typing import Any
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.client.watchers import Watchers
 from jetstream_server.metadata.state.changes import Change, ControllerChanged
-from jetstream_server.metadata.state.model import ControllerClaim
+from jetstream_server.metadata.state.cluster import ControllerClaim
 
 
 def change(epoch: int) -> Change:

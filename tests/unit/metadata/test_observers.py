@@ -27,8 +27,9 @@ from jetstream_server.metadata.state.commands import (
     TransferLeader,
     UnfenceNode,
 )
-from jetstream_server.metadata.state.model import FeatureLevel, StreamMetadata
+from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 from .cluster import Cluster
 

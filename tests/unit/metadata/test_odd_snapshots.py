@@ -14,7 +14,7 @@ from jetstream_protocol.errors import StorageError
 from jetstream_protocol.types import NodeId, WallUs
 from jetstream_server.metadata.state import commands
 from jetstream_server.metadata.state.command_json import Command, encode_command
-from jetstream_server.metadata.state.model import Addresses
+from jetstream_server.metadata.state.nodes import Addresses
 from jetstream_server.metadata.state.registry import Registry
 
 ODD: list[Any] = [None, [], {}, "x", -1, 1.5, True, [[]], {"a": 1}, 10**30, [1, 2, 3]]

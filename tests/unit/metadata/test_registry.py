@@ -21,6 +21,7 @@ from jetstream_server.metadata.state.changes import (
     StreamCreated,
     StreamDeleted,
 )
+from jetstream_server.metadata.state.cluster import COPY_LIMIT_LEVEL
 from jetstream_server.metadata.state.command_json import encode_command
 from jetstream_server.metadata.state.commands import (
     FEATURE_LEVEL_MAX,
@@ -32,7 +33,6 @@ from jetstream_server.metadata.state.commands import (
     FenceNode,
     SetCluster,
 )
-from jetstream_server.metadata.state.model import COPY_LIMIT_LEVEL
 from jetstream_server.metadata.state.operations import OPERATIONS, Operation
 from jetstream_server.metadata.state.registry import Registry, check_result
 from jetstream_server.metadata.state.results import SPAN, WINDOW

@@ -21,7 +21,7 @@ from jetstream_server.metadata.state.commands import (
     RevokeToken,
     SetCluster,
 )
-from jetstream_server.metadata.state.model import FeatureLevel
+from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.security.acl import Operation, decide
 

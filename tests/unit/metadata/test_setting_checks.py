@@ -8,7 +8,8 @@ import pytest
 
 from jetstream_protocol.errors import InvalidRequestError, StreamExistsError
 from jetstream_server.metadata.state.commands import AlterStream, CreateStream, SetCluster
-from jetstream_server.metadata.state.model import FeatureLevel, StreamMetadata, StreamSettings
+from jetstream_server.metadata.state.nodes import FeatureLevel
+from jetstream_server.metadata.state.streams import StreamMetadata, StreamSettings
 from tests.unit.metadata.cluster import Cluster
 
 SECOND = 1_000_000

@@ -29,8 +29,8 @@ from jetstream_server.metadata.state.commands import (
     TransferLeader,
 )
 from jetstream_server.metadata.state.leadership_decisions import REPORT_PERIOD_US
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 from .cluster import Cluster
 

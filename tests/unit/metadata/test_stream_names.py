@@ -13,10 +13,10 @@ import pytest
 from jetstream_protocol.errors import PermissionDeniedError, PreconditionFailedError
 from jetstream_protocol.types import WallUs
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
-from jetstream_server.metadata.client.streams import ATTEMPTS_MAX, Streams
+from jetstream_server.metadata.client.stream_requests import ATTEMPTS_MAX, Streams
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import NAMES_LEVEL, CreateStream, SetCluster
-from jetstream_server.metadata.state.model import FeatureLevel
+from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.registry import Registry
 
 from .cluster import Cluster

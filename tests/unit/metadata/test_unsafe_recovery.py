@@ -32,12 +32,12 @@ from jetstream_server.metadata.state.commands import (
     RegisterNode,
     SetCluster,
 )
-from jetstream_server.metadata.state.model import FeatureLevel
 from jetstream_server.metadata.state.node_decisions import (
     EPOCHS_PER_EARLIER_RECOVERY,
     EPOCHS_PER_RECOVERY,
     EVENTS_PER_RECOVERY,
 )
+from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.outbox import Outbox
 from jetstream_server.metadata.state.registry import (
     REVISIONS_PER_EARLIER_RECOVERY,

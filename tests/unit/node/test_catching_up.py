@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.node.catching_up import LIMIT_US, CatchingUp, out_of_sync
 from tests.unit.metadata.cluster import Cluster
 from tests.unit.replication.cores import stream

@@ -14,8 +14,9 @@ from jetstream_client.values.types import ClusterInfo
 from jetstream_protocol.generated import api_pb2
 from jetstream_protocol.setting_messages import NUMBERS
 from jetstream_protocol.settings import CLUSTER_SETTINGS, FOR_PEOPLE, STREAM_SETTINGS, Kind, Setting
+from jetstream_server.metadata.state.cluster import ClusterSettings
 from jetstream_server.metadata.state.commands import SetCluster
-from jetstream_server.metadata.state.model import ClusterSettings, StreamMetadata, StreamSettings
+from jetstream_server.metadata.state.streams import StreamMetadata, StreamSettings
 from jetstream_server.serving.grpc.convert import config_from_proto, stream_to_proto
 from tests.unit.metadata.cluster import Cluster
 

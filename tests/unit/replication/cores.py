@@ -6,13 +6,9 @@ from dataclasses import dataclass, field
 
 from jetstream_protocol.types import LeaderEpoch, NodeId, StreamId
 from jetstream_server.log.epochs import LeaderEpochCache
-from jetstream_server.metadata.state.model import (
-    Addresses,
-    FlushPolicy,
-    NodeMetadata,
-    StreamMetadata,
-    StreamSettings,
-)
+from jetstream_server.metadata.state.nodes import Addresses, NodeMetadata
+from jetstream_server.metadata.state.setting_fields import FlushPolicy
+from jetstream_server.metadata.state.streams import StreamMetadata, StreamSettings
 from jetstream_server.replication.core.messages import FetchRequest
 
 LEADER = NodeId(0)

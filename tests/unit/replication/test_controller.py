@@ -32,7 +32,8 @@ from jetstream_server.metadata.state.commands import (
     TransferLeader,
     UnfenceNode,
 )
-from jetstream_server.metadata.state.model import FeatureLevel, StreamMetadata
+from jetstream_server.metadata.state.nodes import FeatureLevel
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.depositions import PAUSE_US
 from jetstream_server.replication.core.unclean_election import (
     OTHERS_WAIT_US,

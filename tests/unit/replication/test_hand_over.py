@@ -18,7 +18,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.clocks import monotonic_clock
 from jetstream_server.metadata.state.commands import TransferLeader
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.drivers import hand_over

@@ -21,7 +21,7 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.disk_errors import lacks_descriptors
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.state.commands import AlterStream
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.net.frame_socket import FrameSocket
 from jetstream_server.replication.core.fixed_layout import decode_answers, encode_positions
 from jetstream_server.replication.core.messages import Answer, FetchRequest, Refused, length_of

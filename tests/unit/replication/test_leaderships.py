@@ -7,7 +7,7 @@ from dataclasses import replace
 from jetstream_protocol.types import NO_NODE, LeaderEpoch, NodeId
 from jetstream_server.metadata.state.changes import StreamChanged
 from jetstream_server.metadata.state.commands import DeleteStream
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.leaderships import Leaderships
 from tests.unit.metadata.cluster import Cluster
 

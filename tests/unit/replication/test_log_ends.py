@@ -7,7 +7,7 @@ from typing import Any
 
 from jetstream_protocol.types import NO_NODE, LeaderEpoch, MonotonicUs, NodeId
 from jetstream_server.log.commit_log import CommitLog, LogConfig
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.follower import Reset
 from jetstream_server.replication.core.messages import NOWHERE, LeaderSnapshot, OutOfRange
 from jetstream_server.replication.core.restart_trust import RunRecord

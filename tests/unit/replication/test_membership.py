@@ -13,7 +13,7 @@ from jetstream_server.log.disk import OsDisk
 from jetstream_server.log.inspection import BadRange
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import RegisterNode
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.drivers.membership import Membership
 from jetstream_server.replication.run_record import RunRecordFile
 from tests.support.log_disk import FaultyDisk

@@ -12,7 +12,7 @@ from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.types import NodeId
 from jetstream_server.log.commit_log import CommitLog, LogSlice
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.leader import REPLICA_LAG_MAX_US
 from jetstream_server.replication.core.messages import LeaderSnapshot, Records
 from jetstream_server.replication.replica import Replica

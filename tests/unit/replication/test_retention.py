@@ -19,7 +19,7 @@ from jetstream_protocol.errors import OffsetOutOfRangeError
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.state.commands import AlterStream
-from jetstream_server.metadata.state.model import StreamSettings
+from jetstream_server.metadata.state.streams import StreamSettings
 from jetstream_server.replication.core.log_config import log_config_for
 from jetstream_server.replication.drivers import retention as retention_module
 from jetstream_server.replication.drivers.healing import Healing

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from jetstream_protocol.ack_cluster import mark_of
+from jetstream_server.metadata.state.cluster import ClusterSettings
 from jetstream_server.metadata.state.commands import ACK_CLUSTER_LEVEL, FEATURE_LEVEL_MAX
-from jetstream_server.metadata.state.model import ClusterSettings, FeatureLevel
+from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.serving.grpc.streams_service import ack_cluster
 
 

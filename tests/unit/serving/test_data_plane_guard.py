@@ -14,8 +14,8 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.drivers.copy_turns import CopyTurns
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import Identity

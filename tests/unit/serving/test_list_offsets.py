@@ -16,7 +16,7 @@ from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import LeaderEpoch, MonotonicUs, NodeId
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.listeners import Healer, Listeners
 from jetstream_server.replication.replica import Replica
 from jetstream_server.security.identity import ANONYMOUS

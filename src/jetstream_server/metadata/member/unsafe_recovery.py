@@ -43,8 +43,8 @@ from jetstream_server.metadata.raft.journal import Journal
 from jetstream_server.metadata.raft.messages import REGULAR
 from jetstream_server.metadata.raft.messages import VOTERS as NAMED
 from jetstream_server.metadata.raft.voters import Voters
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 
 @dataclass(frozen=True, slots=True)

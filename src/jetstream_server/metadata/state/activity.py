@@ -37,14 +37,9 @@ from jetstream_server.metadata.state.commands import (
 )
 from jetstream_server.metadata.state.decision import Decision
 from jetstream_server.metadata.state.fields import Fields
-from jetstream_server.metadata.state.model import (
-    FeatureLevel,
-    NodeMetadata,
-    StreamMetadata,
-    settings_fields,
-    stream_fields,
-)
+from jetstream_server.metadata.state.nodes import FeatureLevel, NodeMetadata
 from jetstream_server.metadata.state.outbox import Outbox
+from jetstream_server.metadata.state.streams import StreamMetadata, settings_fields, stream_fields
 from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.security.state import SecurityState
 

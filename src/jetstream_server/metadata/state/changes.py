@@ -10,13 +10,10 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 from jetstream_protocol.types import BootUs, NodeId, StreamId
-from jetstream_server.metadata.state.model import (
-    ClusterSettings,
-    ControllerClaim,
-    NodeMetadata,
-    StreamMetadata,
-)
+from jetstream_server.metadata.state.cluster import ClusterSettings, ControllerClaim
+from jetstream_server.metadata.state.nodes import NodeMetadata
 from jetstream_server.metadata.state.outbox import Outbox
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.security.state import SecurityState
 
 

@@ -21,12 +21,8 @@ from typing import Any, ClassVar, NamedTuple, Self, get_args, get_type_hints
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.types import BootUs, LeaderEpoch, NodeId, StreamId, WallUs
 from jetstream_server.metadata.state.fields import Fields
-from jetstream_server.metadata.state.model import (
-    SETTING_LEVELS,
-    Addresses,
-    FeatureLevel,
-    RequestedSettings,
-)
+from jetstream_server.metadata.state.nodes import Addresses, FeatureLevel
+from jetstream_server.metadata.state.streams import SETTING_LEVELS, RequestedSettings
 
 COMMAND_LENGTH_MAX = 1 << 20
 """A command names streams and nodes; nothing legitimate comes near a megabyte."""

@@ -18,13 +18,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from jetstream_protocol.types import BootUs, LeaderEpoch, NodeId, StreamId, WallUs
+from jetstream_server.metadata.state.cluster import COPY_LIMIT_LEVEL
 from jetstream_server.metadata.state.command_json import ALWAYS_WRITTEN, Command, since
-from jetstream_server.metadata.state.model import (
-    COPY_LIMIT_LEVEL,
-    Addresses,
-    FeatureLevel,
-    RequestedSettings,
-)
+from jetstream_server.metadata.state.nodes import Addresses, FeatureLevel
+from jetstream_server.metadata.state.streams import RequestedSettings
 
 FEATURE_LEVEL_MAX = FeatureLevel(6)
 """The newest feature level this software understands (docs/replication.md, "Feature levels")."""

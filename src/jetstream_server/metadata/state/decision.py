@@ -13,7 +13,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.state.changes import Change, LeaderReported, StreamChanged
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
 
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from jetstream_protocol.types import NO_NODE, LeaderEpoch, NodeId
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.placement import Election
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 
 class _ElectionState(NamedTuple):

@@ -41,8 +41,8 @@ from jetstream_server.metadata.state.elections import (
     with_isr,
     without_node,
 )
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.placement import Election
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
 
 REPORT_PERIOD_US = 10_000_000

@@ -32,6 +32,7 @@ from jetstream_server.metadata.state.changes import (
     SettingsChanged,
     StreamChanged,
 )
+from jetstream_server.metadata.state.cluster import ClusterSettings, ControllerClaim
 from jetstream_server.metadata.state.commands import (
     COMMIT_LEVEL,
     RECOVERY_LEVEL,
@@ -46,12 +47,7 @@ from jetstream_server.metadata.state.commands import (
 )
 from jetstream_server.metadata.state.decision import Decision
 from jetstream_server.metadata.state.elections import begun_anew, with_node, without_node
-from jetstream_server.metadata.state.model import (
-    ClusterSettings,
-    ControllerClaim,
-    FeatureLevel,
-    NodeMetadata,
-)
+from jetstream_server.metadata.state.nodes import FeatureLevel, NodeMetadata
 from jetstream_server.metadata.state.placement import Election
 from jetstream_server.metadata.state.setting_checks import check_range
 from jetstream_server.metadata.state.tables import Tables

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
-from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.nodes import NodeMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
 
 DEFAULT_REPLICAS = 3

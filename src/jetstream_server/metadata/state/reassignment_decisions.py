@@ -30,7 +30,7 @@ from jetstream_server.metadata.state.decision import (
     epochs,
     stream_at_epoch,
 )
-from jetstream_server.metadata.state.model import StreamMetadata, StreamSettings
+from jetstream_server.metadata.state.streams import StreamMetadata, StreamSettings
 from jetstream_server.metadata.state.tables import Tables
 
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 
 from jetstream_protocol.errors import NotFoundError, PreconditionFailedError
 from jetstream_protocol.types import NodeId, StreamId
-from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.nodes import NodeMetadata
 from jetstream_server.metadata.state.placement import Placement
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
 
 Moves = dict[StreamId, Placement]

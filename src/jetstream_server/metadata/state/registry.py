@@ -44,8 +44,8 @@ from jetstream_server.metadata.state.changes import (
     diff_nodes,
     diff_streams,
 )
+from jetstream_server.metadata.state.cluster import ClusterSettings, ControllerClaim
 from jetstream_server.metadata.state.command_json import Envelope, decode_command
-from jetstream_server.metadata.state.model import ClusterSettings, ControllerClaim
 from jetstream_server.metadata.state.operations import OPERATIONS, REPEATABLE
 from jetstream_server.metadata.state.outbox import Outbox
 from jetstream_server.metadata.state.results import ResultWindows

@@ -11,7 +11,8 @@ from typing import Any
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.settings import BY_FIELD, STREAM_SETTINGS, Kind, Setting
 from jetstream_server.metadata.state.fields import Fields
-from jetstream_server.metadata.state.model import FeatureLevel, RequestedSettings, StreamSettings
+from jetstream_server.metadata.state.nodes import FeatureLevel
+from jetstream_server.metadata.state.streams import RequestedSettings, StreamSettings
 
 
 def requested_settings(config: RequestedSettings, op: str, level: FeatureLevel) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jetstream_protocol.errors import StorageError
-from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.nodes import NodeMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 FORMAT = 1
 

@@ -27,6 +27,7 @@ from jetstream_protocol.subjects import (
 )
 from jetstream_protocol.types import NO_NODE, LeaderEpoch, NodeId, StreamId
 from jetstream_server.metadata.state.changes import StreamCreated, StreamDeleted
+from jetstream_server.metadata.state.cluster import ClusterSettings
 from jetstream_server.metadata.state.commands import (
     AlterStream,
     ConfirmFlush,
@@ -46,19 +47,18 @@ from jetstream_server.metadata.state.decision import (
     stream_of,
 )
 from jetstream_server.metadata.state.elections import without_elr
-from jetstream_server.metadata.state.model import (
-    INTERNAL_MINIMUM_LEVEL,
-    ClusterSettings,
-    RequestedSettings,
-    StreamMetadata,
-    StreamSettings,
-)
 from jetstream_server.metadata.state.placement import Election
 from jetstream_server.metadata.state.setting_checks import (
     checked,
     effective_settings,
     in_words,
     requested_settings,
+)
+from jetstream_server.metadata.state.streams import (
+    INTERNAL_MINIMUM_LEVEL,
+    RequestedSettings,
+    StreamMetadata,
+    StreamSettings,
 )
 from jetstream_server.metadata.state.tables import Tables
 

@@ -36,13 +36,10 @@ from jetstream_server.metadata.state.changes import (
     StreamDeleted,
     StreamForgotten,
 )
-from jetstream_server.metadata.state.model import (
-    ClusterSettings,
-    ControllerClaim,
-    NodeMetadata,
-    StreamMetadata,
-)
+from jetstream_server.metadata.state.cluster import ClusterSettings, ControllerClaim
+from jetstream_server.metadata.state.nodes import NodeMetadata
 from jetstream_server.metadata.state.outbox import Outbox
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.metadata.state.subject_index import SubjectIndex
 from jetstream_server.security.state import SecurityState
 

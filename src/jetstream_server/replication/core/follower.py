@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.messages import (
     INCOMPLETE,
     NO_RECORD,

@@ -20,7 +20,7 @@ from enum import Enum, auto
 
 from jetstream_protocol.types import MonotonicUs, NodeId
 from jetstream_server.metadata.state.commands import ChangeIsr
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 RETRY_US = 500_000
 """Pause after a failed proposal. An election of the metadata group takes about that long, and so

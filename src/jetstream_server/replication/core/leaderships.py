@@ -14,7 +14,7 @@ from jetstream_server.metadata.state.changes import (
     StreamDeleted,
     StreamForgotten,
 )
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 
 class Leaderships:

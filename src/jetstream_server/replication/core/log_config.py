@@ -7,7 +7,7 @@ from dataclasses import replace
 from jetstream_protocol.settings import SEGMENT_BYTES_MIN
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.encryption import why_no_key
-from jetstream_server.metadata.state.model import StreamSettings
+from jetstream_server.metadata.state.streams import StreamSettings
 
 SEGMENTS_PER_LIMIT = 8
 """A log may exceed a limit by one segment: by default an eighth of the limit."""

@@ -20,7 +20,7 @@ from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.epochs import LeaderEpochCache
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 NO_RECORD = -1
 """As `last_epoch`: there is no record before the position."""

@@ -32,7 +32,8 @@ from dataclasses import dataclass
 from jetstream_protocol.types import NO_EPOCH, MonotonicUs, NodeId, StreamId
 from jetstream_server.metadata.state.commands import ANY_REPLICA_LEVEL, ElectLeader
 from jetstream_server.metadata.state.elections import asked_in_election
-from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.nodes import NodeMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.replication.core.messages import LogView
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from jetstream_protocol.errors import PreconditionFailedError
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
 
 Standing = Literal["isr", "elr", "last_known", ""]

@@ -15,7 +15,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_server.disk_errors import lacks_descriptors
 from jetstream_server.log.commit_log import CommitLog
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 
 def check_epoch_known(stream: StreamMetadata, last_epoch: int) -> None:

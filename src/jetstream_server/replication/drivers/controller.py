@@ -45,9 +45,9 @@ from jetstream_server.metadata.state.commands import (
     SetCluster,
     TransferLeader,
 )
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.placement import Election, balancing_moves
 from jetstream_server.metadata.state.reassignment_decisions import may_finish
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.replication.core.depositions import PAUSE_US, Depositions
 from jetstream_server.replication.core.unclean_election import ReplicaReport, UncleanElections

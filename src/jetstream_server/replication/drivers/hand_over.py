@@ -37,7 +37,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.clocks import MonotonicClock, monotonic_clock
 from jetstream_server.metadata.state.commands import TransferLeader
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
 from jetstream_server.replication.core.fitness import Fitness
 from jetstream_server.replication.core.leader import LeaderState

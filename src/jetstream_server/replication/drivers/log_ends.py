@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.types import NO_EPOCH, NodeId, StreamId
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.restart_trust import RunRecord
 from jetstream_server.replication.core.unclean_election import ReplicaReport, last_epoch_begun
 from jetstream_server.replication.replica import Replica

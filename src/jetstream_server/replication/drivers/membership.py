@@ -34,7 +34,7 @@ from jetstream_server.metadata.state.commands import (
     RegisterNode,
     SetCluster,
 )
-from jetstream_server.metadata.state.model import Addresses, NodeMetadata
+from jetstream_server.metadata.state.nodes import Addresses, NodeMetadata
 from jetstream_server.replication.core.restart_trust import judge
 from jetstream_server.replication.drivers.controller import Controller, HandOver
 from jetstream_server.replication.drivers.log_ends import leaderless_log_ends

@@ -30,7 +30,7 @@ from jetstream_server.clocks import WallClock
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.retention import Limits, Span, judge
 from jetstream_server.log.segment import Segment
-from jetstream_server.metadata.state.model import StreamMetadata, StreamSettings
+from jetstream_server.metadata.state.streams import StreamMetadata, StreamSettings
 from jetstream_server.replication.listeners import RoleListener
 from jetstream_server.replication.replica import Replica
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 
 from jetstream_protocol.types import BootUs, NodeId
 from jetstream_server.metadata.state.commands import FenceNode, UnfenceNode
-from jetstream_server.metadata.state.model import NodeMetadata
+from jetstream_server.metadata.state.nodes import NodeMetadata
 from jetstream_server.replication.sessions.lease import Heartbeat, SessionSettings
 
 NEVER = BootUs(-(1 << 62))

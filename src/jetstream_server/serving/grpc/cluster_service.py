@@ -17,7 +17,7 @@ from jetstream_protocol.generated import api_pb2_grpc
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.cursors.store import CURSORS
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
-from jetstream_server.metadata.client.streams import Streams
+from jetstream_server.metadata.client.stream_requests import Streams
 from jetstream_server.metadata.state.activity import ACTIVITY
 from jetstream_server.metadata.state.commands import (
     DrainNode,
@@ -26,7 +26,6 @@ from jetstream_server.metadata.state.commands import (
     SetCluster,
     TransferLeader,
 )
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.reassignment_plans import (
     NodesById,
     StreamsById,
@@ -34,6 +33,7 @@ from jetstream_server.metadata.state.reassignment_plans import (
     check_removable,
     moves_off,
 )
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.drivers import activity_recorder
 from jetstream_server.replication.drivers.hand_over import HandOver
 from jetstream_server.replication.replica_manager import ReplicaManager

@@ -10,13 +10,10 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.setting_messages import NUMBERS
 from jetstream_protocol.settings import CLUSTER_SETTINGS, STREAM_SETTINGS
-from jetstream_server.metadata.state.model import (
-    ClusterSettings,
-    NodeMetadata,
-    StreamMetadata,
-    StreamSettings,
-)
+from jetstream_server.metadata.state.cluster import ClusterSettings
+from jetstream_server.metadata.state.nodes import NodeMetadata
 from jetstream_server.metadata.state.setting_checks import check_range
+from jetstream_server.metadata.state.streams import StreamMetadata, StreamSettings
 from jetstream_server.metadata.state.tables import Tables
 
 

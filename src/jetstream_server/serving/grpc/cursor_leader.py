@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 from jetstream_protocol.errors import NotLeaderError, UnavailableError
 from jetstream_protocol.types import NO_NODE
 from jetstream_server.cursors.store import CURSORS, SETTINGS
-from jetstream_server.metadata.client.streams import Streams
+from jetstream_server.metadata.client.stream_requests import Streams
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.grpc.peers import Peers, was_forwarded

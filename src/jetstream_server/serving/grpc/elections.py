@@ -14,7 +14,7 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import ElectLeader
 from jetstream_server.metadata.state.decision import check_stream_epoch
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.unclean_election import last_epoch_begun
 from jetstream_server.replication.core.unclean_plan import (
     LogState,

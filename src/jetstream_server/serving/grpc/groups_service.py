@@ -19,8 +19,8 @@ from jetstream_server.cursors.coordinator import SESSION_MS, Heartbeat
 from jetstream_server.cursors.groups import Group, Member, last_of
 from jetstream_server.cursors.records import group_to_proto
 from jetstream_server.cursors.store import CursorStore
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.cursor_leader import CursorLeader

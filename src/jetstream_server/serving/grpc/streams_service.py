@@ -23,13 +23,14 @@ from jetstream_protocol.generated import api_pb2_grpc, common_pb2, dataplane_pb2
 from jetstream_protocol.types import NO_NODE
 from jetstream_server.clocks import WallClock
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
-from jetstream_server.metadata.client.streams import Streams
+from jetstream_server.metadata.client.stream_requests import Streams
+from jetstream_server.metadata.state.cluster import ClusterSettings
 from jetstream_server.metadata.state.commands import (
     ACK_CLUSTER_LEVEL,
     DeleteStream,
     SetStreamAccess,
 )
-from jetstream_server.metadata.state.model import ClusterSettings, StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.log_config import active_key_id
 from jetstream_server.replication.drivers.compaction import status_of
 from jetstream_server.replication.drivers.replica_changes import ReplicaChanges

@@ -6,7 +6,7 @@ import asyncio
 
 from jetstream_protocol.errors import NotLeaderError, UnavailableError
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.drivers.hand_over import HandOver
 from jetstream_server.serving.grpc.peers import Peers
 

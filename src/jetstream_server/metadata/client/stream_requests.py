@@ -21,13 +21,13 @@ from jetstream_server.metadata.state.commands import (
     CreateStream,
     ReassignStream,
 )
-from jetstream_server.metadata.state.model import (
+from jetstream_server.metadata.state.operations import check_feature
+from jetstream_server.metadata.state.placement import Placement, Placer
+from jetstream_server.metadata.state.streams import (
     INTERNAL_MINIMUM_LEVEL,
     RequestedSettings,
     StreamMetadata,
 )
-from jetstream_server.metadata.state.operations import check_feature
-from jetstream_server.metadata.state.placement import Placement, Placer
 
 CREATOR_LEVEL = 2
 """The feature level from which streams have a creator."""

@@ -1,4 +1,4 @@
-"""Streams and nodes as the metadata group knows them: immutable values, and their JSON form.
+"""Streams as the metadata group knows them: immutable values, and their JSON form.
 
 Invariants that the registry keeps (docs/replication.md, "Metadata"):
 
@@ -12,23 +12,18 @@ Invariants that the registry keeps (docs/replication.md, "Metadata"):
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, NewType, cast
+from typing import Any
 
-from jetstream_protocol.settings import CLUSTER_SETTINGS, STREAM_SETTINGS
+from jetstream_protocol.settings import STREAM_SETTINGS
 from jetstream_protocol.subjects import ingest_prefix
 from jetstream_protocol.types import NO_NODE, LeaderEpoch, NodeId, StreamId, WallUs
+from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.setting_fields import AcksPolicy, FlushPolicy, SettingFields
-
-FeatureLevel = NewType("FeatureLevel", int)
-"""A set of metadata commands and fields: grows with every new command or field."""
 
 RequestedSettings = Mapping[str, Any]
 """The settings that a user gave for a stream, by name (StreamSettings)."""
-
-COPY_LIMIT_LEVEL = FeatureLevel(5)
-"""From this level on the cluster has a limit on copying."""
 
 INTERNAL_MINIMUM_LEVEL = FeatureLevel(5)
 """From this level on min_insync_replicas of the server's own streams can be altered."""
@@ -211,113 +206,19 @@ class StreamMetadata:
         return cls(*values)
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """The advertised addresses of a node's ports, as host:port, by which others reach it."""
-
-    grpc: str
-    data: str
-    raft: str
-    http: str
-
-    def to_dict(self) -> dict[str, str]:
-        return cast("dict[str, str]", asdict(self))
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, str]) -> Addresses:
-        return cls(**values)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeMetadata:
-    """One node. incarnation: the revision at which this run of its process registered.
-
-    session: the random token of that run; registering twice with one token changes nothing.
-    fenced: its session has lapsed: it is in no ISR and leads nothing.
-    draining: this run is about to stop: it leads nothing, and joins no ISR any more.
-    relieved: an operator's mark, which outlives runs: it leads nothing, and follows.
-    """
-
-    node_id: NodeId
-    incarnation: int
-    fenced: bool
-    draining: bool
-    rack: str
-    addresses: Addresses
-    session: str = ""
-    feature_level_max: FeatureLevel = FeatureLevel(1)
-    relieved: bool = False
-
-    @property
-    def yields_leadership(self) -> bool:
-        """Whether others have to lead in its place, as long as there are any."""
-        return self.draining or self.relieved
-
-    def to_dict(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in _NODE_FIELDS}
-        values["addresses"] = self.addresses.to_dict()
-        return values
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> NodeMetadata:
-        return cls(**{**values, "addresses": Addresses.from_dict(values["addresses"])})
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterSettings:
-    """Settings of the whole cluster. cluster_id: "" until it is first set, then fixed.
-
-    feature_level: the newest level that every node understands; it only grows.
-    ack_subjects: patterns of the subjects to which an ack may be published.
-    recoveries: a token for each recovery of the metadata group without lost voters.
-    Those that users can alter are in CLUSTER_SETTINGS (jetstream_protocol/settings.py).
-    """
-
-    cluster_id: str = ""
-    feature_level: FeatureLevel = FeatureLevel(1)
-    ack_subjects: tuple[str, ...] = ("_INBOX.>",)
-    recoveries: tuple[str, ...] = ()
-    copy_bytes_per_second: int = 0
-    replica_lag_max_us: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """**safety** Older software writes the same at its levels, so snapshots are the same."""
-        values = asdict(self)
-        for setting in CLUSTER_SETTINGS:
-            if self.feature_level < setting.level:
-                del values[setting.field]
-        return values
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ClusterSettings:
-        lists = {name: tuple(values.get(name, ())) for name in ("ack_subjects", "recoveries")}
-        return cls(**{**values, **lists})
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerClaim:
-    """The controller. epoch: the revision of its claim; commands with an older one are refused."""
-
-    node_id: NodeId
-    epoch: int
-
-    def to_dict(self) -> dict[str, int]:
-        return cast("dict[str, int]", asdict(self))
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ControllerClaim:
-        return cls(**values)
-
-
 _SETTINGS_FIELDS = tuple(field.name for field in fields(StreamSettings))
+
 _LEVEL_1 = object()
 """Stands for the default of a setting that is always written."""
+
 _LATER_SETTINGS = {
     setting.field: setting.default for setting in STREAM_SETTINGS if setting.level > 1
 }
+
 _STREAM_FIELDS = tuple(field.name for field in fields(StreamMetadata))
-_NODE_FIELDS = tuple(field.name for field in fields(NodeMetadata))
+
 _CONFIG_AT = _STREAM_FIELDS.index("config")
+
 _FIRST_OF_LEVEL = {FeatureLevel(2): "readonly", FeatureLevel(3): "observers"}
 """The first of the fields of a stream that each feature level has added: they come last."""
 
