@@ -88,6 +88,25 @@ def test_no_two_files_of_a_package_have_one_name() -> None:
     assert twice == set()
 
 
+ACT_AND_RETURN = {"_serve", "_take_offline", "was_refused"}
+"""They do something first; the error is its outcome."""
+
+
+def test_functions_that_make_errors_are_called_so(trees: dict[Path, ast.Module]) -> None:
+    """A bare participle (`denied`) reads like an event or a question. `from_...` is a reader's."""
+    unnamed = [
+        f"{name(path)}: {function.name}"
+        for path, tree in trees.items()
+        for function in functions(tree)
+        if function.returns is not None
+        and re.fullmatch(r"(\w+(Error|Exception)( \| )?)+", ast.unparse(function.returns))
+        and not function.name.endswith("_error")
+        and not function.name.startswith("from_")
+        and function.name not in ACT_AND_RETURN
+    ]
+    assert unnamed == []
+
+
 def test_nothing_is_left_for_later_or_for_one_machine() -> None:
     pattern = re.compile(r"\b(TODO|FIXME|XXX)\b|/home/\w|/Users/\w|(?<!\w)/work/")
     found = [

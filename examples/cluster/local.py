@@ -176,7 +176,7 @@ class LocalCluster:
         deadline = time.monotonic() + READY_SECONDS
         while not listens(self._pid(NATS), port):
             if time.monotonic() > deadline:
-                raise self._late(NATS, "it takes no connections")
+                raise self._late_error(NATS, "it takes no connections")
             time.sleep(0.03)
 
     def start_node(self, node: int) -> None:
@@ -220,7 +220,7 @@ class LocalCluster:
                         f"{node_name(node)} runs and {missing}: {self.command('up')} starts all"
                     )
                 if waited > READY_SECONDS:
-                    raise self._late(node_name(node), reason)
+                    raise self._late_error(node_name(node), reason)
                 time.sleep(0.03)
 
     def why_not_ready(self, node: int) -> str:
@@ -259,7 +259,7 @@ class LocalCluster:
             raise ClusterError(f"{name} has ended: {self.processes.last_words(name)}")
         return pid
 
-    def _late(self, name: str, reason: str) -> ClusterError:
+    def _late_error(self, name: str, reason: str) -> ClusterError:
         log = self.processes.log(name)
         return ClusterError(f"{name} is not ready after {READY_SECONDS:.0f} s, {reason}; see {log}")
 

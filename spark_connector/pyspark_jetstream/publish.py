@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from jetstream_client import Client, InvalidRequestError, JetstreamError
-from jetstream_client.publishing.record_accumulator import RECORD_BYTES, too_large
+from jetstream_client.publishing.record_accumulator import RECORD_BYTES, too_large_error
 from pyspark_jetstream.clients import client_for
 from pyspark_jetstream.options import WriteOptions
 from pyspark_jetstream.rows import Rows, by_subject
@@ -262,7 +262,7 @@ class _Outgoing:
             )
         if publisher.batch_bytes < longest:
             publisher.close()
-            raise too_large(longest, publisher.batch_bytes)
+            raise too_large_error(longest, publisher.batch_bytes)
         sent = self._sent[five.subject] = _Sent(publisher, five.size)
         sent.send(five.batches)
 

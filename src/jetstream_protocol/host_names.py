@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def impossible_host(host: str) -> OSError:
+def impossible_host_error(host: str) -> OSError:
     """What is raised in place of the UnicodeError of a name that cannot be looked up, such as
     `a..b`: to whoever dials, a host with such a name is one that does not answer."""
     return OSError(f"{host!r} is no possible host name")

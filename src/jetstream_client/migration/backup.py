@@ -252,12 +252,12 @@ class _Files:
         for path in _unlisted(self.folder, self.manifest):
             begins = int(path.stem)  # The first one perhaps before the first record.
             if self._done and begins < self.next_offset:
-                raise _does_not_continue(path)
+                raise _discontinuity_error(path)
             end = 0
             for position, header, batch in _batches(path, path.stat().st_size, end_quietly=True):
                 is_next = begins <= self.next_offset or Tail(self.next_offset).is_gap(header)
                 if not position and not is_next:
-                    raise _does_not_continue(path)
+                    raise _discontinuity_error(path)
                 check_restorable(batch, 0)
                 self._note(header, batch)
                 end = position + len(batch)
@@ -407,7 +407,7 @@ def _unlisted(folder: Path, manifest: Manifest) -> list[Path]:
     return [each for each in batch_files(folder) if each.name not in listed]
 
 
-def _does_not_continue(path: Path) -> InvalidRequestError:
+def _discontinuity_error(path: Path) -> InvalidRequestError:
     return InvalidRequestError(f"{path} does not continue the file before it")
 
 

@@ -47,7 +47,7 @@ class RecordsOfFile:
         self._has_offsets: bool | None = None
         self._next_offset = 0
 
-    def wrong(self, number: int, what: object) -> InvalidRequestError:
+    def row_error(self, number: int, what: object) -> InvalidRequestError:
         """number: of the line or row, from 1."""
         return InvalidRequestError(f"{self._path}, {self._unit} {number}: {what}")
 
@@ -75,7 +75,7 @@ class RecordsOfFile:
         if not self._has_offsets:
             for number, offset in zip(numbers, offsets, strict=True):
                 if offset is not None:
-                    raise self.wrong(
+                    raise self.row_error(
                         number, 'it has an "offset", and the records before it have none'
                     )
             given: Sequence[int] = range(self._next_offset, self._next_offset + len(offsets))
@@ -90,16 +90,18 @@ class RecordsOfFile:
         if is_whole and found[0] >= self._next_offset and all(map(lt, found, found[1:])):
             if found[-1] > OFFSET_MAX:
                 at = next(row for row, offset in enumerate(found) if offset > OFFSET_MAX)
-                raise self.wrong(
+                raise self.row_error(
                     numbers[at], f"offset {found[at]} is too large: an import takes {OFFSET_MAX}"
                 )
             return found
         least = self._next_offset
         for number, offset in zip(numbers, offsets, strict=True):
             if offset is None:
-                raise self.wrong(number, 'it has no "offset", and the records before it have one')
+                raise self.row_error(
+                    number, 'it has no "offset", and the records before it have one'
+                )
             if offset < least:
-                raise self.wrong(
+                raise self.row_error(
                     number,
                     f"offset {offset} comes after {least - 1}: offsets must grow"
                     if offset >= 0
@@ -114,13 +116,13 @@ class RecordsOfFile:
         wrong = {each for each in set(subjects) if not self._is_subject(each)}
         for number, subject in zip(numbers, subjects, strict=True) if wrong else ():
             if subject in wrong and subject is None:
-                raise self.wrong(
+                raise self.row_error(
                     number,
                     f'it has no "subject", and that of the stream, {self._defaults.subject}, has '
                     "wildcards: say a subject without wildcards, or give each record one",
                 )
             if subject in wrong:
-                raise self.wrong(
+                raise self.row_error(
                     number, f"subject {subject!r}: a subject is not empty and has no white space"
                 )
         return [self._subject or b"" if each is None else each for each in subjects]

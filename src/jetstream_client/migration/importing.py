@@ -20,7 +20,7 @@ from jetstream_client.migration.backup import Advance, Bar, kept
 from jetstream_client.migration.records import OffsetRanges, RecordDigest, Records
 from jetstream_client.migration.restore import (
     begin_restoring,
-    differs,
+    difference_error,
     followed,
     held_between,
     listen,
@@ -113,7 +113,7 @@ class Import:
         self._verified = self._writer.next_offset
         wanted = self._digest
         if (of_source.count, of_source.hexdigest()) != (wanted.count, wanted.hexdigest()):
-            raise differs(self.stream.name, wanted.count, of_source.count)
+            raise difference_error(self.stream.name, wanted.count, of_source.count)
         removed = whole.count - of_source.count
         return Imported(self.stream, whole.count, whole.hexdigest(), removed)
 

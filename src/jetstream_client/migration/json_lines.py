@@ -47,7 +47,7 @@ def read(path: Path, defaults: Defaults) -> Iterator[Records]:
             try:
                 rows.append(_row(number, line))
             except (ValueError, RecursionError) as error:
-                raise file_records.wrong(number, error) from error
+                raise file_records.row_error(number, error) from error
             if len(rows) == ROWS:
                 yield file_records.complete(*zip(*rows, strict=True))
                 rows = []

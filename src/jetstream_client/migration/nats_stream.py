@@ -124,7 +124,7 @@ class NatsStream:
         offset, has_consumer, sequence, fruitless = start, False, 0, 0
         while stop is None or offset < stop:
             if fruitless == _ATTEMPTS:
-                raise self._is_silent()
+                raise self._silence_error()
             if not has_consumer:
                 self._thread.run(self._make_consumer(offset + 1))
                 has_consumer, sequence = True, 0
@@ -282,7 +282,7 @@ class NatsStream:
             return None
         return _ConsumerState(found["delivered"]["consumer_seq"], found["num_pending"])
 
-    def _is_silent(self) -> UnavailableError:
+    def _silence_error(self) -> UnavailableError:
         return UnavailableError(
             f"JetStream does not send the messages of stream {self.name!r}: try again"
         )
@@ -326,7 +326,7 @@ class NatsStream:
                     if wait and self._queue.empty() and not delivered[-1].pending:
                         break  # What comes next comes with the same request, or the next one.
         except TimeoutError as error:
-            raise self._is_silent() from error
+            raise self._silence_error() from error
         return delivered
 
 

@@ -37,7 +37,7 @@ from jetstream_client.migration.one_view import OneView
 from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_client.migration.restore import (
     begin_restoring,
-    differs,
+    difference_error,
     finish,
     listen,
     restored_before,
@@ -242,7 +242,7 @@ def restore(
     with bar(manifest.length, "comparing") as advance:
         digest = finish(client, stream, manifest.bounds, advance)
     if (digest.count, digest.hexdigest()) != (manifest.records, manifest.digest):
-        raise differs(stream.name, manifest.records, digest.count)
+        raise difference_error(stream.name, manifest.records, digest.count)
     return listen(client, stream, limits), digest
 
 
@@ -317,7 +317,7 @@ class _Columns:
                 try:
                     take(column.slice(row, 1))
                 except (arrow.ArrowException, ValueError, TypeError) as error:
-                    raise self._file_records.wrong(
+                    raise self._file_records.row_error(
                         self._rows + row + 1, f"column {name!r}: {error}"
                     ) from error
             raise

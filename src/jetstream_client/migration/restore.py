@@ -76,12 +76,12 @@ def restore(
     with bar(manifest.length, "comparing") as advance:
         digest = finish(client, stream, manifest.bounds, advance, whole.note)
     if not manifest.digest and whole.found != whole.records:
-        raise differs(stream.name, whole.records, whole.found)
+        raise difference_error(stream.name, whole.records, whole.found)
     if manifest.digest and (digest.count, digest.hexdigest()) != (
         manifest.records,
         manifest.digest,
     ):
-        raise differs(stream.name, manifest.records, digest.count)
+        raise difference_error(stream.name, manifest.records, digest.count)
     return listen(client, stream, limits), digest
 
 
@@ -156,10 +156,12 @@ def begin_restoring(
     try:
         return client.create_stream(name, subject, restoring=True, **settings), limits
     except StreamExistsError as error:
-        raise _exists(client, name, subject, error) from error
+        raise _stream_exists_error(client, name, subject, error) from error
 
 
-def _exists(client: Client, name: str, subject: str, error: StreamExistsError) -> StreamExistsError:
+def _stream_exists_error(
+    client: Client, name: str, subject: str, error: StreamExistsError
+) -> StreamExistsError:
     """What the caller can do about it."""
     found = [each for each in client.list_streams() if each.name == name]
     if not found:
@@ -254,7 +256,7 @@ def listen(client: Client, stream: Stream, limits: dict[str, Any]) -> Stream:
     )
 
 
-def differs(name: str, wanted: int, found: int) -> CorruptBatchError:
+def difference_error(name: str, wanted: int, found: int) -> CorruptBatchError:
     return CorruptBatchError(
         f"stream {name!r} does not hold what it should: {found} records, and it should hold "
         f"{wanted}, or others; it does not listen to its subject yet: delete it and begin anew"

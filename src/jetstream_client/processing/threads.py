@@ -24,7 +24,7 @@ _A = TypeVar("_A")
 _R = TypeVar("_R")
 
 
-def exceeded(seconds: float) -> TimeoutError:
+def handler_timeout_error(seconds: float) -> TimeoutError:
     return TimeoutError(f"the handler took longer than {seconds:g} s (handler_timeout)")
 
 
@@ -52,11 +52,11 @@ class _Limit(AbstractAsyncContextManager[None]):
         try:
             await self._timeout.__aexit__(kind, error, at)
         except TimeoutError:
-            raise exceeded(self._seconds) from None
+            raise handler_timeout_error(self._seconds) from None
         expired = self._timeout.expired()
         is_late = expired or self._loop.time() > self._ends
         if (error is None and is_late) or (isinstance(error, TimeoutError) and expired):
-            raise exceeded(self._seconds) from None
+            raise handler_timeout_error(self._seconds) from None
 
 
 class _Handler(threading.Thread):
@@ -106,7 +106,7 @@ class HandlerThreads(Generic[_A, _R]):
         if not done:
             call.is_abandoned = True
             self._abandoned += 1
-            raise exceeded(self._seconds)
+            raise handler_timeout_error(self._seconds)
         result = ended.result()
         return result
 

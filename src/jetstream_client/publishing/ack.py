@@ -171,7 +171,7 @@ class Pending:
         if self.missing and not (self.one_is_enough and self.acks):
             return False
         if self.refusals and not (self.one_is_enough and self.acks):
-            self.fail(self._refusal())
+            self.fail(self._refusal_error())
         elif not self.future.done():
             self.future.set_result(PublishResult.of(self.subject, self.acks))
         return True
@@ -186,7 +186,7 @@ class Pending:
                 return True
         return False
 
-    def _refusal(self) -> JetstreamError:
+    def _refusal_error(self) -> JetstreamError:
         """The first one. One that leaves the outcome unknown comes before those that do not."""
         unknown = (each for each in self.refusals if isinstance(each, UnknownOutcomeError))
         error = next(unknown, self.refusals[0])

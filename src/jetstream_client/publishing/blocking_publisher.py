@@ -18,7 +18,7 @@ from jetstream_client.publishing.batched_publisher import AsyncPublisher
 from jetstream_client.publishing.deliveries import Delivery, ManyDelivery
 from jetstream_client.publishing.many_records import ManyRecords
 from jetstream_client.publishing.record_accumulator import RecordAccumulator
-from jetstream_client.publishing.sender import no_room
+from jetstream_client.publishing.sender import no_room_error
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.records import block_of, columns_of, record_of
 from jetstream_client.values.types import Payload
@@ -130,7 +130,7 @@ class Publisher(Closing):
             if found:
                 return found
             if not buffer.wait_for_release(seen, timeout):
-                raise no_room(timeout)
+                raise no_room_error(timeout)
 
     @property
     def batch_bytes(self) -> int:

@@ -22,7 +22,7 @@ from jetstream_client.publishing.plain_publisher import (
     PlainPublisher,
     PublishOptions,
     check_options,
-    unknown,
+    unknown_outcome_error,
 )
 from jetstream_client.publishing.subject_routes import SubjectRoute, SubjectRoutes
 from jetstream_client.publishing.ways import REACH_SECONDS
@@ -185,7 +185,7 @@ class DirectPublisher:
             except JetstreamError as error:
                 failure = curable = error
             if isinstance(failure, UnknownOutcomeError):
-                is_doubtful, failure = True, unknown(sent.subject, failure.message)
+                is_doubtful, failure = True, unknown_outcome_error(sent.subject, failure.message)
                 if not sent.repeats:
                     raise failure
                 curable = UnavailableError(curable.message)
@@ -286,4 +286,4 @@ def _batch_of(
 
 def _doubtful(subject: str, error: JetstreamError) -> UnknownOutcomeError:
     why = f"an earlier attempt may have succeeded, the last one: {error.message}"
-    return unknown(subject, why)
+    return unknown_outcome_error(subject, why)

@@ -296,7 +296,9 @@ class InFlightBatches:
         batch.missing = tuple(each for each in batch.missing if each is not expectation)
         batch.unanswered = tuple(each for each in batch.unanswered if each is not expectation)
         if count != len(batch):
-            wrong = unknown(f"stream {ack.stream!r} acknowledged another: does it know envelopes?")
+            wrong = unknown_outcome_error(
+                f"stream {ack.stream!r} acknowledged another: does it know envelopes?"
+            )
             return self._give_up(batch, wrong, certain=False)
         first = Ack(ack.stream, ack.offset - len(batch) + 1, ack.duplicate)
         batch.acks = (*batch.acks, first)
@@ -328,7 +330,7 @@ class InFlightBatches:
             return self._taken(batch, error)
         elif isinstance(error, _FINAL):
             certain = not batch.doubtful and not batch.acks and len(self._expected) == 1
-            return self._give_up(batch, _doubted(batch, error), certain=certain)
+            return self._give_up(batch, _final_error(batch, error), certain=certain)
         elif isinstance(error, UnknownOutcomeError):
             batch.doubtful = True
         self._set_back(now, chance)
@@ -349,7 +351,7 @@ class InFlightBatches:
         if isinstance(error, MessageTooLargeError) and certain and self._may_split(batch):
             return self._split(batch)
         if isinstance(error, _FINAL):
-            return self._give_up(batch, _doubted(batch, error), certain=certain)
+            return self._give_up(batch, _final_error(batch, error), certain=certain)
         self._set_back(now, chance)
         return []
 
@@ -383,10 +385,10 @@ class InFlightBatches:
         while self._flight and self._flight[0].deadline <= now:
             batch = self._flight[0]
             certain = not _is_perhaps_stored(batch)
-            done += self._give_up(batch, self._too_late(certain, lost), certain=certain)
+            done += self._give_up(batch, self._too_late_error(certain, lost), certain=certain)
         return done + self._fail_answered()
 
-    def _too_late(self, certain: bool, lost: str) -> JetstreamError:
+    def _too_late_error(self, certain: bool, lost: str) -> JetstreamError:
         """The error has the class of its cause, for example StorageFullError."""
         why = ""
         cls: type[JetstreamError] = UnavailableError
@@ -397,7 +399,7 @@ class InFlightBatches:
         elif self._last_refusal is not None:
             why, cls = f": {self._last_refusal.message}", type(self._last_refusal)
         if not certain:
-            return unknown(f"not acknowledged in time{why}")
+            return unknown_outcome_error(f"not acknowledged in time{why}")
         if cls not in _TOLD:
             cls = UnavailableError
         return cls(f"the batch was not stored in time{why}")
@@ -418,7 +420,9 @@ class InFlightBatches:
             batch.unanswered = tuple(each for each in batch.unanswered if each in expected)
             if not batch.missing:
                 self._leave(batch)
-                done.append(Done(batch, None if batch.acks else unknown("its stream is gone")))
+                done.append(
+                    Done(batch, None if batch.acks else unknown_outcome_error("its stream is gone"))
+                )
         self._expected = expected
         self._retiring = True
         return done + self._renew()
@@ -459,7 +463,7 @@ class InFlightBatches:
             self._hold(self._flight.index(batch))
             return self._renew()
         if batch.doubtful or not alone:
-            error = _with_acks(unknown(error.message), batch)
+            error = _noted_error(unknown_outcome_error(error.message), batch)
         return self._give_up(batch, error, certain=alone and not batch.doubtful)
 
     def _taken(self, batch: Batch, error: JetstreamError) -> list[Done]:
@@ -469,19 +473,19 @@ class InFlightBatches:
             self.failure = error
         self._leave(batch)
         self._retiring = True
-        return [Done(batch, _with_acks(_doubted(batch, error), batch)), *self._renew()]
+        return [Done(batch, _noted_error(_final_error(batch, error), batch)), *self._renew()]
 
     def _give_up(self, batch: Batch, error: JetstreamError, *, certain: bool) -> list[Done]:
         """The batch fails with `error`, and its producer is retired. certain: it is surely not
         stored, and then no later batch of this producer is stored either. Otherwise later batches
         may be stored, and their outcome is unknown, too."""
         at = self._flight.index(batch)
-        done = [Done(batch, _with_acks(error, batch))]
+        done = [Done(batch, _noted_error(error, batch))]
         behind = self._flight[at + 1 :]
         if not certain:
             lost = [each for each in behind if each.attempt]
             why = "a batch before it was given up"
-            done += [Done(each, _with_acks(unknown(why), each)) for each in lost]
+            done += [Done(each, _noted_error(unknown_outcome_error(why), each)) for each in lost]
             for each in lost:
                 self._leave(each)
         self._leave(batch)
@@ -523,7 +527,7 @@ class InFlightBatches:
         return []
 
 
-def unknown(why: str) -> UnknownOutcomeError:
+def unknown_outcome_error(why: str) -> UnknownOutcomeError:
     return UnknownOutcomeError(
         f"the outcome of the batch is unknown: {why}; it may or may not have been stored"
     )
@@ -539,23 +543,25 @@ def _is_perhaps_stored(batch: Batch) -> bool:
     return batch.doubtful or bool(batch.acks) or bool(batch.attempt and batch.unanswered)
 
 
-def _doubted(batch: Batch, refusal: JetstreamError) -> JetstreamError:
+def _final_error(batch: Batch, refusal: JetstreamError) -> JetstreamError:
     """What a final refusal says of a batch that an earlier attempt may have stored."""
     if not batch.doubtful:
         return refusal
-    return unknown(f"unanswered first, then refused: {refusal.message}")
+    return unknown_outcome_error(f"unanswered first, then refused: {refusal.message}")
 
 
 def _failed(batch: Batch, error: JetstreamError) -> Done:
     perhaps = _is_perhaps_stored(batch)
-    return Done(batch, _with_acks(unknown(error.message), batch) if perhaps else error)
+    return Done(
+        batch, _noted_error(unknown_outcome_error(error.message), batch) if perhaps else error
+    )
 
 
 def _find(expectations: Iterable[Expectation], stream: str) -> Expectation | None:
     return next((each for each in expectations if stream in each), None)
 
 
-def _with_acks(error: JetstreamError, batch: Batch) -> JetstreamError:
+def _noted_error(error: JetstreamError, batch: Batch) -> JetstreamError:
     for ack in batch.acks:
         error.add_note(f"stream {ack.stream!r} has stored the batch, from offset {ack.offset} on")
     return error

@@ -126,7 +126,7 @@ def _header_text(key: Payload) -> str | None:
     return text
 
 
-def unknown(subject: str, why: str) -> UnknownOutcomeError:
+def unknown_outcome_error(subject: str, why: str) -> UnknownOutcomeError:
     return UnknownOutcomeError(
         f"the outcome of the publish to {subject!r} is unknown: {why}; "
         "the message may or may not have been stored"
@@ -251,7 +251,7 @@ class PlainPublisher:
                         why = (
                             f"an earlier attempt may have succeeded, the last one: {error.message}"
                         )
-                        raise unknown(subject, why) from error
+                        raise unknown_outcome_error(subject, why) from error
                     raise
         finally:
             self.turns.pass_on()
@@ -354,7 +354,7 @@ class PlainPublisher:
             listener.on_refusal(subject, error)
         for pending in self._pending.values():
             if not subject:
-                pending.fail(unknown(pending.subject, error.message))
+                pending.fail(unknown_outcome_error(pending.subject, error.message))
             elif pending.target.lower() == subject:
                 pending.fail(
                     PermissionDeniedError(f"NATS forbids publishing to {pending.target!r}")
@@ -370,7 +370,7 @@ class PlainPublisher:
                 got = f", {len(pending.acks)} acknowledged in time" if pending.acks else ""
                 got += f", and {OF_OTHERS}" if pending.of_others else ""
                 got += f": {self.why_lost}" if self.why_lost else ""
-                pending.fail(unknown(pending.subject, f"no acknowledgement in time{got}"))
+                pending.fail(unknown_outcome_error(pending.subject, f"no acknowledgement in time{got}"))
         self._sweep_timer = None
         if self._pending:
             self._sweep_timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
@@ -475,4 +475,4 @@ class PlainPublisher:
         if inbox is not None:
             await inbox.close()
         for pending in self._pending.values():
-            pending.fail(unknown(pending.subject, "the client was closed"))
+            pending.fail(unknown_outcome_error(pending.subject, "the client was closed"))

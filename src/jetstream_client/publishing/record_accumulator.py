@@ -348,7 +348,7 @@ class RecordAccumulator:
         """Raise MessageTooLargeError unless each of the records fits into a batch."""
         largest = max(map(int.__sub__, ends, [0, *ends[:-1]]), default=0)
         if largest > self.batch_bytes:
-            raise too_large(largest, self.batch_bytes)
+            raise too_large_error(largest, self.batch_bytes)
 
     def put_many(
         self,
@@ -428,7 +428,7 @@ class RecordAccumulator:
         if self._end is not None:
             raise self._end
         if size > self.batch_bytes:
-            raise too_large(size, self.batch_bytes)
+            raise too_large_error(size, self.batch_bytes)
         self._drop_empty()
         if not self._has_room(size):
             return None
@@ -529,7 +529,7 @@ class RecordAccumulator:
             return rest
 
 
-def too_large(size: int, most: int) -> MessageTooLargeError:
+def too_large_error(size: int, most: int) -> MessageTooLargeError:
     return MessageTooLargeError(f"a record of {size} bytes is more than a batch may hold: {most}")
 
 

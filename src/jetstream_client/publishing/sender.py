@@ -213,7 +213,7 @@ class Sender:
             async with asyncio.timeout(self._options.delivery_timeout):
                 await turn
         except TimeoutError as error:
-            raise no_room(self._options.delivery_timeout) from error
+            raise no_room_error(self._options.delivery_timeout) from error
 
     async def stop(self, error: JetstreamError) -> None:
         """End at once: batches that are not stored fail with `error`, those that may be stored with
@@ -238,7 +238,7 @@ class Sender:
         while True:
             now = self._loop.time()
             self._settle(self._in_flight.expire(now, self._way.why_lost))
-            self._settle([Done(batch, _never_sent()) for batch in self.buffer.expired(now)])
+            self._settle([Done(batch, _never_sent_error()) for batch in self.buffer.expired(now)])
             while self._in_flight.has_room and (batch := self.buffer.take(now)) is not None:
                 self._in_flight.add(batch)
             for sending in self._in_flight.due(now):
@@ -401,9 +401,9 @@ class Sender:
         self._tell()
 
 
-def no_room(timeout: float) -> UnavailableError:
+def no_room_error(timeout: float) -> UnavailableError:
     return UnavailableError(f"the publisher's buffer is full, and has been for {timeout:g} s")
 
 
-def _never_sent() -> UnavailableError:
+def _never_sent_error() -> UnavailableError:
     return UnavailableError("the batch waited too long for those before it and was never sent")

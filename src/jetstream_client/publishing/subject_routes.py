@@ -91,7 +91,7 @@ class SubjectRoute:
             _expectations([stream for stream in streams if stream.acks in ("reply", "envelope")]),
             min((stream.duplicate_window for stream in streams), default=0.0),
             any(stream.acks == "envelope" for stream in streams),
-            {stream.name: _refusal(stream) for stream in streams if not _listens(stream)},
+            {stream.name: _refusal_error(stream) for stream in streams if not _listens(stream)},
             group,
             numbers,
             cluster,
@@ -225,7 +225,7 @@ def _without_idle_members(streams: Sequence[Stream]) -> list[Stream]:
     return [stream for stream in streams if _listens(stream) or stream.group not in groups]
 
 
-def _refusal(stream: Stream) -> JetstreamError:
+def _refusal_error(stream: Stream) -> JetstreamError:
     if stream.paused:
         return StreamPausedError(
             f"stream {stream.name!r} is paused: nothing was stored; "

@@ -16,7 +16,7 @@ def to_polars(table: pyarrow.Table) -> polars.DataFrame:
     try:
         import polars
     except ImportError as error:
-        raise _missing("to_polars()", "polars") from error
+        raise _missing_package_error("to_polars()", "polars") from error
     frame: Any = polars.from_arrow(table)
     assert isinstance(frame, polars.DataFrame)
     return frame
@@ -28,10 +28,10 @@ def to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
     try:
         import pandas  # noqa: F401 - Arrow's own message does not say how to get it.
     except ImportError as error:
-        raise _missing("to_pandas()", "pandas") from error
+        raise _missing_package_error("to_pandas()", "pandas") from error
     frame: pandas.DataFrame = table.to_pandas()
     return frame
 
 
-def _missing(call: str, package: str) -> ImportError:
+def _missing_package_error(call: str, package: str) -> ImportError:
     return ImportError(f"{call} needs {package}: pip install {package}", name=package)

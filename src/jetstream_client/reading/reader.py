@@ -234,7 +234,7 @@ class Reader:
                 if collector.next_offset > request.offset:
                     break  # The records before are good; the next request returns the rest.
                 if attempt == REFUSALS_MAX - 1:
-                    raise _corrupt(collector, fetched.address, error) from error
+                    raise _corrupt_error(collector, fetched.address, error) from error
                 request.refused = True
         return len(fetched.batches)
 
@@ -447,8 +447,8 @@ class Reader:
             failure = None
             for index, result in zip(missing, answer.results, strict=True):
                 if result.HasField("error"):
-                    refused = _for_reader(*positions[index], from_proto(result.error))
-                    failure = _graver(failure, refused)
+                    refused = _reader_error(*positions[index], from_proto(result.error))
+                    failure = _graver_error(failure, refused)
                 else:
                     found[index] = result
             if failure is not None:
@@ -565,7 +565,7 @@ def filter_of(subject: str, key: Payload | None) -> RecordFilter | None:
     return RecordFilter(subject, to_bytes("a key", key))
 
 
-def _corrupt(
+def _corrupt_error(
     collector: MessageCollector, address: str, error: CorruptBatchError
 ) -> CorruptBatchError:
     """The server says that its file is sound, but what it sends is not."""
@@ -577,7 +577,7 @@ def _corrupt(
     )
 
 
-def _for_reader(
+def _reader_error(
     stream: StreamLike, position: Simple | int, error: JetstreamError
 ) -> JetstreamError:
     """The reader does not know which node does not lead, but may know what else to do."""
@@ -593,6 +593,6 @@ def _for_reader(
     return NotLeaderError(f"{missing}: wait until a node leads it, or {instead}", error.redirect)
 
 
-def _graver(first: JetstreamError | None, second: JetstreamError) -> JetstreamError:
+def _graver_error(first: JetstreamError | None, second: JetstreamError) -> JetstreamError:
     """The error that retries cannot help; of equal ones the earlier."""
     return second if first is None or (first.retriable and not second.retriable) else first

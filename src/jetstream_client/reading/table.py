@@ -251,7 +251,7 @@ class AsyncTable(Rows, AsyncClosing):
             try:
                 self.apply(messages)
             except Exception as error:  # noqa: BLE001 the program's own function raises what it likes
-                self._end(_unfit(messages, error))
+                self._end(_record_error(messages, error))
                 return
             self._tell()
 
@@ -278,7 +278,7 @@ class AsyncTable(Rows, AsyncClosing):
             self._end(InvalidRequestError("the table is closed"))
 
 
-def _unfit(messages: Messages, error: Exception) -> InvalidRequestError:
+def _record_error(messages: Messages, error: Exception) -> InvalidRequestError:
     notes = "; ".join(getattr(error, "__notes__", ()))
     which = notes or f"a record of stream {messages.stream!r} below {messages.next_offset}"
     failure = InvalidRequestError(f"{which} failed: {type(error).__name__}: {text_of(error)}")

@@ -95,7 +95,7 @@ def next_step(error: JetstreamError, attempt: int, chance: float) -> Step | None
     return Step(None, wait)
 
 
-def outcome(error: JetstreamError, what: str, changes: bool, lost: bool) -> JetstreamError:
+def outcome_error(error: JetstreamError, what: str, changes: bool, lost: bool) -> JetstreamError:
     """The error for the caller when no attempt is left. lost: an attempt may have been carried out.
     changes: the call does more than read.
     """
@@ -107,7 +107,7 @@ def outcome(error: JetstreamError, what: str, changes: bool, lost: bool) -> Jets
     return error
 
 
-def reason(
+def cause_error(
     error: JetstreamError, said: JetstreamError | None, unreached: Iterable[UnreachedError]
 ) -> JetstreamError:
     """Why a call failed whose last attempt failed with `error`, as a public class of error.
@@ -188,11 +188,11 @@ class ControlPlane:
         """Ask until a server answers or `timeout` (by default the configured one) has passed.
 
         request: its type determines the method, and the type of the answer, as proto/ has them.
-        what: the call in words, for errors. changes: see `outcome`. done_already: the error which
-        means that an earlier attempt, whose answer was lost, has done it. address: the server to
-        ask first. share_min: seconds; what one server may take even if less is left for the others.
-        share_first: seconds; what the first server may take at most, where there are others; each
-        later one may take twice as long as the one before it.
+        what: the call in words, for errors. changes: see `outcome_error`. done_already: the error
+        which means that an earlier attempt, whose answer was lost, has done it. address: the server
+        to ask first. share_min: seconds; what one server may take even if less is left for the
+        others. share_first: seconds; what the first server may take at most, where there are
+        others; each later one may take twice as long as the one before it.
         """
         loop = asyncio.get_running_loop()
         deadline = self._deadline(loop.time(), self.timeout if timeout is None else timeout)
@@ -225,8 +225,8 @@ class ControlPlane:
                 if hopeless is not None:
                     raise hopeless from None
                 if step is None or self._is_closed or loop.time() + step.wait >= deadline:
-                    told = reason(error, said, unreached.values())
-                    raise outcome(told, what, changes, lost) from None
+                    told = cause_error(error, said, unreached.values())
+                    raise outcome_error(told, what, changes, lost) from None
                 self._retrying(what, error, attempt)
                 address = step.address or self._servers.after(address)
                 await asyncio.sleep(step.wait)
@@ -306,7 +306,7 @@ class ControlPlane:
             self._lost(address, error)
             self._renew(address)
             failed.set()
-            raise await _explained(error, looking, deadline) from None
+            raise await _explained_error(error, looking, deadline) from None
         except JetstreamError:
             self._found(address)
             raise
@@ -408,7 +408,7 @@ class ControlPlane:
         self._retired.clear()
 
 
-async def _explained(
+async def _explained_error(
     failure: UnreachedError | LostCallError,
     looking: asyncio.Task[UnreachedError | None],
     deadline: float,

@@ -29,7 +29,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.frame_decoder import Frame, FrameDecoder
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
-from jetstream_protocol.host_names import impossible_host
+from jetstream_protocol.host_names import impossible_host_error
 
 WAKE_BYTES = 256 * 1024
 SCRATCH_BYTES = 64 * 1024
@@ -93,7 +93,7 @@ class DataConnection(asyncio.BufferedProtocol):
                         lambda: connection, host.strip("[]"), int(port), ssl=context
                     )
                 except UnicodeError as error:
-                    raise impossible_host(host) from error
+                    raise impossible_host_error(host) from error
                 await connection._greet()
         except TimeoutError as error:
             connection.abort("no greeting in time")

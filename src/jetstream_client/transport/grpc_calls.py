@@ -157,7 +157,7 @@ def to_error(error: Any, address: str) -> JetstreamError:
         return sent
     status, details = error.code(), error.details() or ""
     if status is grpc.StatusCode.UNAVAILABLE:
-        return _unavailable(details, address)
+        return _unavailable_error(details, address)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return LostCallError(f"{address} did not answer in time")
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and details.startswith(_REFUSED_UNSEEN):
@@ -173,7 +173,7 @@ def to_error(error: Any, address: str) -> JetstreamError:
     return InternalError(f"{address} answered {status.name}: {details}")
 
 
-def _unavailable(details: str, address: str) -> UnavailableError:
+def _unavailable_error(details: str, address: str) -> UnavailableError:
     said = details.lower()
     if any(words in said for words in _UNCONNECTED):
         if "refused" in said:

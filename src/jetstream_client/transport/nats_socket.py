@@ -53,7 +53,7 @@ class NatsSocket(TcpTransport):
                 self._writer.transport, protocol, ssl_context, server_hostname=host
             )
         if transport is None:  # Lost between the handshake and here.
-            raise reader.exception() or _hung_up()
+            raise reader.exception() or _hung_up_error()
         # TLS 1.3 refuses a client after the handshake. What is written in one piece leaves the
         # refusal readable; a second piece would fail, and hide it.
         self._held = bytearray()
@@ -73,7 +73,7 @@ class NatsSocket(TcpTransport):
         assert self._io_reader is not None
         line = await self._io_reader.readline()
         if not line:
-            raise _hung_up()
+            raise _hung_up_error()
         return line
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class NatsSocket(TcpTransport):
             self._io_writer.transport.abort()
 
 
-def _hung_up() -> ConnectionResetError:
+def _hung_up_error() -> ConnectionResetError:
     return ConnectionResetError("the server closed the connection")
 
 

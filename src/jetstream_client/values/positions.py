@@ -73,7 +73,7 @@ def check_offset(offset: int) -> int:
 def needed(position: Position) -> tuple[Simple, ...]:
     """The query for the server. Raises InvalidRequestError if it is no position."""
     if isinstance(position, bool) or not isinstance(position, int | str | datetime | At | Last):
-        raise _invalid(position)
+        raise _position_error(position)
     if isinstance(position, int):
         check_offset(position)
         return ()
@@ -82,7 +82,7 @@ def needed(position: Position) -> tuple[Simple, ...]:
     if isinstance(position, Last):
         return ("earliest", "latest")
     if isinstance(position, str) and position not in ("earliest", "latest"):
-        raise _invalid(position)
+        raise _position_error(position)
     return (position,)
 
 
@@ -96,7 +96,7 @@ def offset_of(position: Position, answers: list[int]) -> int:
     return answers[0]
 
 
-def _invalid(position: object) -> InvalidRequestError:
+def _position_error(position: object) -> InvalidRequestError:
     return InvalidRequestError(
         f"invalid position {position!r}: say an offset, 'earliest', 'latest', an aware datetime, "
         "At(microseconds) or Last(count)"

@@ -230,7 +230,7 @@ class CursorTable:
             and creator
             and 0 < most <= self._created[creator] + more.created[creator]
         ):
-            return Outcome(None, _used_up(creator, most))
+            return Outcome(None, _quota_error(creator, most))
         entry = None
         if write.value is not None:
             entry = Entry(with_creator(write.value, creator), plan.end_offset, creator)
@@ -331,7 +331,7 @@ def _event(before: Entry | None, after: Entry | None, write: Write) -> Told | No
     return event_about(was, now, write.cause)
 
 
-def _used_up(creator: str, most: int) -> QuotaExceededError:
+def _quota_error(creator: str, most: int) -> QuotaExceededError:
     return QuotaExceededError(
         f"{creator} has created {most} cursors that exist, as many as it may: delete some, or have "
         "security.cursors_per_principal raised"

@@ -356,7 +356,7 @@ class CommitLog:
         try:
             segment.write(buffers)
         except OSError as error:
-            raise self._health.append_failed(error, segment.undo_write) from error
+            raise self._health.append_error(error, segment.undo_write) from error
 
     def forget_message_ids(self, now_us: MonotonicUs) -> None:
         """Forget message ids whose window has passed."""
@@ -391,14 +391,14 @@ class CommitLog:
                 return tail
         segment = segments.find(offset)
         if segment is None:
-            raise self._reader.missing(offset, segments.base_offsets)
+            raise self._reader.missing_error(offset, segments.base_offsets)
         try:
             cuts, (position, header) = len(segment.cuts), segment.locate(offset)
             if header.next_offset > limit_offset:
                 return None
             slice_ = segment.slice_from(position, header, bytes_max, limit_offset, cuts)
         except OSError as error:
-            raise self._reader.failure(error, segment.path, segment.next_offset) from error
+            raise self._reader.read_error(error, segment.path, segment.next_offset) from error
         segments.note_loaded(segment)
         return slice_
 

@@ -115,7 +115,7 @@ class Health:
         try:
             yield
         except OSError as error:
-            raise self.failure(error, doing) from error
+            raise self.failure_error(error, doing) from error
 
     @contextmanager
     def committed(self, doing: str) -> Iterator[None]:
@@ -155,18 +155,18 @@ class Health:
             raise
         self._unfinished = None
 
-    def append_failed(self, error: OSError, undo: Callable[[], None]) -> StorageError:
+    def append_error(self, error: OSError, undo: Callable[[], None]) -> StorageError:
         """The error to raise for a failed append. undo: cuts off what it has left behind."""
 
         def cut_off() -> None:
             with self.repeatable("cutting off a failed append in"):
                 undo()
 
-        failure = self.failure(error, "appending to")
+        failure = self.failure_error(error, "appending to")
         self.complete(cut_off)
         return failure
 
-    def failure(self, error: OSError, doing: str) -> StorageError:
+    def failure_error(self, error: OSError, doing: str) -> StorageError:
         """The error to raise for `error`. Takes the log offline unless it is as good as before."""
         if changed_nothing(error):
             return change_error(error, f"{doing} {self._directory}")

@@ -39,7 +39,7 @@ class SliceReader:
             data = self._disk.pread(slice_.path, slice_.position, slice_.length)
             slice_.check_is_there()
         except OSError as error:
-            failure = self.failure(error, slice_.path, slice_.next_offset)
+            failure = self.read_error(error, slice_.path, slice_.next_offset)
             if slice_.is_gone and isinstance(failure, StorageError):
                 failure = UnavailableError("the records were cut or compacted while they were read")
             raise failure from error
@@ -47,22 +47,22 @@ class SliceReader:
             raise CorruptBatchError("the file ends early", slice_.path, slice_.position + len(data))
         return data
 
-    def failure(self, error: OSError, path: str, next_offset: int) -> JetstreamError:
+    def read_error(self, error: OSError, path: str, next_offset: int) -> JetstreamError:
         """The error to raise when records below `next_offset` could not be read."""
         if isinstance(error, FileNotFoundError) and next_offset <= self._log.log_start_offset:
-            return self.removed()
+            return self.removed_error()
         return storage_error(error, f"reading {path}")
 
-    def missing(self, offset: int, base_offsets: list[int]) -> JetstreamError:
+    def missing_error(self, offset: int, base_offsets: list[int]) -> JetstreamError:
         """The error to raise for an offset before the first segment. base_offsets: of the segments;
         there are none while the log is emptied."""
         start, first_offset = self._log.log_start_offset, next(iter(base_offsets), offset)
         if not start <= offset < first_offset:
-            return self.removed()  # By now.
+            return self.removed_error()  # By now.
         message = f"the records from offset {start} to {first_offset - 1} are missing"
         return RecordsDamagedError(message, start, first_offset)
 
-    def removed(self) -> OffsetOutOfRangeError:
+    def removed_error(self) -> OffsetOutOfRangeError:
         """The error for records that retention removed meanwhile."""
         return OffsetOutOfRangeError(
             "the records were removed while they were read",

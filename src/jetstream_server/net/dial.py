@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from jetstream_protocol.host_names import impossible_host
+from jetstream_protocol.host_names import impossible_host_error
 
 
 async def dial(host: str, port: int, timeout_s: float) -> socket.socket:
@@ -16,7 +16,7 @@ async def dial(host: str, port: int, timeout_s: float) -> socket.socket:
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:
-        raise impossible_host(host) from error
+        raise impossible_host_error(host) from error
     return await dial_any([(each[0], each[4]) for each in found], timeout_s)
 
 

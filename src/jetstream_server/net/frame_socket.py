@@ -230,7 +230,7 @@ class FrameSocket:
                 try:
                     tails.append(os.pread(fd, slice_.length, slice_.position))
                     if len(tails[-1]) < slice_.length:
-                        raise _cut_off()
+                        raise _short_file_error()
                 except OSError as error:
                     raise UnreadableSliceError(slice_, error) from error
         await self._write(b"".join((data, *tails)), 0)
@@ -368,7 +368,7 @@ class _SliceFiles:
             fd = self._fd(slice_)
             await make_resident(fd, slice_.position, min(slice_.length, TURN_BYTES))
             if os.fstat(fd).st_size < slice_.position + slice_.length:
-                raise _cut_off()
+                raise _short_file_error()
         except OSError as error:
             raise UnreadableSliceError(slice_, error) from error
         _check_uncut(slice_)
@@ -389,7 +389,7 @@ def _check_uncut(slice_: FileSlice) -> None:
         raise UnreadableSliceError(slice_, cut) from cut
 
 
-def _cut_off() -> OSError:
+def _short_file_error() -> OSError:
     return OSError(errno.EIO, "the file ends early")
 
 

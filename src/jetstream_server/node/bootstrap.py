@@ -47,7 +47,7 @@ def bootstrap(config: Config, node: NodeConfig, principal: str, lifetime_us: int
                     request, timeout=TIMEOUT_SECONDS, metadata=_proof(config, node)
                 )
             except grpc.RpcError as error:
-                said = _said(error, node)
+                said = _answer_error(error, node)
                 if not said.retriable or time.monotonic() > deadline:
                     raise Refused(said.message) from error
                 time.sleep(RETRY_SECONDS)
@@ -97,7 +97,7 @@ def _channel(config: Config, address: str) -> grpc.Channel:
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate))
 
 
-def _said(error: Any, node: NodeConfig) -> JetstreamError:
+def _answer_error(error: Any, node: NodeConfig) -> JetstreamError:
     address = node.grpc.advertise
     said = from_trailers(error.trailing_metadata())
     if said is None:

@@ -58,11 +58,11 @@ from jetstream_server.replication.core.messages import Answer, FetchRequest, Rec
 from jetstream_server.replication.core.unreadable import (
     check_epoch_known,
     check_history,
-    end_unread,
-    gone,
-    lost,
-    unread,
-    without_beginning,
+    damage_error,
+    end_unread_error,
+    gone_error,
+    no_beginning_error,
+    unread_error,
 )
 from jetstream_server.replication.listeners import RoleChange
 from jetstream_server.replication.newest import Newest
@@ -475,7 +475,7 @@ class Replica:
                 now_us=now_us,
             )  # fmt: skip
         except NoDescriptorError as error:
-            raise end_unread(self.stream, self.node_id, error.__cause__) from error
+            raise end_unread_error(self.stream, self.node_id, error.__cause__) from error
         except StorageFullError:
             raise
         except StorageError as error:
@@ -483,7 +483,7 @@ class Replica:
                 raise
             # The end could not be read, because the index of the last segment was missing.
             self.suspect(self.log.log_end_offset, error)
-            raise end_unread(self.stream, self.node_id, error.__cause__) from error
+            raise end_unread_error(self.stream, self.node_id, error.__cause__) from error
         if len(self.stream.copies) > 1:
             self.newest = Newest(base_offset, batch)
         self.log.note_end()
@@ -755,17 +755,17 @@ class Replica:
         try:
             return self.log.read(offset, bytes_max, limit_offset)
         except RecordsDamagedError as error:
-            raise lost(self.stream, self.node_id, error) from error
+            raise damage_error(self.stream, self.node_id, error) from error
         except StorageError as error:
             self.suspect(offset, error)
-            raise unread(self.stream, self.node_id, offset, error.__cause__) from error
+            raise unread_error(self.stream, self.node_id, offset, error.__cause__) from error
 
     def check_readable(self) -> None:
         """Raise an error unless reading is possible: StreamNotFoundError for a deleted stream,
         NotReplicaError for a replica closed otherwise, StorageError for a log that could not be
         opened or is gone. Its offsets would be wrong: readers would see a truncation."""
         if self.closed:
-            raise gone(self.stream, self.node_id, is_deleted=self.is_deleted)
+            raise gone_error(self.stream, self.node_id, is_deleted=self.is_deleted)
         reason = self.unreadable_reason or (self.log.offline_reason if self.log.is_lost else "")
         if reason:
             raise StorageError(f"stream {self.stream.name!r} is offline here: {reason}")
@@ -774,7 +774,7 @@ class Replica:
         """Raise UnavailableError if this log has lost its beginning and is to be fetched anew: a
         reader would take its start for the stream's, and skip records."""
         if self._rebuild and (self.log.lacks_beginning or self.log.is_start_unknown):
-            raise without_beginning(self.stream, self.node_id)
+            raise no_beginning_error(self.stream, self.node_id)
 
     def add_waiter(self, waiter: Waiter) -> None:
         """Call `waiter` once, when more is committed or the replica closes."""

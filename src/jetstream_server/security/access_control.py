@@ -118,7 +118,9 @@ class AccessControl:
             return self._node(authorization, method, shown.peer)
         scheme, text = authorization[: len(_BEARER)], authorization[len(_BEARER) :]
         if authorization and scheme.lower() != _BEARER:
-            raise self.unauthenticated(shown.peer, method, "`authorization` must be: Bearer TOKEN")
+            raise self.unauthenticated_error(
+                shown.peer, method, "`authorization` must be: Bearer TOKEN"
+            )
         return await self.identify_token(text.strip(), method=method, shown=shown)
 
     async def identify_token(self, text: str, *, method: str, shown: Identity) -> Identity:
@@ -138,7 +140,7 @@ class AccessControl:
     def _node(self, value: str, method: str, peer: str) -> Identity:
         claim, incarnation = node_proof.claim_of(value), self._incarnation()
         if claim is None or incarnation is None:
-            raise self.unauthenticated(peer, method, node_proof.NOT_VALID)
+            raise self.unauthenticated_error(peer, method, node_proof.NOT_VALID)
         is_bootstrap = claim.run == node_proof.BOOTSTRAP
         if not node_proof.check(
             self._secret,
@@ -147,9 +149,9 @@ class AccessControl:
             target=self._node_id,
             incarnation=node_proof.BOOTSTRAP if is_bootstrap else incarnation,
         ):
-            raise self.unauthenticated(peer, method, node_proof.NOT_VALID)
+            raise self.unauthenticated_error(peer, method, node_proof.NOT_VALID)
         if not self._used_proofs.take(claim, self._wall_clock()):
-            raise self.unauthenticated(
+            raise self.unauthenticated_error(
                 peer, method, "the node's proof was used before, or is too old"
             )
         return Identity(
@@ -161,7 +163,7 @@ class AccessControl:
         not such a call."""
         return origin_proof.checked(self._secret, value, authorization) if value else ""
 
-    def unauthenticated(self, peer: str, what: str, reason: str) -> UnauthenticatedError:
+    def unauthenticated_error(self, peer: str, what: str, reason: str) -> UnauthenticatedError:
         """Note a refusal in the audit log, and return the error to raise."""
         self.audit.unknown(peer, what, reason)
         return UnauthenticatedError(reason)
@@ -175,7 +177,7 @@ class AccessControl:
             reason = f"token {identity.token.id} has expired or was revoked"
         else:
             reason = "say who you are: give a token (token=, or JETSTREAM_TOKEN)"
-        raise self.unauthenticated(identity.peer, what, reason)
+        raise self.unauthenticated_error(identity.peer, what, reason)
 
     def is_stranger(self, identity: Identity) -> bool:
         """Whether the caller would have to identify itself and has not."""
@@ -207,7 +209,7 @@ class AccessControl:
             try:
                 self._limits.connected(identity.principal)
             except TooManyRequestsError as error:
-                raise self.over_quota(identity, "Hello", error) from None
+                raise self.quota_error(identity, "Hello", error) from None
 
     def disconnected(self, identity: Identity) -> None:
         if self._is_limited(identity):
@@ -220,13 +222,13 @@ class AccessControl:
             return self._limits.requests_of(identity.principal, port)
         return OpenRequests(identity.principal, sys.maxsize)
 
-    def too_many_requests(
+    def too_many_requests_error(
         self, identity: Identity, port: str, error: TooManyRequestsError
     ) -> JetstreamError:
-        """`over_quota` for a request that `requests_of` has refused to count."""
-        return self.over_quota(identity, f"request on the port {port}", error)
+        """`quota_error` for a request that `requests_of` has refused to count."""
+        return self.quota_error(identity, f"request on the port {port}", error)
 
-    def over_quota(self, identity: Identity, what: str, error: JetstreamError) -> JetstreamError:
+    def quota_error(self, identity: Identity, what: str, error: JetstreamError) -> JetstreamError:
         """Note the error in the audit log, and return it. A node's calls are not noted: the node
         does that."""
         if not identity.is_node:
@@ -387,7 +389,7 @@ class AccessControl:
         self.check_current(identity, operation)
         if not self.allows(identity, operation, stream):
             name = "the cluster" if stream is None else f"{stream.name}@{stream.subject}"
-            raise self.denied(identity, operation, name)
+            raise self.denied_error(identity, operation, name)
         if stream is not None:
             self._remember(identity, operation, stream)
 
@@ -400,7 +402,7 @@ class AccessControl:
         """For a request that names many resources: notes its refusals together."""
         return Refusals(self.audit, identity, operation)
 
-    def denied(
+    def denied_error(
         self,
         identity: Identity,
         operation: Operation,
@@ -422,12 +424,12 @@ class AccessControl:
             f"({_grant(identity, operation, resource, cursor)})"
         )
 
-    def denied_to_clients(self, identity: Identity, what: str) -> PermissionDeniedError:
+    def client_denied_error(self, identity: Identity, what: str) -> PermissionDeniedError:
         """The error for a client that makes a call between nodes."""
         self.audit.refused(identity, what, "the cluster", "not a node")
         return PermissionDeniedError(f"{what} is for the nodes of a cluster: no right allows it")
 
-    def denied_to_nodes(self, identity: Identity, what: str) -> PermissionDeniedError:
+    def node_denied_error(self, identity: Identity, what: str) -> PermissionDeniedError:
         """The error for a node that makes a call of clients."""
         self.audit.refused(identity, what, "the cluster", "a node's credential")
         return PermissionDeniedError(f"{what} is for clients: a node's credential is not enough")

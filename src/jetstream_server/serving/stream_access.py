@@ -23,7 +23,7 @@ from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.subjects import no_stream
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.streams import StreamMetadata
-from jetstream_server.metadata.state.tables import unknown_id
+from jetstream_server.metadata.state.tables import unknown_id_error
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.audit import Refusals
@@ -42,7 +42,7 @@ class StreamAccess:
         ref: common_pb2.StreamRef,
         refusals: Refusals | None = None,
     ) -> StreamMetadata:
-        """The stream of a request. refusals: as in AccessControl.denied. Raises
+        """The stream of a request. refusals: as in AccessControl.denied_error. Raises
         UnauthenticatedError, PermissionDeniedError, and the errors of Tables.stream_of."""
         access = self.control
         if not access.applies_to(identity):
@@ -62,13 +62,13 @@ class StreamAccess:
                 if all(self.knows(identity, each) for each in group):
                     raise
                 raise StreamNotFoundError(no_stream(_as_asked(ref))) from None
-            raise access.denied(identity, operation, _as_asked(ref), refusals) from None
+            raise access.denied_error(identity, operation, _as_asked(ref), refusals) from None
         if access.allows(identity, operation, stream):
             access.check(identity, operation, stream)
             return stream
-        raise self._denied(identity, operation, stream, ref, refusals)
+        raise self._denied_error(identity, operation, stream, ref, refusals)
 
-    def _denied(
+    def _denied_error(
         self,
         identity: Identity,
         operation: Operation,
@@ -80,8 +80,8 @@ class StreamAccess:
         may know."""
         is_known = self.knows(identity, stream)
         resource = stream.full_name if is_known or ref.id else _as_asked(ref)
-        error = self.control.denied(identity, operation, resource, refusals)
-        return unknown_id(ref.id) if ref.id and not is_known else error
+        error = self.control.denied_error(identity, operation, resource, refusals)
+        return unknown_id_error(ref.id) if ref.id and not is_known else error
 
     def resolve_written(
         self, identity: Identity, ref: common_pb2.StreamRef, subject: str
@@ -98,7 +98,7 @@ class StreamAccess:
             return self.resolve(identity, Operation.WRITE, ref)
         if access.allows_named(identity, Operation.WRITE, stream.name, subject):
             return stream
-        raise self._denied(identity, Operation.WRITE, stream, ref, None)
+        raise self._denied_error(identity, Operation.WRITE, stream, ref, None)
 
     def knows(self, identity: Identity, stream: StreamMetadata) -> bool:
         """Whether the caller may know that there is such a stream."""
@@ -112,12 +112,14 @@ class StreamAccess:
         refusals: Refusals | None = None,
     ) -> None:
         """Raise PermissionDeniedError unless the caller, which may read the stream, may use the
-        cursor or consumer group of that name there. refusals: as in AccessControl.denied."""
+        cursor or consumer group of that name there. refusals: as in AccessControl.denied_error."""
         access = self.control
         if access.applies_to(identity) and not access.allows(
             identity, Operation.COMMIT, stream, cursor
         ):
-            raise access.denied(identity, Operation.COMMIT, stream.full_name, refusals, cursor)
+            raise access.denied_error(
+                identity, Operation.COMMIT, stream.full_name, refusals, cursor
+            )
 
     def check_new(self, identity: Identity, request: pb.CreateStreamRequest) -> int:
         """Raise PermissionDeniedError, or StreamExistsError without details, unless the caller may
@@ -128,7 +130,7 @@ class StreamAccess:
             return 0
         for each in dict.fromkeys(filter(None, (name, request.config.group))):
             if not access.allows_named(identity, Operation.CREATE, each, subject):
-                raise access.denied(identity, Operation.CREATE, f"{each}@{subject}")
+                raise access.denied_error(identity, Operation.CREATE, f"{each}@{subject}")
             self._check_may_share(identity, each, f"{name}@{subject}")
         return self._registry.revision
 
@@ -180,7 +182,7 @@ class StreamAccess:
         named = self._registry.named(ref.name)
         known = [stream for stream in named if self.knows(identity, stream)]
         if not known:
-            raise self.control.denied(identity, operation, _as_asked(ref), refusals)
+            raise self.control.denied_error(identity, operation, _as_asked(ref), refusals)
         if len(known) > 1:
             names = tuple(stream.full_name for stream in known)
             raise AmbiguousStreamError(

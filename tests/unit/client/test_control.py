@@ -24,10 +24,10 @@ from jetstream_client.transport import control
 from jetstream_client.transport.control import (
     ControlPlane,
     WrongPortError,
+    cause_error,
     first_contact,
     next_step,
-    outcome,
-    reason,
+    outcome_error,
 )
 from jetstream_client.transport.groups import Groups
 from jetstream_client.transport.grpc_calls import (
@@ -146,7 +146,7 @@ def test_a_redirect_is_followed_at_once_but_not_forever() -> None:
 
 
 def test_a_change_that_may_have_happened_has_an_unknown_outcome() -> None:
-    told = outcome(LostCallError("a:1 did not answer in time"), "creating x", True, lost=True)
+    told = outcome_error(LostCallError("a:1 did not answer in time"), "creating x", True, lost=True)
     assert isinstance(told, UnknownOutcomeError)
     assert "may or may not have been done" in told.message
 
@@ -162,21 +162,21 @@ def test_a_change_that_may_have_happened_has_an_unknown_outcome() -> None:
 def test_every_other_error_is_told_as_it_is(
     error: JetstreamError, changes: bool, lost: bool
 ) -> None:
-    assert outcome(error, "creating x", changes, lost) is error
+    assert outcome_error(error, "creating x", changes, lost) is error
 
 
 @pytest.mark.parametrize("last", [UnreachedError("cannot reach b:1"), LostCallError("no answer")])
 def test_what_a_server_said_is_told_rather_than_that_others_are_dead(last: JetstreamError) -> None:
     said = UnavailableError("there is no metadata leader")
-    assert reason(last, said, [UnreachedError("cannot reach c:1")]) is said
+    assert cause_error(last, said, [UnreachedError("cannot reach c:1")]) is said
 
 
 def test_where_nobody_answered_all_who_were_tried_are_named_in_a_class_of_everybody() -> None:
     first, last = UnreachedError("cannot reach b:1"), RefusedError("cannot reach c:1: refused")
-    told = reason(last, None, [first, last])
+    told = cause_error(last, None, [first, last])
     assert type(told) is UnavailableError
     assert told.message == "cannot reach b:1; cannot reach c:1: refused"
-    assert type(reason(LostCallError("no answer"), None, [])) is UnavailableError
+    assert type(cause_error(LostCallError("no answer"), None, [])) is UnavailableError
 
 
 def test_at_the_first_contact_what_is_refused_everywhere_is_said_at_once() -> None:
@@ -197,7 +197,7 @@ def test_a_port_that_is_a_wrong_one_is_wrong_usage() -> None:
 
 def test_the_last_answer_of_a_server_counts() -> None:
     last = StreamExistsError("it exists")
-    assert reason(last, UnavailableError("try again"), []) is last
+    assert cause_error(last, UnavailableError("try again"), []) is last
 
 
 @on_loop

@@ -405,11 +405,11 @@ class NatsLink(asyncio.BufferedProtocol):
     def _fail_waiters(self) -> None:
         for waiter in (self._informed, *self._pongs):
             if not waiter.done():
-                waiter.set_exception(self._loss())
+                waiter.set_exception(self._loss_error())
                 waiter.exception()  # Mark it as retrieved: perhaps nothing waits for it any more.
         self._pongs.clear()
 
-    def _loss(self) -> JetstreamError:
+    def _loss_error(self) -> JetstreamError:
         text = f"lost {self.address.url}: {self._reason}"
         if any(word in self._complaint.lower() for word in _AUTHENTICATION_WORDS):
             return UnauthenticatedError(text)

@@ -118,7 +118,7 @@ class NatsParser:
                     events.append(event)
                 position = line_end + 2
         if not needed and len(data) - position > CONTROL_LINE_BYTES_MAX:
-            raise _refused("control line too long", data[position:])
+            raise _protocol_error("control line too long", data[position:])
         events += gathering.finish()
         return position, needed
 
@@ -137,14 +137,16 @@ def _needed_bytes(line: bytes, data: bytes, start: int) -> int:
     length = length_of(digits)
     header_length = length_of(fields[-2]) if has_headers else 0
     if length < 0 or header_length < 0:
-        raise _refused(f"malformed length, or one of more than {PAYLOAD_BYTES_MAX} bytes", line)
+        raise _protocol_error(
+            f"malformed length, or one of more than {PAYLOAD_BYTES_MAX} bytes", line
+        )
     stop = start + length
     if data[stop : stop + 2] != b"\r\n" and stop + 2 <= len(data):
-        raise _refused("payload does not end where its length says", line)
+        raise _protocol_error("payload does not end where its length says", line)
     if header_length > length:
-        raise _refused("header block longer than its message", line)
+        raise _protocol_error("header block longer than its message", line)
     if not is_sid(sid):
-        raise _refused("malformed subscription id", sid)
+        raise _protocol_error("malformed subscription id", sid)
     return len(line) + 2 + length + 2
 
 
@@ -165,10 +167,10 @@ def control_event(line: bytes) -> ControlEvent | None:
         except (ValueError, RecursionError) as error:
             raise NatsProtocolError(f"INFO is not JSON: {error}") from error
         if not isinstance(fields, dict):
-            raise _refused("INFO is not a JSON object", line)
+            raise _protocol_error("INFO is not a JSON object", line)
         return Info(fields)
-    raise _refused("unknown operation", line)
+    raise _protocol_error("unknown operation", line)
 
 
-def _refused(reason: str, found: bytes) -> NatsProtocolError:
+def _protocol_error(reason: str, found: bytes) -> NatsProtocolError:
     return NatsProtocolError(f"{reason}: {found[:64]!r}")

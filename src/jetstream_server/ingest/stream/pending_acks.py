@@ -190,7 +190,7 @@ class PendingAcks:
     ) -> None:
         """Send the reason why something was not stored, wherever the answer goes."""
         if isinstance(reply, Direct):
-            reply.refuse(self._for_publishers(error))
+            reply.refuse(self._publishers_error(error))
             self._counters.refused(1, error.code)
         else:
             self.nack([reply], error, correlation)
@@ -198,7 +198,9 @@ class PendingAcks:
     def nack(self, replies: list[bytes], error: JetstreamError, correlation: bytes = b"") -> None:
         allowed = self._allowed(replies)
         if len(allowed):
-            nacks = self._format.nacks(allowed.to_list(), self._for_publishers(error), correlation)
+            nacks = self._format.nacks(
+                allowed.to_list(), self._publishers_error(error), correlation
+            )
             self._send(nacks)
             self._counters.refused(len(allowed), error.code)
 
@@ -209,7 +211,7 @@ class PendingAcks:
             if correlation:
                 self.nack([reply], error, correlation)
 
-    def _for_publishers(self, error: JetstreamError) -> JetstreamError:
+    def _publishers_error(self, error: JetstreamError) -> JetstreamError:
         """The error without the names of our files, which publishers must not see. Another replica
         will lead in place of one whose log has failed, if there is one: trying again helps then."""
         if isinstance(error, StorageFullError):

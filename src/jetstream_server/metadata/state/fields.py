@@ -36,31 +36,31 @@ class Fields:
     def integer(self, name: str, default: int | None = None, *, minimum: int = 0) -> int:
         value = self._get(name, default)
         if type(value) is not int or not minimum <= value <= INTEGER_MAX:
-            raise self._wrong(name, f"an integer from {minimum} on", value)
+            raise self._field_error(name, f"an integer from {minimum} on", value)
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
         value = self._get(name, default)
         if type(value) is not str or len(value) > TEXT_LENGTH_MAX:
-            raise self._wrong(name, f"text of at most {TEXT_LENGTH_MAX} characters", value)
+            raise self._field_error(name, f"text of at most {TEXT_LENGTH_MAX} characters", value)
         return value
 
     def flag(self, name: str, default: bool | None = None) -> bool:
         value = self._get(name, default)
         if type(value) is not bool:
-            raise self._wrong(name, "true or false", value)
+            raise self._field_error(name, "true or false", value)
         return value
 
     def choice(self, name: str, options: tuple[ChoiceT, ...]) -> ChoiceT:
         value = self._get(name, None)
         if value not in options:
-            raise self._wrong(name, f"one of {', '.join(options)}", value)
+            raise self._field_error(name, f"one of {', '.join(options)}", value)
         return cast("ChoiceT", value)
 
     def node(self, name: str) -> NodeId:
         value = self.integer(name)
         if value > NODE_ID_MAX:
-            raise self._wrong(name, "a node id", value)
+            raise self._field_error(name, "a node id", value)
         return NodeId(value)
 
     def stream_id(self, name: str = "stream_id") -> StreamId:
@@ -70,28 +70,28 @@ class Fields:
         """Node ids, each at most once."""
         values = self.integers(name)
         if len(dict.fromkeys(values)) != len(values) or max(values, default=0) > NODE_ID_MAX:
-            raise self._wrong(name, "different node ids", list(values))
+            raise self._field_error(name, "different node ids", list(values))
         return tuple(NodeId(value) for value in values)
 
     def integers(self, name: str, default: list[int] | None = None) -> tuple[int, ...]:
         values = self._list(name, default)
         for value in values:
             if type(value) is not int or not 0 <= value <= INTEGER_MAX:
-                raise self._wrong(name, "a list of integers from 0 on", values)
+                raise self._field_error(name, "a list of integers from 0 on", values)
         return tuple(values)
 
     def texts(self, name: str, default: list[str] | None = None) -> tuple[str, ...]:
         values = self._list(name, default)
         for value in values:
             if type(value) is not str or len(value) > TEXT_LENGTH_MAX:
-                raise self._wrong(name, "a list of texts", values)
+                raise self._field_error(name, "a list of texts", values)
         return tuple(values)
 
     def mapping(self, name: str) -> dict[str, Any]:
         """An object whose content is not checked."""
         value = self._get(name, None)
         if type(value) is not dict:
-            raise self._wrong(name, "an object", value)
+            raise self._field_error(name, "an object", value)
         return value
 
     def object(self, name: str) -> Fields:
@@ -113,7 +113,7 @@ class Fields:
     def _list(self, name: str, default: Any) -> list[Any]:
         values = self._get(name, default)
         if type(values) is not list or len(values) > LIST_LENGTH_MAX:
-            raise self._wrong(name, "a list", values)
+            raise self._field_error(name, "a list", values)
         return values
 
     def _get(self, name: str, default: Any) -> Any:
@@ -121,6 +121,6 @@ class Fields:
         value = self._values.get(name)
         return default if value is None else value
 
-    def _wrong(self, name: str, wanted: str, value: Any) -> InvalidRequestError:
+    def _field_error(self, name: str, wanted: str, value: Any) -> InvalidRequestError:
         given = "is missing" if value is None else f"is {str(value)[:100]!r}"
         return InvalidRequestError(f"{self._where}: {name!r} {given}; it must be {wanted}")

@@ -50,7 +50,7 @@ DELETIONS_MAX = 100_000
 only set aside, not deleted, by a node that was away when they were deleted."""
 
 
-def unknown_id(stream_id: int) -> StreamNotFoundError:
+def unknown_id_error(stream_id: int) -> StreamNotFoundError:
     return StreamNotFoundError(f"there is no stream with id {stream_id}: was it deleted?")
 
 
@@ -108,7 +108,7 @@ class Tables:
         """The stream with that id. Raises StreamNotFoundError."""
         stream = self.streams.get(stream_id)
         if stream is None:
-            raise unknown_id(stream_id)
+            raise unknown_id_error(stream_id)
         return stream
 
     def stream_of(self, ref: common_pb2.StreamRef) -> StreamMetadata:

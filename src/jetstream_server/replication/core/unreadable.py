@@ -59,7 +59,9 @@ def check_history(
         )
 
 
-def lost(stream: StreamMetadata, node_id: int, error: RecordsDamagedError) -> RecordsDamagedError:
+def damage_error(
+    stream: StreamMetadata, node_id: int, error: RecordsDamagedError
+) -> RecordsDamagedError:
     """The error for known damage: what the disk has lost, and where reading can continue."""
     start, end = error.start_offset, error.end_offset
     alone = stream.is_alone(node_id)
@@ -77,7 +79,7 @@ def lost(stream: StreamMetadata, node_id: int, error: RecordsDamagedError) -> Re
     )
 
 
-def unread(
+def unread_error(
     stream: StreamMetadata, node_id: int, offset: int, cause: BaseException | None = None
 ) -> UnavailableError:
     """The error while suspected damage is being checked, unless nothing is suspected because of the
@@ -88,7 +90,7 @@ def unread(
     return UnavailableError(f"{problem}, and is inspecting its file; try again")
 
 
-def end_unread(
+def end_unread_error(
     stream: StreamMetadata, node_id: int, cause: BaseException | None
 ) -> UnavailableError:
     """The error for an append that lacked descriptors, or could not read where the batches of the
@@ -101,10 +103,10 @@ def end_unread(
     )
 
 
-def unsearched(
+def search_error(
     stream: StreamMetadata, node_id: int, cause: BaseException | None
 ) -> UnavailableError:
-    """Like `unread`, for a search by time."""
+    """Like `unread_error`, for a search by time."""
     problem = f"node {node_id} could not search stream {stream.name!r} for a time"
     if lacks_descriptors(cause):
         return UnavailableError(f"{problem}: it has no file descriptor left; try again")
@@ -113,7 +115,7 @@ def unsearched(
     )
 
 
-def without_beginning(stream: StreamMetadata, node_id: int) -> UnavailableError:
+def no_beginning_error(stream: StreamMetadata, node_id: int) -> UnavailableError:
     """The error for a log that has lost its beginning and is to be fetched anew."""
     return UnavailableError(
         f"node {node_id} has lost the beginning of stream {stream.name!r} and fetches it anew; "
@@ -121,7 +123,7 @@ def without_beginning(stream: StreamMetadata, node_id: int) -> UnavailableError:
     )
 
 
-def gone(
+def gone_error(
     stream: StreamMetadata, node_id: int, *, is_deleted: bool
 ) -> StreamNotFoundError | NotReplicaError:
     """The error for a closed replica: the stream was deleted, or other nodes have it because it was

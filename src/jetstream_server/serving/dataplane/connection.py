@@ -297,7 +297,7 @@ class Connection:
         try:
             self._requests.begin()
         except TooManyRequestsError as error:
-            raise self._access.too_many_requests(self._identity, PORT, error) from None
+            raise self._access.too_many_requests_error(self._identity, PORT, error) from None
         request.is_counted = True
 
     def _serve(self, fetch: _Fetch) -> None:

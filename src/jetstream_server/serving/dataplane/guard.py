@@ -29,7 +29,7 @@ def admit(access: AccessControl, identity: Identity, kind: Kind) -> Requirement:
         return rule
     if identity.is_node:
         if not rule.nodes and rule.scope is not Scope.NODE:
-            raise access.denied_to_nodes(identity, kind.name)
+            raise access.node_denied_error(identity, kind.name)
     elif rule.scope is Scope.NODE:
-        raise access.denied_to_clients(identity, kind.name)
+        raise access.client_denied_error(identity, kind.name)
     return rule

@@ -153,7 +153,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         used_up = [each for each in errors if each.code == code]
         if used_up and not identity.is_node:
             error = QuotaExceededError(used_up[0].message)
-            self._access.control.over_quota(identity, "CommitCursors", error)
+            self._access.control.quota_error(identity, "CommitCursors", error)
 
     async def _note_moved(
         self,
@@ -259,7 +259,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         elif access.applies_to(identity) and not access.allows_named(
             identity, Operation.READ, ref.name, ref.subject
         ):
-            raise access.denied(identity, Operation.READ, _full_name(ref))
+            raise access.denied_error(identity, Operation.READ, _full_name(ref))
 
     def _check_may_delete(self, request: pb.DeleteCursorRequest, identity: Identity) -> None:
         """request: names its stream in full. Raises PermissionDeniedError."""
@@ -267,7 +267,9 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         if access.applies_to(identity) and not access.allows_named(
             identity, Operation.COMMIT, ref.name, ref.subject, request.name
         ):
-            raise access.denied(identity, Operation.COMMIT, _full_name(ref), cursor=request.name)
+            raise access.denied_error(
+                identity, Operation.COMMIT, _full_name(ref), cursor=request.name
+            )
 
     def _checked(
         self, now_us: int, principal: str, commit: pb.CommitCursorsRequest.Commit

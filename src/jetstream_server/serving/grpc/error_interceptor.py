@@ -80,7 +80,7 @@ async def _abort(context: _Context, error: JetstreamError) -> NoReturn:
     await context.abort(status, answer.message, ((GRPC_ERROR_KEY, answer.SerializeToString()),))
 
 
-def _unexpected(error: Exception, method: str) -> InternalError:
+def _unexpected_error(error: Exception, method: str) -> InternalError:
     logger.error("request_failed", method=method, exc_info=error)
     return InternalError(f"internal error in {method}: see the server's log")
 
@@ -162,7 +162,7 @@ class _Supervised:
         except aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001  the supervisor of every RPC
-            await _abort(context, _unexpected(error, self._method))
+            await _abort(context, _unexpected_error(error, self._method))
 
     async def request(self, context: _Context) -> Any:
         """The call's only request."""

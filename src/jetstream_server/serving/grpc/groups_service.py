@@ -151,9 +151,9 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
             return
         for stream in streams:
             if not access.allows(identity, Operation.READ, stream):
-                raise access.denied(identity, Operation.READ, source)
+                raise access.denied_error(identity, Operation.READ, source)
             if not access.allows(identity, Operation.COMMIT, stream, group):
-                raise access.denied(identity, Operation.COMMIT, source, cursor=group)
+                raise access.denied_error(identity, Operation.COMMIT, source, cursor=group)
             access.check(identity, Operation.READ, stream)
 
     def _may_take(self, principal: str, group: str, source: str) -> bool:

@@ -97,7 +97,7 @@ class Guarded:
                 self._streams.check_taken(call.identity, request.name, request.subject)
             raise
         except QuotaExceededError as error:
-            raise self._access.over_quota(call.identity, name, error) from None
+            raise self._access.quota_error(call.identity, name, error) from None
 
     def _many(self, method: Any, name: str) -> Callable[[Any, Call], AsyncIterator[Any]]:
         async def answers(request: Any, call: Call) -> AsyncIterator[Any]:
@@ -118,7 +118,7 @@ class Guarded:
         try:
             requests.begin()
         except TooManyRequestsError as error:
-            raise self._access.too_many_requests(identity, PORT, error) from None
+            raise self._access.too_many_requests_error(identity, PORT, error) from None
         return requests
 
     async def _admit(self, request: Any, call: Call, name: str) -> Requirement | None:
@@ -135,7 +135,7 @@ class Guarded:
         )
         if contradicts(call.peer_identity, identity):
             reason = f"the certificate is not that of {identity.principal}"
-            raise self._access.unauthenticated(call.peer, name, reason)
+            raise self._access.unauthenticated_error(call.peer, name, reason)
         call.identity = identity
         self._connections.called(call.peer, identity)
         requirement = RPCS.get(name)
@@ -145,7 +145,7 @@ class Guarded:
             self._check_node(identity, requirement, name)
         elif requirement.scope is Scope.NODE:
             self._access.check_current(identity, name)
-            raise self._access.denied_to_clients(identity, name)
+            raise self._access.client_denied_error(identity, name)
         else:
             self._check_client(identity, requirement, request, name)
         return requirement
@@ -157,7 +157,7 @@ class Guarded:
         else:
             may = requirement.nodes or (requirement.scope is Scope.NODE and not is_for_machine)
         if not may:
-            raise self._access.denied_to_nodes(identity, name)
+            raise self._access.node_denied_error(identity, name)
 
     def _check_client(
         self, identity: Identity, requirement: Requirement, request: Any, name: str

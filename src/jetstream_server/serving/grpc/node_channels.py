@@ -65,7 +65,7 @@ class NodeChannels:
         try:
             return await self._loop.run(on_grpc_loop())
         except aio.AioRpcError as error:
-            raise _error_of(error, node) from error
+            raise _call_error(error, node) from error
 
     async def close(self) -> None:
         await self._loop.run(self._close())
@@ -103,7 +103,7 @@ class NodeChannels:
             await channel.close()
 
 
-def _error_of(error: aio.AioRpcError, node: str) -> JetstreamError:
+def _call_error(error: aio.AioRpcError, node: str) -> JetstreamError:
     sent = from_trailers(error.trailing_metadata())
     if sent is not None:
         return sent

@@ -18,7 +18,7 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.disk_errors import lacks_descriptors, storage_error
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.net.page_cache import make_resident
-from jetstream_server.replication.core.unreadable import unread
+from jetstream_server.replication.core.unreadable import unread_error
 from jetstream_server.replication.replica import Replica
 from jetstream_server.serving.decryption import decrypted, may_be_encrypted
 from jetstream_server.serving.long_poll import FetchPosition, LongPoll
@@ -76,7 +76,7 @@ async def answer(
             below = response.messages[-1].offset + 1
     behind = position_behind(data, below)
     if behind is None:
-        error = unread(replica.stream, replica.node_id, position.offset)
+        error = unread_error(replica.stream, replica.node_id, position.offset)
         replica.suspect(position.offset, error)
         raise error
     if decoding is None:
@@ -129,7 +129,7 @@ def _messages(replica: Replica, data: bytes, offset: int, found: LogSlice) -> li
         at = messages[-1].offset + 1 if messages else offset
         replica.suspect(at, error)
         if not messages:
-            raise unread(replica.stream, replica.node_id, at) from None
+            raise unread_error(replica.stream, replica.node_id, at) from None
     return messages
 
 

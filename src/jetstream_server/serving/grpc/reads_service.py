@@ -17,7 +17,7 @@ from jetstream_protocol.generated import api_pb2_grpc, common_pb2
 from jetstream_protocol.types import WallUs
 from jetstream_server.net.error_limits import bounded
 from jetstream_server.origins import origin_of_peer
-from jetstream_server.replication.core.unreadable import unsearched
+from jetstream_server.replication.core.unreadable import search_error
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.acl import Operation
@@ -162,7 +162,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
             else:
                 raise  # It is known.
             replica.suspect_file(file, error)
-            raise unsearched(replica.stream, replica.node_id, cause) from error
+            raise search_error(replica.stream, replica.node_id, cause) from error
 
 
 def resolve_query(replica: Replica, query: pb.ListOffsetsRequest.Query) -> tuple[int, int | None]:

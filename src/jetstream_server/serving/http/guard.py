@@ -53,14 +53,14 @@ async def admit(access: AccessControl, request: web.Request, path: str) -> None:
         return
     if rule.scope is Scope.RPCS:
         if not sender_of(request).token:
-            raise access.unauthenticated(_shown(request).peer, path, SAY_WHO)
+            raise access.unauthenticated_error(_shown(request).peer, path, SAY_WHO)
         return
     assert rule.operation is not None
     identity = await access.identify(
         request.headers.get("Authorization", ""), method=path, shown=_shown(request)
     )
     if identity.is_node or identity.is_bootstrap:
-        raise access.denied_to_nodes(identity, path)
+        raise access.node_denied_error(identity, path)
     access.check(identity, rule.operation)
 
 
