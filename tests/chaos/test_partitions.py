@@ -20,15 +20,15 @@ CHOSEN = (
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultCluster]:
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultCluster]:
     with running_fault_cluster(tmp_path_factory.mktemp("partitions") / "cluster") as running:
         yield running
 
 
 @pytest.mark.parametrize("name", CHOSEN)
 def test_behind_a_partition_publishers_are_served_and_nothing_acknowledged_is_lost(
-    cluster: FaultCluster, name: str
+    faulty: FaultCluster, name: str
 ) -> None:
     (case,) = (case for case in CASES if case.name == name)
-    gap = run(cluster, case, CHOSEN.index(name))
+    gap = run(faulty, case, CHOSEN.index(name))
     print(f"{name}: {gap:.2f} s without acks")

@@ -10,22 +10,13 @@ import pytest
 
 from jetstream_client import Client
 from tests.support.api import Api
-from tests.support.cluster import TestCluster, running_cluster
-from tests.support.server import ServerProcess, running_server
+from tests.support.server import ServerProcess
+from tests.support.stages import cluster_stage, server_stage
+
+server = server_stage()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One server for the tests of a module; each test uses streams of its own."""
-    with running_server(tmp_path_factory.mktemp("server") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    """Three nodes for the tests of a module."""
-    with running_cluster(tmp_path_factory.mktemp("cluster") / "nodes") as running:
-        yield running
+cluster = cluster_stage()
 
 
 @pytest.fixture

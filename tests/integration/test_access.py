@@ -35,16 +35,14 @@ from jetstream_server.security.acl import CLUSTER_OPERATIONS, STREAM_OPERATIONS
 from jetstream_server.security.requirements import RPCS, Scope
 from tests.support import command
 from tests.support.api import Api
-from tests.support.secured import CREDENTIAL, SecuredServer, secured_server
+from tests.support.secured import CREDENTIAL, SecuredServer
 from tests.support.server import ServerProcess
+from tests.support.stages import secured_stage
 
 NAMES = count(1)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
-    with secured_server(tmp_path_factory.mktemp("secured") / "data") as running:
-        yield running
+server = secured_stage()
 
 
 @pytest.fixture(scope="module")

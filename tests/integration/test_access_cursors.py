@@ -18,15 +18,13 @@ from jetstream_client import (
 from jetstream_protocol.generated import common_pb2, cursors_pb2, cursors_pb2_grpc
 from tests.support import command
 from tests.support.api import Api
-from tests.support.secured import SecuredServer, secured_server
+from tests.support.secured import SecuredServer
+from tests.support.stages import secured_stage
 
 NAMES = count(1)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
-    with secured_server(tmp_path_factory.mktemp("cursors") / "data") as running:
-        yield running
+server = secured_stage()
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,13 @@ from itertools import count
 import pytest
 
 from jetstream_client import Client, InvalidRequestError, PermissionDeniedError, StreamExistsError
-from tests.support.secured import SecuredServer, secured_server
+from tests.support.secured import SecuredServer
+from tests.support.stages import secured_stage
 
 NAMES = count(1)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
-    with secured_server(tmp_path_factory.mktemp("names") / "data") as running:
-        yield running
+server = secured_stage()
 
 
 @pytest.fixture(scope="module")

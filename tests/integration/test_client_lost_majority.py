@@ -16,7 +16,7 @@ RECORDS = 20
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+def minority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     """Of `orders` all replicas are in sync; node 2 alone is left, and leads `kept`."""
     with running_cluster(tmp_path_factory.mktemp("cluster") / "nodes") as running:
         with Client(running.servers, timeout=20) as client:
@@ -46,20 +46,20 @@ def controller(cluster: TestCluster) -> int:
 
 
 @pytest.fixture
-def jetstream(cluster: TestCluster) -> Run:
-    return cluster.jetstream
+def jetstream(minority: TestCluster) -> Run:
+    return minority.jetstream
 
 
 def test_a_reader_of_the_leader_is_served_by_the_replica_that_is_left(
-    cluster: TestCluster,
+    minority: TestCluster,
 ) -> None:
     for _ in range(5):
-        with Client(cluster.servers, timeout=4) as client:
+        with Client(minority.servers, timeout=4) as client:
             assert client.fetch("orders", RECORDS - 1).offsets() == [RECORDS - 1]
 
 
-def test_a_stream_whose_leader_holds_no_lease_is_served_by_it(cluster: TestCluster) -> None:
-    with Client(cluster.servers, timeout=4) as client:
+def test_a_stream_whose_leader_holds_no_lease_is_served_by_it(minority: TestCluster) -> None:
+    with Client(minority.servers, timeout=4) as client:
         assert len(client.fetch("kept", 0)) == RECORDS
 
 
@@ -74,9 +74,9 @@ def test_a_bounded_read_from_any_replica_ends_where_the_replica_does(
     assert jetstream("export", "orders", *wished).count("\n") == RECORDS
 
 
-def test_a_scan_and_a_query_from_any_replica_work(cluster: TestCluster, jetstream: Run) -> None:
+def test_a_scan_and_a_query_from_any_replica_work(minority: TestCluster, jetstream: Run) -> None:
     pytest.importorskip("duckdb")
-    with Client(cluster.servers, timeout=4) as client:
+    with Client(minority.servers, timeout=4) as client:
         assert client.scan("orders", 0, read_from="any").to_table().num_rows == RECORDS
     counted = jetstream("sql", "select count(*) as n from orders", "--read-from", "any", "--json")
     assert json.loads(counted) == {"n": RECORDS}
@@ -89,13 +89,13 @@ def test_a_read_that_needs_the_leader_says_which_is_missing_and_what_to_do(jetst
 
 
 def test_a_publish_says_that_the_stream_has_no_leader_and_where_to_look(
-    cluster: TestCluster, jetstream: Run
+    minority: TestCluster, jetstream: Run
 ) -> None:
     why = "stream 'orders' has no leader now that takes messages: see 'jetstream cluster health'"
     said = jetstream("publish", "orders.x", "v", "--timeout", "6", code=4)
     assert said == f"error: nobody listens on 'orders.x' at the moment: {why}\n"
     with (
-        Client(cluster.servers, timeout=3) as client,
+        Client(minority.servers, timeout=3) as client,
         pytest.raises(UnavailableError, match=re.escape(why)),
     ):
         client.publisher("orders.x", delivery_timeout=3).send(b"v").result()

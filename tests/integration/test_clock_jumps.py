@@ -34,7 +34,7 @@ class ClockedCluster(TestCluster):
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClockedCluster]:
+def clocked(tmp_path: Path) -> Iterator[ClockedCluster]:
     running = ClockedCluster(tmp_path / "cluster")
     try:
         for node in running.nodes:
@@ -46,62 +46,62 @@ def cluster(tmp_path: Path) -> Iterator[ClockedCluster]:
 
 
 def test_clocks_that_jump_cost_no_lease_and_no_ack_and_time_stamps_never_fall(
-    cluster: ClockedCluster,
+    clocked: ClockedCluster,
 ) -> None:
-    cluster.api(0).create("orders", "orders")
-    leader = cluster.describe("orders").stream.leader
-    before = {node: cluster.log(node) for node in cluster.nodes}
-    load = Load(cluster.nats, "orders", window=16).start()
+    clocked.api(0).create("orders", "orders")
+    leader = clocked.describe("orders").stream.leader
+    before = {node: clocked.log(node) for node in clocked.nodes}
+    load = Load(clocked.nats, "orders", window=16).start()
     load.wait_for_acks(200)
     for hours in (1, -2, 1000, 0):
-        for node in cluster.nodes:
+        for node in clocked.nodes:
             # Each its own: no two agree on the time, nor on by how much it has changed.
-            cluster.set_clock(node, hours * HOUR_US * (node + 1))
+            clocked.set_clock(node, hours * HOUR_US * (node + 1))
         load.wait_for_acks(200)
-    last = cluster.api(leader).read_all("orders")[-1].header.append_timestamp
+    last = clocked.api(leader).read_all("orders")[-1].header.append_timestamp
     assert last - time.time_ns() // 1000 > 900 * HOUR_US
-    after = cluster.describe("orders").stream
-    assert (after.leader, after.leader_epoch, sorted(after.isr)) == (leader, 0, cluster.nodes)
-    for node in cluster.nodes:
-        said = cluster.log(node).removeprefix(before[node])
+    after = clocked.describe("orders").stream
+    assert (after.leader, after.leader_epoch, sorted(after.isr)) == (leader, 0, clocked.nodes)
+    for node in clocked.nodes:
+        said = clocked.log(node).removeprefix(before[node])
         assert "session_lost" not in said
         assert "node_fenced" not in said
 
     # Whoever leads next is six weeks behind what is in its log already.
-    cluster.kill(leader)
+    clocked.kill(leader)
     load.wait_for_acks(200)
-    cluster.restart(leader)
-    cluster.wait_for_isr("orders", cluster.nodes)
-    cluster.check_everywhere("orders", load.stop())
-    for node in cluster.nodes:
-        cluster.kill(node)
-        findings = list(verify(cluster.cluster.directory / node_name(node)))
+    clocked.restart(leader)
+    clocked.wait_for_isr("orders", clocked.nodes)
+    clocked.check_everywhere("orders", load.stop())
+    for node in clocked.nodes:
+        clocked.kill(node)
+        findings = list(verify(clocked.cluster.directory / node_name(node)))
         assert not [finding for finding in findings if not finding.repairable]
 
 
 def test_what_is_repeated_to_a_leader_whose_clock_is_hours_off_is_stored_once(
-    cluster: ClockedCluster,
+    clocked: ClockedCluster,
 ) -> None:
     """Ahead and behind, by more than message ids and producers are remembered for; and once more
     from what a restart finds on disk."""
-    for node in cluster.nodes:
-        cluster.set_clock(node, (0, 30, -30)[node] * HOUR_US)
-    cluster.api(0).create("s", "s")
+    for node in clocked.nodes:
+        clocked.set_clock(node, (0, 30, -30)[node] * HOUR_US)
+    clocked.api(0).create("s", "s")
     producer = Producer("s")
     batches, messages = producer.add_batches(3), producer.add_messages(3)
-    producer.deliver(cluster.nats, batches + messages)
-    first = cluster.describe("s").stream.leader
+    producer.deliver(clocked.nats, batches + messages)
+    first = clocked.describe("s").stream.leader
     for target in [node for node in (1, 2, 0, 1, 2, 0) if node != first] + [first]:
-        cluster.jetstream("stream", "transfer-leader", "s", str(target))
-        producer.deliver(cluster.nats, producer.add_messages(1))  # Under the clock of that node.
-        repeat(cluster, producer, batches + messages)
-    for node in cluster.nodes:
-        cluster.kill(node)
-    for node in cluster.nodes:
-        cluster.cluster.start_node(node)
-    cluster.cluster.wait_for_nodes(*cluster.nodes)
-    repeat(cluster, producer, batches + messages)
-    producer.check(cluster.api(cluster.settled("s").stream.leader).values("s"))
+        clocked.jetstream("stream", "transfer-leader", "s", str(target))
+        producer.deliver(clocked.nats, producer.add_messages(1))  # Under the clock of that node.
+        repeat(clocked, producer, batches + messages)
+    for node in clocked.nodes:
+        clocked.kill(node)
+    for node in clocked.nodes:
+        clocked.cluster.start_node(node)
+    clocked.cluster.wait_for_nodes(*clocked.nodes)
+    repeat(clocked, producer, batches + messages)
+    producer.check(clocked.api(clocked.settled("s").stream.leader).values("s"))
 
 
 def repeat(cluster: ClockedCluster, producer: Producer, names: list[str]) -> None:

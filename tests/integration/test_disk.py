@@ -48,7 +48,7 @@ def mounted(path: Path, size_bytes: int, image: Path | None = None) -> SmallDisk
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+def small(tmp_path: Path) -> Iterator[SmallDisk]:
     disk = mounted(tmp_path / "disk", SIZE_BYTES)
     try:
         yield disk
@@ -113,13 +113,13 @@ def eventually_ready(server: ServerProcess, status: int) -> str:
 
 @pytest.mark.parametrize("flush", [1, 2, 3], ids=["none", "interval", "group"])
 def test_a_full_disk_refuses_records_keeps_those_it_acknowledged_and_recovers(
-    disk: SmallDisk, tmp_path: Path, flush: int
+    small: SmallDisk, tmp_path: Path, flush: int
 ) -> None:
     log = tmp_path / "server.log"
-    with started(disk.path / "data", log, NO_RESERVE) as server, opened(server) as (api, nats):
+    with started(small.path / "data", log, NO_RESERVE) as server, opened(server) as (api, nats):
         api.create("full", "full", flush=flush)
         api.create("other", "other", flush=flush)
-        disk.leave(2 << 20)
+        small.leave(2 << 20)
         stored: list[bytes] = []
         refused = 0
         while refused < 5:
@@ -133,7 +133,7 @@ def test_a_full_disk_refuses_records_keeps_those_it_acknowledged_and_recovers(
                 stored.append(value)
         assert api.values("full") == stored
         assert api.describe("full").state == "online"
-        disk.empty()
+        small.empty()
         for stream in ("full", "other"):
             assert "seq" in ask(nats, stream, b"after")
         stored.append(b"after")
@@ -147,14 +147,14 @@ def test_a_full_disk_refuses_records_keeps_those_it_acknowledged_and_recovers(
 
 
 def test_below_the_reserve_nothing_is_taken_and_readyz_says_why(
-    disk: SmallDisk, tmp_path: Path
+    small: SmallDisk, tmp_path: Path
 ) -> None:
     reserve = {"JETSTREAM_LOG__DISK_RESERVE_BYTES": str(8 << 20)}
     log = tmp_path / "server.log"
-    with started(disk.path / "data", log, reserve) as server, opened(server) as (api, nats):
+    with started(small.path / "data", log, reserve) as server, opened(server) as (api, nats):
         api.create("kept", "kept")
         assert ask(nats, "kept", b"before")["seq"] == 1
-        disk.leave(4 << 20)
+        small.leave(4 << 20)
         eventually_ready(server, 503)
         why = re.compile(
             r"no appends are taken, because the disk has (3\.[0-9]|4) MiB free, "
@@ -170,7 +170,7 @@ def test_below_the_reserve_nothing_is_taken_and_readyz_says_why(
         with pytest.raises(StorageFullError):
             api.create("another", "another")
         assert api.values("kept") == [b"before"]
-        disk.empty()
+        small.empty()
         eventually_ready(server, 200)
         assert ask(nats, "kept", b"after")["seq"] == 2
         assert api.describe("kept").state == "online"
@@ -198,7 +198,7 @@ def test_a_burst_leaves_at_least_half_of_the_reserve(tmp_path: Path) -> None:
 
 @needs_chromium
 def test_the_console_shows_a_node_with_a_full_disk_in_red_and_why(
-    disk: SmallDisk, tmp_path: Path
+    small: SmallDisk, tmp_path: Path
 ) -> None:
     reserve = {"JETSTREAM_LOG__DISK_RESERVE_BYTES": str(8 << 20)}
 
@@ -207,7 +207,7 @@ def test_the_console_shows_a_node_with_a_full_disk_in_red_and_why(
             await page.open(f"{server.http}/")
             card = "document.querySelector('.cards .good')"
             await page.until(f"{card} && {card}.innerText == '1 of 1'")
-            disk.leave(4 << 20)
+            small.leave(4 << 20)
             card = "document.querySelector('.cards .bad')"
             await page.until(f"{card} && {card}.innerText == '0 of 1'")
             state = "document.querySelector('td[data-label=State] .bad').innerText"
@@ -217,16 +217,16 @@ def test_the_console_shows_a_node_with_a_full_disk_in_red_and_why(
             await page.until("document.getElementById('health').innerText.includes('not well')")
             assert page.problems == []
 
-    with started(disk.path / "data", tmp_path / "server.log", reserve) as server:
+    with started(small.path / "data", tmp_path / "server.log", reserve) as server:
         asyncio.run(walk(server))
 
 
-def test_a_full_disk_is_what_a_batched_publisher_is_told(disk: SmallDisk, tmp_path: Path) -> None:
+def test_a_full_disk_is_what_a_batched_publisher_is_told(small: SmallDisk, tmp_path: Path) -> None:
     reserve = {"JETSTREAM_LOG__DISK_RESERVE_BYTES": str(8 << 20)}
-    with started(disk.path / "data", tmp_path / "server.log", reserve) as server:
+    with started(small.path / "data", tmp_path / "server.log", reserve) as server:
         with Client(server.grpc) as client:
             client.create_stream("kept", "kept")
-            disk.leave(4 << 20)
+            small.leave(4 << 20)
             eventually_ready(server, 503)
             with client.publisher("kept", delivery_timeout=1.0) as publisher:
                 error = publisher.send(b"refused").exception()
@@ -250,34 +250,34 @@ def test_a_full_disk_is_what_a_batched_publisher_is_told(disk: SmallDisk, tmp_pa
         assert "the disk is full" in found.stdout
 
 
-def test_deleting_streams_makes_room_below_the_reserve(disk: SmallDisk, tmp_path: Path) -> None:
+def test_deleting_streams_makes_room_below_the_reserve(small: SmallDisk, tmp_path: Path) -> None:
     reserve = {"JETSTREAM_LOG__DISK_RESERVE_BYTES": str(8 << 20)}
     log = tmp_path / "server.log"
-    with started(disk.path / "data", log, reserve) as server, opened(server) as (api, nats):
+    with started(small.path / "data", log, reserve) as server, opened(server) as (api, nats):
         api.create("large", "large")
         for _ in range(12):
             assert "seq" in ask(nats, "large", bytes(1_000_000))
-        disk.leave(4 << 20)
+        small.leave(4 << 20)
         eventually_ready(server, 503)
         api.delete("large")
         eventually_ready(server, 200)
 
 
 def test_a_disk_too_full_for_metadata_stops_the_node_and_loses_nothing(
-    disk: SmallDisk, tmp_path: Path
+    small: SmallDisk, tmp_path: Path
 ) -> None:
     log = tmp_path / "server.log"
-    with started(disk.path / "data", log, NO_RESERVE) as server, opened(server) as (api, nats):
+    with started(small.path / "data", log, NO_RESERVE) as server, opened(server) as (api, nats):
         api.create("kept", "kept")
         for index in range(10):
             assert "seq" in ask(nats, "kept", b"%d" % index)
-        disk.fill()
+        small.fill()
         created: list[str] = []
         with contextlib.suppress(grpc.RpcError, JetstreamError):
             for index in range(200):
                 api.create(f"more-{index}", f"more.{index}")
                 created.append(f"more-{index}")
-        disk.empty()
+        small.empty()
         assert server.process is not None
         if server.process.poll() is None and "metadata_failed_stopping" in log.read_text():
             assert server.process.wait(15) == 1
@@ -339,14 +339,14 @@ def wait_for(holds: Callable[[], bool], what: str) -> None:
 
 
 def test_a_start_on_a_full_disk_says_so_in_one_line_or_serves(
-    disk: SmallDisk, tmp_path: Path
+    small: SmallDisk, tmp_path: Path
 ) -> None:
     log = tmp_path / "server.log"
-    with started(disk.path / "data", log, NO_RESERVE) as server, opened(server) as (api, nats):
+    with started(small.path / "data", log, NO_RESERVE) as server, opened(server) as (api, nats):
         api.create("kept", "kept")
         assert ask(nats, "kept", b"x")["seq"] == 1
         server.kill()
-        disk.fill()
+        small.fill()
         found = subprocess.run(
             server.command(), capture_output=True, text=True, timeout=30, env=server.environment
         )
@@ -355,7 +355,7 @@ def test_a_start_on_a_full_disk_says_so_in_one_line_or_serves(
         assert len(errors) == 1
         assert "No space left on device" in errors[0]
         assert "Traceback" not in found.stderr
-        disk.empty()
+        small.empty()
         server.start()
         again = Api(server.grpc)
         assert again.values("kept") == [b"x"]

@@ -16,7 +16,7 @@ WAITING = "waiting_for_metadata_leader"
 
 
 @pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+def unstarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     """Not started yet, but for NATS."""
     cluster = TestCluster(tmp_path_factory.mktemp("cluster") / "nodes")
     try:
@@ -68,21 +68,21 @@ def test_a_new_cluster_waits_for_all_voters_and_a_stream_for_as_many_nodes_as_it
 
 
 def test_a_drained_node_holds_replicas_and_leads_nothing_whatever_its_runs_until_that_is_undone(
-    cluster: TestCluster,
+    unstarted: TestCluster,
 ) -> None:
-    cluster.start()
-    with Client(cluster.servers, timeout=20) as client:
+    unstarted.start()
+    with Client(unstarted.servers, timeout=20) as client:
         client.drain_node(1)
         for number in range(4):
             name = f"s{number}"
             stream = client.create_stream(name, name, replicas=None if number % 2 else 3)
             assert (stream.replicas, stream.min_insync_replicas) == ((0, 1, 2), 2)
             assert stream.leader in (0, 2)
-        for end in (cluster.kill, cluster.stop):
+        for end in (unstarted.kill, unstarted.stop):
             end(1)
-            cluster.restart(1)
+            unstarted.restart(1)
             for number in range(4):
-                cluster.wait_for_isr(f"s{number}", cluster.nodes)
+                unstarted.wait_for_isr(f"s{number}", unstarted.nodes)
             assert draining(client) == [1]
         for number in range(4):
             client.transfer_leader(f"s{number}", 0)
@@ -90,27 +90,27 @@ def test_a_drained_node_holds_replicas_and_leads_nothing_whatever_its_runs_until
         def leaders() -> list[int]:
             return sorted(stream.leader for stream in client.list_streams())
 
-        cluster.wait_for("leaderships are evened out", lambda: leaders() == [0, 0, 2, 2])
+        unstarted.wait_for("leaderships are evened out", lambda: leaders() == [0, 0, 2, 2])
         client.drain_node(1, undo=True)
         assert draining(client) == []
-        cluster.wait_for(
+        unstarted.wait_for(
             "node 1 leads again",
             lambda: any(stream.leader == 1 for stream in client.list_streams()),
         )
 
 
 def test_a_node_that_was_stopped_leads_again_and_its_streams_say_that_they_wait_for_it(
-    cluster: TestCluster,
+    unstarted: TestCluster,
 ) -> None:
-    cluster.start()
-    with Client(cluster.servers, timeout=20) as client:
+    unstarted.start()
+    with Client(unstarted.servers, timeout=20) as client:
         alone = client.create_stream("alone", "alone", replicas=1)
-        cluster.stop(alone.leader)
+        unstarted.stop(alone.leader)
         assert draining(client) == [alone.leader]
         assert client.create_stream("meanwhile", "meanwhile").replicas == (0, 1, 2)
         assert client.describe_stream("alone").state == f"offline: waits for node {alone.leader}"
-        cluster.restart(alone.leader)
+        unstarted.restart(alone.leader)
         assert draining(client) == []
-        cluster.wait_for(
+        unstarted.wait_for(
             "it leads again", lambda: client.describe_stream("alone").leader == alone.leader
         )

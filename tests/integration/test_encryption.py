@@ -21,7 +21,7 @@ from tests.support import command
 from tests.support.api import Api
 from tests.support.digests import digests_while_compacting
 from tests.support.hasty_server import HastyCluster
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, running_server
 
 KEY, NEW = "ab" * 32, "cd" * 32
 KEY_ID, NEW_ID = (key_id_of(bytes.fromhex(each)) for each in (KEY, NEW))
@@ -44,12 +44,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("encryption")
     write_keys(folder / "keys", KEY)
     environment = {"JETSTREAM_ENCRYPTION__KEY_FILE": str(folder / "keys")}
-    server = ServerProcess(folder / "data", environment=environment)
-    server.start()
-    try:
+    with running_server(folder / "data", environment=environment) as server:
         yield server
-    finally:
-        server.kill()
 
 
 def key_file(server: ServerProcess) -> Path:

@@ -60,7 +60,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def cluster(shared: Cluster, name: str) -> Iterator[Cluster]:
+def healed(shared: Cluster, name: str) -> Iterator[Cluster]:
     yield shared
     for node in shared.nodes:
         shared.break_disk(node)  # It works again.
@@ -84,76 +84,76 @@ def finish(cluster: Cluster, name: str, load: Load) -> None:
 
 @FLUSHES
 def test_a_follower_whose_flush_failed_is_not_elected_and_comes_back_by_itself(
-    cluster: Cluster, name: str, flush: int
+    healed: Cluster, name: str, flush: int
 ) -> None:
-    load, leader = begin(cluster, name, flush)
+    load, leader = begin(healed, name, flush)
     follower = (leader + 1) % 3
-    cluster.break_disk(follower, "fsync .log 1")
-    cluster.wait_for_failure(follower, name)
-    cluster.wait_for_isr(name, cluster.nodes)
+    healed.break_disk(follower, "fsync .log 1")
+    healed.wait_for_failure(follower, name)
+    healed.wait_for_isr(name, healed.nodes)
     load.wait_for_acks(100)
-    cluster.kill(leader)
+    healed.kill(leader)
     load.wait_for_acks(200)
-    cluster.restart(leader)
-    finish(cluster, name, load)
+    healed.restart(leader)
+    finish(healed, name, load)
 
 
 @FLUSHES
 def test_a_follower_whose_disk_goes_on_failing_stays_outside_until_it_works(
-    cluster: Cluster, name: str, flush: int
+    healed: Cluster, name: str, flush: int
 ) -> None:
-    load, leader = begin(cluster, name, flush)
+    load, leader = begin(healed, name, flush)
     follower = (leader + 1) % 3
-    others = [node for node in cluster.nodes if node != follower]
-    cluster.break_disk(follower, "fsync .log", "write .log", "write_atomic checkpoint")
-    cluster.wait_for_isr(name, others)
-    cluster.kill(leader)
-    cluster.restart(leader)
+    others = [node for node in healed.nodes if node != follower]
+    healed.break_disk(follower, "fsync .log", "write .log", "write_atomic checkpoint")
+    healed.wait_for_isr(name, others)
+    healed.kill(leader)
+    healed.restart(leader)
     load.wait_for_acks(200)
-    assert cluster.leader(name) != follower
-    cluster.break_disk(follower)
-    finish(cluster, name, load)
+    assert healed.leader(name) != follower
+    healed.break_disk(follower)
+    finish(healed, name, load)
 
 
 @FLUSHES
 @pytest.mark.parametrize("fault", ["write .log 1", "fsync .log 1"])
 def test_a_leader_whose_disk_failed_gives_its_leadership_up_and_comes_back_by_itself(
-    cluster: Cluster, name: str, lateness: Lateness, flush: int, fault: str
+    healed: Cluster, name: str, lateness: Lateness, flush: int, fault: str
 ) -> None:
-    load, leader = begin(cluster, name, flush)
+    load, leader = begin(healed, name, flush)
     broken_at = time.monotonic()
-    cluster.break_disk(leader, fault)
-    cluster.wait_for_failure(leader, name)
-    took = cluster.wait_for("another one leads", lambda: cluster.leader(name) != leader)
+    healed.break_disk(leader, fault)
+    healed.wait_for_failure(leader, name)
+    took = healed.wait_for("another one leads", lambda: healed.leader(name) != leader)
     load.wait_for_acks(100)
     assert took < SERVED_AGAIN_SECONDS + lateness.since(broken_at)
-    finish(cluster, name, load)
+    finish(healed, name, load)
 
 
 def test_the_last_replica_in_sync_whose_disk_failed_leads_again_with_what_can_be_read(
-    cluster: Cluster, name: str
+    healed: Cluster, name: str
 ) -> None:
     """No replica that is heard holds more. The possible loss is counted. Replicas that come back
     copy this one."""
-    cluster.api(0).create(name, name, replicas=2, flush=2)
-    first, second = sorted(cluster.settled(name).stream.replicas)
-    cluster.wait_for_isr(name, [first, second])
-    cluster.stop(second)
-    cluster.wait_for_isr(name, [first])
-    load = Load(cluster.nats, name).start()
+    healed.api(0).create(name, name, replicas=2, flush=2)
+    first, second = sorted(healed.settled(name).stream.replicas)
+    healed.wait_for_isr(name, [first, second])
+    healed.stop(second)
+    healed.wait_for_isr(name, [first])
+    load = Load(healed.nats, name).start()
     load.wait_for_acks(200)
-    assert cluster.settled(name).stream.lossy_elections == 0
-    cluster.break_disk(first, "fsync .log 1")
-    cluster.wait_for_failure(first, name)
-    cluster.wait_for(
+    assert healed.settled(name).stream.lossy_elections == 0
+    healed.break_disk(first, "fsync .log 1")
+    healed.wait_for_failure(first, name)
+    healed.wait_for(
         "it is elected again",
-        lambda: cluster.describe(name).stream.lossy_elections == 1,
+        lambda: healed.describe(name).stream.lossy_elections == 1,
         seconds=60,
     )
     load.wait_for_acks(200)
-    cluster.restart(second)
-    cluster.wait_for_isr(name, [first, second])
+    healed.restart(second)
+    healed.wait_for_isr(name, [first, second])
     load.wait_for_acks(200)
     books = load.stop()
-    end = cluster.settled(name).high_watermark
-    books.check(cluster.api(cluster.leader(name)).values_upto(name, end))
+    end = healed.settled(name).high_watermark
+    books.check(healed.api(healed.leader(name)).values_upto(name, end))

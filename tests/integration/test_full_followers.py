@@ -22,7 +22,7 @@ RESERVE_BYTES = 8 << 20
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[TestCluster, SmallDisk]]:
+def full(tmp_path: Path) -> Iterator[tuple[TestCluster, SmallDisk]]:
     if reason := small_disk.missing():
         pytest.skip(reason)
     cluster = TestCluster(tmp_path / "nodes")
@@ -37,9 +37,9 @@ def cluster(tmp_path: Path) -> Iterator[tuple[TestCluster, SmallDisk]]:
 
 
 def test_a_follower_without_room_leaves_at_once_and_joins_when_there_is_room(
-    cluster: tuple[TestCluster, SmallDisk],
+    full: tuple[TestCluster, SmallDisk],
 ) -> None:
-    running, disk = cluster
+    running, disk = full
     for number in range(3):
         running.api(0).create(f"orders-{number}", f"orders-{number}")
     name = next(

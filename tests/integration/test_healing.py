@@ -71,7 +71,7 @@ class Scrubbed(Cluster):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def scrubbing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running(tmp_path_factory.mktemp("three"), SLOW_SCRUB) as cluster:
         yield cluster
 
@@ -209,30 +209,30 @@ def healed(cluster: TestCluster, node: int, name: str) -> bool:
 @pytest.mark.parametrize("victim", ["leader", "follower"])
 @pytest.mark.parametrize("in_header", [False, True], ids=["body", "header"])
 def test_rot_in_a_sealed_segment_is_said_never_read_and_repaired(
-    cluster: Cluster, name: str, victim: str, in_header: bool
+    scrubbing: Cluster, name: str, victim: str, in_header: bool
 ) -> None:
-    with under_load(cluster, name) as (load, stream_id):
-        leader = cluster.settled(name).stream.leader
-        node = leader if victim == "leader" else next(n for n in cluster.nodes if n != leader)
+    with under_load(scrubbing, name) as (load, stream_id):
+        leader = scrubbing.settled(name).stream.leader
+        node = leader if victim == "leader" else next(n for n in scrubbing.nodes if n != leader)
         counters = ("damaged_ranges_found_total", "damaged_ranges_repaired_total")
-        counted = [metric(cluster, node, counter) for counter in counters]
-        segment = segments_of(cluster, node, stream_id)[0]
+        counted = [metric(scrubbing, node, counter) for counter in counters]
+        segment = segments_of(scrubbing, node, stream_id)[0]
         before = segment.read_bytes()
         bad = rot(segment, in_header=in_header)
         assert segment.read_bytes() != before
-        readers = Readers(cluster, name, "leader", "any", "any", "nearest")
-        took = cluster.wait_for("it is repaired", lambda: healed(cluster, node, name), 60)
-        cluster.wait_for_isr(name, cluster.nodes, 30)
+        readers = Readers(scrubbing, name, "leader", "any", "any", "nearest")
+        took = scrubbing.wait_for("it is repaired", lambda: healed(scrubbing, node, name), 60)
+        scrubbing.wait_for_isr(name, scrubbing.nodes, 30)
         print(f"repaired within {took:.2f} s; {readers.rounds} rounds of readers")
         assert segment.read_bytes() == before
         rounds = readers.rounds
-        cluster.wait_for("readers go on", lambda: readers.rounds > rounds + 4)
+        scrubbing.wait_for("readers go on", lambda: readers.rounds > rounds + 4)
         readers.stop()
         load.wait_for_acks(100)
         books = load.stop()
         assert not readers.wrong
         assert not readers.refused
-        said = events(cluster, node, "records_damaged", name)
+        said = events(scrubbing, node, "records_damaged", name)
         assert said
         assert said[0]["start_offset"] <= bad.base_offset < said[0]["end_offset"]  # type: ignore[operator]
         if not in_header:
@@ -240,33 +240,35 @@ def test_rot_in_a_sealed_segment_is_said_never_read_and_repaired(
                 bad.base_offset,
                 bad.next_offset,
             )
-        assert [metric(cluster, node, counter) for counter in counters] == [n + 1 for n in counted]
-        assert metric(cluster, node, "streams_damaged") == 0
-        cluster.check_everywhere(name, books)
+        assert [metric(scrubbing, node, counter) for counter in counters] == [
+            n + 1 for n in counted
+        ]
+        assert metric(scrubbing, node, "streams_damaged") == 0
+        scrubbing.check_everywhere(name, books)
         if victim == "leader":
-            assert cluster.settled(name).stream.leader_epoch > 0
+            assert scrubbing.settled(name).stream.leader_epoch > 0
 
 
 def test_what_all_replicas_have_lost_is_lived_with_as_the_page_on_operations_says(
-    cluster: Cluster, name: str
+    scrubbing: Cluster, name: str
 ) -> None:
-    with under_load(cluster, name) as (load, stream_id):
+    with under_load(scrubbing, name) as (load, stream_id):
         load.stop()
-        folders = [segments_of(cluster, node, stream_id) for node in cluster.nodes]
+        folders = [segments_of(scrubbing, node, stream_id) for node in scrubbing.nodes]
         assert len({tuple(path.name for path in folder[:2]) for folder in folders}) == 1
         bad = [rot(folder[0]) for folder in folders]
         assert len({header.base_offset for header in bad}) == 1
-        with jetstream_client.Client(cluster.servers) as client:
+        with jetstream_client.Client(scrubbing.servers) as client:
 
             def reads(node: int) -> bool:
-                plane = DataPlane(split_address(cluster.cluster.config["nodes"][node]["data"]))
+                plane = DataPlane(split_address(scrubbing.cluster.config["nodes"][node]["data"]))
                 plane.fetch(name, bad[0].base_offset, refused=True)
                 plane.close()
-                return bool(events(cluster, node, "records_damaged", name))
+                return bool(events(scrubbing, node, "records_damaged", name))
 
-            for node in cluster.nodes:
-                cluster.wait_for("its damage is found", lambda node=node: reads(node))
-            cluster.wait_for("one is left", lambda: len(cluster.settled(name).stream.isr) == 1)
+            for node in scrubbing.nodes:
+                scrubbing.wait_for("its damage is found", lambda node=node: reads(node))
+            scrubbing.wait_for("one is left", lambda: len(scrubbing.settled(name).stream.isr) == 1)
             with pytest.raises(JetstreamError):
                 client.publish(name, b"refused", timeout=1)
             client.alter_stream(name, min_insync_replicas=1)
@@ -274,30 +276,30 @@ def test_what_all_replicas_have_lost_is_lived_with_as_the_page_on_operations_say
             end = client.describe_stream(name).high_watermark or 0
             # Segments go as a whole.
             client.alter_stream(name, max_messages=end - int(folders[0][1].stem))
-            cluster.wait_for_isr(name, cluster.nodes, 60)
+            scrubbing.wait_for_isr(name, scrubbing.nodes, 60)
             assert not client.describe_stream(name).damaged
             client.alter_stream(name, min_insync_replicas=2)
             client.publish(name, b"on three", timeout=10)
 
 
 def test_a_search_for_a_time_that_meets_rot_has_it_looked_at_and_is_answered_by_who_has_it(
-    cluster: Cluster, name: str
+    scrubbing: Cluster, name: str
 ) -> None:
-    with under_load(cluster, name) as (load, stream_id):
-        leader = cluster.settled(name).stream.leader
-        segment = segments_of(cluster, leader, stream_id)[0]
+    with under_load(scrubbing, name) as (load, stream_id):
+        leader = scrubbing.settled(name).stream.leader
+        segment = segments_of(scrubbing, leader, stream_id)[0]
         (_, first), (_, second) = batches_of(segment)[:2]
         rot(segment, at=0, in_header=True)
         query = pb.ListOffsetsRequest.Query(
             stream=common_pb2.StreamRef(name=name), timestamp_us=second.append_timestamp
         )
         request = pb.ListOffsetsRequest(queries=[query])
-        (result,) = call(cluster.api(leader).reads.ListOffsets, request).results
+        (result,) = call(scrubbing.api(leader).reads.ListOffsets, request).results
         assert result.error.retriable
         assert "is inspecting its file" in result.error.message
-        cluster.wait_for("it is repaired", lambda: healed(cluster, leader, name), 30)
+        scrubbing.wait_for("it is repaired", lambda: healed(scrubbing, leader, name), 30)
         (result,) = call(
-            cluster.api(cluster.settled(name).stream.leader).reads.ListOffsets, request
+            scrubbing.api(scrubbing.settled(name).stream.leader).reads.ListOffsets, request
         ).results
         expected = first if first.append_timestamp == second.append_timestamp else second
         assert result.offset == expected.base_offset
@@ -356,29 +358,29 @@ def test_the_scrub_finds_what_nobody_reads(scrubbed: Cluster, name: str, victim:
 
 @pytest.mark.parametrize("how", ["flip", "unreadable"])
 def test_bytes_that_a_follower_cannot_use_cost_its_other_streams_nothing(
-    cluster: Cluster, name: str, how: str
+    scrubbing: Cluster, name: str, how: str
 ) -> None:
     other = f"{name}_other"
-    cluster.api(0).create(other, other)
-    with under_load(cluster, name, records=1000) as (load, stream_id):
-        leader = cluster.settled(name).stream.leader
-        away = next(node for node in cluster.nodes if node != leader)
-        cluster.kill(away)
+    scrubbing.api(0).create(other, other)
+    with under_load(scrubbing, name, records=1000) as (load, stream_id):
+        leader = scrubbing.settled(name).stream.leader
+        away = next(node for node in scrubbing.nodes if node != leader)
+        scrubbing.kill(away)
         load.wait_for_acks(3000)
-        leader = cluster.settled(name).stream.leader
-        known = len(segments_of(cluster, away, stream_id))
-        while len(segments_of(cluster, leader, stream_id)) <= known + 3:
+        leader = scrubbing.settled(name).stream.leader
+        known = len(segments_of(scrubbing, away, stream_id))
+        while len(segments_of(scrubbing, leader, stream_id)) <= known + 3:
             load.wait_for_acks(500)  # Until it misses segments.
-        cluster.harm(leader, segments_of(cluster, leader, stream_id)[known + 1], how)
-        cluster.restart(away)
-        cluster.wait_for("it is repaired", lambda: healed(cluster, leader, name), 60)
-        cluster.wait_for_isr(name, cluster.nodes, 60)
-        cluster.wait_for_isr(other, cluster.nodes)
+        scrubbing.harm(leader, segments_of(scrubbing, leader, stream_id)[known + 1], how)
+        scrubbing.restart(away)
+        scrubbing.wait_for("it is repaired", lambda: healed(scrubbing, leader, name), 60)
+        scrubbing.wait_for_isr(name, scrubbing.nodes, 60)
+        scrubbing.wait_for_isr(other, scrubbing.nodes)
         books = load.stop()
-        restarted = cluster.log(away).rpartition('"event": "session_held"')[2]
+        restarted = scrubbing.log(away).rpartition('"event": "session_held"')[2]
         assert "leader_unreachable" not in restarted
-        cluster.check_everywhere(name, books)
-    cluster.api(0).delete(other)
+        scrubbing.check_everywhere(name, books)
+    scrubbing.api(0).delete(other)
 
 
 def test_a_client_s_word_alone_marks_nothing(alone: Cluster, name: str) -> None:

@@ -54,7 +54,7 @@ class _Cluster(TestCluster):
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[_Cluster]:
+def growing(tmp_path: Path) -> Iterator[_Cluster]:
     cluster = _Cluster(tmp_path / "nodes", 4)
     try:
         cluster.cluster.start_nats()
@@ -65,42 +65,42 @@ def cluster(tmp_path: Path) -> Iterator[_Cluster]:
 
 
 def test_a_node_that_joins_takes_replicas_and_votes(
-    cluster: _Cluster, monkeypatch: pytest.MonkeyPatch
+    growing: _Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "LEARN_AGAIN_SECONDS", 0.2)
-    before = cluster.servers.split(",")[:JOINS]
-    with Client(cluster.servers, timeout=20) as client, Client(before) as idle:
+    before = growing.servers.split(",")[:JOINS]
+    with Client(growing.servers, timeout=20) as client, Client(before) as idle:
         known = idle._client._control._servers
         assert (len(idle.describe_cluster().nodes), len(known)) == (3, 3)
         client.create_stream("orders", "orders", replicas=2)
-        load = Load(cluster.nats, "orders").start()
+        load = Load(growing.nats, "orders").start()
         try:
             load.wait_for_acks(50)
-            cluster.restart(JOINS)
+            growing.restart(JOINS)
             assert [node.id for node in client.describe_cluster().nodes] == [0, 1, 2, JOINS]
-            cluster.wait_for("a client that asks nothing knows it", lambda: len(known) == 4)
+            growing.wait_for("a client that asks nothing knows it", lambda: len(known) == 4)
             client.reassign_stream("orders", (1, JOINS))
-            cluster.wait_for_isr("orders", [1, JOINS])
-            cluster.jetstream("voters", "replace", "0", str(JOINS), "--yes")
+            growing.wait_for_isr("orders", [1, JOINS])
+            growing.jetstream("voters", "replace", "0", str(JOINS), "--yes")
             load.wait_for_acks(50)
         finally:
             books = load.stop()
         # It finds the others again, though the node that it has joined by is down.
-        cluster.kill(JOINS)
-        cluster.kill(0)
-        cluster.restart(JOINS)
-        cluster.wait_for_isr("orders", [1, JOINS])
-        cluster.kill(1)
-        cluster.wait_for("it leads", lambda: client.describe_stream("orders").leader == JOINS)
-        cluster.restart(0, 1)
+        growing.kill(JOINS)
+        growing.kill(0)
+        growing.restart(JOINS)
+        growing.wait_for_isr("orders", [1, JOINS])
+        growing.kill(1)
+        growing.wait_for("it leads", lambda: client.describe_stream("orders").leader == JOINS)
+        growing.restart(0, 1)
         high = client.offset_at("orders", "latest")
-        books.check(list(cluster.api(JOINS).values_upto("orders", high)))
+        books.check(list(growing.api(JOINS).values_upto("orders", high)))
         # Without `join` it would take itself for a cluster of its own.
-        cluster.kill(JOINS)
-        cluster.cluster.keeps_join = False  # type: ignore[attr-defined]
-        cluster.cluster.start_node(JOINS)
-        cluster.wait_for("it ends", lambda: node_name(JOINS) not in cluster.cluster.pids())
-        assert "names no other node: list them, or keep the key `join`" in cluster.log(JOINS)
+        growing.kill(JOINS)
+        growing.cluster.keeps_join = False  # type: ignore[attr-defined]
+        growing.cluster.start_node(JOINS)
+        growing.wait_for("it ends", lambda: node_name(JOINS) not in growing.cluster.pids())
+        assert "names no other node: list them, or keep the key `join`" in growing.log(JOINS)
 
 
 def test_who_joins_is_told_who_votes_and_nobody_else_is(

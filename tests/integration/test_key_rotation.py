@@ -22,7 +22,7 @@ from jetstream_client import Client
 from jetstream_protocol.batch import HEADER_BYTES, decode_header
 from jetstream_protocol.encrypted_body import read_prefix
 from tests.integration.test_encryption import KEY, KEY_ID, NEW, NEW_ID, write_keys
-from tests.support.server import ServerProcess, free_port_base
+from tests.support.server import ServerProcess, free_port_base, running_server
 
 PATIENCE_SECONDS = 60.0
 
@@ -49,14 +49,9 @@ def key_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(key_file: Path) -> Iterator[ServerProcess]:
-    server = ServerProcess(
-        key_file.parent / "data", environment={"JETSTREAM_ENCRYPTION__KEY_FILE": str(key_file)}
-    )
-    server.start()
-    try:
+    environment = {"JETSTREAM_ENCRYPTION__KEY_FILE": str(key_file)}
+    with running_server(key_file.parent / "data", environment=environment) as server:
         yield server
-    finally:
-        server.kill()
 
 
 def hang_up(server: ServerProcess) -> None:

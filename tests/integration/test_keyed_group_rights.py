@@ -8,13 +8,10 @@ import pytest
 
 from jetstream_client import Client, PermissionDeniedError
 from jetstream_client.cli.main import run as run_command
-from tests.support.secured import SecuredServer, secured_server
+from tests.support.secured import SecuredServer
+from tests.support.stages import secured_stage
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
-    with secured_server(tmp_path_factory.mktemp("rights") / "data") as running:
-        yield running
+server = secured_stage()
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
 
 
 @pytest.fixture
-def cluster(shared: TestCluster) -> TestCluster:
+def restarted(shared: TestCluster) -> TestCluster:
     shared.restart(*shared.nodes)
     return shared
 
@@ -103,33 +103,33 @@ def everything_is_there_when_node_0_is_back(cluster: TestCluster, name: str, loa
 
 @pytest.mark.parametrize("lost", ["metadata", ""], ids=["its metadata folder", "its data folder"])
 def test_a_voter_that_lost_its_journal_elects_nobody_who_lacks_a_stream(
-    cluster: TestCluster, name: str, lost: str
+    restarted: TestCluster, name: str, lost: str
 ) -> None:
-    load = acknowledged_without_node_2(cluster, name)
-    cluster.kill(0)
-    cluster.kill(1)
-    shutil.rmtree(folder(cluster, 1) / lost)
-    without_node_0_nobody_leads(cluster)
-    everything_is_there_when_node_0_is_back(cluster, name, load)
+    load = acknowledged_without_node_2(restarted, name)
+    restarted.kill(0)
+    restarted.kill(1)
+    shutil.rmtree(folder(restarted, 1) / lost)
+    without_node_0_nobody_leads(restarted)
+    everything_is_there_when_node_0_is_back(restarted, name, load)
 
 
 def test_a_voter_whose_journal_is_damaged_at_its_end_does_not_start_and_returns_without_it(
-    cluster: TestCluster, name: str
+    restarted: TestCluster, name: str
 ) -> None:
-    load = acknowledged_without_node_2(cluster, name)
-    cluster.kill(0)
-    cluster.kill(1)
-    metadata = folder(cluster, 1) / "metadata"
+    load = acknowledged_without_node_2(restarted, name)
+    restarted.kill(0)
+    restarted.kill(1)
+    metadata = folder(restarted, 1) / "metadata"
     flip_last_record(metadata / "journal")
-    mark = len(cluster.log(1))
-    cluster.cluster.start_node(1)
+    mark = len(restarted.log(1))
+    restarted.cluster.start_node(1)
 
     def refuses() -> bool:
-        said = cluster.log(1)[mark:]
+        said = restarted.log(1)[mark:]
         return "had been synced" in said and "move the metadata folder" in said
 
-    cluster.wait_for("it refuses, and says what to do", refuses)
-    cluster.kill(1)
+    restarted.wait_for("it refuses, and says what to do", refuses)
+    restarted.kill(1)
     metadata.rename(metadata.with_name("metadata-damaged"))
-    without_node_0_nobody_leads(cluster)
-    everything_is_there_when_node_0_is_back(cluster, name, load)
+    without_node_0_nobody_leads(restarted)
+    everything_is_there_when_node_0_is_back(restarted, name, load)

@@ -13,7 +13,7 @@ import pytest
 
 from jetstream_client import Client, NatsOptions, UnauthenticatedError
 from tests.support.nats_server import NatsServer
-from tests.support.secured import SecuredServer
+from tests.support.secured import SecuredServer, administered
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 PASSWORDS = {"$JETSTREAM_PASSWORD": "for-the-server", "$APP_PASSWORD": "for-the-app"}
@@ -35,13 +35,9 @@ def locked() -> Iterator[NatsServer]:
 @pytest.fixture(scope="module")
 def server(locked: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
     url = locked.url.replace("//", "//jetstream:for-the-server@")
-    server = SecuredServer(tmp_path_factory.mktemp("locked") / "data", "--nats", url)
-    server.start()
-    try:
-        server.admin = server.bootstrap()
+    data = tmp_path_factory.mktemp("locked") / "data"
+    with administered(SecuredServer(data, "--nats", url)) as server:
         yield server
-    finally:
-        server.kill()
 
 
 def test_who_may_publish_is_acknowledged_and_reads_only_through_jetstream(

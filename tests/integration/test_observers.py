@@ -12,18 +12,15 @@ import pytest
 from jetstream_client import Client, Stream
 from tests.support import command
 from tests.support.browser import Page, browser, needs_chromium
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
+from tests.support.stages import cluster_stage
 
 RACKS = ("east", "east", "east", "far")
 FAR = 3
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    """Node 3 is in another rack."""
-    folder = tmp_path_factory.mktemp("observed") / "nodes"
-    with running_cluster(folder, len(RACKS), RACKS) as cluster:
-        yield cluster
+cluster = cluster_stage(len(RACKS), RACKS)
+"""Node 3 is in another rack."""
 
 
 @pytest.fixture

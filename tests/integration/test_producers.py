@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterator
-from pathlib import Path
 
 import nats
 import pytest
@@ -22,10 +20,11 @@ from jetstream_protocol.errors import CODES
 from jetstream_protocol.generated import api_pb2 as pb
 from tests.property.test_batch_hostile import forged
 from tests.support.api import Api, raw_nats
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
 from tests.support.loops import on_loop
 from tests.support.producing import Producer
 from tests.support.server import ServerProcess
+from tests.support.stages import cluster_stage
 
 
 def repeat_everything(producer: Producer, url: str, names: list[str]) -> None:
@@ -78,10 +77,7 @@ def test_what_was_stored_before_a_restart_is_a_duplicate_after_it(
     assert len(stored) == 200 * sum(name[0] == "b" for name in producer.acked) + 20
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path / "cluster") as running:
-        yield running
+cluster = cluster_stage(scope="function")
 
 
 def test_retries_across_failovers_are_stored_once(cluster: TestCluster) -> None:

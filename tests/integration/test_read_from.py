@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,18 +17,15 @@ from jetstream_client.values.types import ReadFrom
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated.common_pb2 import StreamRef
 from tests.support.api import call
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
 from tests.support.loops import eventually, on_loop
+from tests.support.stages import cluster_stage
 
 RACKS = ("east", "west", "north")
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    """Each node in a rack of its own."""
-    folder = tmp_path_factory.mktemp("cluster") / "nodes"
-    with running_cluster(folder, len(RACKS), RACKS) as cluster:
-        yield cluster
+cluster = cluster_stage(len(RACKS), RACKS)
+"""Each node in a rack of its own."""
 
 
 def asked(client: AsyncClient, stream_id: int, read_from: ReadFrom) -> str:

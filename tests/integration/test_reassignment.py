@@ -29,14 +29,11 @@ from jetstream_client.cli import moves
 from jetstream_client.cli.copy_progress import to_copy
 from jetstream_client.cli.exits import Exit
 from tests.support import command
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
 from tests.support.load import Load
+from tests.support.stages import cluster_stage
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path_factory.mktemp("reassigned") / "nodes", 4) as cluster:
-        yield cluster
+cluster = cluster_stage(4)
 
 
 @pytest.fixture

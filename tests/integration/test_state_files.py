@@ -5,24 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.api import Api, raw_nats
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
 from tests.support.load import Load
 from tests.support.server import ServerProcess
+from tests.support.stages import cluster_stage
 
 ACKS = 300
 GONE_SECONDS = 5.0
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path / "cluster") as running:
-        yield running
+cluster = cluster_stage(scope="function")
 
 
 def said(log: str, event: str) -> list[dict[str, str]]:

@@ -28,25 +28,19 @@ from tests.integration.test_encryption import (
 )
 from tests.support import command
 from tests.support.hasty_server import HastyCluster
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, running_server
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """Its node encrypts only streams that ask for it."""
     write_keys(tmp_path / "keys", KEY)
-    server = ServerProcess(
-        tmp_path / "data",
-        environment={
-            "JETSTREAM_ENCRYPTION__KEY_FILE": str(tmp_path / "keys"),
-            "JETSTREAM_ENCRYPTION__ENABLED": "false",
-        },
-    )
-    server.start()
-    try:
+    environment = {
+        "JETSTREAM_ENCRYPTION__KEY_FILE": str(tmp_path / "keys"),
+        "JETSTREAM_ENCRYPTION__ENABLED": "false",
+    }
+    with running_server(tmp_path / "data", environment=environment) as server:
         yield server
-    finally:
-        server.kill()
 
 
 def jetstream(server: ServerProcess, *arguments: str) -> str:

@@ -31,7 +31,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def server(
+def strict(
     tmp_path_factory: pytest.TempPathFactory, authority: Authority
 ) -> Iterator[ServerProcess]:
     """It wants certificates of its clients."""
@@ -62,17 +62,17 @@ def refusal(server: ServerProcess, tls: bool | TlsConfig | None) -> str:
 
 
 def test_both_clients_publish_and_fetch_over_tls(
-    server: ServerProcess, tls: TlsConfig, name: str
+    strict: ServerProcess, tls: TlsConfig, name: str
 ) -> None:
     values = [os.urandom(200_000) for _ in range(40)]
-    with Client(server.grpc, tls=tls) as client:
+    with Client(strict.grpc, tls=tls) as client:
         client.create_stream(name, name)
         for value in values:
             client.publish(name, value)
         assert [message.value for message in client.fetch(name, 0, max_messages=40)] == values
 
     async def read() -> list[bytes | None]:
-        async with AsyncClient(server.grpc, tls=tls) as client:
+        async with AsyncClient(strict.grpc, tls=tls) as client:
             found = await client.fetch(name, 0, max_messages=40)
             return [message.value for message in found]
 
@@ -80,25 +80,25 @@ def test_both_clients_publish_and_fetch_over_tls(
 
 
 def test_a_client_that_does_not_fit_is_told_why(
-    server: ServerProcess, authority: Authority, tmp_path: Path
+    strict: ServerProcess, authority: Authority, tmp_path: Path
 ) -> None:
     other = Authority(tmp_path)
     old = authority.issue("old", valid_for=-datetime.timedelta(days=1))
-    assert "speaks TLS: connect with tls=True or a TlsConfig" in refusal(server, None)
-    assert "shows a certificate that is not trusted" in refusal(server, True)
-    assert "shows a certificate that is not trusted" in refusal(server, config_of(other, None))
-    assert "wants a certificate of the client" in refusal(server, config_of(authority, None))
+    assert "speaks TLS: connect with tls=True or a TlsConfig" in refusal(strict, None)
+    assert "shows a certificate that is not trusted" in refusal(strict, True)
+    assert "shows a certificate that is not trusted" in refusal(strict, config_of(other, None))
+    assert "wants a certificate of the client" in refusal(strict, config_of(authority, None))
     strangers = TlsConfig(str(authority.certificate_file), *map(str, other.client("x")))
-    assert "refuses this client's certificate" in refusal(server, strangers)
-    assert "refuses this client's certificate" in refusal(server, config_of(authority, old))
+    assert "refuses this client's certificate" in refusal(strict, strangers)
+    assert "refuses this client's certificate" in refusal(strict, config_of(authority, old))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 @pytest.mark.parametrize("port", ["data", "http"])
 def test_a_client_at_another_port_is_told_so(
-    server: ServerProcess, tls: TlsConfig, authority: Authority, port: str, host: str
+    strict: ServerProcess, tls: TlsConfig, authority: Authority, port: str, host: str
 ) -> None:
-    wrong = f"{host}:{server.port_base + ('grpc', 'data', 'raft', 'http').index(port)}"
+    wrong = f"{host}:{strict.port_base + ('grpc', 'data', 'raft', 'http').index(port)}"
     for each in (tls, config_of(authority, None)):
         with Client(wrong, tls=each, timeout=10) as client, pytest.raises(JetstreamError) as caught:
             client.describe_cluster()
@@ -106,13 +106,13 @@ def test_a_client_at_another_port_is_told_so(
 
 
 def test_a_client_takes_up_a_new_certificate_by_itself(
-    server: ServerProcess, authority: Authority, tmp_path: Path
+    strict: ServerProcess, authority: Authority, tmp_path: Path
 ) -> None:
     other = Authority(tmp_path)
     files = cert, key = other.client("client")
     tls = TlsConfig(str(authority.certificate_file), *map(str, files))
     good_cert, good_key = authority.client("renewed")
-    with Client(server.grpc, tls=tls) as client:
+    with Client(strict.grpc, tls=tls) as client:
         with pytest.raises(UnauthenticatedError, match="refuses this client's certificate"):
             client.describe_cluster()
         cert.write_bytes(good_cert.read_bytes())
@@ -130,9 +130,9 @@ def test_a_plain_server_says_so_to_a_client_with_tls(tls: TlsConfig, tmp_path: P
 
 @pytest.mark.parametrize("port", ["data", "http"])
 def test_the_other_ports_take_no_one_without_tls_or_a_certificate(
-    server: ServerProcess, authority: Authority, tls: TlsConfig, port: str
+    strict: ServerProcess, authority: Authority, tls: TlsConfig, port: str
 ) -> None:
-    address = ("127.0.0.1", server.port_base + {"data": 1, "http": 3}[port])
+    address = ("127.0.0.1", strict.port_base + {"data": 1, "http": 3}[port])
     with socket.create_connection(address, timeout=10) as plain:
         assert b"200" not in received(plain, b"GET /metrics HTTP/1.0\r\n\r\n")
     without = config_of(authority, None).ssl_context()
@@ -165,7 +165,7 @@ def received(sock: socket.socket, question: bytes) -> bytes:
 
 
 def test_the_command_line_speaks_tls_by_options_variables_and_contexts(
-    server: ServerProcess, tls: TlsConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    strict: ServerProcess, tls: TlsConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert tls.ca
     assert tls.cert
@@ -173,18 +173,18 @@ def test_the_command_line_speaks_tls_by_options_variables_and_contexts(
     options = ["--ca", tls.ca, "--cert", tls.cert, "--key", tls.key]
     status = ["cluster", "status", "--json"]
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    done = command.jetstream("--server", server.grpc, *options, *status)
+    done = command.jetstream("--server", strict.grpc, *options, *status)
     assert json.loads(done.stdout)["nodes"], done
     for variable, value in zip(("CA", "CERT", "KEY"), (tls.ca, tls.cert, tls.key), strict=True):
         monkeypatch.setenv(f"JETSTREAM_{variable}", value)
-    assert command.jetstream("--server", server.grpc, *status).returncode == 0
+    assert command.jetstream("--server", strict.grpc, *status).returncode == 0
     for variable in ("CA", "CERT", "KEY"):
         monkeypatch.delenv(f"JETSTREAM_{variable}")
-    added = command.jetstream("context", "add", "here", "--server", server.grpc, *options)
+    added = command.jetstream("context", "add", "here", "--server", strict.grpc, *options)
     assert added.returncode == 0, added
     assert command.jetstream(*status).returncode == 0
     assert command.jetstream("--context", "here", *status).returncode == 0
-    plain = command.jetstream("--server", server.grpc, *status)
+    plain = command.jetstream("--server", strict.grpc, *status)
     assert plain.returncode != 0
     assert "speaks TLS" in plain.stderr
 
@@ -243,10 +243,10 @@ def shown_on(server: ServerProcess, tls: TlsConfig) -> set[bytes]:
     return found
 
 
-def test_health_is_asked_over_tls(server: ServerProcess, tls: TlsConfig) -> None:
-    assert f"http=https://127.0.0.1:{server.port_base + 3} tls=on" in server.ready_line
+def test_health_is_asked_over_tls(strict: ServerProcess, tls: TlsConfig) -> None:
+    assert f"http=https://127.0.0.1:{strict.port_base + 3} tls=on" in strict.ready_line
     connection = http.client.HTTPSConnection(
-        "127.0.0.1", server.port_base + 3, timeout=10, context=tls.ssl_context()
+        "127.0.0.1", strict.port_base + 3, timeout=10, context=tls.ssl_context()
     )
     connection.request("GET", "/readyz")
     assert connection.getresponse().read() == b"ready\n"

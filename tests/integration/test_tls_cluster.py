@@ -22,7 +22,7 @@ from tests.support.tls import TlsCluster
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCluster]:
+def over_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCluster]:
     running = TlsCluster(tmp_path_factory.mktemp("cluster") / "nodes")
     try:
         running.start()
@@ -32,29 +32,29 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCluster]:
 
 
 @pytest.fixture
-def client(cluster: TlsCluster) -> Iterator[Client]:
-    cert, key = map(str, cluster.cluster.client)
-    tls = TlsConfig(str(cluster.cluster.authority.certificate_file), cert, key)
-    with Client(cluster.servers, tls=tls, timeout=30) as client:
+def client(over_tls: TlsCluster) -> Iterator[Client]:
+    cert, key = map(str, over_tls.cluster.client)
+    tls = TlsConfig(str(over_tls.cluster.authority.certificate_file), cert, key)
+    with Client(over_tls.servers, tls=tls, timeout=30) as client:
         yield client
 
 
 def test_a_cluster_over_mutual_tls_loses_nothing_when_its_leader_is_killed(
-    cluster: TlsCluster, client: Client
+    over_tls: TlsCluster, client: Client
 ) -> None:
     stream = client.create_stream("orders", "orders")
     assert len(stream.replicas) == 3
-    load = Load(cluster.nats, "orders").start()
+    load = Load(over_tls.nats, "orders").start()
     load.wait_for_acks(2000)
     leader = client.describe_stream("orders").leader
     assert leader is not None
-    cluster.kill(leader)
+    over_tls.kill(leader)
     load.wait_for_acks(2000)
     books = load.stop()
-    cluster.restart(leader)
-    cluster.wait_for(
+    over_tls.restart(leader)
+    over_tls.wait_for(
         "the killed one is back in sync",
-        lambda: sorted(client.describe_stream("orders").isr) == cluster.nodes,
+        lambda: sorted(client.describe_stream("orders").isr) == over_tls.nodes,
     )
     end = client.describe_stream("orders").high_watermark
     values: list[bytes | None] = []
@@ -66,9 +66,9 @@ def test_a_cluster_over_mutual_tls_loses_nothing_when_its_leader_is_killed(
 
 
 @on_loop
-async def test_a_clients_certificate_does_not_act_as_a_node(cluster: TlsCluster) -> None:
+async def test_a_clients_certificate_does_not_act_as_a_node(over_tls: TlsCluster) -> None:
     """Although it knows the credential; nor does the certificate of another node."""
-    local = cluster.cluster
+    local = over_tls.cluster
     folder = local.authority.folder
 
     def shown(name: str) -> Certificates:
@@ -77,7 +77,7 @@ async def test_a_clients_certificate_does_not_act_as_a_node(cluster: TlsCluster)
 
     cert, key = map(str, local.client)
     tls = TlsConfig(str(folder / "ca.crt"), cert, key)
-    with Client(cluster.servers, tls=tls) as client:
+    with Client(over_tls.servers, tls=tls) as client:
         cluster_id = client.describe_cluster().cluster_id
     port = int(local.grpc_addresses[0].rpartition(":")[2]) + 1
     secret = local.config["credential"].encode()
@@ -90,8 +90,8 @@ async def test_a_clients_certificate_does_not_act_as_a_node(cluster: TlsCluster)
         await greet(connection, identity, NodeId(0), fetches=True)
 
 
-def test_a_plain_connection_to_a_raft_port_gets_nothing(cluster: TlsCluster) -> None:
-    port = int(cluster.cluster.grpc_addresses[0].rpartition(":")[2]) + 2
+def test_a_plain_connection_to_a_raft_port_gets_nothing(over_tls: TlsCluster) -> None:
+    port = int(over_tls.cluster.grpc_addresses[0].rpartition(":")[2]) + 2
     with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
         plain.sendall(bytes(200))
         try:
@@ -101,12 +101,12 @@ def test_a_plain_connection_to_a_raft_port_gets_nothing(cluster: TlsCluster) -> 
 
 
 def test_silent_strangers_at_every_raft_port_end_no_node(
-    cluster: TlsCluster, client: Client
+    over_tls: TlsCluster, client: Client
 ) -> None:
     client.create_stream("calm", "calm")
     before = client.describe_stream("calm").leader_epoch
     with ExitStack() as held:
-        for node in cluster.cluster.config["nodes"]:
+        for node in over_tls.cluster.config["nodes"]:
             host, _, port = node["raft"].rpartition(":")
             for _ in range(HANDSHAKES_MAX + 10):
                 held.enter_context(socket.create_connection((host, int(port)), timeout=10))
@@ -114,6 +114,6 @@ def test_silent_strangers_at_every_raft_port_end_no_node(
         client.publish("calm", b"still here")
         client.create_stream("made-meanwhile", "made-meanwhile")
     assert client.describe_stream("calm").leader_epoch == before
-    for number in cluster.nodes:
-        assert '"metadata_failed"' not in cluster.log(number)
-        assert '"metadata_thread_error"' not in cluster.log(number)
+    for number in over_tls.nodes:
+        assert '"metadata_failed"' not in over_tls.log(number)
+        assert '"metadata_thread_error"' not in over_tls.log(number)

@@ -35,7 +35,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultCluster]:
 
 
 @pytest.fixture
-def cluster(shared: FaultCluster) -> Iterator[FaultCluster]:
+def faulty(shared: FaultCluster) -> Iterator[FaultCluster]:
     yield shared
     shared.network.heal()
 
@@ -57,68 +57,68 @@ def gap(load: Load, since: float) -> float:
 
 
 def test_a_link_that_is_cut_between_leader_and_one_follower_costs_little_time(
-    cluster: FaultCluster, name: str, lateness: Lateness
+    faulty: FaultCluster, name: str, lateness: Lateness
 ) -> None:
-    load, leader = begin(cluster, name)
+    load, leader = begin(faulty, name)
     follower = (leader + 1) % 3
     cut_at = time.monotonic()
-    cluster.network.cut(node_name(leader), node_name(follower), "data")
+    faulty.network.cut(node_name(leader), node_name(follower), "data")
     assert gap(load, cut_at) < GAP_SECONDS + lateness.since(cut_at)
-    assert follower not in cluster.describe(name).stream.isr
-    cluster.network.heal()
-    cluster.wait_for_isr(name, cluster.nodes)
+    assert follower not in faulty.describe(name).stream.isr
+    faulty.network.heal()
+    faulty.wait_for_isr(name, faulty.nodes)
     load.wait_for_acks(100)
-    cluster.check_everywhere(name, load.stop())
+    faulty.check_everywhere(name, load.stop())
 
 
 def test_who_left_an_idle_stream_comes_back_without_a_message(
-    cluster: FaultCluster, name: str, lateness: Lateness
+    faulty: FaultCluster, name: str, lateness: Lateness
 ) -> None:
-    load, leader = begin(cluster, name)
+    load, leader = begin(faulty, name)
     load.stop()
     follower = (leader + 1) % 3
-    others = [node for node in cluster.nodes if node != follower]
-    cluster.network.cut(node_name(leader), node_name(follower), "data")
+    others = [node for node in faulty.nodes if node != follower]
+    faulty.network.cut(node_name(leader), node_name(follower), "data")
     cut_at = time.monotonic()
-    assert cluster.wait_for_isr(name, others) < GAP_SECONDS + lateness.since(cut_at)
+    assert faulty.wait_for_isr(name, others) < GAP_SECONDS + lateness.since(cut_at)
     healed_at = time.monotonic()
-    cluster.network.heal()
-    took = cluster.wait_for_isr(name, cluster.nodes)
+    faulty.network.heal()
+    took = faulty.wait_for_isr(name, faulty.nodes)
     assert took < GAP_SECONDS + lateness.since(healed_at)
 
 
 def test_a_leader_that_cannot_hear_nats_hands_over_to_one_that_can(
-    cluster: FaultCluster, name: str, lateness: Lateness
+    faulty: FaultCluster, name: str, lateness: Lateness
 ) -> None:
-    load, leader = begin(cluster, name)
+    load, leader = begin(faulty, name)
     cut_at = time.monotonic()
-    cluster.network.cut(node_name(leader), NATS, NATS)
+    faulty.network.cut(node_name(leader), NATS, NATS)
     assert gap(load, cut_at) < GAP_SECONDS + lateness.since(cut_at)
-    assert cluster.settled(name).stream.leader != leader
-    other = next(node for node in cluster.nodes if node != leader)
-    with Client(cluster.cluster.grpc_addresses[other]) as client:
+    assert faulty.settled(name).stream.leader != leader
+    other = next(node for node in faulty.nodes if node != leader)
+    with Client(faulty.cluster.grpc_addresses[other]) as client:
         nodes = client.describe_cluster().nodes
     assert [bool(node.not_ready) for node in nodes] == [node.id == leader for node in nodes]
     assert "NATS" in nodes[leader].not_ready[0]
-    cluster.network.heal()
-    cluster.wait_for_isr(name, cluster.nodes)
+    faulty.network.heal()
+    faulty.wait_for_isr(name, faulty.nodes)
     load.wait_for_acks(100)
-    cluster.check_everywhere(name, load.stop())
+    faulty.check_everywhere(name, load.stop())
 
 
 def test_a_leader_that_nobody_could_replace_goes_on_leading(
-    cluster: FaultCluster, name: str
+    faulty: FaultCluster, name: str
 ) -> None:
     """NATS is away for everybody: a hand-over would only cost readers a leader."""
-    load, leader = begin(cluster, name)
-    for node in cluster.nodes:
-        cluster.network.cut(node_name(node), NATS, NATS)
+    load, leader = begin(faulty, name)
+    for node in faulty.nodes:
+        faulty.network.cut(node_name(node), NATS, NATS)
     time.sleep(GAP_SECONDS)
-    assert cluster.settled(name).stream.leader == leader
-    cluster.network.heal()
+    assert faulty.settled(name).stream.leader == leader
+    faulty.network.heal()
     load.wait_for_acks(100)
-    assert cluster.settled(name).stream.leader == leader
-    cluster.check_everywhere(name, load.stop())
+    assert faulty.settled(name).stream.leader == leader
+    faulty.check_everywhere(name, load.stop())
 
 
 def readyz(cluster: TestCluster, node: int) -> tuple[int, str]:
@@ -134,29 +134,29 @@ def http_of(cluster: TestCluster, node: int) -> str:
 
 
 def test_a_restarted_node_is_ready_once_it_was_in_sync_and_stays_so(
-    cluster: FaultCluster, name: str
+    faulty: FaultCluster, name: str
 ) -> None:
-    load, leader = begin(cluster, name)
+    load, leader = begin(faulty, name)
     node = (leader + 1) % 3
-    others = [each for each in cluster.nodes if each != node]
-    cluster.network.cut(node_name(leader), node_name(node), "data")
-    cluster.wait_for_isr(name, others)
-    cluster.stop(node)
-    cluster.restart(node)  # It serves, so whoever starts it by hand does not wait.
-    status, said = readyz(cluster, node)
+    others = [each for each in faulty.nodes if each != node]
+    faulty.network.cut(node_name(leader), node_name(node), "data")
+    faulty.wait_for_isr(name, others)
+    faulty.stop(node)
+    faulty.restart(node)  # It serves, so whoever starts it by hand does not wait.
+    status, said = readyz(faulty, node)
     assert (status, said.startswith("catching up: ")) == (503, True), said
     assert "of its replicas" in said
-    with Client(cluster.cluster.grpc_addresses[node]) as client:
+    with Client(faulty.cluster.grpc_addresses[node]) as client:
         assert not any(each.not_ready for each in client.describe_cluster().nodes)
-    cluster.network.heal()
-    cluster.wait_for("node is ready", lambda: readyz(cluster, node) == (200, "ready\n"))
-    cluster.wait_for_isr(name, cluster.nodes)  # The leader may apply it a moment later.
-    cluster.network.cut(node_name(leader), node_name(node), "data")
-    cluster.wait_for_isr(name, others)
-    assert readyz(cluster, node) == (200, "ready\n")
-    cluster.network.heal()
-    cluster.wait_for_isr(name, cluster.nodes)
-    cluster.check_everywhere(name, load.stop())
+    faulty.network.heal()
+    faulty.wait_for("node is ready", lambda: readyz(faulty, node) == (200, "ready\n"))
+    faulty.wait_for_isr(name, faulty.nodes)  # The leader may apply it a moment later.
+    faulty.network.cut(node_name(leader), node_name(node), "data")
+    faulty.wait_for_isr(name, others)
+    assert readyz(faulty, node) == (200, "ready\n")
+    faulty.network.heal()
+    faulty.wait_for_isr(name, faulty.nodes)
+    faulty.check_everywhere(name, load.stop())
 
 
 RESERVE_BYTES = 8 << 20

@@ -6,11 +6,9 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from examples.cluster.local import node_name
@@ -19,12 +17,9 @@ from jetstream_client.cli.exits import Exit
 from tests.support import command
 from tests.support.cluster import TestCluster, running_cluster
 from tests.support.fork_server import fork_server
+from tests.support.stages import cluster_stage
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path / "cluster") as running:
-        yield running
+cluster = cluster_stage(scope="function")
 
 
 def name_voters(cluster: TestCluster, voters: list[int]) -> None:

@@ -6,7 +6,6 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,16 +18,13 @@ from jetstream_client import (
 )
 from jetstream_protocol.errors import JetstreamError
 from tests.support import command
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
 from tests.support.load import Load
+from tests.support.stages import cluster_stage
 
 from .test_unsafe_recover import folder, name_voters, refused_start, unsafe_recover
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path / "nodes", 4) as cluster:
-        yield cluster
+cluster = cluster_stage(4, scope="function")
 
 
 @pytest.fixture

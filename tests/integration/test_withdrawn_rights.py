@@ -27,7 +27,8 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2, dataplane_pb2, groups_pb2, groups_pb2_grpc
 from tests.support.api import Api, DataPlane, error_of
-from tests.support.secured import SecuredServer, secured_server
+from tests.support.secured import SecuredServer
+from tests.support.stages import secured_stage
 
 WAIT_MS = 100_000
 """Longer than anything here may take: an answer that comes was not waited for."""
@@ -36,10 +37,7 @@ NAMES = count(1)
 Metadata = list[tuple[str, str]]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
-    with secured_server(tmp_path_factory.mktemp("withdrawn") / "data") as running:
-        yield running
+server = secured_stage()
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,8 @@ from tests.spark.support import (
     local_session,
     stderr_to,
 )
-from tests.support.server import ServerProcess, running_server
+from tests.support.server import ServerProcess
+from tests.support.stages import server_stage
 
 EVENTS = "events"
 """The folder of the session's event log, beside what it says."""
@@ -74,11 +75,7 @@ def spark(spark_said: Path) -> Iterator[SparkSession]:
         yield session
 
 
-@pytest.fixture(scope="package")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One server for the package; each test uses streams of its own."""
-    with running_server(tmp_path_factory.mktemp("server") / "data") as running:
-        yield running
+server = server_stage("package")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ Options = dict[str, str]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredTlsServer]:
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredTlsServer]:
     with administered(SecuredTlsServer(tmp_path_factory.mktemp("certified"))) as running:
         operator = running.tls(running.authority.client("operator"))
         with Client(running.grpc, token=running.admin, tls=operator) as admin:
@@ -49,9 +49,9 @@ def secret_of(options: Options) -> str:
 
 
 def test_a_certificate_reads_and_writes_and_its_key_is_in_no_plan_event_checkpoint_or_error(
-    spark: SparkSession, spark_said: Path, server: SecuredTlsServer, tmp_path: Path
+    spark: SparkSession, spark_said: Path, certified: SecuredTlsServer, tmp_path: Path
 ) -> None:
-    options = options_of(server, "spark")
+    options = options_of(certified, "spark")
     rows = spark.createDataFrame([(b"one",), (b"two",)], "value binary").repartition(2)
     rows.write.format("jetstream").mode("append").options(subject="orders", **options).save()
 
@@ -76,15 +76,15 @@ def test_a_certificate_reads_and_writes_and_its_key_is_in_no_plan_event_checkpoi
     assert "jetstream" in events  # The plans of the reads are in there.
     secret = secret_of(options)
     said = spark_said.read_text(errors="replace")
-    for place in (plans, progress, str(caught.value), events, said, server.log_text):
+    for place in (plans, progress, str(caught.value), events, said, certified.log_text):
         assert secret not in place
     assert secret.encode() not in files_in(tmp_path)
 
 
 def test_another_certificate_is_another_principal(
-    spark: SparkSession, server: SecuredTlsServer
+    spark: SparkSession, certified: SecuredTlsServer
 ) -> None:
-    options = options_of(server, "nobody")
+    options = options_of(certified, "nobody")
     with pytest.raises(Exception, match="no such stream"):
         spark.read.format("jetstream").options(streams="orders", **options).load().collect()
     rows = spark.createDataFrame([(b"no",)], "value binary").coalesce(1)

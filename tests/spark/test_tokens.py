@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
     with secured_server(tmp_path_factory.mktemp("secured") / "data") as running:
         with running.client() as admin:
             admin.create_stream("orders", "orders")
@@ -29,8 +29,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
 
 
 @pytest.fixture(scope="module")
-def token(server: SecuredServer) -> str:
-    with server.client() as admin:
+def token(secured: SecuredServer) -> str:
+    with secured.client() as admin:
         return admin.create_token("user:spark").text
 
 
@@ -58,9 +58,9 @@ def files_in(folder: Path) -> bytes:
 
 
 def test_a_token_reads_and_writes_and_is_in_no_plan_event_checkpoint_or_error(
-    spark: SparkSession, spark_said: Path, server: SecuredServer, token: str, tmp_path: Path
+    spark: SparkSession, spark_said: Path, secured: SecuredServer, token: str, tmp_path: Path
 ) -> None:
-    options = {"servers": server.grpc, "token": token}
+    options = {"servers": secured.grpc, "token": token}
     rows = spark.createDataFrame([(b"one",), (b"two",)], "value binary").coalesce(1)
     rows.write.format("jetstream").mode("append").options(subject="orders", **options).save()
 
@@ -92,23 +92,23 @@ def test_a_token_reads_and_writes_and_is_in_no_plan_event_checkpoint_or_error(
 
 
 def test_a_token_file_is_read_where_the_tasks_run_and_may_be_replaced(
-    spark: SparkSession, server: SecuredServer, token: str, tmp_path: Path
+    spark: SparkSession, secured: SecuredServer, token: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "token"
     path.write_text(token + "\n")
-    options = {"servers": server.grpc, "tokenFile": str(path)}
+    options = {"servers": secured.grpc, "tokenFile": str(path)}
     rows = spark.createDataFrame([(b"file",)], "value binary").coalesce(1)
     rows.write.format("jetstream").mode("append").options(subject="orders", **options).save()
-    with server.client() as admin:
+    with secured.client() as admin:
         path.write_text(admin.create_token("user:spark").text)
     frame = spark.read.format("jetstream").options(streams="orders", **options).load()
     assert b"file" in [bytes(row.value) for row in frame.collect()]
 
 
 def test_without_a_token_the_error_says_what_to_do(
-    spark: SparkSession, server: SecuredServer, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, secured: SecuredServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("JETSTREAM_TOKEN", raising=False)
-    reader = spark.read.format("jetstream").options(servers=server.grpc, streams="orders")
+    reader = spark.read.format("jetstream").options(servers=secured.grpc, streams="orders")
     with pytest.raises(Exception, match="give a token"):
         reader.load().collect()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,20 +26,13 @@ FOUR_PER_SEGMENT = LogConfig(segment_bytes=4 * LENGTH, index_interval_bytes=2 * 
 
 
 @pytest.fixture
-def disk() -> Iterator[OsDisk]:
-    disk = OsDisk()
-    yield disk
-    disk.close()
-
-
-@pytest.fixture
 def directory(tmp_path: Path) -> str:
     return str(tmp_path / "17")
 
 
 @pytest.fixture
-def log(disk: OsDisk, directory: str) -> CommitLog:
-    return CommitLog.open(disk, directory, FOUR_PER_SEGMENT, clean=False)
+def log(os_disk: OsDisk, directory: str) -> CommitLog:
+    return CommitLog.open(os_disk, directory, FOUR_PER_SEGMENT, clean=False)
 
 
 def append(log: CommitLog, count: int, *, epoch: int = 1) -> None:
@@ -109,8 +101,8 @@ def test_batch_larger_than_a_segment_gets_one_of_its_own(log: CommitLog) -> None
     assert values_of(log) == [b"0000", b"x" * 5 * LENGTH, b"0002"]
 
 
-def test_segment_is_rolled_by_age(disk: OsDisk, directory: str) -> None:
-    log = CommitLog.open(disk, directory, LogConfig(segment_age_us=100), clean=False)
+def test_segment_is_rolled_by_age(os_disk: OsDisk, directory: str) -> None:
+    log = CommitLog.open(os_disk, directory, LogConfig(segment_age_us=100), clean=False)
     for timestamp in (1000, 1099, 1100, 1150, 1200):
         log.append(batch(), leader_epoch=1, timestamp_us=timestamp)
     assert log.segment_count == 3
@@ -155,9 +147,9 @@ def test_follower_takes_epochs_from_batches(log: CommitLog) -> None:
 # Following
 
 
-def test_follower_stores_the_leaders_bytes(disk: OsDisk, tmp_path: Path, log: CommitLog) -> None:
+def test_follower_stores_the_leaders_bytes(os_disk: OsDisk, tmp_path: Path, log: CommitLog) -> None:
     append(log, 11)
-    follower = CommitLog.open(disk, str(tmp_path / "18"), FOUR_PER_SEGMENT, clean=False)
+    follower = CommitLog.open(os_disk, str(tmp_path / "18"), FOUR_PER_SEGMENT, clean=False)
     while (slice_ := log.read(follower.log_end_offset, 3 * LENGTH, 11)) is not None:
         follower.append_replica(log.pread(slice_))
     assert [b.body for b in read_all(follower)] == [b.body for b in read_all(log)]
@@ -286,7 +278,7 @@ def test_time_before_the_log_start_finds_the_log_start(log: CommitLog) -> None:
 
 @pytest.mark.parametrize("offset", range(10))
 def test_truncate_drops_all_from_the_offset_on(
-    log: CommitLog, disk: OsDisk, directory: str, offset: int
+    log: CommitLog, os_disk: OsDisk, directory: str, offset: int
 ) -> None:
     append(log, 9)
     log.flush()
@@ -296,16 +288,16 @@ def test_truncate_drops_all_from_the_offset_on(
     append(log, 3, epoch=2)
     expected = values_of(log)
     assert expected[-3:] == [b"%04d" % (min(offset, 9) + i) for i in range(3)]
-    again = CommitLog.open(disk, directory, FOUR_PER_SEGMENT, clean=False)
+    again = CommitLog.open(os_disk, directory, FOUR_PER_SEGMENT, clean=False)
     assert values_of(again) == expected
     assert again.offline_reason == ""
     assert again.epochs.entries == log.epochs.entries
 
 
 def test_offsets_and_times_are_found_in_what_was_appended_after_a_truncation(
-    disk: OsDisk, directory: str
+    os_disk: OsDisk, directory: str
 ) -> None:
-    log = CommitLog.open(disk, directory, LogConfig(index_interval_bytes=1), clean=False)
+    log = CommitLog.open(os_disk, directory, LogConfig(index_interval_bytes=1), clean=False)
     for offset in range(10):
         log.append(batch(b"x" * 10 * offset), leader_epoch=1, timestamp_us=offset)
     log.truncate(3)
@@ -324,11 +316,11 @@ def test_index_of_a_segment_that_was_cut_is_removed(log: CommitLog, directory: s
 
 
 def test_index_is_saved_again_when_the_log_grew_since_it_was_loaded(
-    log: CommitLog, disk: OsDisk, directory: str
+    log: CommitLog, os_disk: OsDisk, directory: str
 ) -> None:
     append(log, 2)
     log.close(clean=True)
-    again = CommitLog.open(disk, directory, FOUR_PER_SEGMENT, clean=True)
+    again = CommitLog.open(os_disk, directory, FOUR_PER_SEGMENT, clean=True)
     assert values_of(again) == [b"0000", b"0001"]
     append(again, 2)
     again.close(clean=True)
@@ -353,7 +345,7 @@ def test_truncate_outside_the_log_is_refused(log: CommitLog) -> None:
 
 
 def test_advancing_the_log_start_removes_whole_segments_and_hides_the_rest(
-    log: CommitLog, disk: OsDisk, directory: str
+    log: CommitLog, os_disk: OsDisk, directory: str
 ) -> None:
     append(log, 10)
     advance_log_start(log, 5)
@@ -367,19 +359,19 @@ def test_advancing_the_log_start_removes_whole_segments_and_hides_the_rest(
     assert log.log_start_offset == 5
     with pytest.raises(OffsetOutOfRangeError):
         advance_log_start(log, 11)
-    again = CommitLog.open(disk, directory, FOUR_PER_SEGMENT, clean=False)
+    again = CommitLog.open(os_disk, directory, FOUR_PER_SEGMENT, clean=False)
     assert (again.log_start_offset, again.log_end_offset) == (5, 10)
 
 
 def test_log_start_at_the_log_end_keeps_the_epoch_and_the_offsets(
-    log: CommitLog, disk: OsDisk, directory: str
+    log: CommitLog, os_disk: OsDisk, directory: str
 ) -> None:
     append(log, 10, epoch=6)
     advance_log_start(log, 10)
     assert log.segment_count == 1, "the last segment always stays"
     log.close(clean=True)
     for clean in (True, False):
-        again = CommitLog.open(disk, directory, FOUR_PER_SEGMENT, clean=clean)
+        again = CommitLog.open(os_disk, directory, FOUR_PER_SEGMENT, clean=clean)
         assert (again.log_start_offset, again.log_end_offset) == (10, 10)
         assert again.epochs.latest_epoch == 6
     append(again, 1, epoch=6)
@@ -396,23 +388,23 @@ def test_retention_removes_only_whole_segments_below_the_offset(log: CommitLog) 
 
 
 @pytest.mark.parametrize("offset", [0, 3, 50])
-def test_reset_begins_anew(log: CommitLog, disk: OsDisk, directory: str, offset: int) -> None:
+def test_reset_begins_anew(log: CommitLog, os_disk: OsDisk, directory: str, offset: int) -> None:
     append(log, 9)
     log.flush()
     log.reset(offset)
     assert (log.log_start_offset, log.log_end_offset, log.flushed_offset) == (offset,) * 3
     assert log.epochs.entries == ()
-    again = CommitLog.open(disk, directory, FOUR_PER_SEGMENT, clean=False)
+    again = CommitLog.open(os_disk, directory, FOUR_PER_SEGMENT, clean=False)
     assert (again.log_start_offset, again.log_end_offset) == (offset, offset)
     append(again, 2, epoch=9)
     assert values_of(again) == [b"%04d" % offset, b"%04d" % (offset + 1)]
 
 
 def test_reset_of_a_log_that_was_never_written_gives_it_a_start(
-    log: CommitLog, disk: OsDisk, directory: str
+    log: CommitLog, os_disk: OsDisk, directory: str
 ) -> None:
     log.reset(7)
-    again = CommitLog.open(disk, directory, clean=False)
+    again = CommitLog.open(os_disk, directory, clean=False)
     assert (again.log_start_offset, again.log_end_offset) == (7, 7)
 
 
@@ -449,13 +441,13 @@ def test_clean_close_flushes(log: CommitLog) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_log_is_the_same_after_a_clean_close(
-    log: CommitLog, disk: OsDisk, directory: str, clean: bool
+    log: CommitLog, os_disk: OsDisk, directory: str, clean: bool
 ) -> None:
     append(log, 6, epoch=2)
     append(log, 4, epoch=3)
     advance_log_start(log, 2)
     log.close(clean=True)
-    again = CommitLog.open(disk, directory, FOUR_PER_SEGMENT, clean=clean)
+    again = CommitLog.open(os_disk, directory, FOUR_PER_SEGMENT, clean=clean)
     for name in (
         "log_start_offset", "log_end_offset", "flushed_offset", "size_bytes", "segment_count",
         "last_append_timestamp",
@@ -470,8 +462,8 @@ def test_log_is_the_same_after_a_clean_close(
 # Reading what was appended last
 
 
-def test_what_was_appended_last_is_found_without_a_read(disk: OsDisk, directory: str) -> None:
-    counting = FaultyDisk(disk)
+def test_what_was_appended_last_is_found_without_a_read(os_disk: OsDisk, directory: str) -> None:
+    counting = FaultyDisk(os_disk)
     log = CommitLog.open(counting, directory, FOUR_PER_SEGMENT, clean=False)
     for appended in range(10):
         append(log, 1)

@@ -8,7 +8,6 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,33 +21,26 @@ from tests.support.clocks import WALL_US
 from tests.support.log_disk import FaultyDisk
 
 
-@pytest.fixture
-def disk() -> Iterator[OsDisk]:
-    disk = OsDisk()
-    yield disk
-    disk.close()
-
-
 def open_folder(disk: OsDisk, path: Path, *, node_id: int = 1) -> DataFolder:
     return DataFolder.open(disk, str(path), node_id=node_id)
 
 
-def test_new_folder_gets_an_identity_and_keeps_it(disk: OsDisk, tmp_path: Path) -> None:
-    folder = open_folder(disk, tmp_path / "data")
+def test_new_folder_gets_an_identity_and_keeps_it(os_disk: OsDisk, tmp_path: Path) -> None:
+    folder = open_folder(os_disk, tmp_path / "data")
     assert folder.cluster_id == ""
     folder.join("c5")
     folder.close()
     meta = json.loads((tmp_path / "data" / "meta.json").read_text())
     assert len(meta.pop("crc")) == 8
     assert meta == {"format_version": 1, "cluster": "", "cluster_id": "c5", "node_id": 1}
-    again = open_folder(disk, tmp_path / "data")
+    again = open_folder(os_disk, tmp_path / "data")
     again.join("c5")
     assert (again.cluster_id, again.node_id) == ("c5", 1)
     again.close()
 
 
-def test_a_folder_joins_one_cluster_for_ever(disk: OsDisk, tmp_path: Path) -> None:
-    folder = open_folder(disk, tmp_path)
+def test_a_folder_joins_one_cluster_for_ever(os_disk: OsDisk, tmp_path: Path) -> None:
+    folder = open_folder(os_disk, tmp_path)
     folder.join("ours")
     before = (tmp_path / "meta.json").read_bytes()
     with pytest.raises(PreconditionFailedError, match="belongs to cluster ours"):
@@ -58,15 +50,15 @@ def test_a_folder_joins_one_cluster_for_ever(disk: OsDisk, tmp_path: Path) -> No
     folder.close()
 
 
-def test_second_server_on_the_same_folder_is_refused(disk: OsDisk, tmp_path: Path) -> None:
-    folder = open_folder(disk, tmp_path)
+def test_second_server_on_the_same_folder_is_refused(os_disk: OsDisk, tmp_path: Path) -> None:
+    folder = open_folder(os_disk, tmp_path)
     with pytest.raises(StorageError, match="in use by another running server"):
-        open_folder(disk, tmp_path)
+        open_folder(os_disk, tmp_path)
     folder.close()
-    open_folder(disk, tmp_path).close()
+    open_folder(os_disk, tmp_path).close()
 
 
-def test_lock_dies_with_its_process(disk: OsDisk, tmp_path: Path) -> None:
+def test_lock_dies_with_its_process(os_disk: OsDisk, tmp_path: Path) -> None:
     code = (
         "import os, sys; from jetstream_server.log.disk import OsDisk;"
         "from jetstream_server.log.data_folder import DataFolder;"
@@ -74,38 +66,40 @@ def test_lock_dies_with_its_process(disk: OsDisk, tmp_path: Path) -> None:
         "os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=30)
-    open_folder(disk, tmp_path).close()
+    open_folder(os_disk, tmp_path).close()
 
 
-def test_folder_of_another_node_cluster_or_format_is_refused(disk: OsDisk, tmp_path: Path) -> None:
-    first = DataFolder.open(disk, str(tmp_path), node_id=1, cluster="ours")
+def test_folder_of_another_node_cluster_or_format_is_refused(
+    os_disk: OsDisk, tmp_path: Path
+) -> None:
+    first = DataFolder.open(os_disk, str(tmp_path), node_id=1, cluster="ours")
     first.close()
     with pytest.raises(PreconditionFailedError, match="belongs to node 1, and this is node 2"):
-        DataFolder.open(disk, str(tmp_path), node_id=2, cluster="ours")
+        DataFolder.open(os_disk, str(tmp_path), node_id=2, cluster="ours")
     with pytest.raises(PreconditionFailedError, match="belongs to cluster ours"):
-        DataFolder.open(disk, str(tmp_path), node_id=1, cluster="theirs")
-    open_folder(disk, tmp_path).close()  # A node that is alone has no name to compare.
+        DataFolder.open(os_disk, str(tmp_path), node_id=1, cluster="theirs")
+    open_folder(os_disk, tmp_path).close()  # A node that is alone has no name to compare.
     meta = tmp_path / "meta.json"
     identity_files.correct(meta, format_version=2)
     with pytest.raises(PreconditionFailedError, match="format 2"):
-        DataFolder.open(disk, str(tmp_path), node_id=1, cluster="ours")
+        DataFolder.open(os_disk, str(tmp_path), node_id=1, cluster="ours")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"node_id": "x"}'])
 def test_damaged_identity_stops_the_start_and_is_not_replaced(
-    disk: OsDisk, tmp_path: Path, content: str
+    os_disk: OsDisk, tmp_path: Path, content: str
 ) -> None:
-    open_folder(disk, tmp_path).close()
+    open_folder(os_disk, tmp_path).close()
     (tmp_path / "meta.json").write_text(content)
     with pytest.raises(PreconditionFailedError, match="damaged"):
-        open_folder(disk, tmp_path)
+        open_folder(os_disk, tmp_path)
     assert (tmp_path / "meta.json").read_text() == content
 
 
 def test_every_flipped_bit_of_the_identity_is_found_and_the_words_say_what_to_do(
-    disk: OsDisk, tmp_path: Path
+    os_disk: OsDisk, tmp_path: Path
 ) -> None:
-    folder = open_folder(disk, tmp_path)
+    folder = open_folder(os_disk, tmp_path)
     folder.join("c5")
     folder.close()
     meta = tmp_path / "meta.json"
@@ -116,24 +110,24 @@ def test_every_flipped_bit_of_the_identity_is_found_and_the_words_say_what_to_do
             damaged[at] ^= 1 << bit
             meta.write_bytes(damaged)
             with pytest.raises(PreconditionFailedError) as caught:
-                open_folder(disk, tmp_path)
+                open_folder(os_disk, tmp_path)
             assert f"{meta} is damaged" in caught.value.message
             assert f"move {tmp_path} away" in caught.value.message
 
 
-def test_the_identity_of_an_earlier_release_is_read(disk: OsDisk, tmp_path: Path) -> None:
+def test_the_identity_of_an_earlier_release_is_read(os_disk: OsDisk, tmp_path: Path) -> None:
     """It has no checksum; nor has one that an operator has corrected."""
     meta = {"format_version": 1, "cluster": "", "cluster_id": "c5", "node_id": 1}
     (tmp_path / "meta.json").write_text(json.dumps(meta, indent=2))
-    folder = open_folder(disk, tmp_path)
+    folder = open_folder(os_disk, tmp_path)
     assert folder.cluster_id == "c5"
     folder.close()
 
 
 def test_a_cluster_id_that_differs_is_refused_in_words_that_say_what_to_do(
-    disk: OsDisk, tmp_path: Path
+    os_disk: OsDisk, tmp_path: Path
 ) -> None:
-    folder = open_folder(disk, tmp_path)
+    folder = open_folder(os_disk, tmp_path)
     folder.join("ours")
     with pytest.raises(PreconditionFailedError) as caught:
         folder.join("ourz")
@@ -142,9 +136,9 @@ def test_a_cluster_id_that_differs_is_refused_in_words_that_say_what_to_do(
     folder.close()
 
 
-def test_a_folder_that_is_removed_or_replaced_is_told(disk: OsDisk, tmp_path: Path) -> None:
+def test_a_folder_that_is_removed_or_replaced_is_told(os_disk: OsDisk, tmp_path: Path) -> None:
     path = tmp_path / "data"
-    folder = open_folder(disk, path)
+    folder = open_folder(os_disk, path)
     assert folder.why_gone() == ""
     path.rename(tmp_path / "elsewhere")
     assert "cannot be found any more: No such file" in folder.why_gone()
@@ -156,22 +150,22 @@ def test_a_folder_that_is_removed_or_replaced_is_told(disk: OsDisk, tmp_path: Pa
     folder.close()
 
 
-def test_streams_without_an_identity_stop_the_start(disk: OsDisk, tmp_path: Path) -> None:
+def test_streams_without_an_identity_stop_the_start(os_disk: OsDisk, tmp_path: Path) -> None:
     (tmp_path / "streams" / "17").mkdir(parents=True)
     with pytest.raises(PreconditionFailedError, match=r"no meta\.json"):
-        open_folder(disk, tmp_path)
+        open_folder(os_disk, tmp_path)
 
 
-def test_refused_start_lets_go_of_the_lock(disk: OsDisk, tmp_path: Path) -> None:
-    open_folder(disk, tmp_path).close()
+def test_refused_start_lets_go_of_the_lock(os_disk: OsDisk, tmp_path: Path) -> None:
+    open_folder(os_disk, tmp_path).close()
     for _ in range(2):
         with pytest.raises(PreconditionFailedError):
-            open_folder(disk, tmp_path, node_id=2)
-    open_folder(disk, tmp_path).close()
+            open_folder(os_disk, tmp_path, node_id=2)
+    open_folder(os_disk, tmp_path).close()
 
 
-def test_stream_folders_are_listed_whoever_made_them(disk: OsDisk, tmp_path: Path) -> None:
-    folder = open_folder(disk, tmp_path)
+def test_stream_folders_are_listed_whoever_made_them(os_disk: OsDisk, tmp_path: Path) -> None:
+    folder = open_folder(os_disk, tmp_path)
     for name in ("9", "100", "notes"):
         (tmp_path / "streams" / name).mkdir()
     assert folder.stream_ids() == [9, 100]
@@ -180,32 +174,32 @@ def test_stream_folders_are_listed_whoever_made_them(disk: OsDisk, tmp_path: Pat
 
 
 def test_that_all_streams_were_lost_shows_until_their_folder_is_made(
-    disk: OsDisk, tmp_path: Path
+    os_disk: OsDisk, tmp_path: Path
 ) -> None:
-    folder = open_folder(disk, tmp_path)
+    folder = open_folder(os_disk, tmp_path)
     assert not folder.lost_streams
     folder.make_streams()
     folder.close()
     (tmp_path / "streams").rmdir()
     for _ in range(2):  # The first start dies before it notes the loss.
-        folder = open_folder(disk, tmp_path)
+        folder = open_folder(os_disk, tmp_path)
         assert folder.lost_streams
         folder.close()
-    faulty = FaultyDisk(disk)
+    faulty = FaultyDisk(os_disk)
     folder = DataFolder.open(faulty, str(tmp_path), node_id=1)
     folder.make_streams()
     assert faulty.calls[-1] == ("fsync_directory", str(tmp_path))
     assert folder.stream_ids() == []
     folder.close()
-    folder = open_folder(disk, tmp_path)
+    folder = open_folder(os_disk, tmp_path)
     assert not folder.lost_streams
     folder.close()
 
 
 def test_unknown_stream_is_set_aside_first_and_deleted_only_much_later_if_it_was_deleted(
-    disk: OsDisk, tmp_path: Path
+    os_disk: OsDisk, tmp_path: Path
 ) -> None:
-    folder = open_folder(disk, tmp_path)
+    folder = open_folder(os_disk, tmp_path)
     (tmp_path / "streams" / "9").mkdir()
     (tmp_path / "streams" / "9" / "file").write_bytes(b"records")
     folder.quarantine(9, WALL_US)
@@ -221,8 +215,8 @@ def test_unknown_stream_is_set_aside_first_and_deleted_only_much_later_if_it_was
     folder.close()
 
 
-def test_a_stream_that_was_set_aside_is_taken_back(disk: OsDisk, tmp_path: Path) -> None:
-    folder = open_folder(disk, tmp_path)
+def test_a_stream_that_was_set_aside_is_taken_back(os_disk: OsDisk, tmp_path: Path) -> None:
+    folder = open_folder(os_disk, tmp_path)
     for wall_us, records in (WALL_US, b"older"), (WallUs(WALL_US + 1), b"newest"):
         (tmp_path / "streams" / "9").mkdir()
         (tmp_path / "streams" / "9" / "file").write_bytes(records)
@@ -239,9 +233,9 @@ def test_a_stream_that_was_set_aside_is_taken_back(disk: OsDisk, tmp_path: Path)
 
 
 def test_an_older_copy_does_not_take_the_place_of_a_newer_one_whose_folder_was_lost(
-    disk: OsDisk, tmp_path: Path
+    os_disk: OsDisk, tmp_path: Path
 ) -> None:
-    folder = open_folder(disk, tmp_path)
+    folder = open_folder(os_disk, tmp_path)
     (tmp_path / "streams" / "9").mkdir()
     (tmp_path / "streams" / "9.offsets").write_bytes(b"older")
     folder.quarantine(9, WALL_US)
@@ -254,9 +248,9 @@ def test_an_older_copy_does_not_take_the_place_of_a_newer_one_whose_folder_was_l
 
 @pytest.mark.parametrize("ended", ["setting aside", "taking back"])
 def test_a_move_that_ended_between_its_two_renames_is_completed(
-    disk: OsDisk, tmp_path: Path, ended: str
+    os_disk: OsDisk, tmp_path: Path, ended: str
 ) -> None:
-    faulty = FaultyDisk(disk)
+    faulty = FaultyDisk(os_disk)
     folder = DataFolder.open(faulty, str(tmp_path), node_id=1)
     (tmp_path / "streams" / "9").mkdir()
     (tmp_path / "streams" / "9.offsets").touch()
@@ -277,13 +271,15 @@ def test_a_move_that_ended_between_its_two_renames_is_completed(
     folder.close()
 
 
-def test_read_only_folder_stops_the_start_with_one_sentence(disk: OsDisk, tmp_path: Path) -> None:
+def test_read_only_folder_stops_the_start_with_one_sentence(
+    os_disk: OsDisk, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     data.mkdir()
     data.chmod(stat.S_IRUSR | stat.S_IXUSR | stat.S_IROTH | stat.S_IXOTH)
     if os.geteuid() != 0:
         with pytest.raises(StorageError, match=f"{data} cannot be used: Permission denied"):
-            open_folder(disk, data)
+            open_folder(os_disk, data)
         return
     for parent in (tmp_path, *tmp_path.parents):  # the other user must get here
         if parent.owner() == data.owner() and str(parent) != "/":
@@ -291,15 +287,15 @@ def test_read_only_folder_stops_the_start_with_one_sentence(disk: OsDisk, tmp_pa
     os.seteuid(65534)  # Root may write anywhere.
     try:
         with pytest.raises(StorageError, match=f"{data} cannot be used: Permission denied"):
-            open_folder(disk, data)
+            open_folder(os_disk, data)
     finally:
         os.seteuid(0)
 
 
-def test_place_that_is_no_folder_stops_the_start(disk: OsDisk, tmp_path: Path) -> None:
+def test_place_that_is_no_folder_stops_the_start(os_disk: OsDisk, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file")
     with pytest.raises(StorageError, match="cannot be used"):
-        open_folder(disk, tmp_path / "data")
+        open_folder(os_disk, tmp_path / "data")
 
 
 def synced(disk: FaultyDisk, *, before: str) -> list[str]:
@@ -309,26 +305,26 @@ def synced(disk: FaultyDisk, *, before: str) -> list[str]:
 
 
 def test_the_names_of_new_folders_are_synced_before_anything_is_written_there(
-    disk: OsDisk, tmp_path: Path
+    os_disk: OsDisk, tmp_path: Path
 ) -> None:
     """Otherwise a power failure takes the folder, with everything that was acknowledged."""
     path = tmp_path / "new" / "data"
     parents = [str(path.parent), str(tmp_path), str(tmp_path.parent)]
     for failing in parents:
-        faulty = FaultyDisk(disk)
+        faulty = FaultyDisk(os_disk)
         faulty.fail("fsync_directory", failing, errno.EIO)
         with pytest.raises(StorageError):
             DataFolder.open(faulty, str(path), node_id=1)
         assert not (path / "meta.json").exists()
-    faulty = FaultyDisk(disk)
+    faulty = FaultyDisk(os_disk)
     DataFolder.open(faulty, str(path), node_id=1).close()
     assert set(parents) <= set(synced(faulty, before=f"{path}/meta.json"))
 
 
 def test_names_that_an_earlier_start_could_not_sync_are_synced(
-    disk: OsDisk, tmp_path: Path
+    os_disk: OsDisk, tmp_path: Path
 ) -> None:
-    open_folder(disk, tmp_path).close()
-    faulty = FaultyDisk(disk)
+    open_folder(os_disk, tmp_path).close()
+    faulty = FaultyDisk(os_disk)
     DataFolder.open(faulty, str(tmp_path), node_id=1).close()
     assert synced(faulty, before="") == [str(tmp_path)]

@@ -55,7 +55,7 @@ class Loop:
 
 
 @pytest.fixture
-def disk() -> GatedDisk:
+def gated() -> GatedDisk:
     return GatedDisk()
 
 
@@ -65,11 +65,11 @@ def loop() -> Loop:
 
 
 @pytest.fixture
-def flusher(loop: Loop, disk: GatedDisk) -> Iterator[Flusher]:
+def flusher(loop: Loop, gated: GatedDisk) -> Iterator[Flusher]:
     """With one thread, which makes the order of events plain."""
     flusher = Flusher(loop.call_soon_threadsafe, threads=1)
     yield flusher
-    disk.gate.release(100)
+    gated.gate.release(100)
     flusher.close()
 
 
@@ -82,43 +82,43 @@ def append(log: CommitLog) -> None:
 
 
 def test_one_fsync_serves_all_that_queued_up_behind_it(
-    tmp_path: Path, disk: GatedDisk, loop: Loop, flusher: Flusher
+    tmp_path: Path, gated: GatedDisk, loop: Loop, flusher: Flusher
 ) -> None:
-    log = open_log(disk, tmp_path)
+    log = open_log(gated, tmp_path)
     seen: list[tuple[str, int | StorageError]] = []
     append(log)
     flusher.request(log, lambda log, result: seen.append(("first", result)))
-    disk.await_fsync()
+    gated.await_fsync()
     for number in range(50):  # all while the first fsync runs
         append(log)
         flusher.request(log, lambda log, result, n=number: seen.append((f"{n}", result)))  # type: ignore[misc]
-    disk.gate.release(2)
+    gated.gate.release(2)
     loop.run_one()
     loop.run_one()
     assert seen == [("first", 1), *((f"{n}", 51) for n in range(50))]
-    assert disk.count("fsync", ".log") == 2
+    assert gated.count("fsync", ".log") == 2
     assert log.flushed_offset == 51
 
 
 def test_flush_reports_only_what_was_appended_before_it_began(
-    tmp_path: Path, disk: GatedDisk, loop: Loop, flusher: Flusher
+    tmp_path: Path, gated: GatedDisk, loop: Loop, flusher: Flusher
 ) -> None:
-    log = open_log(disk, tmp_path)
+    log = open_log(gated, tmp_path)
     results: list[int | StorageError] = []
     append(log)
     flusher.request(log, lambda log, result: results.append(result))
-    disk.await_fsync()
+    gated.await_fsync()
     append(log)
-    disk.gate.release()
+    gated.gate.release()
     loop.run_one()
     assert results == [1]
     assert (log.flushed_offset, log.log_end_offset) == (1, 2)
 
 
 def test_same_callback_queued_twice_is_called_once(
-    tmp_path: Path, disk: GatedDisk, loop: Loop, flusher: Flusher
+    tmp_path: Path, gated: GatedDisk, loop: Loop, flusher: Flusher
 ) -> None:
-    log = open_log(disk, tmp_path)
+    log = open_log(gated, tmp_path)
     delivered: list[Delivered] = []
 
     def on_flushed(log: CommitLog, result: int | StorageError) -> None:
@@ -126,39 +126,39 @@ def test_same_callback_queued_twice_is_called_once(
 
     append(log)
     flusher.request(log, on_flushed)
-    disk.await_fsync()
+    gated.await_fsync()
     for _ in range(5):
         append(log)
         flusher.request(log, on_flushed)
-    disk.gate.release(2)
+    gated.gate.release(2)
     loop.run_one()
     loop.run_one()
     assert delivered == [(log, 1), (log, 6)]
 
 
 def test_logs_take_turns_in_the_order_they_asked(
-    tmp_path: Path, disk: GatedDisk, loop: Loop, flusher: Flusher
+    tmp_path: Path, gated: GatedDisk, loop: Loop, flusher: Flusher
 ) -> None:
-    logs = [open_log(disk, tmp_path, str(number)) for number in range(4)]
+    logs = [open_log(gated, tmp_path, str(number)) for number in range(4)]
     order: list[int] = []
     for log in logs:
         append(log)
     flusher.request(logs[2], lambda log, result: order.append(2))
-    disk.await_fsync()
+    gated.await_fsync()
     for number in (1, 3, 0, 2):
         append(logs[2])
         flusher.request(logs[number], lambda log, result, n=number: order.append(n))  # type: ignore[misc]
-    disk.gate.release(5)
+    gated.gate.release(5)
     for _ in range(5):
         loop.run_one()
     assert order == [2, 1, 3, 0, 2]
 
 
 def test_logs_are_flushed_at_once_and_each_by_one_thread_at_a_time(
-    tmp_path: Path, disk: GatedDisk, loop: Loop
+    tmp_path: Path, gated: GatedDisk, loop: Loop
 ) -> None:
     flusher = Flusher(loop.call_soon_threadsafe, threads=3)
-    logs = [open_log(disk, tmp_path, str(number)) for number in range(2)]
+    logs = [open_log(gated, tmp_path, str(number)) for number in range(2)]
     done: list[tuple[CommitLog, int | StorageError]] = []
 
     def on_flushed(log: CommitLog, result: int | StorageError) -> None:
@@ -167,12 +167,12 @@ def test_logs_are_flushed_at_once_and_each_by_one_thread_at_a_time(
     for log in logs:
         append(log)
         flusher.request(log, on_flushed)
-    disk.await_fsync()
-    disk.await_fsync()  # Neither waits for the other.
+    gated.await_fsync()
+    gated.await_fsync()  # Neither waits for the other.
     append(logs[0])
     flusher.request(logs[0], on_flushed)
-    assert not disk.waiting.acquire(timeout=0.1), "its fsync has not ended"
-    disk.gate.release(3)
+    assert not gated.waiting.acquire(timeout=0.1), "its fsync has not ended"
+    gated.gate.release(3)
     for _ in range(3):
         loop.run_one()
     assert [result for log, result in done if log is logs[0]] == [1, 2]
@@ -181,48 +181,48 @@ def test_logs_are_flushed_at_once_and_each_by_one_thread_at_a_time(
 
 
 def test_failed_fsync_is_reported_to_all_and_not_tried_again(
-    tmp_path: Path, disk: GatedDisk, loop: Loop, flusher: Flusher
+    tmp_path: Path, gated: GatedDisk, loop: Loop, flusher: Flusher
 ) -> None:
-    log, healthy = open_log(disk, tmp_path), open_log(disk, tmp_path, "18")
+    log, healthy = open_log(gated, tmp_path), open_log(gated, tmp_path, "18")
     results: list[int | StorageError] = []
     append(log)
     append(healthy)
-    disk.fail("fsync", "17/00000000000000000000.log", errno.EIO)
+    gated.fail("fsync", "17/00000000000000000000.log", errno.EIO)
     for _ in range(3):
         flusher.request(log, lambda log, result: results.append(result))
-    disk.gate.release(10)
+    gated.gate.release(10)
     while len(results) < 3:
         loop.run_one()
     assert all(isinstance(result, StorageError) for result in results)
     assert "Input/output error" in log.offline_reason
-    disk.heal()
+    gated.heal()
     flusher.request(log, lambda log, result: results.append(result))
     loop.run_one()
     assert isinstance(results[-1], StorageError)
-    assert disk.count("fsync", "17/00000000000000000000.log") == 1
+    assert gated.count("fsync", "17/00000000000000000000.log") == 1
     flusher.request(healthy, lambda log, result: results.append(result))
     loop.run_one()
     assert results[3:] == [results[3], 1], "one log's failure is its own"
 
 
 def test_appends_and_rolls_during_a_flush_neither_wait_nor_get_lost(
-    tmp_path: Path, disk: GatedDisk, loop: Loop, flusher: Flusher
+    tmp_path: Path, gated: GatedDisk, loop: Loop, flusher: Flusher
 ) -> None:
     length = batch().length
-    log = CommitLog.open(disk, str(tmp_path / "17"), LogConfig(2 * length), clean=False)
+    log = CommitLog.open(gated, str(tmp_path / "17"), LogConfig(2 * length), clean=False)
     done: list[int | StorageError] = []
     append(log)
     flusher.request(log, lambda log, result: done.append(result))
-    disk.await_fsync()
+    gated.await_fsync()
     for _ in range(9):  # rolls four times, while the fsync is held
         append(log)
     assert (log.log_end_offset, log.flushed_offset, log.segment_count) == (10, 0, 5)
-    disk.gate.release(100)
+    gated.gate.release(100)
     loop.run_one()
     flusher.request(log, lambda log, result: done.append(result))
     loop.run_one()
     assert done == [1, 10]
-    synced = {path for operation, path in disk.calls if operation == "fsync"}
+    synced = {path for operation, path in gated.calls if operation == "fsync"}
     assert len(synced) == 5, "every sealed segment and the last"
 
 

@@ -40,7 +40,7 @@ class Disk(MemoryDisk):
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+def cutting(monkeypatch: pytest.MonkeyPatch) -> Disk:
     """`meanwhile` is also when a thread has read the index, and has found it good."""
     disk, decode = Disk(), index_file.decode
 
@@ -55,19 +55,19 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 @pytest.mark.parametrize("has_file", [True, False], ids=["loaded", "rebuilt"])
 @pytest.mark.parametrize("cut_to", [5, 0])
-def test_an_index_of_before_a_cut_is_not_used(disk: Disk, has_file: bool, cut_to: int) -> None:
-    log = CommitLog.open(disk, "/17", CONFIG, clean=False, boot_id="b")
+def test_an_index_of_before_a_cut_is_not_used(cutting: Disk, has_file: bool, cut_to: int) -> None:
+    log = CommitLog.open(cutting, "/17", CONFIG, clean=False, boot_id="b")
     for n in range(20):
         log.append(batch(b"%02d" % n), leader_epoch=1, timestamp_us=n)
         log.note_end()
     log.close(clean=True)
     if not has_file:
-        disk.remove(INDEX)
+        cutting.remove(INDEX)
 
-    log = CommitLog.open(disk, "/17", CONFIG, clean=True, boot_id="b")
-    disk.meanwhile = lambda: log.truncate(cut_to)  # The loop.
+    log = CommitLog.open(cutting, "/17", CONFIG, clean=True, boot_id="b")
+    cutting.meanwhile = lambda: log.truncate(cut_to)  # The loop.
     log.roll_due_us()  # The thread.
-    assert disk.meanwhile is None
+    assert cutting.meanwhile is None
     assert log.log_end_offset == cut_to
     for n in range(cut_to, 15):
         data = stamped(n, b"another, longer one %02d" % n, epoch=2, timestamp=100 + n)

@@ -40,11 +40,6 @@ def copied(log: CommitLog, now_us: int | None) -> CommitLog:
 
 
 @pytest.fixture
-def disk() -> MemoryDisk:
-    return MemoryDisk()
-
-
-@pytest.fixture
 def log(disk: MemoryDisk) -> CommitLog:
     return open_log(disk)
 

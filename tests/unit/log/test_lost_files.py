@@ -41,11 +41,6 @@ def expected(start: int, end: int) -> list[bytes]:
     return [b"%04d" % number for number in range(start, end)]
 
 
-@pytest.fixture
-def disk() -> MemoryDisk:
-    return MemoryDisk()
-
-
 def lose_folder(disk: MemoryDisk) -> None:
     for name in disk.files("/17"):
         disk.remove(f"/17/{name}")

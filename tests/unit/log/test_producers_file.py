@@ -53,11 +53,6 @@ def remembered(log: CommitLog) -> tuple[object, ...]:
     return log.producers.image()
 
 
-@pytest.fixture
-def disk() -> MemoryDisk:
-    return MemoryDisk()
-
-
 @pytest.mark.parametrize("sequences", [1, 4, 5, 9, 10, 23])
 @pytest.mark.parametrize("clean", [False, True])
 def test_a_restart_forgets_nothing(disk: MemoryDisk, sequences: int, clean: bool) -> None:

@@ -22,7 +22,7 @@ def reopen(disk: MemoryDisk, *, clean: bool = True, boot_id: str = BOOT) -> Comm
 
 
 @pytest.fixture
-def disk() -> MemoryDisk:
+def closed() -> MemoryDisk:
     """A compacted log with producers, closed cleanly: it has every state file but `damage`."""
     disk = MemoryDisk()
     log = reopen(disk, clean=False)
@@ -55,38 +55,38 @@ def damaged(log: CommitLog, path: str) -> DamagedFile:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_of_a_sound_log_nothing_is_said(disk: MemoryDisk, clean: bool) -> None:
-    assert reopen(disk, clean=clean).damaged_files == ()
+def test_of_a_sound_log_nothing_is_said(closed: MemoryDisk, clean: bool) -> None:
+    assert reopen(closed, clean=clean).damaged_files == ()
 
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("path", [CHECKPOINT, PRODUCERS, COMPACTION, OFFSETS])
 def test_every_flipped_bit_of_a_state_file_is_said_by_name(
-    disk: MemoryDisk, path: str, clean: bool
+    closed: MemoryDisk, path: str, clean: bool
 ) -> None:
-    whole = disk.read_file(path)
+    whole = closed.read_file(path)
     for at in range(0, len(whole), 5):
-        flip(disk, path, at)
-        log = reopen(disk, clean=clean)
+        flip(closed, path, at)
+        log = reopen(closed, clean=clean)
         damaged(log, path)
         assert log.offline_reason == log.incomplete_reason == ""
         assert log.log_end_offset == 20
-        disk.put(path, whole)
+        closed.put(path, whole)
 
 
 @pytest.mark.parametrize("length", [1, 30, 33, 70, 127, 129, 4000])
-def test_an_offsets_file_of_another_size_is_said(disk: MemoryDisk, length: int) -> None:
-    whole = disk.read_file(OFFSETS)
-    disk.put(OFFSETS, (whole + b"\xff" * 4000)[:length])
-    damaged(reopen(disk), OFFSETS)
-    assert reopen(disk).damaged_files == (), "it is said once, and mended"
+def test_an_offsets_file_of_another_size_is_said(closed: MemoryDisk, length: int) -> None:
+    whole = closed.read_file(OFFSETS)
+    closed.put(OFFSETS, (whole + b"\xff" * 4000)[:length])
+    damaged(reopen(closed), OFFSETS)
+    assert reopen(closed).damaged_files == (), "it is said once, and mended"
 
 
-def test_a_slot_of_the_offsets_file_that_was_zeroed_is_said(disk: MemoryDisk) -> None:
-    whole = disk.read_file(OFFSETS)
+def test_a_slot_of_the_offsets_file_that_was_zeroed_is_said(closed: MemoryDisk) -> None:
+    whole = closed.read_file(OFFSETS)
     for start, end in ((0, 64), (64, 128), (0, 128)):
-        disk.put(OFFSETS, whole[:start] + bytes(end - start) + whole[end:])
-        damaged(reopen(disk), OFFSETS)
+        closed.put(OFFSETS, whole[:start] + bytes(end - start) + whole[end:])
+        damaged(reopen(closed), OFFSETS)
 
 
 def test_a_log_that_was_never_flushed_has_no_bounds_and_that_is_no_damage() -> None:
@@ -98,11 +98,11 @@ def test_a_log_that_was_never_flushed_has_no_bounds_and_that_is_no_damage() -> N
 
 
 @pytest.mark.parametrize("path", [PRODUCERS, COMPACTION])
-def test_a_file_that_the_checkpoint_knows_of_is_missed(disk: MemoryDisk, path: str) -> None:
-    disk.remove(path)
-    assert "missing" in damaged(reopen(disk), path).reason
-    disk.remove(CHECKPOINT)
-    assert path not in [found.path for found in reopen(disk).damaged_files]
+def test_a_file_that_the_checkpoint_knows_of_is_missed(closed: MemoryDisk, path: str) -> None:
+    closed.remove(path)
+    assert "missing" in damaged(reopen(closed), path).reason
+    closed.remove(CHECKPOINT)
+    assert path not in [found.path for found in reopen(closed).damaged_files]
 
 
 def test_a_log_that_was_never_compacted_misses_no_file() -> None:
@@ -118,33 +118,33 @@ def test_a_log_that_was_never_compacted_misses_no_file() -> None:
 
 @pytest.mark.parametrize("is_missing", [True, False])
 def test_without_its_file_a_compacted_log_lacks_whatever_it_may_lack(
-    disk: MemoryDisk, is_missing: bool
+    closed: MemoryDisk, is_missing: bool
 ) -> None:
     """Its followers learn which tombstones it may have removed, and accept its gaps."""
-    before = reopen(disk).compaction.state
+    before = reopen(closed).compaction.state
     if is_missing:
-        disk.remove(COMPACTION)
+        closed.remove(COMPACTION)
     else:
-        disk.put(COMPACTION, b"rot")
-    log = reopen(disk)
+        closed.put(COMPACTION, b"rot")
+    log = reopen(closed)
     assert TOMBSTONE_AT < log.tombstones_gone_below <= before.tombstones_gone_below
     assert 0 < log.committed_below <= before.committed_below
     assert log.compaction.state.cleaned_to == 0
-    again = reopen(disk)
+    again = reopen(closed)
     assert again.damaged_files == (), "it is written anew at once"
     assert again.compaction.state == log.compaction.state
 
 
-def test_a_segment_that_cannot_be_read_counts_as_compacted(disk: MemoryDisk) -> None:
-    log = reopen(disk)
+def test_a_segment_that_cannot_be_read_counts_as_compacted(closed: MemoryDisk) -> None:
+    log = reopen(closed)
     last = next(each for each in reversed(log.damage.segments()) if each.size)
-    disk.remove(COMPACTION)
-    flip(disk, last.path, 20)
-    assert reopen(disk).tombstones_gone_below == last.next_offset
+    closed.remove(COMPACTION)
+    flip(closed, last.path, 20)
+    assert reopen(closed).tombstones_gone_below == last.next_offset
 
 
-def test_a_damaged_list_of_damage_is_said_and_all_is_inspected(disk: MemoryDisk) -> None:
-    disk.put("/17/damage", b"rot")
-    log = reopen(disk)
+def test_a_damaged_list_of_damage_is_said_and_all_is_inspected(closed: MemoryDisk) -> None:
+    closed.put("/17/damage", b"rot")
+    log = reopen(closed)
     assert log.damage.is_unknown
     damaged(log, "/17/damage")

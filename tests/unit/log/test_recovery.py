@@ -42,11 +42,6 @@ def spoil(disk: MemoryDisk, path: str, at: int, by: int = 1) -> None:
     disk.put(path, bytes(data))
 
 
-@pytest.fixture
-def disk() -> MemoryDisk:
-    return MemoryDisk()
-
-
 # A torn tail
 
 

@@ -44,7 +44,7 @@ def memory() -> MemoryDisk:
 
 
 @pytest.fixture
-def disk(memory: MemoryDisk) -> FaultyDisk:
+def bad_disk(memory: MemoryDisk) -> FaultyDisk:
     return FaultyDisk(memory)
 
 
@@ -81,32 +81,34 @@ def test_a_state_file_that_the_device_refuses_is_a_damaged_one(
 
 @pytest.mark.parametrize("path", [CHECKPOINT, PRODUCERS])
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.EACCES])
-def test_another_error_says_nothing_of_the_file(disk: FaultyDisk, path: str, error: int) -> None:
-    before = disk.read_file(path)
-    disk.fail("read_file", path, error)
+def test_another_error_says_nothing_of_the_file(
+    bad_disk: FaultyDisk, path: str, error: int
+) -> None:
+    before = bad_disk.read_file(path)
+    bad_disk.fail("read_file", path, error)
     with pytest.raises(StorageError):
-        reopen(disk)
-    disk.heal()
-    assert disk.read_file(path) == before
-    assert reopen(disk).damaged_files == ()
+        reopen(bad_disk)
+    bad_disk.heal()
+    assert bad_disk.read_file(path) == before
+    assert reopen(bad_disk).damaged_files == ()
 
 
-def test_without_its_offsets_file_a_log_is_not_opened(disk: FaultyDisk) -> None:
+def test_without_its_offsets_file_a_log_is_not_opened(bad_disk: FaultyDisk) -> None:
     """It alone says that a log is being emptied, or may lack records. It may be readable again."""
-    disk.fail("read_file", "/17.offsets", errno.EIO)
+    bad_disk.fail("read_file", "/17.offsets", errno.EIO)
     with pytest.raises(StorageError):
-        reopen(disk)
-    disk.heal()
-    assert reopen(disk).damaged_files == ()
+        reopen(bad_disk)
+    bad_disk.heal()
+    assert reopen(bad_disk).damaged_files == ()
 
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_checkpoint_that_can_be_read_again_is_not_believed(
-    memory: MemoryDisk, disk: FaultyDisk, clean: bool
+    memory: MemoryDisk, bad_disk: FaultyDisk, clean: bool
 ) -> None:
-    disk.fail("read_file", CHECKPOINT, errno.EIO)
-    log = reopen(disk, clean=clean)
-    disk.heal()
+    bad_disk.fail("read_file", CHECKPOINT, errno.EIO)
+    log = reopen(bad_disk, clean=clean)
+    bad_disk.heal()
     log.truncate(3)
     again = reopen(memory.killed())
     assert again.offline_reason == ""
@@ -114,59 +116,59 @@ def test_a_checkpoint_that_can_be_read_again_is_not_believed(
 
 
 def test_a_compaction_state_that_can_be_read_again_is_not_believed(
-    memory: MemoryDisk, disk: FaultyDisk
+    memory: MemoryDisk, bad_disk: FaultyDisk
 ) -> None:
     reopen(memory).compaction.note_committed(END + 9)
-    disk.fail("read_file", COMPACTION, errno.EIO)
-    disk.fail("write_atomic", COMPACTION, errno.ENOSPC)
-    log = reopen(disk)
+    bad_disk.fail("read_file", COMPACTION, errno.EIO)
+    bad_disk.fail("write_atomic", COMPACTION, errno.ENOSPC)
+    log = reopen(bad_disk)
     with pytest.raises(StorageFullError):
         append(log, 1)
-    disk.heal()
+    bad_disk.heal()
     append(log, 5)
     assert reopen(memory.killed()).committed_below <= END
 
 
 @pytest.mark.parametrize("is_rebuilt", [True, False])
 def test_a_sealed_segment_that_the_device_refuses_is_only_damaged(
-    memory: MemoryDisk, disk: FaultyDisk, is_rebuilt: bool
+    memory: MemoryDisk, bad_disk: FaultyDisk, is_rebuilt: bool
 ) -> None:
     """What producers stored in it is not known any more. The rest of the log is good."""
     memory.put(PRODUCERS, b"rot")
     if is_rebuilt:  # It does not tell the content of batches of which rows were removed.
         reopen(memory, clean=True).close(clean=True)
     for segment in reopen(memory.killed(), clean=True).damage.segments()[:-1]:
-        disk.fail("pread", segment.path, errno.EIO)
-    log = reopen(disk, clean=True)
+        bad_disk.fail("pread", segment.path, errno.EIO)
+    log = reopen(bad_disk, clean=True)
     assert (log.offline_reason, log.log_end_offset) == ("", END)
     append(log, 1)
 
 
 def test_a_refused_checkpoint_stays_if_the_log_cannot_be_opened_without_it(
-    disk: FaultyDisk,
+    bad_disk: FaultyDisk,
 ) -> None:
-    before = disk.read_file(CHECKPOINT)
-    disk.fail("read_file", CHECKPOINT, errno.EIO)
-    disk.fail("pread", f"/17/{0:020}.log", errno.EIO)
+    before = bad_disk.read_file(CHECKPOINT)
+    bad_disk.fail("read_file", CHECKPOINT, errno.EIO)
+    bad_disk.fail("pread", f"/17/{0:020}.log", errno.EIO)
     with pytest.raises(StorageError):
-        reopen(disk)
-    disk.heal()
-    assert disk.read_file(CHECKPOINT) == before
+        reopen(bad_disk)
+    bad_disk.heal()
+    assert bad_disk.read_file(CHECKPOINT) == before
 
 
 def test_a_compaction_state_that_cannot_be_opened_keeps_only_appends_waiting(
-    memory: MemoryDisk, disk: FaultyDisk
+    memory: MemoryDisk, bad_disk: FaultyDisk
 ) -> None:
     log = reopen(memory)
     log.compaction.note_committed(END + 9)  # Its append never was.
-    disk.fail("read_file", COMPACTION, errno.EMFILE)
-    log = reopen(disk)
+    bad_disk.fail("read_file", COMPACTION, errno.EMFILE)
+    log = reopen(bad_disk)
     assert (log.offline_reason, log.damaged_files) == ("", ())
     assert read_all(log)
     with pytest.raises(StorageError):
         append(log, 1)
     assert log.log_end_offset == END
-    disk.heal()
+    bad_disk.heal()
     assert log.committed_below == END
     append(log, 5)
     assert reopen(memory.killed()).committed_below == END
@@ -176,11 +178,11 @@ def test_a_compaction_state_that_cannot_be_opened_keeps_only_appends_waiting(
 
 
 @pytest.fixture
-def full(memory: MemoryDisk, disk: FaultyDisk) -> FaultyDisk:
+def full(memory: MemoryDisk, bad_disk: FaultyDisk) -> FaultyDisk:
     """The follower died between `note_committed` and its append."""
     reopen(memory).compaction.note_committed(END + 9)
-    disk.fail("write_atomic", COMPACTION, errno.ENOSPC)
-    return disk
+    bad_disk.fail("write_atomic", COMPACTION, errno.ENOSPC)
+    return bad_disk
 
 
 @pytest.mark.parametrize("stops_cleanly", [True, False])
@@ -244,9 +246,9 @@ def test_a_pass_that_begins_while_the_state_is_settled_is_not_forgotten(
     assert reopen(full).compaction.state.tombstones_gone_below == END
 
 
-def test_a_pass_that_began_before_a_repair_cleans_nothing(disk: FaultyDisk) -> None:
+def test_a_pass_that_began_before_a_repair_cleans_nothing(bad_disk: FaultyDisk) -> None:
     """The repaired segment may hold older records of the same keys. Nothing is clean yet."""
-    log = reopen(disk)
+    log = reopen(bad_disk)
     log.compaction.forget()
     task = log.compaction.plan(
         log.compaction.sources(END), token="1", tombstones_below=0, kept_base_offsets=frozenset()

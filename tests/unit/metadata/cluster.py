@@ -6,11 +6,18 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.state.changes import Change
 from jetstream_server.metadata.state.command_json import Command, encode_command
-from jetstream_server.metadata.state.commands import ChangeIsr, CreateStream, RegisterNode
-from jetstream_server.metadata.state.nodes import Addresses
+from jetstream_server.metadata.state.commands import (
+    ChangeIsr,
+    CreateStream,
+    RegisterNode,
+    SetCluster,
+)
+from jetstream_server.metadata.state.nodes import Addresses, FeatureLevel
 from jetstream_server.metadata.state.registry import Registry, check_result
 from jetstream_server.metadata.state.streams import StreamMetadata
 
@@ -25,6 +32,17 @@ class Cluster:
         self.changes: list[Change] = []
         for node_id in range(nodes):
             self.register(node_id, rack=racks[node_id] if racks else "")
+
+    @classmethod
+    def at_level(
+        cls, nodes: int, level: FeatureLevel, known: FeatureLevel | None = None
+    ) -> Cluster:
+        """known: what the nodes understand, if that is more than the cluster uses."""
+        cluster = cls()
+        for node_id in range(nodes):
+            cluster.register(node_id, feature_level_max=known or level)
+        cluster.do(SetCluster(feature_level=level))
+        return cluster
 
     def do(self, command: Command, **envelope: Any) -> dict[str, Any]:
         """envelope: `command_id`, `controller_epoch`."""
@@ -75,3 +93,13 @@ class Cluster:
             incarnations=tuple(self.registry.nodes[NodeId(member)].incarnation for member in isr),
         )
         self.do(replace(command, **fields))
+
+
+def cluster_at(nodes: int, level: FeatureLevel) -> Any:
+    """The fixture: a cluster of such nodes, which all understand the level that it uses."""
+
+    @pytest.fixture
+    def cluster() -> Cluster:
+        return Cluster.at_level(nodes, level)
+
+    return cluster

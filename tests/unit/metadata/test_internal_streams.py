@@ -32,17 +32,11 @@ from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.operations import check_feature
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.streams import StreamMetadata
+from tests.unit.metadata.cluster import cluster_at
 
 from .cluster import Cluster
 
-
-@pytest.fixture
-def cluster() -> Cluster:
-    cluster = Cluster()
-    for node_id in range(3):
-        cluster.register(node_id, feature_level_max=FEATURE_LEVEL_MAX)
-    cluster.do(SetCluster(feature_level=FEATURE_LEVEL_MAX))
-    return cluster
+cluster = cluster_at(3, FEATURE_LEVEL_MAX)
 
 
 def create(cluster: Cluster) -> StreamMetadata:

@@ -30,6 +30,7 @@ from jetstream_server.metadata.state.commands import (
 from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.streams import StreamMetadata
+from tests.unit.metadata.cluster import cluster_at
 
 from .cluster import Cluster
 
@@ -38,13 +39,7 @@ def ids(*nodes: int) -> tuple[NodeId, ...]:
     return tuple(map(NodeId, nodes))
 
 
-@pytest.fixture
-def cluster() -> Cluster:
-    cluster = Cluster()
-    for node_id in range(5):
-        cluster.register(node_id, feature_level_max=FEATURE_LEVEL_MAX)
-    cluster.do(SetCluster(feature_level=FEATURE_LEVEL_MAX))
-    return cluster
+cluster = cluster_at(5, FEATURE_LEVEL_MAX)
 
 
 @pytest.fixture

@@ -12,23 +12,16 @@ from jetstream_server.metadata.state.commands import (
     FinishReassignment,
     ReassignStream,
     RemoveNode,
-    SetCluster,
     TransferLeader,
 )
 from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.streams import StreamMetadata
+from tests.unit.metadata.cluster import cluster_at
 
 from .cluster import Cluster
 
-
-@pytest.fixture
-def cluster() -> Cluster:
-    cluster = Cluster()
-    for node_id in range(5):
-        cluster.register(node_id, feature_level_max=FeatureLevel(2))
-    cluster.do(SetCluster(feature_level=FeatureLevel(2)))
-    return cluster
+cluster = cluster_at(5, FeatureLevel(2))
 
 
 def reassign(cluster: Cluster, stream: StreamMetadata, *replicas: int) -> StreamMetadata:

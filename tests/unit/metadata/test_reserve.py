@@ -29,7 +29,7 @@ COMMAND = bytes(300)
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+def small(tmp_path: Path) -> Iterator[SmallDisk]:
     if reason := small_disk.missing():
         pytest.skip(reason)
     disk = SmallDisk(tmp_path / "disk", 32 * MIB)
@@ -47,12 +47,12 @@ def grown(journal: Journal, count: int) -> None:
         journal.sync()
 
 
-def test_entries_votes_and_a_snapshot_find_room_on_a_full_disk(disk: SmallDisk) -> None:
-    folder = str(disk.path / "metadata")
+def test_entries_votes_and_a_snapshot_find_room_on_a_full_disk(small: SmallDisk) -> None:
+    folder = str(small.path / "metadata")
     journal = Journal.open(folder)
     grown(journal, 1000)
     keep_room(folder, 16 * MIB)
-    disk.fill()
+    small.fill()
     grown(journal, 1000)
     journal.save_vote(7, "1")
     journal.save_standing(VoterStatus(VoterState.VOTER))
@@ -60,7 +60,7 @@ def test_entries_votes_and_a_snapshot_find_room_on_a_full_disk(disk: SmallDisk) 
     last = journal.last_index
     journal.install(Snapshot(last, 1, bytes(400_000), tuple(entries(last - 1, 2))), keep_from=last)
     journal.sync()
-    disk.fill()
+    small.fill()
     grown(journal, 100)
     journal.close()
     again = Journal.open(folder)
@@ -70,30 +70,30 @@ def test_entries_votes_and_a_snapshot_find_room_on_a_full_disk(disk: SmallDisk) 
     assert sorted(os.listdir(folder)) == ["journal", NAME, "snapshot", "synced"]
 
 
-def test_without_a_reserve_the_journal_says_that_the_disk_is_full(disk: SmallDisk) -> None:
-    folder = str(disk.path / "metadata")
+def test_without_a_reserve_the_journal_says_that_the_disk_is_full(small: SmallDisk) -> None:
+    folder = str(small.path / "metadata")
     journal = Journal.open(folder)
-    disk.fill()
+    small.fill()
     with pytest.raises(StorageError, match="No space left on device"):
         grown(journal, 100)
     journal.close()
 
 
-def test_it_takes_room_again_and_no_more_than_there_is(disk: SmallDisk) -> None:
-    folder = disk.path
+def test_it_takes_room_again_and_no_more_than_there_is(small: SmallDisk) -> None:
+    folder = small.path
     keep_room(str(folder), 0)
     assert not (folder / NAME).exists()
     keep_room(str(folder), 512 << 10)
     assert (folder / NAME).stat().st_blocks * 512 == 512 << 10
     keep_room(str(folder), 16 * MIB)
     assert (folder / NAME).stat().st_size == BASE_BYTES
-    disk.fill()
+    small.fill()
     make_room_to_start(str(folder))
     left = (folder / NAME).stat().st_size
     assert left < BASE_BYTES
     keep_room(str(folder), 16 * MIB)
     assert (folder / NAME).stat().st_size == left
-    disk.empty()
+    small.empty()
     (folder / NAME).write_bytes(b"")
     os.truncate(folder / NAME, BASE_BYTES)  # As a copy of the folder may have it.
     keep_room(str(folder), 16 * MIB)

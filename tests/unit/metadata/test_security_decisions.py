@@ -37,10 +37,7 @@ FIRST = BootstrapSecurity(
 
 
 def at_level_2() -> Cluster:
-    cluster = Cluster()
-    cluster.register(0, feature_level_max=2)
-    cluster.do(SetCluster(feature_level=FeatureLevel(2)))
-    return cluster
+    return Cluster.at_level(1, FeatureLevel(2))
 
 
 def test_below_its_feature_level_a_command_is_not_known() -> None:
@@ -109,10 +106,7 @@ COMMIT = replace(READ, operations=("commit",), cursor="billing-*")
 
 def at_level(level: FeatureLevel) -> Cluster:
     """As long as nobody raises it: every node understands all."""
-    cluster = Cluster()
-    cluster.register(0, feature_level_max=FEATURE_LEVEL_MAX)
-    cluster.do(SetCluster(feature_level=level))
-    return cluster
+    return Cluster.at_level(1, level, FEATURE_LEVEL_MAX)
 
 
 def test_older_software_s_words_for_what_it_does_not_know() -> None:

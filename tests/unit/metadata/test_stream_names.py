@@ -15,9 +15,10 @@ from jetstream_protocol.types import WallUs
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.client.stream_requests import ATTEMPTS_MAX, Streams
 from jetstream_server.metadata.state.command_json import Command
-from jetstream_server.metadata.state.commands import NAMES_LEVEL, CreateStream, SetCluster
+from jetstream_server.metadata.state.commands import NAMES_LEVEL, CreateStream
 from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.registry import Registry
+from tests.unit.metadata.cluster import cluster_at
 
 from .cluster import Cluster
 
@@ -25,15 +26,10 @@ OWNER, THIEF = "user:owner", "user:thief"
 
 
 def at_level(level: FeatureLevel = NAMES_LEVEL) -> Cluster:
-    cluster = Cluster()
-    cluster.register(0, feature_level_max=level)
-    cluster.do(SetCluster(feature_level=level))
-    return cluster
+    return Cluster.at_level(1, level)
 
 
-@pytest.fixture
-def cluster() -> Cluster:
-    return at_level()
+cluster = cluster_at(1, NAMES_LEVEL)
 
 
 def create(cluster: Cluster, name: str, subject: str, **fields: Any) -> None:
