@@ -370,7 +370,9 @@ class PlainPublisher:
                 got = f", {len(pending.acks)} acknowledged in time" if pending.acks else ""
                 got += f", and {OF_OTHERS}" if pending.of_others else ""
                 got += f": {self.why_lost}" if self.why_lost else ""
-                pending.fail(unknown_outcome_error(pending.subject, f"no acknowledgement in time{got}"))
+                pending.fail(
+                    unknown_outcome_error(pending.subject, f"no acknowledgement in time{got}")
+                )
         self._sweep_timer = None
         if self._pending:
             self._sweep_timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
