@@ -1,7 +1,7 @@
 """Tail: readers at the head of a stream that is being published to.
 
 A message is published at a steady rate, and every reader gets every message. Ours: readers that
-wait for the next records over a data-plane connection each, with the request that the SDK sends.
+follow the stream over a data-plane connection each, as the SDK does.
 JetStream: as many ordered consumers, on a connection each. Both are as light as possible and share
 one process (tail_readers.py), since it is the servers that are measured: their processor time for
 each message delivered, with the publishing in it.
@@ -65,7 +65,7 @@ def run(
                 results.append(_result(count, size, rate, runs))
     return Report(
         "tail",
-        "this server, one node, long polls on the data plane; "
+        "this server, one node, follows on the data plane; "
         f"{this_server.FLUSH_SETTINGS['interval']}",
         "NATS JetStream, one node, ordered consumers on raw sockets; "
         f"{jetstream_peer.flush_setting('2m')}",

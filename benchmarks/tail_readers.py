@@ -17,12 +17,12 @@ from benchmarks.nats_socket import RECEIVE_BYTES, NatsSocket
 from benchmarks.read_jetstream import OrderedReader, create_consumer
 from benchmarks.this_server import STREAM
 from jetstream_client.transport.data_connection import DataConnection
+from jetstream_client.transport.follow import Follow
 from jetstream_protocol.batch import iterate
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
 
 READY = "reading\n"
-ANSWER_BYTES = 1024 * 1024
 WAIT_SECONDS = 30.0
 STALL_SECONDS = 60.0
 
@@ -32,15 +32,14 @@ async def ours(server: str, readers: int, messages: int) -> float:
     connections = [await DataConnection.open(server, WAIT_SECONDS) for _ in range(readers)]
 
     async def read(connection: DataConnection) -> None:
-        request = pb.DataFetchRequest(
-            stream=common_pb2.StreamRef(name=STREAM),
-            bytes_max=ANSWER_BYTES,
-            wait_ms_max=int(WAIT_SECONDS * 1000),
-        )
-        while request.offset < messages:
-            fetched = await connection.fetch(request, STALL_SECONDS)
-            for batch in iterate(fetched.batches):
-                request.offset = batch.header.next_offset
+        follow = Follow(connection, pb.DataFetchRequest(stream=common_pb2.StreamRef(name=STREAM)))
+        offset = 0
+        while offset < messages:
+            came = await follow.next(STALL_SECONDS, STALL_SECONDS)
+            if came is None or not came.batches:
+                raise RuntimeError("the server has ended a follow")
+            for batch in iterate(came.batches):
+                offset = batch.header.next_offset
 
     reading = [asyncio.ensure_future(read(connection)) for connection in connections]
     await asyncio.sleep(0)

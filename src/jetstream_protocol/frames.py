@@ -46,11 +46,16 @@ class Kind(IntEnum):
     RECORDS = 8
     PRODUCE = 9
     PRODUCE_REPLY = 10
+    FOLLOW = 11
+    FOLLOWED = 12
+    CREDIT = 13
     FIXED_POSITIONS = 14
     FIXED_RECORDS = 15
 
 
-TAILED = frozenset((Kind.FETCH_REPLY, Kind.RECORDS, Kind.PRODUCE, Kind.FIXED_RECORDS))
+TAILED = frozenset(
+    (Kind.FETCH_REPLY, Kind.RECORDS, Kind.PRODUCE, Kind.FIXED_RECORDS, Kind.FOLLOWED)
+)
 """The kinds of frames that carry batches."""
 
 

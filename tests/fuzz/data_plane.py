@@ -37,6 +37,7 @@ class DataPlaneAttack(Attack):
             self.lying_prefix, self.half_frame, self.hello_again, self.floods_unread,
             self.slow_reader, self.long_polls, self.many_connections, self.wild_positions,
             self.unread_refusals, self.batches, self.batches, self.batch_floods, self.half_batch,
+            self.wild_follows,
         )  # fmt: skip
 
     def greeted(self, *, receive_buffer: int = 0) -> socket.socket:
@@ -55,6 +56,31 @@ class DataPlaneAttack(Attack):
         )
         correlation = random.randrange(2**32)
         return frames.encode(Kind.FETCH, correlation, request.SerializeToString())
+
+    def wild_follows(self, random: Random) -> None:
+        """Follows and credits as no reader sends them; perhaps nothing that comes is read."""
+        sock = self.greeted(receive_buffer=random.choice((0, 4096)))
+        for _ in range(random.randrange(1, 60)):
+            correlation = random.randrange(40)
+            if random.random() < 0.5:
+                begin = dataplane_pb2.DataFetchRequest.FromString(
+                    self.fetch(random, self.name(random))[frames.PREFIX_BYTES :]
+                )
+                asked = dataplane_pb2.FollowRequest(
+                    credit=random.choice((1, 1000, 1 << 20, *ODD_INTEGERS)) % 2**32,
+                    **{"from": begin},
+                )
+                sock.sendall(frames.encode(Kind.FOLLOW, correlation, asked.SerializeToString()))
+            else:
+                said = dataplane_pb2.Credit(
+                    bytes=random.choice((0, 1, 1000, *ODD_INTEGERS)) % 2**32,
+                    ends=random.random() < 0.3,
+                )
+                frame = frames.encode(Kind.CREDIT, correlation, said.SerializeToString())
+                sock.sendall(mutated(random, frame) if random.random() < 0.05 else frame)
+        if random.random() < 0.5:
+            drain(sock, seconds=0.1)
+        leave(random, sock)
 
     def name(self, random: Random) -> str:
         return random.choice((self.target.control, self.target.bulk, *self.target.victims))

@@ -92,7 +92,7 @@ class AsyncConsumer(AsyncClosing):
     iterated over. last_epoch: as in AsyncClient.fetch. reverse: newest first; `fetch` goes on below
     the offset that it gets, and stops at the start. patience: seconds without a record after which
     it raises UnavailableError; None: it waits for ever. cursor: keeps its position. budget: what it
-    fetches counts there; `fetch` asks for a share of it.
+    fetches counts there; `fetch` asks for a share of it. leave: called once it fetches no more.
 
     Entering it (`async with`), or asking for the first record, resolves the start. `position` is
     the offset of the next record that it will return; in reverse it is that of the last one
@@ -113,8 +113,10 @@ class AsyncConsumer(AsyncClosing):
         deserializers: Deserializers = _AS_STORED,
         cursor: ConsumerCursor | None = None,
         budget: ByteBudget | None = None,
+        leave: Callable[[], None] | None = None,
     ) -> None:
         self._fetch = fetch
+        self._leave = leave
         self._resolve = resolve
         self._wanted = start, stop
         self.reverse = reverse
@@ -499,6 +501,8 @@ class AsyncConsumer(AsyncClosing):
         finally:
             self.resume()
             await self._give_up()
+            if self._leave is not None:
+                self._leave()
             if self._budget is not None:
                 self._budget.leaves(self)
         if error is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from functools import partial
 
 from jetstream_client.reading.backwards import (
     FIRST_OFFSETS,
@@ -22,6 +23,7 @@ from jetstream_client.reading.messages import Message, MessageCollector, Message
 from jetstream_client.transport import wire
 from jetstream_client.transport.control import ControlPlane, next_step
 from jetstream_client.transport.data_plane import DataPlane
+from jetstream_client.transport.follow import Following
 from jetstream_client.transport.routes import check_read_from
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.positions import At, Position, Simple, needed, offset_of
@@ -160,10 +162,12 @@ class Reader:
         *,
         read_from: ReadFrom,
         within: float | None = None,
+        following: Following | None = None,
     ) -> None:
         """Fetch until the collector has what it wants, or the end of what is committed is reached.
 
         within: seconds in which each question has to be answered; None: the wait and the timeout.
+        following: of a reader that goes on from there.
         """
         deadline = asyncio.get_running_loop().time() + max_wait
         sizer = FetchSizer(collector, max_bytes, answer_bytes)
@@ -177,7 +181,7 @@ class Reader:
             had = collector.record_count
             try:
                 count = await self._fetch_once(
-                    ref, collector, sizer.next_bytes(), wait, read_from, within
+                    ref, collector, sizer.next_bytes(), wait, read_from, within, following
                 )
             except (CorruptBatchError, OffsetOutOfRangeError, RecordsDamagedError):
                 if not collector.length_bytes:
@@ -204,6 +208,7 @@ class Reader:
         wait: float,
         read_from: ReadFrom,
         within: float | None,
+        following: Following | None,
     ) -> int:
         """One question and its answer, of so many bytes. Pins `ref` to the stream's id."""
         request = pb.DataFetchRequest(
@@ -219,8 +224,11 @@ class Reader:
             if collector.wanted.key is not None:
                 request.filter_key = collector.wanted.key
         timeout = self._timeout if within is None else min(self._timeout, within - wait)
+        fetch = self._data.fetch
+        if following is not None:
+            fetch = partial(fetch, following=following)
         for attempt in range(REFUSALS_MAX):
-            fetched = await self._data.fetch(request, read_from, timeout)
+            fetched = await fetch(request, read_from, timeout)
             _pin(ref, fetched.head.stream_id)
             collector.log_start_offset = fetched.head.log_start_offset
             collector.high_watermark = fetched.head.high_watermark
@@ -483,6 +491,8 @@ class Reader:
             raise InvalidRequestError(f"patience must be positive, not {patience}")
         ref = wire.to_ref(stream) if ref is None else ref
         within = None if patience is None else patience * (1 + _GRACE_SHARE)
+        following = Following()
+        fill = partial(self._fill, read_from=read_from, within=within, following=following)
 
         async def fetch(
             offset: int, last_epoch: int, stop: int | None, max_wait: float
@@ -492,9 +502,7 @@ class Reader:
                 name, offset, last_epoch=last_epoch, end=stop, wanted=wanted
             )
             max_bytes = FETCH_BYTES if budget is None else budget.share(FETCH_BYTES)
-            await self._fill(
-                collector, ref, max_wait, max_bytes, read_from=read_from, within=within
-            )
+            await fill(collector, ref, max_wait, max_bytes)
             return collector.messages()
 
         size = FIRST_OFFSETS
@@ -529,6 +537,7 @@ class Reader:
             deserializers=deserializers,
             cursor=cursor,
             budget=budget,
+            leave=following.leave,
         )
         # An idle one notices in twice the timeout that its server is frozen.
         consumer.wait_max = min(consumer.wait_max, self._timeout)

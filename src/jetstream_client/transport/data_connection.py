@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 from google.protobuf.message import DecodeError
 
@@ -53,6 +54,16 @@ class Produced(NamedTuple):
     duplicate: bool
 
 
+class FollowSink(Protocol):
+    """Takes the answers of a follow. The connection holds it weakly."""
+
+    def came(self, frame: Frame) -> None:
+        """Raises DecodeError."""
+
+    def lost(self) -> None:
+        """The connection has ended."""
+
+
 class DataConnection(asyncio.BufferedProtocol):
     """`await open(…)`, then `fetch` until `closed`."""
 
@@ -73,6 +84,9 @@ class DataConnection(asyncio.BufferedProtocol):
         self._wakes_after = 1
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._writable: asyncio.Future[None] | None = None
+        self._follows: weakref.WeakValueDictionary[int, FollowSink] = weakref.WeakValueDictionary()
+        self.follows = False
+        """Whether the server takes follows."""
         self.produce_bytes_max = 0
         """Length of the longest batch that the server takes from this client; 0: it takes none."""
 
@@ -113,6 +127,7 @@ class DataConnection(asyncio.BufferedProtocol):
         if reply.HasField("error"):
             raise from_proto(reply.error)
         self.produce_bytes_max = reply.produce_bytes_max
+        self.follows = reply.follows
 
     async def fetch(self, request: pb.DataFetchRequest, timeout: float) -> Fetched:
         """Raises the answer's own error, or UnavailableError when none comes in `timeout`."""
@@ -181,21 +196,69 @@ class DataConnection(asyncio.BufferedProtocol):
     @property
     def pending(self) -> int:
         """How many requests the server still has to answer."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._follows)
+
+    # Follows.
+
+    def begin_follow(self, request: pb.FollowRequest, sink: FollowSink) -> int:
+        """From now on the sink gets the answers. Returns what the follow is called. Raises
+        UnavailableError."""
+        transport = self._connected()
+        correlation = self._next_correlation()
+        self._follows[correlation] = sink
+        transport.write(frames.encode(Kind.FOLLOW, correlation, request.SerializeToString()))
+        return correlation
+
+    def credit(self, correlation: int, count: int) -> None:
+        """The reader of a follow is there, and has taken so many bytes."""
+        self._say(correlation, pb.Credit(bytes=count))
+
+    def end_follow(self, correlation: int) -> None:
+        self._follows.pop(correlation, None)
+        self._say(correlation, pb.Credit(ends=True))
+
+    def _say(self, correlation: int, credit: pb.Credit) -> None:
+        if self._transport is not None and not self.closed:
+            self._transport.write(
+                frames.encode(Kind.CREDIT, correlation, credit.SerializeToString())
+            )
+
+    def _followed(self, frame: Frame) -> None:
+        """Raises DecodeError."""
+        sink = self._follows.get(frame.correlation)
+        if sink is not None:
+            sink.came(frame)
+            return
+        head = pb.DataFetchResponse.FromString(frame.head)
+        if not (head.has_ended or head.HasField("error")):
+            self.end_follow(frame.correlation)  # Its reader was forgotten.
+
+    # Requests.
 
     def _ask(self, kind: Kind, head: bytes, *tail: bytes | bytearray) -> asyncio.Future[Frame]:
+        transport = self._connected()
+        correlation = self._next_correlation()
+        answer: asyncio.Future[Frame] = self._loop.create_future()
+        self._waiting[correlation] = answer
+        length = sum(map(len, tail))
+        data = frames.encode(kind, correlation, head, length)
+        if tail:
+            transport.writelines((data, *tail))
+        else:
+            transport.write(data)
+        return answer
+
+    def _connected(self) -> asyncio.Transport:
         if self._transport is None or self.closed:
             raise UnavailableError(f"not connected to {self.address}")
-        self._correlation = (self._correlation + 1) & 0xFFFF_FFFF
-        answer: asyncio.Future[Frame] = self._loop.create_future()
-        self._waiting[self._correlation] = answer
-        length = sum(map(len, tail))
-        data = frames.encode(kind, self._correlation, head, length)
-        if tail:
-            self._transport.writelines((data, *tail))
-        else:
-            self._transport.write(data)
-        return answer
+        return self._transport
+
+    def _next_correlation(self) -> int:
+        """One that nothing open has: a follow may be open for very long."""
+        while True:
+            self._correlation = (self._correlation + 1) & 0xFFFF_FFFF
+            if self._correlation not in self._waiting and self._correlation not in self._follows:
+                return self._correlation
 
     def _head_of(self, frame: Frame, kind: Kind) -> bytes:
         if frame.kind != kind:
@@ -216,6 +279,9 @@ class DataConnection(asyncio.BufferedProtocol):
                 answer.set_exception(
                     UnavailableError(f"lost the connection to {self.address}: {reason}")
                 )
+        for sink in list(self._follows.values()):
+            sink.lost()
+        self._follows.clear()
         self.resume_writing()
         if self._transport is not None:
             self._transport.abort()
@@ -255,11 +321,16 @@ class DataConnection(asyncio.BufferedProtocol):
             decoder.feed(bytes(self._scratch[:count]))
         try:
             while (frame := decoder.next()) is not None:
+                if frame.kind == Kind.FOLLOWED:
+                    self._followed(frame)
+                    continue
                 answer = self._waiting.pop(frame.correlation, None)
                 if answer is not None and not answer.done():
                     answer.set_result(frame)
         except JetstreamError as error:
             self.abort(error.message)
+        except DecodeError:
+            self.abort("an undecodable answer")
         else:
             self._wake_after(decoder.missing)
 

@@ -12,6 +12,7 @@ record.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -20,6 +21,7 @@ from jetstream_client._log import logger
 from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.control import next_step
 from jetstream_client.transport.data_connection import DataConnection, Fetched
+from jetstream_client.transport.follow import KEEP_ALIVE_SECONDS, Follow, Following
 from jetstream_client.transport.recent import STREAMS_MAX, Recent
 from jetstream_client.transport.routes import Routes
 from jetstream_client.values.config import ClientConfig
@@ -94,8 +96,10 @@ class DataPlane:
         request: pb.DataFetchRequest,
         read_from: ReadFrom = "leader",
         timeout: float | None = None,
+        following: Following | None = None,
     ) -> Fetched:
-        """One answer, perhaps empty after `wait_ms_max`. Raises UnavailableError if nobody answers
+        """One answer, perhaps empty after `wait_ms_max`. following: of the reader, which goes on
+        where an answer ends. Raises UnavailableError if nobody answers
         within that plus the configured timeout, otherwise the answer's own error.
         """
         loop = asyncio.get_running_loop()
@@ -106,7 +110,9 @@ class DataPlane:
         while True:
             attempt += 1
             try:
-                fetched = await self._ask(request, read_from, wait_until, deadline, refusal)
+                fetched = await self._ask(
+                    request, read_from, wait_until, deadline, refusal, following
+                )
             except JetstreamError as error:
                 refusal = error
                 moves += 1
@@ -136,6 +142,8 @@ class DataPlane:
             if fetched.batches or fetched.head.HasField("next_offset"):
                 return fetched  # With a filter there is progress without records.
             if read_from != "leader" and _is_behind(fetched.head, request.offset):
+                if following is not None:
+                    following.leave()
                 self._routes.is_behind(request.stream, read_from)
                 moves += 1
                 if moves < self._routes.node_count:
@@ -159,10 +167,15 @@ class DataPlane:
         wait_until: float,
         deadline: float,
         refusal: JetstreamError | None,
+        following: Following | None,
     ) -> Fetched:
         """Ask one node. Waits only so long that there is time left to ask another one. refusal: of
         the attempt before; it says more than that no time is left to find a replica."""
         loop = asyncio.get_running_loop()
+        if following is not None and (follow := following.at(request)) is not None:
+            fetched = await self._next(following, follow, wait_until - loop.time())
+            if fetched is not None:
+                return fetched
         left = deadline - loop.time()
         try:
             async with asyncio.timeout(left * (1 + _CALL_GRACE_SHARE)):
@@ -181,11 +194,42 @@ class DataPlane:
         while True:
             connection = await self._connection(address, deadline - loop.time())
             try:
-                return await connection.fetch(asked, max(0.001, patience))
+                if following is not None and following.may_begin(connection, asked):
+                    follow = following.begin(connection, asked)
+                    left = deadline - loop.time()
+                    if (found := await self._next(following, follow, wait, left)) is not None:
+                        return found
+                    return await self._ask(
+                        request, read_from, wait_until, deadline, refusal, following
+                    )
+                fetched = await connection.fetch(asked, max(0.001, patience))
             except UnauthenticatedError:
                 if not self._config.has_newer_token(connection.token):
                     raise
                 await connection.close()  # Its token has ended. Another one is in its place.
+            else:
+                if following is not None:
+                    following.fetched(fetched)
+                return fetched
+
+    async def _next(
+        self, following: Following, follow: Follow, wait: float, left: float = math.inf
+    ) -> Fetched | None:
+        """What a follow brings; None: it has ended. left: how long its first answer may take."""
+        patience = self._timeout
+        if self._routes.node_count > 1:
+            wait = min(wait, WAIT_SECONDS)
+            patience = self._timeout / _ANSWER_SHARE
+        try:
+            fetched = await follow.next(wait, min(KEEP_ALIVE_SECONDS + patience, left))
+        except JetstreamError:
+            following.has_ended()
+            raise
+        if fetched is None:
+            following.has_ended()
+        else:
+            following.fetched(fetched)
+        return fetched
 
     @property
     def is_closed(self) -> bool:

@@ -20,18 +20,20 @@ class Hello(_message.Message):
     def __init__(self, version: _Optional[int] = ..., client: _Optional[str] = ..., token: _Optional[str] = ..., is_node: _Optional[bool] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("error", "node_id", "cluster_id", "nonce", "produce_bytes_max")
+    __slots__ = ("error", "node_id", "cluster_id", "nonce", "produce_bytes_max", "follows")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PRODUCE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     node_id: int
     cluster_id: str
     nonce: bytes
     produce_bytes_max: int
-    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., nonce: _Optional[bytes] = ..., produce_bytes_max: _Optional[int] = ...) -> None: ...
+    follows: bool
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., nonce: _Optional[bytes] = ..., produce_bytes_max: _Optional[int] = ..., follows: _Optional[bool] = ...) -> None: ...
 
 class NodeHello(_message.Message):
     __slots__ = ("node_id", "incarnation", "nonce", "proof", "fetches", "fixed_layout")
@@ -150,7 +152,7 @@ class DataFetchRequest(_message.Message):
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., bytes_max: _Optional[int] = ..., bytes_min: _Optional[int] = ..., wait_ms_max: _Optional[int] = ..., refused: _Optional[bool] = ..., filter_subject: _Optional[str] = ..., filter_key: _Optional[bytes] = ..., as_stored: _Optional[bool] = ...) -> None: ...
 
 class DataFetchResponse(_message.Message):
-    __slots__ = ("error", "stream_id", "log_start_offset", "high_watermark", "leader_epoch", "out_of_sync", "tombstones_gone_below", "next_offset", "last_epoch", "compacted_below")
+    __slots__ = ("error", "stream_id", "log_start_offset", "high_watermark", "leader_epoch", "out_of_sync", "tombstones_gone_below", "next_offset", "last_epoch", "compacted_below", "has_ended")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +163,7 @@ class DataFetchResponse(_message.Message):
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
     COMPACTED_BELOW_FIELD_NUMBER: _ClassVar[int]
+    HAS_ENDED_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     stream_id: int
     log_start_offset: int
@@ -171,7 +174,23 @@ class DataFetchResponse(_message.Message):
     next_offset: int
     last_epoch: int
     compacted_below: int
-    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., out_of_sync: _Optional[bool] = ..., tombstones_gone_below: _Optional[int] = ..., next_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., compacted_below: _Optional[int] = ...) -> None: ...
+    has_ended: bool
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., out_of_sync: _Optional[bool] = ..., tombstones_gone_below: _Optional[int] = ..., next_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., compacted_below: _Optional[int] = ..., has_ended: _Optional[bool] = ...) -> None: ...
+
+class FollowRequest(_message.Message):
+    __slots__ = ("credit",)
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    credit: int
+    def __init__(self, credit: _Optional[int] = ..., **kwargs) -> None: ...
+
+class Credit(_message.Message):
+    __slots__ = ("bytes", "ends")
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    ends: bool
+    def __init__(self, bytes: _Optional[int] = ..., ends: _Optional[bool] = ...) -> None: ...
 
 class ProduceRequest(_message.Message):
     __slots__ = ("stream", "subject", "expected_offset", "ack_leader")

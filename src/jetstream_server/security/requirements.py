@@ -136,6 +136,8 @@ RPCS: dict[str, Requirement] = {
 FRAMES: dict[int, Requirement] = {
     Kind.HELLO: PUBLIC,
     Kind.FETCH: _stream(Operation.READ, nodes=True, again=True),
+    Kind.FOLLOW: _stream(Operation.READ, again=True),
+    Kind.CREDIT: AUTHENTICATED,  # It changes only a follow of the same connection.
     Kind.PRODUCE: _stream(Operation.WRITE),
     Kind.NODE_HELLO: BETWEEN_NODES,
     Kind.POSITIONS: BETWEEN_NODES,

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 from jetstream_protocol.types import NO_NODE, MonotonicUs
@@ -35,9 +35,20 @@ without a limit, connections with 64 of them each would use all memory."""
 TURN_SECONDS = 0.005
 """Woken fetches are answered for so long before others get a turn."""
 
+REST_SHARE = 4
+"""A rest between two waves of follows is so many times as long as the wave was."""
+REST_SECONDS_MAX = 0.02
+
 Answer = Callable[[LogSlice | None], None]
 Refuse = Callable[[Exception], None]
 Made = TypeVar("Made")
+
+
+class Woken(Protocol):
+    """What waits for records."""
+
+    def look_again(self) -> None:
+        """Look, unless it has ended since it was woken."""
 
 
 class FetchPosition(NamedTuple):
@@ -119,8 +130,13 @@ class LongPoll:
         self.waiting_max = waiting_max
         self.clock = monotonic_clock
         self._lease_held = lease_held
-        self._woken: deque[Poll] = deque()
+        self._woken: deque[Woken] = deque()
         self._turn_comes = False
+        self._wave: deque[Woken] = deque()
+        self._next_wave: deque[Woken] = deque()
+        self._wave_comes: asyncio.Handle | None = None
+        self._wave_seconds = 0.0
+        self._rests_until = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._found: dict[tuple[Replica, int, int, int], LogSlice] | None = None
         """What the fetches of this turn have found."""
@@ -209,6 +225,11 @@ class LongPoll:
             self._found[key] = found
         return found
 
+    def check_room(self) -> None:
+        """Raise UnavailableError if nothing more may wait."""
+        if self.waiting >= self.waiting_max:
+            raise UnavailableError(f"{self.waiting} fetches wait for records already")
+
     def check_again(self, replica: Replica, position: FetchPosition) -> None:
         """Raise the errors of `look`, and UnavailableError if nothing is there any more: since the
         records at `position` were found, others may have taken their place. Call it right after
@@ -216,7 +237,7 @@ class LongPoll:
         if self.look(replica, position) is None:
             raise UnavailableError("the records were removed while they were read; try again")
 
-    def woken(self, poll: Poll) -> None:
+    def woken(self, poll: Woken) -> None:
         """Have a waiting fetch look again soon. Its replica has changed, and may be about to change
         again."""
         self._woken.append(poll)
@@ -228,19 +249,50 @@ class LongPoll:
             self.loop.call_soon(self._answer_woken)
 
     def _answer_woken(self) -> None:
-        """A turn. What is found is shared only within it: the logs do not change meanwhile."""
         self._turn_comes = False
+        self._answer_turn(self._woken)
+        self._answer_soon()
+
+    def _answer_turn(self, woken: deque[Woken]) -> float:
+        """A turn. What is found is shared only within it: the logs do not change meanwhile. Returns
+        how long it took."""
         self._found = {}
-        ends = self.loop.time() + TURN_SECONDS
+        began_us = self.clock()  # The loop's own time stands still meanwhile.
+        took_us = 0
         try:
-            while self._woken:
-                self._woken.popleft().look_again()
-                if self.loop.time() >= ends:
+            while woken:
+                woken.popleft().look_again()
+                took_us = self.clock() - began_us
+                if took_us >= TURN_SECONDS * 1e6:
                     break
         finally:
             self._found = None
             self._made.clear()
-            self._answer_soon()
+        return took_us / 1e6
+
+    # Waves.
+
+    def woken_to_follow(self, follow: Woken) -> None:
+        """The same for a follow. They are answered in waves, and between two waves there is a rest,
+        which grows with the work of a wave: the more readers there are, the more records each is
+        sent at a time. Fetches need no such rest, for their clients make it."""
+        self._next_wave.append(follow)
+        if self._wave_comes is None:
+            self._wave_comes = self.loop.call_at(self._rests_until, self._answer_wave)
+
+    def _answer_wave(self) -> None:
+        if not self._wave:
+            self._wave, self._next_wave = self._next_wave, self._wave
+            self._wave_seconds = 0.0
+        self._wave_seconds += self._answer_turn(self._wave)
+        if self._wave:
+            self._wave_comes = self.loop.call_soon(self._answer_wave)
+            return
+        rest = min(REST_SHARE * self._wave_seconds, REST_SECONDS_MAX)
+        self._rests_until = self.loop.time() + rest
+        self._wave_comes = None
+        if self._next_wave:
+            self._wave_comes = self.loop.call_at(self._rests_until, self._answer_wave)
 
 
 class Poll:
@@ -302,9 +354,8 @@ class Poll:
             self._deadline = min(self._deadline, now + OUT_OF_SYNC_SECONDS)
         if self._deadline <= now or (found is not None and polls.waiting >= polls.waiting_max):
             self._answer(found)
-        elif polls.waiting >= polls.waiting_max:
-            raise UnavailableError(f"{polls.waiting} fetches wait for records already")
         else:
+            polls.check_room()
             self._found = found
             self._wait(self._deadline - now)
 

@@ -22,7 +22,7 @@ from jetstream_server.serving.metrics.page import MetricsPage
 
 SENT_BY_SERVERS = {
     Kind.HELLO_REPLY, Kind.FETCH_REPLY, Kind.NODE_HELLO_REPLY, Kind.RECORDS, Kind.PRODUCE_REPLY,
-    Kind.FIXED_RECORDS,
+    Kind.FIXED_RECORDS, Kind.FOLLOWED,
 }  # fmt: skip
 
 

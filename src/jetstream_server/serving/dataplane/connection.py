@@ -20,7 +20,6 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -50,13 +49,14 @@ from jetstream_server.net.frame_socket import decode_head
 from jetstream_server.net.receive_budget import ReceiveBudget
 from jetstream_server.origins import origin_of
 from jetstream_server.security.access_control import AccessControl
-from jetstream_server.security.identity import ANONYMOUS
+from jetstream_server.security.identity import ANONYMOUS, Identity
 from jetstream_server.serving.certificates import shown_by
 from jetstream_server.serving.dataplane.fetches import Fetches, Found
 from jetstream_server.serving.dataplane.followers import Followers
+from jetstream_server.serving.dataplane.follows import FOLLOWS_MAX, KEEP_ALIVE_SECONDS, Follow
 from jetstream_server.serving.dataplane.guard import admit, rule_of
+from jetstream_server.serving.dataplane.requests import Fetch, Request
 from jetstream_server.serving.dataplane.sending_turn import SendingTurn
-from jetstream_server.serving.long_poll import Poll
 from jetstream_server.serving.produces import Produces
 
 PENDING_MAX = 64
@@ -70,25 +70,10 @@ LOOK_SECONDS = 1.0
 """How soon the server notices that a client with all its long polls open has left."""
 NONCE_BYTES = 32
 
+TAKEN = (Kind.FETCH, Kind.FOLLOW, Kind.CREDIT, Kind.NODE_HELLO)
+"""Frames that are read of everybody."""
+
 logger = structlog.get_logger("jetstream.dataplane")
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """A request that is being served. is_counted: among the open requests of its principal. poll,
-    rest: to be ended if the connection ends before. length: of a producer's batch."""
-
-    correlation: int
-    asked_us: MonotonicUs
-    is_counted: bool = False
-    poll: Poll | None = None
-    rest: Coroutine[Any, Any, None] | None = None
-    length: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Fetch(_Request):
-    request: pb.DataFetchRequest = field(default_factory=pb.DataFetchRequest)
 
 
 class Connection:
@@ -134,9 +119,11 @@ class Connection:
         self._node_hello: Frame | None = None
         self._loop = asyncio.get_running_loop()
         self._sending = SendingTurn()
-        self._open: dict[_Request, None] = {}
-        self._tasks: dict[asyncio.Task[None], _Request] = {}
+        self._open: dict[Request, None] = {}
+        self._tasks: dict[asyncio.Task[None], Request] = {}
         self._looking: asyncio.TimerHandle | None = None  # set while nothing is read
+        self._follows: dict[int, Follow] = {}  # by correlation
+        self._ticking: asyncio.TimerHandle | None = None  # set while there are any
 
     async def run(self) -> None:
         """Serve until the client leaves or violates the protocol. Always closes the socket."""
@@ -155,8 +142,8 @@ class Connection:
                 logger.info("client_dropped", peer=self._socket.peer, reason=str(error))
         finally:
             for fetch in self._open:
-                if fetch.poll is not None:
-                    fetch.poll.abandon()
+                fetch.is_over = True
+                fetch.leave()
             for task in self._tasks:
                 task.cancel()
             try:
@@ -166,6 +153,8 @@ class Connection:
                     self._ended(fetch)
                 if self._delayed is not None:
                     self._delayed.cancel()
+                if self._ticking is not None:
+                    self._ticking.cancel()
                 self._access.disconnected(self._counted)
                 self._socket.close()
 
@@ -220,7 +209,7 @@ class Connection:
         """patience: how long an unidentified peer has to prove that it is a node."""
         while True:
             produce = (Kind.PRODUCE,) if self._may_produce else ()
-            await self._socket.take_each(self._take, Kind.FETCH, Kind.NODE_HELLO, *produce)
+            await self._socket.take_each(self._take, *TAKEN, *produce)
             frame = self._node_hello
             assert frame is not None
             hello = decode_head(frame, pb.NodeHello)
@@ -246,14 +235,18 @@ class Connection:
             raise EOFError("it said that it was a node")
         if frame.kind == Kind.PRODUCE:
             self._produce(frame)
+        elif frame.kind == Kind.FOLLOW:
+            self._follow(frame)
+        elif frame.kind == Kind.CREDIT:
+            self._credit(frame)
         else:
             request = decode_head(frame, pb.DataFetchRequest)
-            fetch = _Fetch(frame.correlation, self._clock(), request=request)
+            fetch = Fetch(frame.correlation, self._clock(), request=request)
             self._open[fetch] = None
             try:
                 self._serve(fetch)
             except Exception as error:  # noqa: BLE001  becomes the answer, or ends the connection
-                self._refuse(fetch, error)
+                self.refuse(fetch, error)
         if self._is_full and self._looking is None:
             self._socket.pause_reading()
             self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
@@ -273,10 +266,15 @@ class Connection:
         else:
             self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
 
-    def _ended(self, fetch: _Request) -> None:
+    def _ended(self, fetch: Request) -> None:
+        """An answer was sent; of a follow perhaps not the last one."""
+        if fetch.goes_on():
+            return
         del self._open[fetch]
+        if isinstance(fetch, Follow):
+            del self._follows[fetch.correlation]
         self._produced_bytes -= fetch.length
-        fetch.poll = None  # Its answer refers to the fetch: break the cycle.
+        fetch.leave()
         if fetch.is_counted:
             self._requests.end()
         if fetch.rest is not None:
@@ -292,7 +290,7 @@ class Connection:
 
     # Without a task.
 
-    def _count(self, request: _Request) -> None:
+    def _count(self, request: Request) -> None:
         """Count it among the open requests of its principal. Raises TooManyRequestsError."""
         try:
             self._requests.begin()
@@ -300,27 +298,28 @@ class Connection:
             raise self._access.too_many_requests_error(self._identity, PORT, error) from None
         request.is_counted = True
 
-    def _serve(self, fetch: _Fetch) -> None:
+    def _serve(self, fetch: Fetch) -> None:
         self._count(fetch)
-        answer, refuse = partial(self._answer, fetch), partial(self._refuse, fetch)
+        answer, refuse = partial(self.answer, fetch), partial(self.refuse, fetch)
         poll = self._fetches.begin(fetch.request, self._identity, answer, refuse)
         if poll is None:
-            self._run(fetch, self._serve_in_task(fetch))
+            self.find(fetch)
         elif fetch in self._open:  # It waits, or has got a task already.
             fetch.poll = poll
 
-    def _answer(self, fetch: _Fetch, found: Found) -> None:
+    def answer(self, fetch: Fetch, found: Found) -> None:
         if not self._sending.take():
             self._run(fetch, self._serve_in_task(fetch, found))
             return
         begun_us = self._clock()
         try:
-            fetch.rest = self._start(fetch.correlation, found)
+            fetch.rest = self._start(fetch, found)
         except UnreadableSliceError:
             self._sending.give()
             self._run(fetch, self._serve_in_task(fetch, found))  # Fails again, or not.
         except Exception as error:  # noqa: BLE001  ends the connection
             self._sending.give()
+            fetch.is_over = True
             self._ended(fetch)
             self._broken(error)
         else:
@@ -331,19 +330,28 @@ class Connection:
             else:
                 self._run(fetch, self._finish(fetch, found, fetch.rest, begun_us))
 
-    def _start(self, correlation: int, found: Found) -> Coroutine[Any, Any, None] | None:
+    def _start(self, fetch: Fetch, found: Found) -> Coroutine[Any, Any, None] | None:
         """Send an answer as far as possible without waiting. Otherwise returns the rest."""
+        head = fetch.head_of(found)
         if found.tail is None:
             found.tail = self._socket.read_short(found.slices)
             if found.tail is None:
-                return self._socket.start(Kind.FETCH_REPLY, correlation, found.head, found.slices)
-        if found.encoded is None:
-            found.encoded = found.head.SerializeToString()
-        return self._socket.start_tail(Kind.FETCH_REPLY, correlation, found.encoded, found.tail)
+                return self._socket.start(fetch.KIND, fetch.correlation, head, found.slices)
+        if head is not found.head:
+            encoded = head.SerializeToString()
+        elif found.encoded is None:
+            encoded = found.encoded = head.SerializeToString()
+        else:
+            encoded = found.encoded
+        return self._socket.start_tail(fetch.KIND, fetch.correlation, encoded, found.tail)
 
-    def _refuse(self, fetch: _Fetch, error: Exception) -> None:
+    def find(self, fetch: Fetch) -> None:
+        self._run(fetch, self._serve_in_task(fetch))
+
+    def refuse(self, fetch: Fetch, error: Exception) -> None:
+        fetch.is_over = True
         if isinstance(error, JetstreamError):
-            self._run(fetch, self._send_refusal(fetch.correlation, error))
+            self._run(fetch, self._send_refusal(fetch, error))
         else:
             self._ended(fetch)
             self._broken(error)
@@ -358,6 +366,44 @@ class Connection:
             logger.error("request_failed", method="data plane", exc_info=error)
         self._socket.shut_down()
 
+    # Follows.
+
+    @property
+    def identity(self) -> Identity:
+        return self._identity
+
+    def _follow(self, frame: Frame) -> None:
+        request = decode_head(frame, pb.FollowRequest)
+        if frame.correlation in self._follows:
+            raise InvalidRequestError(f"follow {frame.correlation} was begun already")
+        follow = Follow(frame.correlation, request, self, self._fetches)
+        self._open[follow] = None
+        self._follows[frame.correlation] = follow
+        if self._ticking is None:
+            self._ticking = self._loop.call_later(KEEP_ALIVE_SECONDS, self._tick)
+        try:
+            admit(self._access, self._identity, Kind.FOLLOW)
+            self._count(follow)
+            if len(self._follows) > FOLLOWS_MAX:
+                raise UnavailableError(f"a connection may follow {FOLLOWS_MAX} streams at a time")
+        except JetstreamError as error:
+            self.refuse(follow, error)
+        else:
+            follow.look()
+
+    def _credit(self, frame: Frame) -> None:
+        credit = decode_head(frame, pb.Credit)
+        follow = self._follows.get(frame.correlation)  # It may have ended a moment ago.
+        if follow is not None and follow.credited(credit):
+            self._ended(follow)
+
+    def _tick(self) -> None:
+        self._ticking = None
+        for follow in list(self._follows.values()):
+            follow.tick()
+        if self._follows:
+            self._ticking = self._loop.call_later(KEEP_ALIVE_SECONDS, self._tick)
+
     # Producers' batches.
 
     def _produce(self, frame: Frame) -> None:
@@ -365,7 +411,7 @@ class Connection:
         assert self._produces is not None
         request = decode_head(frame, pb.ProduceRequest)
         length = len(frame.tail)
-        batch = _Request(frame.correlation, self._clock(), length=length)
+        batch = Request(frame.correlation, self._clock(), length=length)
         self._open[batch] = None
         self._produced_bytes += length
         stored, refuse = partial(self._stored, batch), partial(self._not_stored, batch)
@@ -385,7 +431,7 @@ class Connection:
         self._go_on()
 
     def _stored(
-        self, batch: _Request, base_offset: int, record_count: int, is_duplicate: bool
+        self, batch: Request, base_offset: int, record_count: int, is_duplicate: bool
     ) -> None:
         self._reply(
             batch,
@@ -394,10 +440,10 @@ class Connection:
             ),
         )
 
-    def _not_stored(self, batch: _Request, error: JetstreamError) -> None:
+    def _not_stored(self, batch: Request, error: JetstreamError) -> None:
         self._reply(batch, pb.ProduceResponse(error=bounded(error)))
 
-    def _reply(self, batch: _Request, reply: pb.ProduceResponse) -> None:
+    def _reply(self, batch: Request, reply: pb.ProduceResponse) -> None:
         """Send the answer, without waiting if that is possible. Never raises: it is called by what
         has committed the batch."""
         if batch not in self._open:
@@ -430,19 +476,21 @@ class Connection:
 
     # In a task.
 
-    def _run(self, fetch: _Request, serving: Coroutine[Any, Any, None]) -> None:
+    def _run(self, fetch: Request, serving: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(serving)
         self._tasks[task] = fetch
         task.add_done_callback(self._served)
 
     def _served(self, task: asyncio.Task[None]) -> None:
-        self._ended(self._tasks.pop(task))
+        fetch = self._tasks.pop(task)
         error = None if task.cancelled() else task.exception()
+        fetch.is_over = fetch.is_over or task.cancelled() or error is not None
+        self._ended(fetch)
         if error is not None:
             self._broken(error)
 
     async def _finish(
-        self, fetch: _Fetch, found: Found, rest: Coroutine[Any, Any, None], begun_us: MonotonicUs
+        self, fetch: Fetch, found: Found, rest: Coroutine[Any, Any, None], begun_us: MonotonicUs
     ) -> None:
         """Send the rest of an answer. Its sender has the turn."""
         try:
@@ -458,7 +506,7 @@ class Connection:
             self._sending.give()
         await self._serve_in_task(fetch, found)
 
-    async def _serve_in_task(self, fetch: _Fetch, found: Found | None = None) -> None:
+    async def _serve_in_task(self, fetch: Fetch, found: Found | None = None) -> None:
         """found: the answer, if it is known already."""
         queue_us = self._clock() - fetch.asked_us if found is None else 0
         try:
@@ -472,9 +520,9 @@ class Connection:
         except UnreadableSliceError as error:
             done = "" if lacks_descriptors(error.__cause__) else "the file is inspected, "
             again = UnavailableError(f"{error.message}; {done}try again")
-            await self._send_refusal(fetch.correlation, again)
+            await self._send_refusal(fetch, again)
         except JetstreamError as error:
-            await self._send_refusal(fetch.correlation, error)
+            await self._send_refusal(fetch, error)
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
@@ -490,23 +538,26 @@ class Connection:
                 self._socket.shut_down()
                 raise
 
-    async def _send_refusal(self, correlation: int, error: JetstreamError) -> None:
+    async def _send_refusal(self, fetch: Fetch, error: JetstreamError) -> None:
+        fetch.is_over = True
         refusal = pb.DataFetchResponse(error=bounded(error))
-        await self._send_head(Kind.FETCH_REPLY, correlation, refusal)
+        await self._send_head(fetch.KIND, fetch.correlation, refusal)
 
     async def _send_head(self, kind: Kind, correlation: int, head: Message) -> None:
         """Send an answer without batches, in its turn."""
         async with self._turn():
             await self._socket.send(kind, correlation, head)
 
-    async def _answer_in_turn(self, fetch: _Fetch, found: Found | None, queue_us: int) -> None:
+    async def _answer_in_turn(self, fetch: Fetch, found: Found | None, queue_us: int) -> None:
         if found is None:
-            found = await self._fetches.fetch(fetch.request, self._identity)
+            found = await self._fetches.fetch(fetch.now(), self._identity)
+            if fetch.is_over:
+                return
         found_us = self._clock()
         try:
             async with self._turn():
                 begun_us = self._clock()
-                sent_bytes = await self._send(fetch.correlation, found)
+                sent_bytes = await self._send(fetch, found)
                 queue_us += begun_us - found_us
                 self._times.sent(sent_bytes, queue_us, self._clock() - begun_us)
         except UnreadableSliceError as error:
@@ -515,12 +566,14 @@ class Connection:
                     self._fetches.unreadable(found.head.stream_id, each.base_offset, error)
             raise
 
-    async def _send(self, correlation: int, found: Found) -> int:
+    async def _send(self, fetch: Fetch, found: Found) -> int:
         """Send an answer, and return the length of its batches. Decrypted batches are in memory
         until they are sent, for one answer of a connection at a time."""
+        kind, correlation = fetch.KIND, fetch.correlation
         if found.decrypt is None:
-            await self._socket.send_slices(Kind.FETCH_REPLY, correlation, found.head, found.slices)
+            head = fetch.head_of(found)
+            await self._socket.send_slices(kind, correlation, head, found.slices)
             return found.length
         tail = await asyncio.to_thread(found.decrypt)
-        await self._socket.send_tail(Kind.FETCH_REPLY, correlation, found.head, tail)
+        await self._socket.send_tail(kind, correlation, fetch.head_of(found, tail), tail)
         return len(tail)

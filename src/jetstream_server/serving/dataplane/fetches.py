@@ -28,15 +28,20 @@ from jetstream_server.serving.stream_access import StreamAccess
 
 @dataclass(slots=True)
 class Found:
-    """The answer to a fetch: its head, and its batches. decrypt: reads the slices, and returns the
-    bytes to send in their place; blocks. None: the slices are sent from their files.
+    """The answer to a fetch: its head, and its batches. replica: has them. decrypt: reads the
+    slices, and returns the bytes to send in their place; blocks. None: the slices are sent from
+    their files.
+
+    is_filtered: some batches may have been left out: the head says how far the fetch has come.
 
     encoded, tail: the head's bytes, and those of short slices, once they are needed: an answer may
     be shared by several fetches."""
 
     head: pb.DataFetchResponse
     slices: Sequence[LogSlice]
+    replica: Replica | None = None
     decrypt: Callable[[], bytes] | None = None
+    is_filtered: bool = False
     encoded: bytes | None = None
     tail: bytes | bytearray | None = None
 
@@ -47,7 +52,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class _Fetch:
+class CheckedFetch:
     """A fetch that its sender may make. generation: of the rights, when that was checked."""
 
     identity: Identity
@@ -72,6 +77,10 @@ class Fetches:
         """Counts the time that fetches take."""
         return self._long_poll.times
 
+    @property
+    def long_poll(self) -> LongPoll:
+        return self._long_poll
+
     def unreadable(self, stream_id: int, offset: int, error: JetstreamError) -> None:
         """Have the records there inspected: they could not be read."""
         self._replicas.suspect(stream_id, offset, error)
@@ -85,31 +94,56 @@ class Fetches:
     ) -> Poll | None:
         """Serve a fetch without a task: see `LongPoll.begin`. None: it needs one, and `fetch`.
         Raises a JetstreamError, which becomes the answer."""
-        if (
-            request.refused
-            or request.filter_subject
-            or request.HasField("filter_key")
-            or self._access.control.is_paced(identity)
-        ):
+        if self._needs_task(request, identity):
             return None
-        fetch = self._checked(request, identity)
+        fetch = self.checked(request, identity)
         if fetch.is_decrypted:
             return None
         answer_it = partial(self._answer, fetch, answer)
         return self._long_poll.begin(fetch.replica, fetch.position, identity, answer_it, refuse)
 
+    def _needs_task(self, request: pb.DataFetchRequest, identity: Identity) -> bool:
+        if request.refused or request.filter_subject or request.HasField("filter_key"):
+            return True
+        return self._access.control.is_paced(identity)
+
+    def checked_follow(
+        self, request: pb.DataFetchRequest, identity: Identity
+    ) -> CheckedFetch | None:
+        """Check a follow that goes on with that fetch. None: its answers need tasks, and `fetch`.
+        Raises a JetstreamError, which ends it."""
+        if self._needs_task(request, identity):
+            return None
+        fetch = self.checked(request, identity)
+        return None if fetch.is_decrypted else fetch
+
+    def is_current(self, fetch: CheckedFetch) -> bool:
+        """Whether what was checked holds still, so that its follow may `look`."""
+        is_same = fetch.generation == self._access.control.generation
+        return is_same and not may_be_encrypted(fetch.replica)
+
+    def look(self, fetch: CheckedFetch, position: FetchPosition) -> Found | None:
+        """What is at `position` now; None: nothing. Raises the errors of `LongPoll.look`."""
+        found = self._long_poll.look(fetch.replica, position)
+        return None if found is None else self._found_by(fetch, found)
+
+    def _found_by(self, fetch: CheckedFetch, found: LogSlice) -> Found:
+        return self._long_poll.shared(
+            found, lambda: Found(self.head(fetch.replica), [found], fetch.replica)
+        )
+
     def _answer(
-        self, fetch: _Fetch, answer: Callable[[Found], None], found: LogSlice | None
+        self, fetch: CheckedFetch, answer: Callable[[Found], None], found: LogSlice | None
     ) -> None:
         self._check_again(fetch)
         if found is None:
-            answer(Found(self._head(fetch.replica), []))
+            answer(Found(self.head(fetch.replica), []))
             return
-        answer(self._long_poll.shared(found, lambda: Found(self._head(fetch.replica), [found])))
+        answer(self._found_by(fetch, found))
 
     async def fetch(self, request: pb.DataFetchRequest, identity: Identity) -> Found:
         """Serve one fetch. Raises a JetstreamError, which becomes the answer."""
-        fetch = self._checked(request, identity)
+        fetch = self.checked(request, identity)
         replica, position = fetch.replica, fetch.position
         if request.refused:
             await self._replicas.healer.examined(replica, position.offset)
@@ -117,14 +151,16 @@ class Fetches:
         length = sum(each.length for each in slices)
         await self._access.control.pace(identity, replica.stream, length)
         self._check_again(fetch)
-        response = self._head(replica)
+        response = self.head(replica)
         if filtered is not None and filtered.next_offset > position.offset:
             response.next_offset = filtered.next_offset
             response.last_epoch = filtered.last_epoch
-        decrypt = partial(read_plain, replica, slices, partly=filtered is None)
-        return Found(response, slices, decrypt if fetch.is_decrypted and slices else None)
+        decrypt = None
+        if fetch.is_decrypted and slices:
+            decrypt = partial(read_plain, replica, slices, partly=filtered is None)
+        return Found(response, slices, replica, decrypt, is_filtered=filtered is not None)
 
-    def _checked(self, request: pb.DataFetchRequest, identity: Identity) -> _Fetch:
+    def checked(self, request: pb.DataFetchRequest, identity: Identity) -> CheckedFetch:
         """Check a fetch. Raises a JetstreamError."""
         access = self._access.control
         generation = access.generation
@@ -143,16 +179,16 @@ class Fetches:
             bytes_min=request.bytes_min,
             wait_ms_max=request.wait_ms_max,
         )
-        return _Fetch(identity, rule, generation, replica, position, is_decrypted)
+        return CheckedFetch(identity, rule, generation, replica, position, is_decrypted)
 
-    def _check_again(self, fetch: _Fetch) -> None:
+    def _check_again(self, fetch: CheckedFetch) -> None:
         """Raise an error if the sender has lost its right since the fetch was checked."""
         access = self._access.control
         if fetch.rule.again and access.generation != fetch.generation:
             assert fetch.rule.operation is not None
             access.check(fetch.identity, fetch.rule.operation, fetch.replica.stream)
 
-    def _head(self, replica: Replica) -> pb.DataFetchResponse:
+    def head(self, replica: Replica) -> pb.DataFetchResponse:
         return pb.DataFetchResponse(
             stream_id=replica.stream.id,
             log_start_offset=replica.log.log_start_offset,

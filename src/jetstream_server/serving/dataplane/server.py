@@ -98,7 +98,7 @@ class DataPlaneServer:
         self._disk = disk
         self._produces = produces
         self._budget = ReceiveBudget(RECEIVED_BYTES_MAX)
-        self._hello = pb.HelloReply(node_id=node_id, cluster_id=cluster_id)
+        self._hello = pb.HelloReply(node_id=node_id, cluster_id=cluster_id, follows=True)
         self._connections: dict[asyncio.Task[None], str] = {}  # and the peer's origin
         # Of these, those above the limits, and whether they are nodes'.
         self._extra: dict[asyncio.Task[None], bool] = {}
