@@ -127,7 +127,7 @@ class DirectPublisher:
             return await self._plain.publish(subject, value, key, headers, options, left)
         except JetstreamError as error:
             if is_doubtful and not isinstance(error, UnknownOutcomeError):
-                raise _doubtful(subject, error) from error
+                raise _doubtful_error(subject, error) from error
             raise
 
     async def _publish(self, sent: _Message, route: SubjectRoute) -> PublishResult:
@@ -197,7 +197,7 @@ class DirectPublisher:
             late = step is None or loop.time() + step.wait >= sent.deadline
             if step is None or late or self._data_plane.is_closed:
                 if is_doubtful and not isinstance(failure, UnknownOutcomeError):
-                    raise _doubtful(sent.subject, failure) from failure
+                    raise _doubtful_error(sent.subject, failure) from failure
                 raise failure
             logger.info("publishing to %r: %s; trying again", sent.subject, curable.message)
             self._plain.events.failed(curable)
@@ -284,6 +284,6 @@ def _batch_of(
     )
 
 
-def _doubtful(subject: str, error: JetstreamError) -> UnknownOutcomeError:
+def _doubtful_error(subject: str, error: JetstreamError) -> UnknownOutcomeError:
     why = f"an earlier attempt may have succeeded, the last one: {error.message}"
     return unknown_outcome_error(subject, why)

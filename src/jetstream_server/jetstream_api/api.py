@@ -183,7 +183,7 @@ class JetStreamApi:
             return
         verb = self._verbs.get(request.verb)
         if verb is None:
-            raise self._why_not(request)
+            raise self._unsupported_error(request)
         found = await verb(request, message.payload)
         self.link.send(message.reply, _json({"type": request.type, **found}))
 
@@ -194,7 +194,7 @@ class JetStreamApi:
         page = _EMPTY_PAGES.get(request.verb, {})
         self.link.send(reply, _json({"type": request.type, "error": error.to_json(), **page}))
 
-    def _why_not(self, request: Request) -> ApiError:
+    def _unsupported_error(self, request: Request) -> ApiError:
         """Why a request is not served."""
         if not request.verb:
             return bad_request_error("bad request: no such request of the JetStream API")

@@ -470,16 +470,15 @@ class Replica:
         """Change the log and the counters. timestamp_us: of the wall clock."""
         self._led()
         try:
-            base_offset = self.log.append(
-                batch, leader_epoch=self.stream.leader_epoch, timestamp_us=timestamp_us,
-                now_us=now_us,
-            )  # fmt: skip
+            epoch, log = self.stream.leader_epoch, self.log
+            base_offset = log.append(
+                batch, leader_epoch=epoch, timestamp_us=timestamp_us, now_us=now_us
+            )
         except NoDescriptorError as error:
             raise end_unread_error(self.stream, self.node_id, error.__cause__) from error
-        except StorageFullError:
-            raise
         except StorageError as error:
-            if why_no_appends(self.stream.config, self.log):
+            is_full = isinstance(error, StorageFullError)
+            if is_full or why_no_appends(self.stream.config, self.log):
                 raise
             # The end could not be read, because the index of the last segment was missing.
             self.suspect(self.log.log_end_offset, error)

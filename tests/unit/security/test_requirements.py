@@ -18,6 +18,8 @@ from jetstream_server.serving.http.api import Api
 from jetstream_server.serving.http.consumers import ConsumersApi
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.pages import Pages
+from jetstream_server.serving.http.records import RecordsApi
+from jetstream_server.serving.http.server import API_PREFIXES
 from jetstream_server.serving.metrics.page import MetricsPage
 
 SENT_BY_SERVERS = {
@@ -50,6 +52,7 @@ def test_every_frame_that_a_server_takes_has_a_rule() -> None:
 def test_every_http_path_has_a_rule() -> None:
     gateway = cast(Gateway, None)
     apis = [*Api(gateway).routes(), *ConsumersApi(gateway, wall_clock).routes()]
+    apis += RecordsApi(gateway).routes()
     files = console.routes()
     served = [*Pages(list, cast(MetricsPage, None)).routes(), *files, *apis]
     assert {route.path for route in served} == set(PATHS)
@@ -57,7 +60,7 @@ def test_every_http_path_has_a_rule() -> None:
     assert {path for path in PATHS if PATHS[path].scope is Scope.RPCS} == {
         route.path for route in apis
     }
-    assert all(route.path.startswith("/api/v1/") for route in apis)
+    assert all(route.path.startswith(API_PREFIXES) for route in apis)
     assert all(route.method == "GET" for route in files)
     assert {rule.scope for rule in PATHS.values()} == {Scope.PUBLIC, Scope.CLUSTER, Scope.RPCS}
 

@@ -102,7 +102,7 @@ def _parse(data: bytes, events: list[LeafEvent]) -> tuple[int, int]:
                 events.append(event)
         position = start
     if len(data) - position > CONTROL_LINE_BYTES_MAX:
-        raise _refused("control line too long", data[position:])
+        raise _protocol_error("control line too long", data[position:])
     _take(messages, events)
     return position, 0
 
@@ -122,19 +122,21 @@ def _message(line: bytes, data: bytes, start: int) -> tuple[LeafMessage | None, 
     has_headers = verb == b"HMSG"
     lengths = 2 if has_headers else 1
     if len(fields) <= lengths or not fields[0]:
-        raise _refused("malformed message", line)
+        raise _protocol_error("malformed message", line)
     subject, *routing = fields[:-lengths]
     length = length_of(fields[-1])
     header_length = length_of(fields[-2]) if has_headers else 0
     if length < 0 or header_length < 0:
-        raise _refused(f"malformed length, or one of more than {PAYLOAD_BYTES_MAX} bytes", line)
+        raise _protocol_error(
+            f"malformed length, or one of more than {PAYLOAD_BYTES_MAX} bytes", line
+        )
     if header_length > length:
-        raise _refused("header block longer than its message", line)
+        raise _protocol_error("header block longer than its message", line)
     reply, stop = _reply(routing, line), start + length
     if stop + 2 > len(data):
         return None, stop + 2
     if data[stop : stop + 2] != b"\r\n":
-        raise _refused("payload does not end where its length says", line)
+        raise _protocol_error("payload does not end where its length says", line)
     body = start + header_length
     return LeafMessage(subject, reply, data[start:body], data[body:stop]), stop + 2
 
@@ -147,9 +149,9 @@ def _reply(routing: list[bytes], line: bytes) -> bytes:
     if routing[0] == _WITH_REPLY:
         return routing[1]
     if routing[0] != _WITHOUT_REPLY:
-        raise _refused("malformed queues", line)
+        raise _protocol_error("malformed queues", line)
     return b""
 
 
-def _refused(reason: str, found: bytes) -> NatsProtocolError:
+def _protocol_error(reason: str, found: bytes) -> NatsProtocolError:
     return NatsProtocolError(f"{reason}: {found[:64]!r}")
