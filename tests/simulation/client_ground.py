@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import Message as Proto
 
 from jetstream_client.transport.data_connection import Fetched
+from jetstream_client.transport.follow import Following
 from jetstream_client.transport.grpc_calls import LostCallError
 from jetstream_protocol.batch import Batch, encode
 from jetstream_protocol.errors import (
@@ -171,7 +172,9 @@ class SimulatedData:
         request: data_pb.DataFetchRequest,
         read_from: str = "leader",
         timeout: float | None = None,
+        following: Following | None = None,
     ) -> Fetched:
+        """These servers know nothing of follows: it is an earlier release that is fetched from."""
         clients, loop = self.process.clients, self.process.loop
         wait = request.wait_ms_max / 1000
         stream_id, offset = request.stream.id, request.offset
