@@ -92,7 +92,7 @@ def test_a_publish_says_that_the_stream_has_no_leader_and_where_to_look(
     minority: TestCluster, jetstream: Run
 ) -> None:
     why = "stream 'orders' has no leader now that takes messages: see 'jetstream cluster health'"
-    said = jetstream("publish", "orders.x", "v", "--timeout", "6", code=4)
+    said = jetstream("publish", "orders.x", "v", "--timeout", "15", code=4)
     assert said == f"error: nobody listens on 'orders.x' at the moment: {why}\n"
     with (
         Client(minority.servers, timeout=3) as client,

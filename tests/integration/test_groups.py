@@ -39,13 +39,15 @@ async def prepare(client: AsyncClient, name: str, records: int = 40) -> None:
 class Worker:
     """A member that reads on, and notes what it was told."""
 
-    def __init__(self, client: AsyncClient, name: str, **options: object) -> None:
+    def __init__(
+        self, client: AsyncClient, name: str, session: float = SESSION, **options: object
+    ) -> None:
         self.values: list[bytes | None] = []
         self.events: list[tuple[str, int]] = []
         self.consumer: AsyncGroupConsumer = client.consume_group(
             name,
             f"{name}-workers",
-            session_timeout=SESSION,
+            session_timeout=session,
             on_assigned=lambda names: self.events.append(("assigned", len(names))),
             on_revoked=lambda names: self.events.append(("revoked", len(names))),
             **options,  # type: ignore[arg-type]
@@ -70,9 +72,9 @@ class Worker:
 async def test_members_share_the_streams_and_only_what_moves_stops(server: ServerProcess) -> None:
     async with AsyncClient(server.grpc) as client:
         await prepare(client, "shared")
-        first = Worker(client, "shared")
+        first = Worker(client, "shared", session=20.0)  # No slow machine ends it.
         await until(lambda: len(first.values) == 40)
-        second = Worker(client, "shared")
+        second = Worker(client, "shared", session=20.0)
         await until(lambda: first.count == second.count == 2)
         assert first.events == [("assigned", 4), ("revoked", 2)]
         found = await client.describe_group("shared-workers")
