@@ -7,34 +7,23 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_server.ingest.nats.auth import Credentials
-from jetstream_server.ingest.nats.parser import NatsParser
+from jetstream_server.ingest.nats.parser import FrameParser, NatsParser
 from jetstream_server.ingest.nats.server_pool import ServerAddress
 from jetstream_server.net.dial import dial
 
 
-class Parser(Protocol):
-    """Takes the events out of the bytes that a server sends."""
-
-    @property
-    def held_bytes(self) -> int:
-        """Length of the unfinished frame; 0 between two frames."""
-
-    def feed(self, data: bytes) -> Sequence[Any]:
-        """Control events, and what brings messages: its length is how many. Raises
-        NatsProtocolError."""
-
-
 class Dialect(NamedTuple):
-    """What a link speaks. connect_line: the login, which may block on files and raises
-    JetstreamError."""
+    """What a link speaks. parser: its events are control events, and what brings messages: its
+    length is how many. connect_line: the login, which may block on files and raises JetstreamError.
+    """
 
-    parser: Callable[[], Parser]
+    parser: Callable[[], FrameParser[Any]]
     connect_line: Callable[[LinkOptions, ServerAddress, dict[str, Any]], bytes]
 
 

@@ -20,7 +20,7 @@ Invariants.
 from __future__ import annotations
 
 import json
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from jetstream_server.ingest.nats.compiled import compiled
 from jetstream_server.ingest.nats.delivery import Delivery
@@ -60,17 +60,18 @@ class ServerError(NamedTuple):
 
 ControlEvent = Info | Ping | Pong | ServerError
 Event = Delivery | ControlEvent
+EventT = TypeVar("EventT")
 
 FASTEST_GATHERING: type[Gathering] = Gathering if compiled is None else compiled.Gathering
 
 
-class NatsParser:
-    """Use one for each connection, from its first byte."""
+class FrameParser(Generic[EventT]):
+    """Holds an unfinished frame until it is whole. `_parse` takes the events out of bytes that
+    begin with a frame."""
 
-    __slots__ = ("_gathering", "_held", "_held_bytes", "_needed_bytes")
+    __slots__ = ("_held", "_held_bytes", "_needed_bytes")
 
-    def __init__(self, gathering: type[Gathering] = FASTEST_GATHERING) -> None:
-        self._gathering = gathering()
+    def __init__(self) -> None:
         self._held: list[bytes] = []  # The unfinished frame, in the pieces in which it arrived.
         self._held_bytes = 0
         self._needed_bytes = 0  # parse again only when this many bytes are held
@@ -80,7 +81,7 @@ class NatsParser:
         """Length of the unfinished frame; 0 between two frames."""
         return self._held_bytes
 
-    def feed(self, data: bytes) -> list[Event]:
+    def feed(self, data: bytes) -> list[EventT]:
         """The events that `data` completes. Raises NatsProtocolError."""
         if self._held:
             # Join the pieces of a long payload once, when it is complete. Joining at every read
@@ -91,7 +92,7 @@ class NatsParser:
                 return []
             data = b"".join(self._held)
             self._held.clear()
-        events: list[Event] = []
+        events: list[EventT] = []
         consumed, needed = self._parse(data, events)
         self._held_bytes = len(data) - consumed
         self._needed_bytes = needed
@@ -99,9 +100,22 @@ class NatsParser:
             self._held.append(data[consumed:])
         return events
 
-    def _parse(self, data: bytes, events: list[Event]) -> tuple[int, int]:
+    def _parse(self, data: bytes, events: list[EventT]) -> tuple[int, int]:
         """Append the events of all whole frames. Returns the bytes used, and the full length of the
         first unfinished frame (0: unknown)."""
+        raise NotImplementedError
+
+
+class NatsParser(FrameParser[Event]):
+    """Use one for each connection, from its first byte."""
+
+    __slots__ = ("_gathering",)
+
+    def __init__(self, gathering: type[Gathering] = FASTEST_GATHERING) -> None:
+        super().__init__()
+        self._gathering = gathering()
+
+    def _parse(self, data: bytes, events: list[Event]) -> tuple[int, int]:
         gathering = self._gathering
         position, needed = 0, 0
         while not needed:
@@ -118,7 +132,7 @@ class NatsParser:
                     events.append(event)
                 position = line_end + 2
         if not needed and len(data) - position > CONTROL_LINE_BYTES_MAX:
-            raise _protocol_error("control line too long", data[position:])
+            raise protocol_error("control line too long", data[position:])
         events += gathering.finish()
         return position, needed
 
@@ -137,16 +151,16 @@ def _needed_bytes(line: bytes, data: bytes, start: int) -> int:
     length = length_of(digits)
     header_length = length_of(fields[-2]) if has_headers else 0
     if length < 0 or header_length < 0:
-        raise _protocol_error(
+        raise protocol_error(
             f"malformed length, or one of more than {PAYLOAD_BYTES_MAX} bytes", line
         )
     stop = start + length
     if data[stop : stop + 2] != b"\r\n" and stop + 2 <= len(data):
-        raise _protocol_error("payload does not end where its length says", line)
+        raise protocol_error("payload does not end where its length says", line)
     if header_length > length:
-        raise _protocol_error("header block longer than its message", line)
+        raise protocol_error("header block longer than its message", line)
     if not is_sid(sid):
-        raise _protocol_error("malformed subscription id", sid)
+        raise protocol_error("malformed subscription id", sid)
     return len(line) + 2 + length + 2
 
 
@@ -167,10 +181,10 @@ def control_event(line: bytes) -> ControlEvent | None:
         except (ValueError, RecursionError) as error:
             raise NatsProtocolError(f"INFO is not JSON: {error}") from error
         if not isinstance(fields, dict):
-            raise _protocol_error("INFO is not a JSON object", line)
+            raise protocol_error("INFO is not a JSON object", line)
         return Info(fields)
-    raise _protocol_error("unknown operation", line)
+    raise protocol_error("unknown operation", line)
 
 
-def _protocol_error(reason: str, found: bytes) -> NatsProtocolError:
+def protocol_error(reason: str, found: bytes) -> NatsProtocolError:
     return NatsProtocolError(f"{reason}: {found[:64]!r}")

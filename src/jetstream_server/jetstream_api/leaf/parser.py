@@ -23,8 +23,9 @@ from jetstream_server.ingest.nats.gathering import PAYLOAD_BYTES_MAX, length_of
 from jetstream_server.ingest.nats.parser import (
     CONTROL_LINE_BYTES_MAX,
     ControlEvent,
-    NatsProtocolError,
+    FrameParser,
     control_event,
+    protocol_error,
 )
 
 MESSAGES_MAX = 64
@@ -46,65 +47,38 @@ LeafMessages = list[LeafMessage]
 LeafEvent = LeafMessages | ControlEvent
 
 
-class LeafParser:
+class LeafParser(FrameParser[LeafEvent]):
     """Use one for each link, from its first byte."""
 
-    __slots__ = ("_held", "_held_bytes", "_needed_bytes")
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self._held: list[bytes] = []  # The unfinished frame, in the pieces in which it arrived.
-        self._held_bytes = 0
-        self._needed_bytes = 0  # parse again only when this many bytes are held
-
-    @property
-    def held_bytes(self) -> int:
-        return self._held_bytes
-
-    def feed(self, data: bytes) -> list[LeafEvent]:
-        """The events that `data` completes. Raises NatsProtocolError."""
-        self._held.append(data)
-        self._held_bytes += len(data)
-        if self._held_bytes < self._needed_bytes:
-            return []
-        data = b"".join(self._held)
-        self._held.clear()
-        events: list[LeafEvent] = []
-        consumed, self._needed_bytes = _parse(data, events)
-        self._held_bytes = len(data) - consumed
-        if self._held_bytes:
-            self._held.append(data[consumed:])
-        return events
-
-
-def _parse(data: bytes, events: list[LeafEvent]) -> tuple[int, int]:
-    """Append the events of all whole frames. Returns the bytes used, and the full length of the
-    first unfinished frame (0: unknown)."""
-    messages: LeafMessages = []
-    position = 0
-    while True:
-        line_end = data.find(b"\r\n", position)
-        if line_end < 0:
-            break
-        line, start = data[position:line_end], line_end + 2
-        if line.startswith((b"LMSG ", b"HMSG ")):
-            message, stop = _message(line, data, start)
-            if message is None:
-                _take(messages, events)
-                return position, stop - position
-            messages.append(message)
-            start = stop
-            if len(messages) == MESSAGES_MAX:
-                messages = _take(messages, events)
-        elif not line.startswith((b"LS+ ", b"LS- ")):
-            event = control_event(line)
-            if event is not None:
-                messages = _take(messages, events)
-                events.append(event)
-        position = start
-    if len(data) - position > CONTROL_LINE_BYTES_MAX:
-        raise _protocol_error("control line too long", data[position:])
-    _take(messages, events)
-    return position, 0
+    def _parse(self, data: bytes, events: list[LeafEvent]) -> tuple[int, int]:
+        messages: LeafMessages = []
+        position = 0
+        while True:
+            line_end = data.find(b"\r\n", position)
+            if line_end < 0:
+                break
+            line, start = data[position:line_end], line_end + 2
+            if line.startswith((b"LMSG ", b"HMSG ")):
+                message, stop = _message(line, data, start)
+                if message is None:
+                    _take(messages, events)
+                    return position, stop - position
+                messages.append(message)
+                start = stop
+                if len(messages) == MESSAGES_MAX:
+                    messages = _take(messages, events)
+            elif not line.startswith((b"LS+ ", b"LS- ")):
+                event = control_event(line)
+                if event is not None:
+                    messages = _take(messages, events)
+                    events.append(event)
+            position = start
+        if len(data) - position > CONTROL_LINE_BYTES_MAX:
+            raise protocol_error("control line too long", data[position:])
+        _take(messages, events)
+        return position, 0
 
 
 def _take(messages: LeafMessages, events: list[LeafEvent]) -> LeafMessages:
@@ -122,21 +96,21 @@ def _message(line: bytes, data: bytes, start: int) -> tuple[LeafMessage | None, 
     has_headers = verb == b"HMSG"
     lengths = 2 if has_headers else 1
     if len(fields) <= lengths or not fields[0]:
-        raise _protocol_error("malformed message", line)
+        raise protocol_error("malformed message", line)
     subject, *routing = fields[:-lengths]
     length = length_of(fields[-1])
     header_length = length_of(fields[-2]) if has_headers else 0
     if length < 0 or header_length < 0:
-        raise _protocol_error(
+        raise protocol_error(
             f"malformed length, or one of more than {PAYLOAD_BYTES_MAX} bytes", line
         )
     if header_length > length:
-        raise _protocol_error("header block longer than its message", line)
+        raise protocol_error("header block longer than its message", line)
     reply, stop = _reply(routing, line), start + length
     if stop + 2 > len(data):
         return None, stop + 2
     if data[stop : stop + 2] != b"\r\n":
-        raise _protocol_error("payload does not end where its length says", line)
+        raise protocol_error("payload does not end where its length says", line)
     body = start + header_length
     return LeafMessage(subject, reply, data[start:body], data[body:stop]), stop + 2
 
@@ -149,9 +123,5 @@ def _reply(routing: list[bytes], line: bytes) -> bytes:
     if routing[0] == _WITH_REPLY:
         return routing[1]
     if routing[0] != _WITHOUT_REPLY:
-        raise _protocol_error("malformed queues", line)
+        raise protocol_error("malformed queues", line)
     return b""
-
-
-def _protocol_error(reason: str, found: bytes) -> NatsProtocolError:
-    return NatsProtocolError(f"{reason}: {found[:64]!r}")
