@@ -142,7 +142,7 @@ class Api:
 
     async def _drain(self, request: web.Request) -> web.Response:
         asked = await _body(request, pb.DrainNodeRequest())
-        asked.node_id = _integer("node", request.match_info["node"], _NODE_ID_MAX)
+        asked.node_id = integer("node", request.match_info["node"], _NODE_ID_MAX)
         return _json(await self._call(request, "Cluster", "DrainNode", asked))
 
     async def _call(
@@ -170,10 +170,10 @@ def number(request: web.Request, name: str, default: int) -> int:
 
 def _optional(request: web.Request, name: str) -> int | None:
     text = request.query.get(name)
-    return None if text is None else _integer(name, text)
+    return None if text is None else integer(name, text)
 
 
-def _integer(name: str, text: str, most: int = 10**18 - 1) -> int:
+def integer(name: str, text: str, most: int = 10**18 - 1) -> int:
     """Parse. Raises InvalidRequestError. most: by default a bound that fits in an int64."""
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
         raise InvalidRequestError(f"{name} must be a whole number that is not negative")
@@ -188,18 +188,24 @@ async def body_of(request: web.Request) -> dict[str, Any]:
         raise InvalidRequestError("a change is sent as JSON: Content-Type: application/json")
     if not is_from_here(request):
         raise PermissionDeniedError("a change cannot be asked for by a page of another server")
+    body = await read_body(request)
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            body = await request.read()
         found = json.loads(body)
         json.dumps(found, ensure_ascii=False).encode()  # Half a surrogate breaks protobuf's parser.
-    except TimeoutError as error:
-        raise InvalidRequestError(f"the body did not come within {BODY_SECONDS:g} s") from error
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"the body cannot be read: {str(error)[:200]}") from error
     if not isinstance(found, dict):
         raise InvalidRequestError("the body cannot be read: it is not a JSON object")
     return found
+
+
+async def read_body(request: web.BaseRequest) -> bytes:
+    """Raises InvalidRequestError if it does not come in time."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.read()
+    except TimeoutError as error:
+        raise InvalidRequestError(f"the body did not come within {BODY_SECONDS:g} s") from error
 
 
 def is_from_here(request: web.Request) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from jetstream_protocol.batch import Batch
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.record_json import record_row
+from jetstream_server.serving.http.server import error_body
 
 _FIELDS = (
     "offset", "timestamp", "subject", "key", "key_encoding", "value", "value_encoding", "headers",
@@ -48,7 +49,7 @@ class JsonLines:
         return b"".join(_json(row) + b"\n" for row in rows)
 
     def error(self, error: JetstreamError) -> bytes:
-        return _json(error_row(error)) + b"\n"
+        return _json(error_body(error)) + b"\n"
 
 
 class ServerSentEvents:
@@ -61,7 +62,7 @@ class ServerSentEvents:
         return b"".join(b"id: %d\ndata: %b\n\n" % (row["offset"], _json(row)) for row in rows)
 
     def error(self, error: JetstreamError) -> bytes:
-        return b"event: error\ndata: %b\n\n" % _json(error_row(error))
+        return b"event: error\ndata: %b\n\n" % _json(error_body(error))
 
 
 class Csv:
@@ -103,10 +104,6 @@ def rows_of(batch: Batch, indexes: Sequence[int]) -> list[Row]:
         )
         for at in indexes
     ]
-
-
-def error_row(error: JetstreamError) -> Row:
-    return {"error": {"code": error.code, "message": error.message}}
 
 
 def _json(row: Row) -> bytes:

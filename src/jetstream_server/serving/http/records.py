@@ -30,7 +30,7 @@ from jetstream_protocol.record_filter import RecordFilter
 from jetstream_protocol.subjects import check_literal, is_pattern
 from jetstream_protocol.times import to_timestamp_us
 from jetstream_server.serving.http.answer_room import ROOM, claim
-from jetstream_server.serving.http.api import BODY_SECONDS, is_from_here, number, ref_of
+from jetstream_server.serving.http.api import integer, is_from_here, number, read_body, ref_of
 from jetstream_server.serving.http.gateway import CALL_SECONDS, Gateway
 from jetstream_server.serving.http.guard import Sender, sender_of
 from jetstream_server.serving.http.record_bodies import BODY_BYTES_MAX, batch_of
@@ -73,7 +73,7 @@ class _Query:
         form = _format(request.headers.get("Accept", "*/*"))
         resumed = request.headers.get("Last-Event-ID", "")
         if resumed and form.follows:
-            start: _Start = (_integer("Last-Event-ID", resumed) + 1, None, 0)
+            start: _Start = (integer("Last-Event-ID", resumed) + 1, None, 0)
         else:
             start = _start(request.query.get("from", "earliest"))
         subject = request.query.get("filter", "")
@@ -287,12 +287,9 @@ def check_parameters(request: web.Request, known: Sequence[str]) -> None:
 
 
 async def _body(request: web.Request) -> bytes:
-    """Raises InvalidRequestError."""
+    """Raises InvalidRequestError, MessageTooLargeError."""
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            return await request.clone(client_max_size=BODY_BYTES_MAX).read()
-    except TimeoutError as error:
-        raise InvalidRequestError(f"the body did not come within {BODY_SECONDS:g} s") from error
+        return await read_body(request.clone(client_max_size=BODY_BYTES_MAX))
     except web.HTTPRequestEntityTooLarge as error:
         raise MessageTooLargeError(f"a body has at most {BODY_BYTES_MAX} bytes") from error
 
@@ -325,12 +322,6 @@ def _start(text: str) -> _Start:
     except ValueError as error:
         raise InvalidRequestError(f"invalid from={text[:50]!r}: say {FROM_SAYS}") from error
     return None, to_timestamp_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC)), 0
-
-
-def _integer(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise InvalidRequestError(f"{name} must be an offset, not {text[:50]!r}")
-    return int(text)
 
 
 def _flag(request: web.Request, name: str, default: bool) -> bool:

@@ -231,7 +231,10 @@ async def _finish_headers(request: web.Request, response: web.StreamResponse) ->
 
 def error_response(error: JetstreamError) -> web.Response:
     """The error in the form of the other ports (docs/protocol.md, "Errors")."""
-    body = {"error": {"code": error.code, "message": error.message}}
     status = CODES[type(error)].nats_code
     headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, UnauthenticatedError) else None
-    return web.json_response(body, status=status, headers=headers)
+    return web.json_response(error_body(error), status=status, headers=headers)
+
+
+def error_body(error: JetstreamError) -> dict[str, dict[str, str]]:
+    return {"error": {"code": error.code, "message": error.message}}

@@ -25,14 +25,16 @@ class StartOffsets:
         """The offset of the first record of that time or later; without a time, of the `last`
         records. Raises the JetstreamErrors of a fetch."""
         query = pb.ListOffsetsRequest.Query
-        earliest = query(stream=stream, earliest=True)
         if timestamp_us is None:
             wanted = query(stream=stream, latest=True)
         else:
             wanted = query(stream=stream, timestamp_us=timestamp_us)
-        first = await self._resolved(earliest, sender)
+        earliest, there = await self._resolved(
+            stream, sender, query(stream=stream, earliest=True), wanted
+        )
+        first = _offset_of(earliest)
         try:
-            found = await self._resolved(wanted, sender)
+            found = _offset_of(there)
         except UnavailableError:
             # Its leader does not know yet where it ends. Show what can be read.
             bounds = pb.FetchRequest(stream=stream, offset=first, bytes_max=1)
@@ -40,23 +42,32 @@ class StartOffsets:
             found = answer.high_watermark
         return found if timestamp_us is not None else max(first, found - last)
 
-    async def _resolved(self, query: pb.ListOffsetsRequest.Query, sender: Sender) -> int:
-        """Ask the leader for an offset. Any other node raises an error that names the leader."""
+    async def _resolved(
+        self,
+        stream: common_pb2.StreamRef,
+        sender: Sender,
+        *queries: pb.ListOffsetsRequest.Query,
+    ) -> list[pb.ListOffsetsResponse.Result]:
+        """Ask the leader. Any other node gives errors that name the leader."""
         described = await self._gateway.call(
             "Streams",
             "DescribeStream",
-            pb.DescribeStreamRequest(stream=query.stream, registry_only=True),
+            pb.DescribeStreamRequest(stream=stream, registry_only=True),
             sender,
         )
         leader = described.description.stream.leader
         answer = await self._gateway.call(
             "Reads",
             "ListOffsets",
-            pb.ListOffsetsRequest(queries=[query]),
+            pb.ListOffsetsRequest(queries=queries),
             sender,
             node_id=leader if leader >= 0 else None,
         )
-        (result,) = answer.results
-        if result.HasField("error"):
-            raise from_proto(result.error)
-        return int(result.offset)
+        return list(answer.results)
+
+
+def _offset_of(result: pb.ListOffsetsResponse.Result) -> int:
+    """Raises the JetstreamError of the result."""
+    if result.HasField("error"):
+        raise from_proto(result.error)
+    return int(result.offset)
