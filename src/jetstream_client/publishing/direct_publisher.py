@@ -22,6 +22,7 @@ from jetstream_client.publishing.plain_publisher import (
     PlainPublisher,
     PublishOptions,
     check_options,
+    doubtful_error,
     unknown_outcome_error,
 )
 from jetstream_client.publishing.subject_routes import SubjectRoute, SubjectRoutes
@@ -127,7 +128,7 @@ class DirectPublisher:
             return await self._plain.publish(subject, value, key, headers, options, left)
         except JetstreamError as error:
             if is_doubtful and not isinstance(error, UnknownOutcomeError):
-                raise _doubtful_error(subject, error) from error
+                raise doubtful_error(subject, error) from error
             raise
 
     async def _publish(self, sent: _Message, route: SubjectRoute) -> PublishResult:
@@ -197,7 +198,7 @@ class DirectPublisher:
             late = step is None or loop.time() + step.wait >= sent.deadline
             if step is None or late or self._data_plane.is_closed:
                 if is_doubtful and not isinstance(failure, UnknownOutcomeError):
-                    raise _doubtful_error(sent.subject, failure) from failure
+                    raise doubtful_error(sent.subject, failure) from failure
                 raise failure
             logger.info("publishing to %r: %s; trying again", sent.subject, curable.message)
             self._plain.events.failed(curable)
@@ -282,8 +283,3 @@ def _batch_of(
         keys=None if key is None else [to_bytes("a key", key)],
         header_blocks=[block_of_pairs(pairs)] if pairs else None,
     )
-
-
-def _doubtful_error(subject: str, error: JetstreamError) -> UnknownOutcomeError:
-    why = f"an earlier attempt may have succeeded, the last one: {error.message}"
-    return unknown_outcome_error(subject, why)

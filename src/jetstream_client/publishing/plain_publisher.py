@@ -133,6 +133,12 @@ def unknown_outcome_error(subject: str, why: str) -> UnknownOutcomeError:
     )
 
 
+def doubtful_error(subject: str, error: JetstreamError) -> UnknownOutcomeError:
+    """What the last refusal says of a message that an earlier attempt may have stored."""
+    why = f"an earlier attempt may have succeeded, the last one: {error.message}"
+    return unknown_outcome_error(subject, why)
+
+
 class Listener(NamedTuple):
     """Who hears the answers to tokens that begin with its key; see NatsInbox."""
 
@@ -248,10 +254,7 @@ class PlainPublisher:
                     # The last refusal tells of the streams that acknowledged in its own attempt.
                     is_doubtful = is_doubtful or not acked_before <= pending.acked
                     if is_doubtful and not isinstance(error, UnknownOutcomeError):
-                        why = (
-                            f"an earlier attempt may have succeeded, the last one: {error.message}"
-                        )
-                        raise unknown_outcome_error(subject, why) from error
+                        raise doubtful_error(subject, error) from error
                     raise
         finally:
             self.turns.pass_on()

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.subjects import check_pattern
+from jetstream_protocol.times import to_timestamp_us
 from jetstream_protocol.types import WallUs
 from jetstream_server.jetstream_api.errors import (
     ApiError,
@@ -30,7 +31,6 @@ SUBJECTS_MAX: Final = 1024
 """Of one `multi_last`, in the request and in the answer."""
 
 _SEQUENCE_MAX: Final = 2**63 - 1
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 VERBS: Final = (
     "INFO",
@@ -205,11 +205,8 @@ def _time(body: dict[str, Any], field: str) -> WallUs | None:
     if found is None:
         return None
     try:
-        at = datetime.fromisoformat(found)
-        if at.tzinfo is None:
-            raise ValueError("no zone")
-        return WallUs(max(0, (at - _EPOCH) // timedelta(microseconds=1)))
-    except (TypeError, ValueError, OverflowError):
+        return WallUs(max(0, to_timestamp_us(datetime.fromisoformat(found))))
+    except (TypeError, ValueError, OverflowError, InvalidRequestError):
         raise invalid_json_error(f"{field} must be an RFC 3339 time") from None
 
 
