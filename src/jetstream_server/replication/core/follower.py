@@ -123,31 +123,33 @@ class FollowerState:
     def position(self) -> FetchRequest:
         """The next request. It acknowledges everything before `fetch_offset`."""
         log = self._log
-        is_trusted = not self._rebuild and (log.is_damaged or not log.offline_reason)
+        fetch_offset, last_epoch = self._place()
         return FetchRequest(
             stream_id=self.stream.id,
             follower=self._node_id,
             incarnation=self._incarnation,
             leader_epoch=self.stream.leader_epoch,
-            fetch_offset=log.log_end_offset if is_trusted else NOWHERE,
-            last_epoch=last_epoch_of(log) if is_trusted else NO_RECORD,
-            flushed_offset=log.flushed_offset if is_trusted else NOWHERE,
+            fetch_offset=fetch_offset,
+            last_epoch=last_epoch,
+            flushed_offset=NOWHERE if fetch_offset == NOWHERE else log.flushed_offset,
             stream_epoch=self.stream.stream_epoch if self._is_complete else INCOMPLETE,
             damaged=log.lost_range,
         )
 
     def _is_at(self, request: FetchRequest) -> bool:
         """Whether `position` would still ask for the same."""
-        log = self._log
-        if request.leader_epoch != self.stream.leader_epoch:
-            return False
-        if request.incarnation != self._incarnation:
-            return False
-        if self._rebuild or (log.offline_reason and not log.is_damaged):
-            return (request.fetch_offset, request.last_epoch) == (NOWHERE, NO_RECORD)
-        return request.fetch_offset == log.log_end_offset and request.last_epoch == last_epoch_of(
-            log
+        return (
+            request.leader_epoch == self.stream.leader_epoch
+            and request.incarnation == self._incarnation
+            and (request.fetch_offset, request.last_epoch) == self._place()
         )
+
+    def _place(self) -> tuple[int, int]:
+        """Where the log ends, and the epoch before that. A log that is not trusted begins anew."""
+        log = self._log
+        if self._rebuild or (log.offline_reason and not log.is_damaged):
+            return NOWHERE, NO_RECORD
+        return log.log_end_offset, last_epoch_of(log)
 
     @property
     def _is_complete(self) -> bool:
