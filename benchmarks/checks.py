@@ -123,7 +123,7 @@ async def _fetching(side: Side, size: int, fetches: int) -> tuple[float, int]:
 
 @contextmanager
 def _node(folder: Path, *, secured: bool) -> Iterator[Side]:
-    """A node with a full stream: a batch of one record, and larger ones behind it."""
+    """A node with a full stream: a batch of one record, and larger ones after it."""
     folder.mkdir()
     base = free_port_base(PORTS)
     config = folder / "node.yaml"

@@ -52,7 +52,7 @@ def up(
         typer.Option(
             min=1024,
             max=65000,
-            help="Node i on port-base + 10·i and the three behind; NATS on + 4. "
+            help="Node i on port-base + 10·i and the three ports after it; NATS on + 4. "
             f"Default: {PORT_BASE_DEFAULT}.",
         ),
     ] = None,

@@ -123,7 +123,7 @@ async def _read(client: AsyncClient) -> list[int]:
     while len(stored) < end:
         messages = await client.fetch(STREAM, len(stored), max_wait=5.0)
         if messages.offsets() != list(range(len(stored), messages.next_offset)):
-            raise FailoverError(f"the log has a gap behind offset {len(stored)}")
+            raise FailoverError(f"the log has a gap after offset {len(stored)}")
         stored += [int(value or b"-1") for value in messages.values()]
     return stored
 

@@ -69,7 +69,7 @@ async def read(client: AsyncClient, progress: Progress) -> Tally:
     while offset < end:
         messages = await client.fetch(STREAM, offset, max_messages=FETCH_MESSAGES, max_wait=5.0)
         if messages.offsets() != list(range(offset, messages.next_offset)):
-            raise RuntimeError(f"the log has a gap behind offset {offset}")
+            raise RuntimeError(f"the log has a gap after offset {offset}")
         carriers = [subject.rpartition(".")[2] for subject in messages.subjects()]
         counted.add(carriers, [value or b"" for value in messages.values()])
         progress(len(messages))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Task(InputPartition):
-    """The ranges that one task reads. has_newer: also the records behind them at the time of
+    """The ranges that one task reads. has_newer: also the records after them at the time of
     reading."""
 
     def __init__(self, parts: tuple[Range, ...], has_newer: bool = False) -> None:
@@ -85,7 +85,7 @@ async def _planned(client: AsyncClient, options: ReadOptions) -> list[Range]:
         if start > stop and not _by_time(options):
             raise OptionError(
                 f"stream {stream.full_name!r} would be read from offset {start} to {stop}: "
-                f"{options.starting.option} must not lie behind {options.ending.option}"
+                f"{options.starting.option} must not lie after {options.ending.option}"
             )
         parts.append(Range(number, stream.full_name, start, stop))
     return parts

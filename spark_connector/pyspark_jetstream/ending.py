@@ -1,7 +1,7 @@
 """Whether a task has seen all rows of its partition, or Spark has cut them off.
 
 If Spark kills a task, or an earlier step of it fails, it closes the stream of rows to the Python
-worker. To the iterator of rows this is an end like any other. But behind the rows of a whole
+worker. To the iterator of rows this is an end like any other. But after the rows of a whole
 partition Spark always writes one more word (END_OF_STREAM), which the worker reads after the task:
 a stream that was cut off has none.
 """

@@ -26,7 +26,7 @@ def losses(
 ) -> Iterator[str]:
     """One clause for each loss. earliest: the first offset kept, if known.
 
-    A query that has not read anything yet has lost nothing, even if it begins again behind the end
+    A query that has not read anything yet has lost nothing, even if it begins again after the end
     of its first batch.
     """
     if start.cluster != end.cluster:

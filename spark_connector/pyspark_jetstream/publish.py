@@ -17,7 +17,7 @@ others wait, or at the end of the whole partition (`ending.whole`).
 
 A stream has the rows that a task publishes on one subject in their order: five batches are sent
 when the subject's five before them are acknowledged. Other subjects are not waited for. **safety**
-Else a batch that is refused for a moment is stored behind later rows, and a reader, or compaction,
+Else a batch that is refused for a moment is stored after later rows, and a reader, or compaction,
 takes an older row of a key for the newest one.
 """
 

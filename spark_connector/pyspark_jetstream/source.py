@@ -51,7 +51,7 @@ class JetstreamDataSource(DataSource):
         try:
             return stream_reader(read_options(self.options, "stream"), schema)
         except OptionError as error:
-            # Raised here, it would be hidden behind an error of Spark's own.
+            # Raised here, it would be hidden by an error of Spark.
             return RefusedStreamReader(error.message)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

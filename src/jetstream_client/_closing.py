@@ -68,7 +68,7 @@ class AsyncClosing(ABC):
         try:
             await self.begin()
         except asyncio.CancelledError as error:  # `__aexit__` is not called.
-            await close_behind(error, self.aclose())
+            await close_after(error, self.aclose())
             raise
         return self
 
@@ -80,11 +80,11 @@ class AsyncClosing(ABC):
     ) -> None:
         if error is None:
             self._ended_well()
-        await close_behind(error, self.aclose())
+        await close_after(error, self.aclose())
 
 
-async def close_behind(error: BaseException | None, closing: Awaitable[None]) -> None:
-    """Await `closing` behind a block that has ended with `error`; None: without one."""
+async def close_after(error: BaseException | None, closing: Awaitable[None]) -> None:
+    """Await `closing` after a block that has ended with `error`; None: without one."""
     try:
         await closing
     except JetstreamError as failure:
@@ -94,5 +94,5 @@ async def close_behind(error: BaseException | None, closing: Awaitable[None]) ->
 
 
 def _not_raised(failure: JetstreamError) -> None:
-    """Closing failed behind a block that had failed already."""
+    """Log a failure to close after the `async with` block itself has failed."""
     logger.warning("not closed in good order: %s", failure.message)

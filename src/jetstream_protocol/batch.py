@@ -249,7 +249,7 @@ class _BodyBuilder:
         self._added(offsets[-1])
 
     def add_nullable(self, items: Sequence[bytes | None], nulls: bool) -> None:
-        """Like `add_strings`; if `nulls`, with an Arrow validity bitmap (bit set: present) behind
+        """Like `add_strings`; if `nulls`, with an Arrow validity bitmap (bit set: present) after
         it."""
         if not nulls:
             self.add_strings(items)  # type: ignore[arg-type]  # the caller found no None
@@ -410,7 +410,7 @@ class Batch:
 
     @classmethod
     def of(cls, header: BatchHeader, data: bytes) -> Batch:
-        """The batch made of a header and the bytes behind it, padding included. Raises
+        """The batch made of a header and the bytes after it, padding included. Raises
         CorruptBatchError."""
         body = data[: header.body_length]  # The same object where there is no padding.
         if crc32c(body) != header.body_crc or any(data[header.body_length :]):

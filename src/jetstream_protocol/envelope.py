@@ -4,7 +4,7 @@ An envelope holds one record (with a key, a header block, a null value) or one w
 ask for an ack at an inbox of its own. docs/protocol.md is the normative text.
 
     0   8s  cookie 89 "JSENV" 0d 0a      24  u32 key_length
-    8   u32 crc, CRC32C of all behind    28  u32 header_block_length
+    8   u32 crc, CRC32C of all after    28  u32 header_block_length
     12  u8  version                      32  u16 ack_inbox_length
     13  u8  kind: 1 record, 2 batch      34  u16 correlation_length
     14  u16 flags                        36  ack inbox, correlation, key, header block,
@@ -188,7 +188,7 @@ def parse(payload: bytes) -> Envelope | None:
     lengths = (ack_inbox_length, correlation_length, key_length, header_block_length)
     at, to_correlation, to_key, to_block, to_rest = accumulate(lengths, initial=HEADER_BYTES)
     ack_inbox, correlation = payload[at:to_correlation], payload[to_correlation:to_key]
-    # Nearly all of a batch's payload lies behind the cut, and is copied only once.
+    # Nearly all of a batch's payload lies after the cut, and is copied only once.
     cut = to_rest + BATCH_HEADER_BYTES if kind == _BATCH else to_rest
     rest = payload[cut:]
     if (

@@ -55,7 +55,7 @@ def unpacked_bytes(header: bytes) -> int:
 def open_batch(found: bytes, body: bytes, subject: bytes) -> tuple[EncodedBatch, Batch]:
     """The batch with that header and body, ready to be appended to a log, and a view of it.
 
-    found: the header as received. body: everything behind it. subject: the subject on which it
+    found: the header as received. body: everything after it. subject: the subject on which it
     was sent. The fields that the leader stamps may have any value in `found`. Raises
     InvalidRequestError, MessageTooLargeError and CorruptBatchError.
     """

@@ -43,7 +43,7 @@ READS = [
     ({"startingOffsets": '{"STREAM": 99}'}, "it holds [0, 3); choose an offset in there"),
     (
         {"startingOffsets": '{"STREAM": 2}', "endingOffsets": '{"STREAM": 1}'},
-        "startingOffsets must not lie behind endingOffsets",
+        "startingOffsets must not lie after endingOffsets",
     ),
     ({"streamPattern": "zzz.*", "streams": ""}, "`jetstream stream list` shows the streams"),
     ({"maxOffsetsPerTrigger": "5"}, "means nothing to a batch read: leave it out"),

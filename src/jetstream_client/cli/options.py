@@ -1,4 +1,4 @@
-"""Options that every command takes, in front of it or behind it."""
+"""Options that every command takes, before or after its name."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def config(
     nats: str | None = None,
     nats_options: NatsOptions | None = None,
 ) -> ClientConfig:
-    """The client's configuration; options behind the command win. nats_options: of the command."""
+    """The client's configuration; options after the command win. nats_options: of the command."""
     before = common(context)
     source = context.get_parameter_source("timeout")
     if before.timeout is not None and (source is None or source.name != "COMMANDLINE"):

@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jetstream_client._closing import close_behind
+from jetstream_client._closing import close_after
 from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client.clients.async_keyed_groups import AsyncKeyedGroups
 from jetstream_client.clients.async_processing import AsyncProcessing
@@ -308,4 +308,4 @@ class AsyncClient(
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await close_behind(error, self.aclose())
+        await close_after(error, self.aclose())

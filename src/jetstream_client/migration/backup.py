@@ -10,7 +10,7 @@ is checked when it is copied and when it is restored.
 Batches that are encrypted at rest stay encrypted: restoring needs a server with their keys.
 
 Taking a backup again, whether it was interrupted or is complete, continues it: its batches stay,
-and newer ones are added behind them.
+and newer ones are added after them.
 
 **safety** Once a run has ended, the manifest describes a state that can be restored, whatever
 happens to later runs: they write to files of their own, and replace the manifest at their end. A
@@ -93,7 +93,7 @@ def back_up(
                     raise _gone_error(files, error.log_start_offset) from error
             finally:
                 files.close()
-            described = describe_with_end(client, stream)  # Retention was faster: begin behind it.
+            described = describe_with_end(client, stream)  # Retention was faster: begin after it.
 
 
 def describe_with_end(client: Client, stream: StreamLike) -> StreamDescription:
@@ -221,7 +221,7 @@ def check_stream(
 
 
 class _Files:
-    """The files of a backup that is being taken: `find` what there is, `go_on` behind it, `append`,
+    """The files of a backup that is being taken: `find` what there is, `go_on` after it, `append`,
     `finish`. Each run writes to files of its own."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -236,7 +236,7 @@ class _Files:
         self.next_offset = manifest.start_offset
         self.last_epoch = -1
         self.gone_below: int | None = None
-        """Below that offset no tombstone is missing behind what there is; None: there is nothing,
+        """Below that offset no tombstone is missing after what there is; None: there is nothing,
         or it is not known. See `OneView`."""
 
     def find(self) -> None:

@@ -1,6 +1,6 @@
 """Whether what was copied of a compacted stream is what a reader would see at one moment.
 
-Compaction removes a record once a later one of its key is committed. If the later one is behind the
+Compaction removes a record once a later one of its key is committed. If the later one is after the
 end of a copy, and compaction was faster than the copying, the copy has neither. So a copy ends
 where no record before its end can have been removed for a later one.
 
@@ -27,7 +27,7 @@ class OneView:
 
     stream: as described before the copy's end was asked for. offset: where the copying begins.
     gone_below: if records before it were copied earlier, the offset below which no tombstone can be
-    missing behind them; None: there are none.
+    missing after them; None: there are none.
 
     Raises PreconditionFailedError, as `end` does, if tombstones may be missing.
     """

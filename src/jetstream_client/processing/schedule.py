@@ -7,7 +7,7 @@ Pure: the caller reads, calls handlers and commits. The rules:
 * A checkpoint is at or below every record that has not ended. So a reader that resumes there misses
 none.
 * At most `concurrency` records are being handled. Room ends at `records_max` or `bytes_max` of
-  what was read and is not behind its checkpoint: that is also the most that comes again.
+  what was read and is at or after its checkpoint: that is also the most that comes again.
 * A stream that goes to another reader is first held: nothing more of it starts. Then it is dropped.
   A record that is still being handled then keeps its key: should the stream come back, the next of
   that key waits for it.
@@ -80,7 +80,7 @@ class Schedule:
         self._ready: deque[Work] = deque()
         self._keys: dict[tuple[int, bytes], deque[Work]] = {}  # the first has the key
         self.records = 0
-        """Read and not behind a checkpoint."""
+        """Read, and at or after the checkpoint of its stream."""
         self.bytes = 0
         """The same in bytes."""
         self.running = 0

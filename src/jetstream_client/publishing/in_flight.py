@@ -127,7 +127,7 @@ class InFlightBatches:
         self._producer_id = producer_id
         self._next_sequence = sequence
         self._acknowledged_to = 0
-        """Behind the highest sequence of this producer that a stream has acknowledged."""
+        """After the highest sequence of this producer that a stream has acknowledged."""
         self._new_id = new_id
         self._flight: list[Batch] = []
         self._held: list[Batch] = []
@@ -170,7 +170,7 @@ class InFlightBatches:
         return not flight or self._next_sequence - flight[0].sequence < BATCHES_IN_FLIGHT_MAX
 
     def add(self, batch: Batch) -> None:
-        """Put a batch behind the others. Only while there is room."""
+        """Put a batch after the others. Only while there is room."""
         assert self.has_room
         self._enter(batch)
         if self._next_sequence > SEQUENCE_MAX:
@@ -455,7 +455,7 @@ class InFlightBatches:
 
     def _passed_over(self, batch: Batch, error: JetstreamError) -> list[Done]:
         """The server has forgotten this producer, or somebody else has used the batch's number and
-        some behind it."""
+        some after it."""
         if batch.sequence < self._acknowledged_to:
             return self._taken(batch, error)
         alone = len(self._expected) == 1
@@ -468,7 +468,7 @@ class InFlightBatches:
 
     def _taken(self, batch: Batch, error: JetstreamError) -> list[Done]:
         """The batch fails: somebody else has used its number. **safety** Later batches keep theirs,
-        because the server may have stored them behind the other one's."""
+        because the server may have stored them after the other one's."""
         if self._new_id is None:
             self.failure = error
         self._leave(batch)
@@ -481,9 +481,9 @@ class InFlightBatches:
         may be stored, and their outcome is unknown, too."""
         at = self._flight.index(batch)
         done = [Done(batch, _noted_error(error, batch))]
-        behind = self._flight[at + 1 :]
+        later = self._flight[at + 1 :]
         if not certain:
-            lost = [each for each in behind if each.attempt]
+            lost = [each for each in later if each.attempt]
             why = "a batch before it was given up"
             done += [Done(each, _noted_error(unknown_outcome_error(why), each)) for each in lost]
             for each in lost:

@@ -126,8 +126,8 @@ class AsyncConsumer(AsyncClosing):
         self.deserializers = deserializers
         self._stop: int | None = None
         self.stop_may_move = stop == "latest" and not reverse
-        """Whether it reads on behind its stop if compaction was faster than it, and has removed
-        records for later ones that are behind: it would miss their keys."""
+        """Whether it reads on after its stop if compaction was faster than it, and has removed
+        records for later ones that are after: it would miss their keys."""
         self._patience = patience
         self._waited = 0.0
         self._beginning = asyncio.Lock()
@@ -187,7 +187,7 @@ class AsyncConsumer(AsyncClosing):
             assert end is not None
             first, end = end, first
         if end is not None and not self.reverse and first > end:
-            # There is nothing to read behind the stop; a start far behind it is a mistake.
+            # There is nothing to read after the stop; a start far after it is a mistake.
             await self._fetch(first, -1, None, 0.0)
         self._stop = end
         self.buffer.go_to(first, last_epoch)
@@ -494,7 +494,7 @@ class AsyncConsumer(AsyncClosing):
         Raises the error of that commit if a later one would fail, too. If no server answers, that
         is only logged: the next consumer of the cursor repeats the records.
         """
-        self.buffer.end()  # Nothing is handed out behind the last commit.
+        self.buffer.end()  # Nothing is handed out after the last commit.
         try:
             error = None if self._closed else await self._end_checkpoints()
             self._closed = True

@@ -23,7 +23,7 @@ class Fetched:
     """One fetch. start: the offset at which it began, and the leader epoch of the record before.
 
     taken: how many of its records were handed out; it only grows. size: how many of them the last
-    time. was_passed: what is behind its last record was handed out, too.
+    time. was_passed: what is after its last record was handed out, too.
     """
 
     __slots__ = ("_rows", "messages", "size", "start", "taken", "was_passed")
@@ -63,14 +63,14 @@ class Fetched:
         return rest
 
     def takes(self, count: int) -> None:
-        """The next `count` records are handed out together; with the last of them, what is behind
+        """The next `count` records are handed out together; with the last of them, what is after
         it."""
         self.size = count
         self.taken += count
         self.was_passed = self.taken >= len(self.messages)
 
     def end(self) -> tuple[int, int]:
-        """The offset behind what was handed out, and the leader epoch of the record before it."""
+        """The offset after what was handed out, and the leader epoch of the record before it."""
         if self.is_over:
             return self.messages.next_offset, self.messages.last_epoch
         if not self.taken:
@@ -140,7 +140,7 @@ class Course:
 
     @property
     def position(self) -> int:
-        """The offset behind the last record that was handed out; in reverse, its own."""
+        """The offset after the last record that was handed out; in reverse, its own."""
         current = self.current
         taken = current.taken
         if not taken:

@@ -1,7 +1,7 @@
 """Records for programs: `Message`, and `Messages`, a sequence of them that are still in their
 batches. `Messages` keeps the raw batches of a fetch and builds a `Message` only when one is asked
 for: counting, `values()` and `to_arrow()` build none. A batch may begin before the requested offset
-and end behind the last wanted record; both ends are trimmed by index, without a copy.
+and end after the last wanted record; both ends are trimmed by index, without a copy.
 """
 
 from __future__ import annotations
@@ -290,9 +290,9 @@ class Messages(Sequence[Message]):
         number = bisect_right(self._starts, count) - 1
         first, rest = list(self.chunks[:number]), list(self.chunks[number:])
         if count > self._starts[number]:
-            before, behind = rest[0].split(count - self._starts[number])
+            before, after = rest[0].split(count - self._starts[number])
             first.append(before)
-            rest[0] = behind
+            rest[0] = after
         last = first[-1].offsets()[-1]
         head = Messages(
             self.stream,

@@ -350,7 +350,8 @@ class Reader:
         *,
         ref: common_pb2.StreamRef,
     ) -> tuple[int, int]:
-        """`resolve`, with the end of what is committed for no stop and for one behind it."""
+        """Like `resolve`, but a missing stop, or one beyond the high watermark, becomes the high
+        watermark."""
         first, end = await self.resolve(stream, start, "latest", read_from, timeout, ref=ref)
         assert end is not None
         if stop is not None and stop != "latest":
@@ -422,7 +423,7 @@ class Reader:
         return resolved
 
     async def appended_us(self, stream: StreamLike, offset: int) -> int | None:
-        """When the record at the offset, or the first one behind it, was appended, in µs since
+        """When the record at the offset, or the first one after it, was appended, in µs since
         1970; None: there is none yet. Raises as list_offsets."""
         (found,) = await self._ask([(stream, offset)], self._timeout)
         return found.append_timestamp if found.HasField("append_timestamp") else None

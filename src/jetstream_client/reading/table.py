@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from jetstream_client._closing import AsyncClosing, Closing, close_behind
+from jetstream_client._closing import AsyncClosing, Closing, close_after
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.deserializers import Deserializers, text_of
@@ -196,7 +196,7 @@ class AsyncTable(Rows, AsyncClosing):
             while self._wait and not await self._is_loaded():
                 pass
         except BaseException as error:  # Cancelled, too: nobody else would close it.
-            await close_behind(error, self.aclose())
+            await close_after(error, self.aclose())
             raise
         return self
 

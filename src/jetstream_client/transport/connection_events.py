@@ -134,7 +134,7 @@ class ConnectionEvents:
             return
         queue.put_nowait(None)
         if calling is asyncio.current_task() or await _has_ended(calling):
-            return  # The former goes on behind this callback.
+            return  # The former goes on after this callback.
         if closed_cb is not None and queue.qsize() > 1:
             while queue.qsize() > 1:
                 queue.get_nowait()

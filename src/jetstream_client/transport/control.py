@@ -212,7 +212,7 @@ class ControlPlane:
                 if lost and done_already is not None and isinstance(error, done_already):
                     return answer_class(request)()
                 if isinstance(error, UnauthenticatedError) and self._config.has_newer_token(token):
-                    lost = True  # It may have ended behind the effect.
+                    lost = True  # It may have ended after the effect.
                     continue
                 if isinstance(error, UnreachedError):
                     unreached[address] = error

@@ -32,12 +32,12 @@ class Follow:
         self._connection = connection
         self._window = min(CREDIT_BYTES, request.bytes_max or CREDIT_BYTES)
         self.end: int | None = request.offset
-        """The offset behind what was taken; None: it is not known."""
+        """The offset after what was taken; None: it is not known."""
         self.has_ended = False
         self._refusal: pb.DataFetchResponse | None = None
         self._head: pb.DataFetchResponse | None = None
         self._tails: list[bytes | bytearray] = []
-        self._behind: tuple[int, int] | None = None  # with a filter: where to go on
+        self._next: tuple[int, int] | None = None  # with a filter: where to go on
         self._taken = 0  # of the credit, and not given back yet
         self._woken: asyncio.Future[None] | None = None
         self._heard = self._said = self._loop.time()
@@ -61,7 +61,7 @@ class Follow:
             if frame.tail:
                 self._tails.append(frame.tail)
             if head.HasField("next_offset"):
-                self._behind = head.next_offset, head.last_epoch
+                self._next = head.next_offset, head.last_epoch
             if self._heard - self._said >= KEEP_ALIVE_SECONDS:
                 self._say()
         self._wake()
@@ -85,7 +85,7 @@ class Follow:
         longer, and the server's error if that was its first answer.
         """
         until = self._loop.time() + wait
-        while not self._tails and self._behind is None:
+        while not self._tails and self._next is None:
             if self._head is None and self._refusal is not None:
                 raise from_proto(self._refusal.error)
             if self.has_ended:
@@ -115,11 +115,11 @@ class Follow:
         tails, self._tails = self._tails, []
         tail = tails[0] if len(tails) == 1 else b"".join(tails)
         head = self._head
-        if self._behind is not None:
+        if self._next is not None:
             head = pb.DataFetchResponse()
             head.CopyFrom(self._head)
-            head.next_offset, head.last_epoch = self._behind
-            self.end, self._behind = self._behind[0], None
+            head.next_offset, head.last_epoch = self._next
+            self.end, self._next = self._next[0], None
         else:
             self.end = _end_of(tail)
         self._taken += len(tail)
@@ -184,7 +184,7 @@ class Following:
 
 
 def _end_of(batches: bytes | bytearray) -> int | None:
-    """The offset behind them; None: they are damaged."""
+    """The offset after them; None: they are damaged."""
     position, end = 0, None
     try:
         while position < len(batches):

@@ -24,8 +24,8 @@ _HELLO = frames.encode(
     Kind.HELLO, 1, pb.Hello(version=frames.PROTOCOL_VERSION, client="probe").SerializeToString()
 )
 _RAFT_GREETING = b"JSRAFT"
-_KIND_AT = 4  # of a frame of the data plane, behind its length
-_FRAME_TYPE_AT = 3  # of a frame of HTTP/2, behind its length
+_KIND_AT = 4  # of a frame of the data plane, after its length
+_FRAME_TYPE_AT = 3  # of a frame of HTTP/2, after its length
 _SETTINGS_TYPE = 4
 
 

@@ -121,7 +121,7 @@ class ClientConfig:
     def __post_init__(self) -> None:
         if not self.timeout > 0:  # Not a number is neither.
             raise InvalidRequestError(f"timeout must be positive, not {self.timeout}")
-        # Clocks and calls overflow far behind that, and then nothing works.
+        # Clocks and calls overflow far beyond that, and then nothing works.
         object.__setattr__(self, "timeout", min(self.timeout, TIMEOUT_MAX))
         if self.in_flight_max < 1:
             raise InvalidRequestError(f"in_flight_max must be positive, not {self.in_flight_max}")

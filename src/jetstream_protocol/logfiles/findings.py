@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    TORN_TAIL = "torn_tail"  # an append that was cut short, with nothing valid behind it
+    TORN_TAIL = "torn_tail"  # an append that was cut short, with nothing valid after it
     CORRUPT_BATCH = "corrupt_batch"  # a bad batch that no torn write explains
     BAD_COLUMNS = "bad_columns"  # both CRCs are right, the columns are not: never written by us
     OFFSET_GAP = "offset_gap"  # a valid batch or segment that does not begin at the next offset

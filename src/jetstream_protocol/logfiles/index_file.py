@@ -5,14 +5,14 @@ Little-endian:
     0   4s  magic "JSLI"
     4   u16 version
     6   u16 reserved       0
-    8   u32 crc            CRC32C of everything behind it
+    8   u32 crc            CRC32C of everything after it
     12  u32 entry_count
     16  i64 base_offset    of the segment
     24  i64 log_length     bytes of the segment when this was written
     32  entries, each i64 offset, i64 position, i64 append timestamp
 
 An entry describes a batch: its base offset, where it begins, its append timestamp. The first batch
-has an entry; so has each batch that is the first to begin 4 KiB or more behind the last entry.
+has an entry; so has each batch that is the first to begin 4 KiB or more after the last entry.
 
 Crash policy: an index is a cache. It is written as a whole when its segment is sealed or the log is
 closed, and never updated in place. It is trusted only if the CRC, the base offset and the segment's

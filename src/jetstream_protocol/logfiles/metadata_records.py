@@ -10,7 +10,7 @@ File header: 8 bytes, "JSMETAJ" (journal) or "JSMETAS" (snapshot) and the format
     8   u32 length             28  u32  CRC32C of bytes 0..28 and the payload
                                32  payload, `length` bytes
 
-Little-endian, back to back behind a file header of HEADER_BYTES. Kinds: ENTRY (index, term,
+Little-endian, back to back after a file header of HEADER_BYTES. Kinds: ENTRY (index, term,
 payload); TRUNCATE (entries from index on are gone); VOTE (term; payload: the node voted for, empty:
 none); BEGINNING (index: the generation of this journal file, one more than that of the file it
 replaced); STANDING (index: the last entry that was considered; JSON payload: whether the node
@@ -86,7 +86,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 class Record(NamedTuple):
-    """One record; `end` is the position behind it."""
+    """One record; `end` is the position after it."""
 
     kind: int
     index: int  # type: ignore[assignment]  # hides tuple.index, which is not used

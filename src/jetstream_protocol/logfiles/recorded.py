@@ -53,7 +53,7 @@ class Recorded:
 
     @property
     def is_being_emptied(self) -> bool:
-        """Whether a reset did not end. **safety** Not if the log went on in this boot behind the
+        """Whether a reset did not end. **safety** Not if the log went on in this boot after the
         offset at which it begins anew: then its records count."""
         bounds = None if self.offsets is None else self.offsets.bounds
         if bounds is None or not bounds.mark & Mark.EMPTYING:
@@ -122,10 +122,10 @@ class Recorded:
                     f"the segment with the offsets [{base}, {next_offset}) has {sizes[base]} bytes "
                     f"and had {size}"
                 )
-        return self._missing_behind_listed(sizes, start)
+        return self._missing_after_listed(sizes, start)
 
-    def _missing_behind_listed(self, sizes: dict[int, int], start: int) -> tuple[int, str] | None:
-        """The lost segment behind the listed ones: base offset and problem; None: it is not lost.
+    def _missing_after_listed(self, sizes: dict[int, int], start: int) -> tuple[int, str] | None:
+        """The lost segment after the listed ones: base offset and problem; None: it is not lost.
 
         It was the last segment when the checkpoint was written, so its end is unknown. **safety**
         If the log was flushed beyond its base it must exist, unless it lies wholly below the log

@@ -2,16 +2,16 @@
 
 A segment is whole batches back to back from byte 0; each begins where the one before ends, so
 every batch begins at a multiple of 8. A *valid* batch passes both CRCs; it *continues* the log
-when its base offset is the next offset, or is behind it and the batch is marked AFTER_GAP, and its
+when its base offset is the next offset, or is after it and the batch is marked AFTER_GAP, and its
 leader epoch is not below the one before.
 
 Validity (docs/file_formats.md, "Segments"). At the first position without a valid next batch:
 
-* a valid batch there (which only does not continue) or anywhere behind it means **corruption**: a
+* a valid batch there (which only does not continue) or anywhere after it means **corruption**: a
   torn write cannot leave one. The bytes must be kept.
 * otherwise it is a **torn tail**: an append that was not finished, which may be cut off.
 
-If the bad batch's own header is intact, "behind it" begins at the end that the header names: the
+If the bad batch's own header is intact, "after it" begins at the end that the header names: the
 payloads inside may themselves be stored batches, and must not be taken for the log's.
 
 Everything reads through a `Read` callable, so that server, command line and simulated disk share
@@ -110,7 +110,7 @@ class Window:
 
 
 def check_body(buffer: bytes, at: int, header: BatchHeader, position: int) -> None:
-    """Raise CorruptBatchError unless the stored body behind the header at `at` is intact."""
+    """Raise CorruptBatchError unless the stored body after the header at `at` is intact."""
     body_end = at + HEADER_BYTES + header.body_length
     if len(buffer) < at + header.length:
         raise CorruptBatchError("batch cut short", position=position)
@@ -202,7 +202,7 @@ def walk_past_damage(
                 yield at, header
             position = None
         except CorruptBatchError as error:
-            position = find_valid_behind(read, error.position, end, tail)
+            position = find_valid_after(read, error.position, end, tail)
             yield Bad(error.position, error.reason, position)
 
 
@@ -223,7 +223,7 @@ def _may_follow(header: BatchHeader, tail: Tail) -> bool:
 
 
 def find_valid(read: Read, start: int, end: int, tail: Tail) -> int | None:
-    """The position of the first valid batch at or behind `start` that may belong to the log.
+    """The position of the first valid batch at or after `start` that may belong to the log.
 
     A batch wholly before `tail` cannot: it is a stored batch inside of a record's value.
     """
@@ -246,8 +246,8 @@ def find_valid(read: Read, start: int, end: int, tail: Tail) -> int | None:
     return None
 
 
-def find_valid_behind(read: Read, bad: int, end: int, tail: Tail) -> int | None:
-    """The position of a valid batch at or behind the bad position `bad`; None: a torn tail."""
+def find_valid_after(read: Read, bad: int, end: int, tail: Tail) -> int | None:
+    """The position of a valid batch at or after the bad position `bad`; None: a torn tail."""
     window = Window(read, end, SCAN_BYTES)
     try:
         header = window.header(bad)

@@ -10,7 +10,7 @@
     clean      u64  1: the journal was closed after that, and nothing was written since
 
 Little-endian. The slots are written in turn. A slot is written and synced after the journal, before
-anything that the journal holds is promised: bytes behind `length` were never promised, and bytes
+anything that the journal holds is promised: bytes after `length` were never promised, and bytes
 before it must be readable. A torn write leaves the other slot intact. A file of another size is
 damaged. Identity: the inode and, if the file system has it, the inode's generation; by it a copy of
 the journal is recognised.
@@ -74,7 +74,7 @@ def damage(data: bytes) -> str:
         if not any(slot) and (newest is None or newest.sequence > 0):
             return f"the slot at byte {at} is empty"
         if any(data[at + SLOT_BYTES : end]):
-            return f"bytes behind the slot at byte {at} are not zero"
+            return f"bytes after the slot at byte {at} are not zero"
     return ""
 
 

@@ -1,7 +1,7 @@
 """Examines log files offline: `verify` finds everything that recovery would find, and more.
 
 Recovery reads from the recovery point on and stops at the first damage. This reads everything,
-continues behind damage, and compares the batches with the indexes and the checkpoint. It also
+continues after damage, and compares the batches with the indexes and the checkpoint. It also
 checks the columns of every batch. It changes nothing. No server may have the files open: in a
 running server's last segment, the batch being appended looks torn.
 """
@@ -321,7 +321,7 @@ class _IndexEntries:
             self._next += 1
 
     def rest(self) -> Iterator[Finding]:
-        """Report the entries behind the last batch."""
+        """Report the entries after the last batch."""
         while self._next < len(self._entries):
             yield self._wrong(self._entries[self._next])
             self._next += 1

@@ -7,7 +7,7 @@
     runs                             a state file (checkpoint_file.py); if it is damaged, no log is
                                      trusted
 
-As in `verify`, everything is read, even behind damage, and nothing is changed.
+As in `verify`, everything is read, even after damage, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class _RecordsVerifier(ABC):
         """Everything wrong with an intact record."""
 
     def _entry(self, position: int, record: Record) -> Iterator[Finding]:
-        """Check an entry: lines of JSON behind a byte that marks them as commands."""
+        """Check an entry: lines of JSON after a byte that marks them as commands."""
         kind, lines = record.payload[:1], record.payload[1:].split(b"\n")
         try:
             if kind == _COMMANDS:
@@ -212,7 +212,7 @@ class _SnapshotVerifier(_RecordsVerifier):
     def __init__(self, file: str, data: bytes) -> None:
         super().__init__(file, data)
         self.end: int | None = None
-        self._is_behind_the_state = False
+        self._is_after_state = False
 
     def findings(self) -> Iterator[Finding]:
         found = list(super().findings())
@@ -223,14 +223,14 @@ class _SnapshotVerifier(_RecordsVerifier):
             self.end = None
 
     def _record(self, position: int, record: Record) -> Iterator[Finding]:
-        if record.kind == VOTERS and self._is_behind_the_state:
-            self._is_behind_the_state = False
+        if record.kind == VOTERS and self._is_after_state:
+            self._is_after_state = False
             try:
                 _check_voters(record.payload)
             except _DECODING_ERRORS as error:
                 yield self._bad(position, f"the voters in it cannot be read: {error}")
             return
-        self._is_behind_the_state = record.kind == STATE
+        self._is_after_state = record.kind == STATE
         if record.kind != (STATE if position == HEADER_BYTES else ENTRY):
             yield self._bad(position, f"a record of kind {record.kind} does not belong here")
         elif record.kind == ENTRY:

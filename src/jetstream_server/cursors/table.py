@@ -312,7 +312,7 @@ class CursorTable:
                 self._events[key] = None
 
     def page(self, prefix: bytes, after: bytes, count_max: int) -> tuple[list[Entry], bytes]:
-        """Committed records with keys behind `after` that have the prefix, sorted by key. Also
+        """Committed records with keys after `after` that have the prefix, sorted by key. Also
         returns where the next page begins; b"": this was the last page."""
         if self._sorted is None:
             self._sorted = sorted(self._committed)

@@ -63,7 +63,7 @@ class Wanted:
 
 
 class Piece(NamedTuple):
-    """What a run of batches has brought. next_offset: behind the last one that was looked at.
+    """What a run of batches has brought. next_offset: after the last one that was looked at.
     looked_at: uncompressed bytes."""
 
     records: list[Record]
@@ -72,7 +72,7 @@ class Piece(NamedTuple):
 
 
 def look_through(data: bytes, wanted: Wanted, start: int, stop: int, looked_at_max: int) -> Piece:
-    """The wanted records of [start, stop) in `data`, whole batches back to back. Ends behind the
+    """The wanted records of [start, stop) in `data`, whole batches back to back. Ends after the
     batch that reaches `looked_at_max`. Raises CorruptBatchError."""
     records: list[Record] = []
     next_offset, looked_at = start, 0

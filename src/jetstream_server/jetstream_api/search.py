@@ -26,7 +26,7 @@ LOOKED_AT_BYTES_MAX: Final = 8 * 1024 * 1024
 """Uncompressed bytes: some tens of milliseconds of a worker thread. Batches are looked at whole."""
 STEP_BYTES: Final = 256 * 1024
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of the records of one batch, which are in memory until they are sent. It is cut behind."""
+"""Of the records of one batch, which are in memory until they are sent. It is cut after them."""
 _PAUSE_SECONDS: Final = 0.002
 """Between two steps of a search: clients that search all the time leave the processor to others."""
 _WINDOW_GROWTH: Final = 8

@@ -433,7 +433,7 @@ class CommitLog:
 
     def _flush(self) -> int:
         self._health.require_online()
-        # Read the offset first. The last segment, which is read after it, then lies at or behind
+        # Read the offset first. The last segment, which is read after it, then lies at or after
         # the segment of that offset. Segments sealed in between are on the storage's list.
         target = self.log_end_offset
         last = self._storage.segments.last
@@ -511,7 +511,7 @@ class CommitLog:
     def salvage(self, *, is_elected: bool = True) -> None:
         """Bring a failed or damaged log back online with the records that can be read.
 
-        Drops the damaged part, or what failed operations have left, and everything behind it.
+        Drops the damaged part, or what failed operations have left, and everything after it.
         Records missing in front count as removed; **safety** unless it is elected, the log still
         says that it may lack them. Does nothing if the log is offline for another reason.
 

@@ -2,7 +2,7 @@
 
     inspect (any thread) ──> mark ──> save ──(repair.py: fetched, verified, swapped in)──> repaired
 
-Readers get the records before and behind a marked range, and an error at it. **safety** A log with
+Readers get the records before and after a marked range, and an error at it. **safety** A log with
 a mark lacks records: its replica must not count as in sync (`is_damaged`).
 
 Crash policy. A mark is in memory first and in the file as soon as possible: a crash in between

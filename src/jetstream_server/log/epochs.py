@@ -54,8 +54,8 @@ class LeaderEpochCache:
         at = bisect_right(self._entries, offset, key=lambda entry: entry[1])
         return self._entries[at - 1][0] if at else UNDEFINED
 
-    def begin_behind(self, leader_epoch: int, offset: int) -> bool:
-        """Whether all known epochs are newer than `leader_epoch`, and begin at or behind
+    def begin_at_or_after(self, leader_epoch: int, offset: int) -> bool:
+        """Whether all known epochs are newer than `leader_epoch`, and begin at or after
         `offset`."""
         if not self._entries:
             return False
@@ -83,7 +83,7 @@ class LeaderEpochCache:
         return self._entries[above][1] if above < len(self._entries) else log_end_offset
 
     def truncate_from_end(self, log_end_offset: int) -> None:
-        """Forget epochs that begin at or behind the new log end."""
+        """Forget epochs that begin at or after the new log end."""
         while self._entries and self._entries[-1][1] >= log_end_offset:
             self._entries.pop()
 

@@ -65,7 +65,7 @@ class Index:
         )
 
     def truncate(self, position: int) -> None:
-        """Forget the batches at and behind `position`."""
+        """Forget the batches at and after `position`."""
         kept = (self.slot_of_position(position - 1) + 1) * FIELDS
         # A new array: a lookup in another thread keeps the one it began with.
         self._entries = self._entries[:kept]

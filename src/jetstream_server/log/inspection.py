@@ -50,8 +50,8 @@ class Inspected:
     boundaries: Index
     cuts: int
 
-    def boundary_behind(self, position: int) -> tuple[int, int]:
-        """Position and offset of the next batch that is known to begin behind `position`; the
+    def boundary_after(self, position: int) -> tuple[int, int]:
+        """Position and offset of the next batch that is known to begin after `position`; the
         segment's end if none is known."""
         slot = self.boundaries.slot_of_position(position) + 1
         if slot < len(self.boundaries):
@@ -92,9 +92,9 @@ def inspect(
 
 
 def inspect_at(disk: Source, segment: Inspected, offset: int, bytes_max: int) -> list[BadRange]:
-    """The bad ranges around `offset`, within about `bytes_max` bytes behind it."""
+    """The bad ranges around `offset`, within about `bytes_max` bytes after it."""
     start = segment.boundary_before(offset)
-    end = segment.boundary_behind(start[0])[0] + bytes_max
+    end = segment.boundary_after(start[0])[0] + bytes_max
     return inspect(disk, segment, start, end)
 
 
@@ -128,7 +128,7 @@ class _Inspection:
                 tail.advance(header)
                 position += header.length
                 continue
-            following, next_offset = self._behind(position, header, tail)
+            following, next_offset = self._next_after(position, header, tail)
             self._note(position, following, tail.offset, next_offset, reason)
             tail.offset = next_offset
             position = following
@@ -189,11 +189,11 @@ class _Inspection:
         refused = any(page in self._unreadable for page in pages)
         return "the device cannot read it" if refused else ""
 
-    def _behind(self, bad: int, header: BatchHeader | None, tail: Tail) -> tuple[int, int]:
-        """Position and offset of the batch behind the bad one."""
+    def _next_after(self, bad: int, header: BatchHeader | None, tail: Tail) -> tuple[int, int]:
+        """Position and offset of the batch after the bad one."""
         if header is not None:
             return bad + header.length, header.next_offset
-        boundary = self._segment.boundary_behind(bad)
+        boundary = self._segment.boundary_after(bad)
         at = bad
         while True:
             found = find_valid(self._read, at + 1, boundary[0], tail)

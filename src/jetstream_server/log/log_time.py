@@ -33,7 +33,7 @@ LogTimeUs = NewType("LogTimeUs", int)
 
 class LogTimeImage(NamedTuple):
     """time_us: the log's time at the last batch that was looked at. timestamp, leader_epoch: of
-    the newest batch that was looked at. **safety** That one may stand behind the last one, if the
+    the newest batch that was looked at. **safety** That one may stand after the last one, if the
     log was cut, or the file `producers` was written while the log went on: the time up to it has
     been counted."""
 
@@ -66,7 +66,7 @@ class LogTime:
 
     def appended(self, header: BatchHeader, now_us: MonotonicUs, age_us: int = 0) -> LogTimeUs:
         """The time of a batch that was made `age_us` ago. **safety** That much must not count again
-        when the batches behind it are copied."""
+        when the batches after it are copied."""
         before_us = now_us if self._read_at_us is None else self._read_at_us
         made_us = max(before_us, MonotonicUs(now_us - age_us))
         time_us = self._origin(header) if self._is_new else self.now(made_us)

@@ -17,7 +17,7 @@ Everything here except the times follows from the batches in the log: the leader
 its log without reading it, and `producers_file.py` can save and rebuild this state.
 
 Invariants.
-* **safety** The state always matches the log: it holds nothing at or behind the log end, and a
+* **safety** The state always matches the log: it holds nothing at or after the log end, and a
   truncation resets each producer to its earlier position. The caller must check that a duplicate
   is *committed* before it is acknowledged.
 * **safety** A batch of which it is not known that it has the original's content is no duplicate.

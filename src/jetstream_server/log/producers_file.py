@@ -6,7 +6,7 @@
 It holds what `Producers` remembered of the log below `end_offset`, where the last record was of
 `leader_epoch`. Logs that agree on the epoch of a record agree on all records before it. So the file
 is trusted only if the log has a record of that epoch there; a file from before a truncation is
-recognised and ignored. The batches behind it are read: recovery scans them anyway.
+recognised and ignored. The batches after it are read: recovery scans them anyway.
 
 Crash policy: written atomically before each checkpoint. If it is missing, damaged or of another
 history, the batches of the last day are read instead. If it ends before what recovery scans, the
@@ -73,8 +73,8 @@ class Saved(NamedTuple):
 
     def fits(self, tail: Tail, epochs: LeaderEpochCache) -> bool:
         """Whether the file belongs to the log that ends at `tail`."""
-        behind = tail.offset < self.end_offset
-        return not behind and epochs.epoch_at(self.end_offset - 1) == self.leader_epoch
+        is_shorter = tail.offset < self.end_offset
+        return not is_shorter and epochs.epoch_at(self.end_offset - 1) == self.leader_epoch
 
 
 def write_producers(
@@ -191,7 +191,7 @@ class ProducersRecovery:
         self._disk, self._directory = disk, directory
         self._saved = self._read() if self._expected else None
         self._producers = Producers(window_us) if self._saved is None else self._saved.producers
-        self._behind = 0 if self._saved is None else self._saved.end_offset
+        self._noted_from = 0 if self._saved is None else self._saved.end_offset
         self._nameless = {} if self._saved is None else self._saved.nameless
 
     def _read(self) -> Saved | None:
@@ -213,7 +213,7 @@ class ProducersRecovery:
 
     def note(self, segment: Segment, position: int, header: BatchHeader) -> None:
         """Note a batch that was found in the log. Raises OSError."""
-        if header.base_offset >= self._behind and matters(header):
+        if header.base_offset >= self._noted_from and matters(header):
             self._producers.note(*_plain(segment, position, header, self._encryption))
 
     def finish(
@@ -251,7 +251,7 @@ class ProducersRecovery:
         return self._replayed(_of_the_last_day(segments))
 
     def _continued(self, saved: Saved, segments: Sequence[Segment]) -> Producers:
-        """What the file says, and the batches behind it."""
+        """What the file says, and the batches after it."""
         self._producers, self._nameless = saved.producers, saved.nameless
         for segment in segments:
             if segment.next_offset <= saved.end_offset:

@@ -4,7 +4,7 @@ After a clean close the checkpoint says where the log ends, and nothing is read.
 batch from the recovery point's segment on is checked (CRCs and continuity). The check also rebuilds
 the epochs and the indexes of those segments. If it stops early:
 
-* a torn tail (see jetstream_protocol.logfiles.scan) behind everything on record is cut off;
+* a torn tail (see jetstream_protocol.logfiles.scan) after everything on record is cut off;
 * anything else leaves all bytes unchanged and the log offline: readable up to the damage, without
   appends, because acknowledged records may follow in the file.
 
@@ -32,7 +32,7 @@ from jetstream_protocol.logfiles.recorded import Recorded
 from jetstream_protocol.logfiles.scan import (
     Tail,
     find_valid,
-    find_valid_behind,
+    find_valid_after,
     is_cut_short,
     walk,
 )
@@ -166,7 +166,7 @@ def _recover(
         _Scan(disk, directory, found, producers, offsets).run(interval_bytes)
         if recorded.may_be_cut and segments and not found.offline_reason:
             # **safety** Otherwise a power failure could bring back what was cut off, before records
-            # in later segments, or removed segments behind new records. Cut again: if an fsync has
+            # in later segments, or removed segments after new records. Cut again: if an fsync has
             # failed, another one may do nothing.
             disk.truncate(segments[-1].path, segments[-1].size)
             disk.fsync(segments[-1].path)
@@ -192,7 +192,7 @@ def _incomplete_reason(directory: str, found: Recovered) -> str:
 
 def _is_start_unknown(found: Recovered) -> bool:
     """Whether an earlier run may have had this doubt and recorded the first segment as the start.
-    **safety** A log that is also damaged behind its first segment raises the same doubt."""
+    **safety** A log that is also damaged after its first segment raises the same doubt."""
     recorded, begins_late = found.recorded, found.segments and found.segments[0].base_offset
     is_in_doubt = recorded.is_nothing or recorded.mark & Mark.INCOMPLETE
     reason = found.offline_reason or found.incomplete_reason
@@ -342,7 +342,7 @@ class _Scan:
         found.tail, found.epochs = self._tail, self._epochs
         found.producers = self._producers.finish(segments, self._start, self._tail, self._epochs)
         flushed = recorded.flushed_offset
-        # **safety** Not only what reaches beyond it: a failed append may have been cut off behind a
+        # **safety** Not only what reaches beyond it: a failed append may have been cut off after a
         # segment that ends there, and the process killed before it synced that.
         found.unsynced_from = next(
             (i for i, s in enumerate(segments) if s.next_offset >= flushed),
@@ -393,7 +393,7 @@ class _Scan:
     def _evidence_of_damage(self, bad: Segment, position: int, later: Sequence[Segment]) -> str:
         """Why this cannot be a torn append; "" when it can be one."""
         recorded = self._found.recorded
-        valid = self._find_valid_behind(bad, position, later)
+        valid = self._find_valid_after(bad, position, later)
         if valid:
             return f"a valid batch follows in {valid}"
         if self._tail.offset < recorded.flushed_offset:
@@ -425,10 +425,10 @@ class _Scan:
         """Whether the segment itself continues the log and only some of its batches do not."""
         return position > 0 or bad.base_offset == self._tail.offset
 
-    def _find_valid_behind(self, bad: Segment, position: int, later: Sequence[Segment]) -> str:
-        """A description of the place of a valid batch behind the bad one; "" when there is none."""
+    def _find_valid_after(self, bad: Segment, position: int, later: Sequence[Segment]) -> str:
+        """A description of the place of a valid batch after the bad one; "" when there is none."""
         tail = self._tail
-        found = find_valid_behind(bad.read, position, bad.size, tail)
+        found = find_valid_after(bad.read, position, bad.size, tail)
         if found is not None:
             return f"{bad.path} at byte {found}"
         for segment in later:

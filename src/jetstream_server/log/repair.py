@@ -182,7 +182,7 @@ def may_repair_exactly(
     """Whether a compacted log may copy only the bad ranges from a log that was compacted
     differently.
 
-    **safety** It may not if tombstones behind the start of a range were removed. If they were
+    **safety** It may not if tombstones after the start of a range were removed. If they were
     removed from this log, the other log may bring back records that they deleted. If they were
     removed from the other log, this log would keep records that they deleted.
     """

@@ -177,7 +177,7 @@ class Segment:
 
     def locate(self, offset: int) -> tuple[int, BatchHeader]:
         """Position and header of the batch that holds `offset`. If `offset` lies in a gap: of the
-        first batch behind it."""
+        first batch after it."""
         try:
             return self._seek(offset)
         except CorruptBatchError:
@@ -187,7 +187,7 @@ class Segment:
             return self._seek(offset)
 
     def locate_end(self, offset: int) -> tuple[int, int]:
-        """Where the batches wholly below `offset` end: position and offset. A gap behind them is
+        """Where the batches wholly below `offset` end: position and offset. A gap after them is
         not included: the next append could not continue from there. Raises CorruptBatchError inside
         of a bad range: which of its batches lie below `offset` is not known."""
         for bad in self.bad:
@@ -231,7 +231,7 @@ class Segment:
     def slice_from(
         self, position: int, header: BatchHeader, bytes_max: int, limit_offset: int, cuts: int
     ) -> LogSlice:
-        """The batch at `position` and the batches behind it that fit within both limits. cuts: how
+        """The batch at `position` and the batches after it that fit within both limits. cuts: how
         often the file had been cut when the batch was located."""
         _, _, size, next_offset = self._stretch(header.base_offset)
         reach = position + bytes_max
@@ -255,7 +255,7 @@ class Segment:
     def _extend(
         self, end: int, end_offset: int, reach: int, limit_offset: int, size: int
     ) -> tuple[int, int]:
-        """Move (end, end offset) over the whole batches behind it that fit within both limits."""
+        """Move (end, end offset) over the whole batches after it that fit within both limits."""
         last, before = (end, end_offset), (end, end_offset)
         try:
             for _, following, next_offset in skim(
@@ -293,7 +293,7 @@ class Segment:
         return self._last_timestamp
 
     def last_offset_end(self) -> int:
-        """The offset behind the last batch in the file."""
+        """The offset after the last batch in the file."""
         index, end = self.index, self.base_offset
         start = index.entry(len(index) - 1)[1] if len(index) else 0
         for _, header in self.headers(start, self.size):
@@ -314,7 +314,7 @@ class Segment:
     # Changing.
 
     def write(self, buffers: tuple[bytes | bytearray | memoryview, ...]) -> None:
-        """Write behind the last batch. Does not move `end`: `wrote` does, for each batch."""
+        """Write after the last batch. Does not move `end`: `wrote` does, for each batch."""
         self._disk.write(self.path, self.end[0], buffers)
 
     def wrote(self, base_offset: int, next_offset: int, length: int, timestamp: WallUs) -> None:
@@ -331,7 +331,7 @@ class Segment:
         self._disk.truncate(self.path, self.size)
 
     def ends_at(self, position: int, next_offset: int) -> None:
-        """What is behind is not in the log any more. Its bytes are still in the file."""
+        """What is after is not in the log any more. Its bytes are still in the file."""
         self._recent = ()
         self.end = (position, next_offset)
         self.cuts = (*self.cuts, position)  # Before the file: what is read after that is cut.

@@ -105,8 +105,8 @@ class Segments:
         """Replace a segment whose batches another file holds."""
         self._keep([new if segment is old else segment for segment in self._list], [old])
 
-    def drop_behind(self, offset: int) -> list[Segment]:
-        """Take out the segments that begin behind `offset`; the caller removes the files."""
+    def drop_after(self, offset: int) -> list[Segment]:
+        """Take out the segments that begin after `offset`; the caller removes the files."""
         at = bisect_right(self._list, offset, key=lambda segment: segment.base_offset)
         dropped = self._list[at:]
         self._keep(self._list[:at], dropped)

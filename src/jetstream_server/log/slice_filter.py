@@ -24,7 +24,7 @@ class SliceFilter:
     """Goes over one slice, batch by batch. `kept` holds the slices to send so far.
 
     bytes_max: of the kept batches; if `takes_first`, the first batch is kept whole even if it is
-    longer. next_offset: behind the last batch that was handled. looked_at: bytes, uncompressed.
+    longer. next_offset: after the last batch that was handled. looked_at: bytes, uncompressed.
     """
 
     def __init__(

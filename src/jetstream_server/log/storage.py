@@ -68,7 +68,7 @@ class LogStorage:
         self._unsynced_segments = recovered.segments[recovered.unsynced_from : -1]
         self._unsynced_directories: list[str] = []
         self._is_in_doubt = recovered.is_in_doubt
-        self._has_dropped = False  # `_drop_behind` has removed files, and not synced the folder yet
+        self._has_dropped = False  # `_drop_after` has removed files, and not synced the folder yet
         self._retired: list[Segment] = []  # out of the log; their files are still there
         if recovered.unsynced_from < len(recovered.segments):
             self._unsynced_directories.append(directory)
@@ -219,7 +219,7 @@ class LogStorage:
         batch that begins there. **safety** If it fails, the segment ends there all the same, as the
         log does: `drop_damaged` cuts the file. If it lacks descriptors, call it again."""
         segment.ends_at(position, log_end_offset)
-        self._drop_behind(segment.base_offset)
+        self._drop_after(segment.base_offset)
         segment.truncate(position, log_end_offset)
         self._disk.fsync(segment.path)
 
@@ -246,7 +246,7 @@ class LogStorage:
     def restart_at(self, offset: int) -> None:
         """Remove all segments, and begin one at `offset`. The checkpoint must promise nothing by
         then. **safety** No segment is in the log any more, even if it fails: it may be revived."""
-        self._drop_behind(-1)
+        self._drop_after(-1)
         self.remove_retired()
         self._remove_strays()  # What an earlier failed attempt has left.
         self._is_in_doubt = False
@@ -300,9 +300,9 @@ class LogStorage:
                 self._disk.remove(f"{self.directory}/{name}")
             self._disk.remove_directory(self.directory)
 
-    def _drop_behind(self, offset: int) -> None:
-        """Remove the segments that begin behind `offset`, newest first: no crash leaves a gap."""
-        dropped = self.segments.drop_behind(offset)
+    def _drop_after(self, offset: int) -> None:
+        """Remove the segments that begin after `offset`, newest first: no crash leaves a gap."""
+        dropped = self.segments.drop_after(offset)
         self._has_dropped |= bool(dropped)
         self._forget(dropped)
         for segment in dropped:

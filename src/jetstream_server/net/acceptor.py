@@ -1,7 +1,7 @@
 """Accepts all connections that wait at a listening socket in one iteration of the loop.
 
 With one connection per iteration, a client at the end of a long backlog would wait for a minute
-while iterations are long, and a client behind hundreds of others would never be served.
+while iterations are long, and a client queued after hundreds of others would never be served.
 
 Whoever connects is a stranger: no error of a connection ends the listener or makes it pause. Want
 of descriptors makes it pause: the connections wait in the backlog meanwhile.

@@ -239,7 +239,7 @@ class FrameSocket:
         with _SliceFiles() as files:
             opened = [await files.open(slice_) for slice_ in slices]
             for slice_ in slices:
-                _check_uncut(slice_)  # Again: the files of the slices behind it were waited for.
+                _check_uncut(slice_)  # Again: the files of the slices after it were waited for.
             await self._write(data, socket.MSG_MORE)
             for fd, slice_ in zip(opened, slices, strict=True):
                 await self._send_file(fd, slice_)

@@ -60,7 +60,7 @@ class TlsTransport(asyncio.Transport):
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Wait for the socket, or read what waits behind it."""
+        """Wait for the socket, or read what TLS has decrypted already."""
         if not self.is_reading():
             return
         if self._sock.pending():

@@ -3,7 +3,7 @@
 certificates, data folder (lock) ─> metadata ─> replicas (recovery) ─> NATS, ingest ─> cluster
 
 A stack stops the started parts in the reverse order, however far the start has come. listeners.py
-opens the ports once everything behind them is ready.
+opens the ports once everything that serves them is ready.
 """
 
 from __future__ import annotations

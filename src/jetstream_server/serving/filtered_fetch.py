@@ -24,7 +24,7 @@ from jetstream_server.log.slice_filter import SliceFilter
 from jetstream_server.replication.replica import Replica
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.long_poll import FetchPosition, LongPoll
-from jetstream_server.serving.reader_position import position_behind
+from jetstream_server.serving.reader_position import position_after
 
 STEP_BYTES = 512 * 1024
 LOOKED_AT_BYTES_MAX = 8 * 1024 * 1024
@@ -137,11 +137,11 @@ class _Search:
                 break
         self._looked_at += step.looked_at
         self._keep(step.kept)
-        behind = position_behind(data, step.next_offset)
-        if behind is not None:
-            _, self.next_offset, self._last_epoch = behind
-        # A damaged header ends the search: what lies behind it is kept, and goes to the reader.
-        self._is_full = behind is None or behind.length < len(data)
+        end = position_after(data, step.next_offset)
+        if end is not None:
+            _, self.next_offset, self._last_epoch = end
+        # A damaged header ends the search: what lies after it is kept, and goes to the reader.
+        self._is_full = end is None or end.length < len(data)
 
     def _keep(self, kept: list[LogSlice]) -> None:
         self.slices += kept

@@ -43,7 +43,7 @@ def lag_of(offset: int, start: int, end: int, appended: WallUs | int | None, now
 
 
 def appended_us(replica: Replica, offset: int) -> WallUs | None:
-    """When the batch with the record at `offset`, or with the first one behind it, was appended;
+    """When the batch with the record at `offset`, or with the first one after it, was appended;
     None: no such record is committed. Raises the errors of Replica.read and CommitLog.pread."""
     offset = max(offset, replica.log.log_start_offset)
     found = replica.read(offset, 1, is_leader=False)

@@ -1,4 +1,4 @@
-"""Where a reader stands behind the batches that it was given, by what their own headers say.
+"""Where a reader stands after the batches that it was given, by what their own headers say.
 
 The log cannot say it: it may have been truncated, and have grown anew, since they were read.
 """
@@ -12,7 +12,7 @@ from jetstream_protocol.errors import CorruptBatchError
 
 
 class ReaderPosition(NamedTuple):
-    """length: bytes of the batches. next_offset: behind the last one, before any gap that follows.
+    """length: bytes of the batches. next_offset: after the last one, before any gap that follows.
     last_epoch: the last one's leader epoch."""
 
     length: int
@@ -20,8 +20,8 @@ class ReaderPosition(NamedTuple):
     last_epoch: int
 
 
-def position_behind(data: bytes, below: int) -> ReaderPosition | None:
-    """The position behind those first batches of `data` that begin below the offset `below` and
+def position_after(data: bytes, below: int) -> ReaderPosition | None:
+    """The position after those first batches of `data` that begin below the offset `below` and
     whose headers are good; None: there are none."""
     header, length = None, 0
     while length < len(data):

@@ -330,7 +330,7 @@ def contradicts_itself_while_segments_are_removed() -> Any:
     return patch.object(segment_repair, "_check_as_seen", lambda replica, segment, seen: None)
 
 
-def cuts_behind_what_is_bad() -> Any:
+def cuts_after_what_is_bad() -> Any:
     """A log that is cut where bad batches lie ends behind them."""
 
     def locate_end(self: Segment, offset: int) -> tuple[int, int]:
@@ -376,7 +376,7 @@ MUTANTS: dict[str, Callable[[], Any]] = {
         forgets_where_a_log_starts_that_is_to_be_emptied,
         repairs_what_is_not_damaged_any_more,
         contradicts_itself_while_segments_are_removed,
-        cuts_behind_what_is_bad,
+        cuts_after_what_is_bad,
         takes_what_is_left_of_a_rewritten_segment_for_all_of_it,
     )
 }

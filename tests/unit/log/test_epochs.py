@@ -60,7 +60,7 @@ def test_end_offset_of_an_epoch(epoch: int, expected: EpochEnd) -> None:
     ("epoch", "offset", "expected"), [(1, 4, True), (1, 5, False), (2, 4, False), (5, 1, False)]
 )
 def test_a_position_before_all_that_is_known(epoch: int, offset: int, expected: bool) -> None:
-    assert LeaderEpochCache([(2, 4), (5, 10)]).begin_behind(epoch, offset) == expected
+    assert LeaderEpochCache([(2, 4), (5, 10)]).begin_at_or_after(epoch, offset) == expected
 
 
 def test_empty_cache_knows_no_epoch() -> None:
@@ -68,7 +68,7 @@ def test_empty_cache_knows_no_epoch() -> None:
     assert epochs.latest_epoch == -1
     assert epochs.epoch_at(0) == -1
     assert epochs.end_offset_for(0, 0) == EpochEnd(-1, -1)
-    assert not epochs.begin_behind(0, 0)
+    assert not epochs.begin_at_or_after(0, 0)
 
 
 @pytest.mark.parametrize(("offset", "epoch"), [(0, 2), (9, 2), (10, 5), (29, 5), (30, 7), (99, 7)])

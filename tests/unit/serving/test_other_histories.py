@@ -42,7 +42,7 @@ from jetstream_server.serving.grpc.response_memory import (
     ResponseMemoryLimiter,
 )
 from jetstream_server.serving.long_poll import FetchPosition, LongPoll
-from jetstream_server.serving.reader_position import ReaderPosition, position_behind
+from jetstream_server.serving.reader_position import ReaderPosition, position_after
 from jetstream_server.serving.stream_access import StreamAccess
 from tests.support.access import open_to_all
 from tests.support.log_batches import batch, stamped
@@ -363,11 +363,11 @@ async def test_a_search_that_begins_below_a_cut_goes_on_with_what_is_in_the_log(
 
 def test_a_reader_stands_behind_the_last_batch_and_before_the_gap_that_follows() -> None:
     data = stamped(0, b"a", epoch=1) + stamped(1, b"b", b"c", epoch=2)
-    assert position_behind(data, 9) == ReaderPosition(len(data), 3, 2)
-    assert position_behind(data, 2) == ReaderPosition(len(data), 3, 2)
+    assert position_after(data, 9) == ReaderPosition(len(data), 3, 2)
+    assert position_after(data, 2) == ReaderPosition(len(data), 3, 2)
     first = decode_header(data).length
-    assert position_behind(data, 1) == ReaderPosition(first, 1, 1)
-    assert position_behind(data, 0) is None
+    assert position_after(data, 1) == ReaderPosition(first, 1, 1)
+    assert position_after(data, 0) is None
 
 
 def test_a_reader_stands_before_a_damaged_header() -> None:
@@ -376,5 +376,5 @@ def test_a_reader_stands_before_a_damaged_header() -> None:
     damaged[20] ^= 1
     with pytest.raises(CorruptBatchError):
         decode_header(damaged)
-    assert position_behind(first + damaged, 9) == ReaderPosition(len(first), 1, 1)
-    assert position_behind(bytes(damaged), 9) is None
+    assert position_after(first + damaged, 9) == ReaderPosition(len(first), 1, 1)
+    assert position_after(bytes(damaged), 9) is None

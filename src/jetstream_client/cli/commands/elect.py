@@ -107,7 +107,7 @@ def _costs(plan: UncleanElection, chosen: int) -> Iterator[str]:
         yield "nothing that was committed, as far as the logs can be believed"
     problem = next(each.problem for each in plan.replicas if each.node == chosen)
     if problem:
-        yield f"what lies behind the damage on node {chosen}: {printable(problem)}"
+        yield f"what lies after the damage on node {chosen}: {printable(problem)}"
     yield from _hints(plan.stream, plan.replicas)
 
 

@@ -64,7 +64,7 @@ def dump(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Show every batch of a log, also before and behind damage. Exit code 6: there is damage.
+    """Show every batch of a log, also before and after damage. Exit code 6: there is damage.
 
     Of batches that are encrypted at rest it shows the key's id, and no records: only a server that
     has the key can read these.

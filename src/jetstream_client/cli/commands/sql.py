@@ -132,7 +132,7 @@ class _Query:
                 ) from error
 
     def _advice(self, duckdb: Any, error: Exception) -> str:
-        """About the one column whose name is a word of SQL. The parser stops at it, or behind."""
+        """About the one column whose name is a word of SQL. The parser stops at it, or after it."""
         if not (isinstance(error, duckdb.ParserException) and _BARE_OFFSET.search(self._query)):
             return ""
         return '\noffset is a word of SQL: if you mean the column, write "offset" in double quotes'

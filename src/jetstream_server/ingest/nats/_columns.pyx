@@ -70,7 +70,7 @@ cdef inline Py_ssize_t _padded(Py_ssize_t length) noexcept nogil:
 
 
 cdef inline void _pad(char* column, Py_ssize_t length) noexcept nogil:
-    """Write zeros behind a column, up to the next multiple of 8."""
+    """Write zeros after a column, up to the next multiple of 8."""
     memset(column + length, 0, _padded(length) - length)
 
 

@@ -172,7 +172,7 @@ class NatsConnection:
     ) -> int:
         """Subscribe on the current and every later server. Returns the sid.
 
-        queue_group: "" for none. prefix: also subscribe to the subject behind this prefix; see
+        queue_group: "" for none. prefix: also subscribe to the subject after this prefix; see
         Subscription. on_delivery: receives the messages of one read; an exception from it closes
         the link. on_refusal: see OnRefusal. `flush` waits until the server has the subscription.
         """

@@ -16,7 +16,7 @@ Invariants.
   is delivered first, in turns like everything else.
 * Reading and delivering hold the loop for about `TURN_SECONDS` at a time, whatever publishers send.
   libuv would read up to 32 times in a row, and some bytes take a thousand times the work of others.
-  Readers and operators must not wait behind a flood. What a turn has not delivered waits for the
+  Readers and operators must not wait for a flood. What a turn has not delivered waits for the
   next one; nothing is read meanwhile, and `before_feed` is asked again.
 """
 

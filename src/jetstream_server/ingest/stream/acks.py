@@ -40,7 +40,7 @@ class Direct(NamedTuple):
 class Answer(NamedTuple):
     """An acknowledgement with more than stream and sequence.
 
-    reply: a NATS subject, or the way to a producer on its own connection. end_offset: behind the
+    reply: a NATS subject, or the way to a producer on its own connection. end_offset: after the
     last record. record_count: of a batch; 0: a single record. correlation: b"" for none.
     """
 

@@ -42,7 +42,7 @@ and atomic batches of NATS JetStream's publishers."""
 # RFC 9110's token characters, as far as NATS clients agree on them, plus any non-ASCII byte.
 _NAME: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z\x80-\xff]++"
 _VALUE: Final = rb"[^\r\n\x00]*+"
-# NATS's own answers have a status behind the version. Possessive: linear for any input.
+# NATS's own answers have a status after the version. Possessive: linear for any input.
 _BLOCK: Final = re.compile(
     rb"NATS/1\.0(?: [^\r\n]*+)?\r\n(?:%b[ \t]*+:%b\r\n)*+\r\n" % (_NAME, _VALUE)
 )

@@ -234,7 +234,7 @@ class PendingAcks:
     # After the commit.
 
     def wait(self, pending: PendingAck) -> None:
-        """Add a batch behind those that wait already, if somebody waits for it. `end_offset` never
+        """Add a batch after those that wait already, if somebody waits for it. `end_offset` never
         falls.
 
         What nobody waits for does not count: it may be uncommitted for days, while too few replicas

@@ -8,7 +8,7 @@ Invariants.
   leadership, and only while the node's session lease holds; when the leadership ends, its pending
   acks are dropped without an answer.
 * **safety** A duplicate is answered once its original is below the high watermark, whatever the ack
-  level: it waits in the same queue behind everything appended.
+  level: it waits in the same queue after everything appended.
 * Pending acks are limited over all streams together (`Bounds`): beyond the limit, messages that ask
   for an ack are refused, and messages that do not are still stored.
 

@@ -136,7 +136,7 @@ def run(
 
 
 def _map(disk: Disk, task: Task, pause: Pause, encryption: Encryption | None) -> LatestOffsets:
-    """Map the keys behind the clean part to their last offsets, until the map is full."""
+    """Map the keys after the clean part to their last offsets, until the map is full."""
     latest = LatestOffsets(task.cleaned_to, task.keys_max)
     for source in task.sources:
         if source.next_offset <= task.cleaned_to:

@@ -9,7 +9,7 @@ last delta, epoch, append timestamp and producer fields. These batches stay even
 * the batches the caller names: the last five of each producer, by which repeats are recognised;
 * the last batch of each segment, so that a segment ends where the next one begins.
 
-A batch behind removed ones is marked AFTER_GAP.
+A batch after removed ones is marked AFTER_GAP.
 
 A pass first maps the keys of a stretch of the log to their last offsets (`LatestOffsets`), then
 rewrites everything before the stretch's end (`Rewriter`). After it, no two records below that end
@@ -17,7 +17,7 @@ have the same key: **safety** only below such an end, and only once readers have
 to get that far, is a tombstone removed. If it were removed earlier, a reader could have read the
 record that it deletes and never learn of the deletion.
 
-**safety** Nor is a tombstone removed behind a batch that cannot be decrypted: the batch may hold
+**safety** Nor is a tombstone removed after a batch that cannot be decrypted: the batch may hold
 the record that it deletes, and the key may come back.
 """
 
@@ -150,7 +150,7 @@ class Rewriter:
 
     def leave(self, data: bytes) -> bytes:
         """Keep a stamped batch that cannot be decrypted, whatever it holds, and every tombstone
-        behind it."""
+        after it."""
         header = decode_header(data)
         if header.flags & _KEYS:
             self._tombstones_below = min(self._tombstones_below, header.base_offset)

@@ -35,7 +35,7 @@ class CompactionState:
     tombstones_gone_below: some tombstones before it were or are being removed. swept_below: offset
     below which completed passes have removed tombstones. copied_under: the leader's
     `tombstones_gone_below` when the copying of this log began. committed_below: all records below
-    it were committed; no gap ends behind it. ended_at_us and the fields up to records_removed
+    it were committed; no gap ends after it. ended_at_us and the fields up to records_removed
     describe the last pass. undecrypted: ids of keys of encryption that the last pass lacked, each
     with the first batch whose records it could not read.
     """
@@ -135,10 +135,10 @@ def read_compaction(disk: Disk, directory: str) -> CompactionState:
 def rebuilt(segments: Sequence[Segment]) -> CompactionState:
     """Rebuild the state from the batches, for a log whose file is lost. Raises OSError.
 
-    Every record that compaction removed left a mark behind it: offset deltas in its batch, or a
-    gap before the next batch. So nothing is missing behind the last mark, and everything before
+    Every record that compaction removed left a mark after it: offset deltas in its batch, or a
+    gap before the next batch. So nothing is missing after the last mark, and everything before
     it was committed. `copied_under` cannot be rebuilt: an incomplete copy is copied anew if its
-    leader has removed tombstones behind its end.
+    leader has removed tombstones after its end.
     """
     gone_below = 0
     for segment in reversed(segments):

@@ -268,7 +268,7 @@ class RaftMetadataLog:
         self._watchers.notify(news.changes)
         for text, outcome in news.outcomes:
             self._resolve(text, outcome)
-        # Behind the watchers' own callbacks in the loop's queue.
+        # After the watchers' own callbacks in the loop's queue.
         self._loop.call_soon(self._seen, news.revision)
 
     def _seen(self, revision: int) -> None:

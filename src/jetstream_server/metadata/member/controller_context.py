@@ -7,10 +7,10 @@ applied an entry of that term: by then it has applied everything committed in ea
 
 Controller commands enter the leader's own log at once, ahead of the loop's proposals, without a
 command id. They may be repeated: they are void under any later claim, and within one claim their
-order in the log is the order of the decisions. A repeated fencing cannot come behind the unfencing
+order in the log is the order of the decisions. A repeated fencing cannot come after the unfencing
 that followed it, because the unfencing is decided only after the fencing was applied, and a leader
 appends in order. **safety** They enter the log in the term of their decision or not at all. If this
-member led again in a later term, it could append them behind decisions of others before its new
+member led again in a later term, it could append them after decisions of others before its new
 claim makes them void.
 """
 

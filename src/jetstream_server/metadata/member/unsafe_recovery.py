@@ -130,7 +130,7 @@ def must_begin_anew(group: Group, journal: Journal) -> bool:
     """Whether a node that does not vote still has the state of the group before its recovery.
 
     **safety** Its snapshot may hold decisions that no remaining voter knows. Nothing would remove
-    them: what is applied counts as agreed on. Entries behind the snapshot are not applied yet, and
+    them: what is applied counts as agreed on. Entries after the snapshot are not applied yet, and
     those that the voters lack are removed as they follow. An entry of the recovered group shows
     that everything before it has been compared with the voters'.
     """

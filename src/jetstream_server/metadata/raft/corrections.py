@@ -213,7 +213,7 @@ class CorrectedSyncObj(OpenSyncObj):
         journal = self.core_journal
         held = journal.entries(snapshot.index, 1)
         if held and held[0][1:] == (snapshot.index, snapshot.term):
-            # A late snapshot: entries behind it may have been acknowledged, so they stay.
+            # A late snapshot: entries after it may have been acknowledged, so they stay.
             journal.install(snapshot, keep_from=snapshot.base[0].index)
         else:
             journal.install(snapshot)

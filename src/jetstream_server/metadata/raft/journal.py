@@ -130,7 +130,7 @@ class Journal:
     def _ready(self, path: str, snapshot: Snapshot | None, is_synced: bool) -> None:
         """Write the files for the current content, and open them. From now on all of it counts.
 
-        **safety** Bytes behind the synced length may not be on disk although they are read: a sync
+        **safety** Bytes after the synced length may not be on disk although they are read: a sync
         of them may have failed, and another one proves nothing. So they are written again. If the
         journal lacks something, it says so itself before `synced` fits it: no death in between may
         end the doubt.

@@ -3,7 +3,7 @@
 The file `synced` (jetstream_protocol.logfiles.synced_length) says how many bytes of which journal
 file were synced before anything in them was promised. So there are three cases:
 
-* unreadable bytes *behind* that length belong to an unfinished write, whatever is left of it: torn,
+* unreadable bytes *after* that length belong to an unfinished write, whatever is left of it: torn,
   zero, or in any order. They are cut off, and nothing is lost.
 * unreadable or missing bytes *before* it had been promised: StorageError, and nothing is changed.
 * if `synced` is missing, damaged or belongs to another journal, nothing is known: an unreadable

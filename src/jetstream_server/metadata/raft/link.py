@@ -70,7 +70,7 @@ class Link:
 
     def count_silence(self) -> int:
         """Note that a keep-alive was due. Returns how many are missing in a row. Bytes of a long
-        frame count: on a slow line it may take longer than that, and keep-alives wait behind it."""
+        frame count: on a slow line it may take longer than that, and keep-alives wait for it."""
         heard = self._stream.bytes_received
         self.silence = self.silence + 1 if heard == self._heard else 0
         self._heard = heard

@@ -41,7 +41,7 @@ Message = dict[str, Any]
 
 REGULAR, NO_OP, VOTERS = 0, 1, 4
 """Kinds of command: two of pysyncobj's, whose others (membership and code version) are refused, and
-ours, behind its last one."""
+ours, whose number comes after its last one."""
 
 COMMAND_BYTES_MAX = 2 * 1024 * 1024
 """Twice a proposer's largest batch (proposals.BATCH_BYTES_MAX)."""

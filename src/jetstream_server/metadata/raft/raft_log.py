@@ -1,6 +1,6 @@
 """The journal with pysyncobj's interface, and one correction of pysyncobj.
 
-On every append pysyncobj removes all entries behind the one that the leader names, even those that
+On every append pysyncobj removes all entries after the one that the leader names, even those that
 the leader repeats or does not mention: an acknowledged entry would be missing until it arrives
 again. Raft removes only conflicting entries. So a removal is held back until the message is
 processed (`settle`): equal entries stay, a different one ends the old suffix, and entries that were

@@ -1,4 +1,4 @@
-"""Sends the leader's snapshot file, in pieces, to a follower that is too far behind.
+"""Sends the leader's snapshot file, in pieces, to a follower that lags too far.
 
 The pieces are parts of the leader's snapshot file, with its CRCs: the follower checks the whole
 file before it replaces anything. A transfer continues with the file with which it began, even if

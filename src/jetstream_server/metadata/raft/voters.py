@@ -98,7 +98,7 @@ class VoterLog:
         self._named: list[tuple[int, Voters]] = []
 
     def restart(self, snapshot_index: int, snapshot_voters: Voters | None) -> None:
-        """Begin anew with a snapshot: entries up to it are in it, entries behind it remain."""
+        """Begin anew with a snapshot: entries up to it are in it, entries after it remain."""
         named = [(index, voters) for index, voters in self._named if index > snapshot_index]
         if snapshot_voters is not None:
             named.insert(0, (snapshot_index, snapshot_voters))

@@ -254,8 +254,8 @@ def _check_feature_level(tables: Tables, level: FeatureLevel) -> None:
         raise PreconditionFailedError(
             f"the feature level is {tables.settings.feature_level} and cannot go back to {level}"
         )
-    behind = [
+    older = [
         node_id for node_id, node in sorted(tables.nodes.items()) if node.feature_level_max < level
     ]
-    if behind:
-        raise PreconditionFailedError(f"nodes {behind} do not understand feature level {level} yet")
+    if older:
+        raise PreconditionFailedError(f"nodes {older} do not understand feature level {level} yet")

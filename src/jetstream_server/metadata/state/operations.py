@@ -73,15 +73,15 @@ def check_feature(tables: Tables, needed: int, what: str) -> None:
     that level, and UnavailableError until the cluster has noticed that all nodes do."""
     level = tables.settings.feature_level
     if needed > level:
-        behind = [
+        older = [
             node_id
             for node_id, node in sorted(tables.nodes.items())
             if node.feature_level_max < needed
         ]
         lacking = f"{what} needs feature level {needed}, and the cluster is at {level}"
-        if not behind:
+        if not older:
             raise UnavailableError(f"{lacking}: it is about to be raised; try again")
         raise PreconditionFailedError(
-            f"{lacking}: nodes {behind} run older software; "
+            f"{lacking}: nodes {older} run older software; "
             "see docs/operations/upgrades.md, Updating the software"
         )

@@ -136,7 +136,7 @@ class LeaderState:
     @property
     def copied_below(self) -> int:
         """The offset below which every follower that is heard has this log. Compaction waits with
-        the tombstones behind it: without them a copy that is under way would have to begin anew
+        the tombstones after it: without them a copy that is under way would have to begin anew
         (`FollowerState.decide`), and a slow one would never end."""
         log = self._log
         under_way = (
@@ -234,8 +234,8 @@ class LeaderState:
             # that were not committed.
             before = log.epochs.epoch_at(request.fetch_offset - 1)
             return None if request.last_epoch == before else OutOfRange(request, self.snapshot)
-        if log.epochs.begin_behind(request.last_epoch, request.fetch_offset):
-            # Compaction has removed the first records behind the log start, and this log is a copy
+        if log.epochs.begin_at_or_after(request.last_epoch, request.fetch_offset):
+            # Compaction has removed the first records after the log start, and this log is a copy
             # that never had them. **safety** The record before the position may have been of a
             # later epoch than the follower's.
             return OutOfRange(request, self.snapshot)

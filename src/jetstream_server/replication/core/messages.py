@@ -82,7 +82,7 @@ class LeaderSnapshot:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Records:
-    """The logs agree up to the position. slice: the records behind it; None: there are none yet.
+    """The logs agree up to the position. slice: the records after it; None: there are none yet.
 
     The bytes of the slice are sent separately, and may arrive damaged or cut short.
     """
@@ -105,7 +105,7 @@ class Diverging:
 
 @dataclass(slots=True, unsafe_hash=True)
 class OutOfRange:
-    """The leader's log begins behind the position, or ends before the start of an empty
+    """The leader's log begins after the position, or ends before the start of an empty
     follower."""
 
     request: FetchRequest

@@ -143,7 +143,7 @@ async def _committed(replica: Replica, end_offset: int) -> None:
 
 
 def _records(events: Sequence[str], recorded: int) -> list[bytes]:
-    """The records of events behind the number `recorded`, and of the numbers that are missing."""
+    """The records of events after the number `recorded`, and of the numbers that are missing."""
     records: list[bytes] = []
     for event in events:
         sequence = sequence_of(event)

@@ -28,7 +28,7 @@ class RecordSource:
     async def fetch(
         self, stream_id: int, offset: int, last_epoch: int
     ) -> tuple[pb.DataFetchResponse, bytes]:
-        """Fetch committed batches from the one that holds `offset` on, or from the first behind a
+        """Fetch committed batches from the one that holds `offset` on, or from the first after a
         gap; none if that node's log does not reach so far. last_epoch: of the record before.
 
         Raises OSError, EOFError, TimeoutError, and the errors of the other node.

@@ -53,7 +53,7 @@ class _Seen:
     log_end_offset: int
     segment_count: int
     bound_offset: int
-    """Nothing at or behind it may be removed: only records that are committed, flushed, and
+    """Nothing at or after it may be removed: only records that are committed, flushed, and
     dropped by the leader may."""
     purged_offset: int
     """Records below it were purged; 0: none were."""

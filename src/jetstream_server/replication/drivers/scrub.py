@@ -79,7 +79,7 @@ class Scrub:
         while position < seen.size:
             if replica.closed or replica.log.offline_reason or segment.is_gone:
                 return
-            end, end_offset = seen.boundary_behind(position + PART_BYTES)
+            end, end_offset = seen.boundary_after(position + PART_BYTES)
             try:
                 found, read = await loop.run_in_executor(
                     self._thread, _check, self._disk, seen, (position, offset), end

@@ -27,7 +27,7 @@ from jetstream_server.security.waits import Watch
 from jetstream_server.serving.dataplane.fetches import CheckedFetch, Fetches, Found
 from jetstream_server.serving.dataplane.requests import Fetch
 from jetstream_server.serving.long_poll import FetchPosition
-from jetstream_server.serving.reader_position import position_behind
+from jetstream_server.serving.reader_position import position_after
 
 FRAME_BYTES_MAX = 256 * 1024
 """Of one answer, unless its only batch is longer. A reader that lacks more lags."""
@@ -122,12 +122,12 @@ class Follow(Fetch):
 
     def head_of(self, found: Found, tail: bytes | None = None) -> pb.DataFetchResponse:
         length = found.length if tail is None else len(tail)
-        behind = self._behind(found, tail)
+        end = self._end_of(found, tail)
         high_watermark = found.head.high_watermark
-        self._sent = _Sent(behind or (self._offset, self._last_epoch), length, high_watermark)
+        self._sent = _Sent(end or (self._offset, self._last_epoch), length, high_watermark)
         self._is_last = (
-            behind is None
-            or behind[0] < self._end_before
+            end is None
+            or end[0] < self._end_before
             or length >= self.credit
             or found.head.out_of_sync
         )
@@ -142,7 +142,7 @@ class Follow(Fetch):
         sent, self._sent = self._sent, None
         if self.is_over or sent is None or self._is_last:
             return False
-        self._offset, self._last_epoch = sent.behind
+        self._offset, self._last_epoch = sent.end
         self._end_before = sent.high_watermark
         self.credit -= sent.length
         self._is_due = False
@@ -222,15 +222,15 @@ class Follow(Fetch):
         self._enter(replica)
         self._wait(replica)
 
-    def _behind(self, found: Found, tail: bytes | None) -> tuple[int, int] | None:
-        """Where the reader is behind an answer; None: that is not known."""
+    def _end_of(self, found: Found, tail: bytes | None) -> tuple[int, int] | None:
+        """The reader's position after the answer; None: that is not known."""
         if found.is_filtered:
             if found.head.HasField("next_offset"):
                 return found.head.next_offset, found.head.last_epoch
         elif tail is not None:
-            behind = position_behind(tail, _ANY_OFFSET)
-            if behind is not None and behind.length == len(tail):
-                return behind.next_offset, behind.last_epoch
+            end = position_after(tail, _ANY_OFFSET)
+            if end is not None and end.length == len(tail):
+                return end.next_offset, end.last_epoch
         elif found.slices:
             last = found.slices[-1]
             assert found.replica is not None
@@ -279,8 +279,8 @@ class Follow(Fetch):
 
 
 class _Sent(NamedTuple):
-    """behind: offset, and leader epoch of the record before it."""
+    """end: the offset after it, and the leader epoch of the record before that offset."""
 
-    behind: tuple[int, int]
+    end: tuple[int, int]
     length: int
     high_watermark: int

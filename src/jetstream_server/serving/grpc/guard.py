@@ -1,6 +1,6 @@
 """Checks the caller's rights before every RPC, in one place (security/requirements.py).
 
-A guarded service is called like the one behind it, on the node's loop. The guard looks up the
+A guarded service is called like the one that it guards, on the node's loop. The guard looks up the
 stream that a request names and replaces it by its id, so that the service acts on the stream that
 was checked. For answers that may come long after their request, the rights are checked again before
 they are sent.

@@ -5,7 +5,7 @@ in the same state. The digest covers offset, time, subject, key, headers and val
 without a key, and of each that no later record replaces. It is a sum, so it does not depend on
 batches. Tombstones do not count, because a replica may have removed them.
 
-The log is read twice: first only keys and offsets, behind the compacted part; then the remaining
+The log is read twice: first only keys and offsets, after the compacted part; then the remaining
 records are hashed one by one. Memory: KEYS_MAX keys. If there are more, the keys are divided into
 parts by their hashes, and the log is read for each part.
 

@@ -22,7 +22,7 @@ from jetstream_server.replication.core.unreadable import unread_error
 from jetstream_server.replication.replica import Replica
 from jetstream_server.serving.decryption import decrypted, may_be_encrypted
 from jetstream_server.serving.long_poll import FetchPosition, LongPoll
-from jetstream_server.serving.reader_position import position_behind
+from jetstream_server.serving.reader_position import position_after
 
 DECODED_RECORDS_MAX = 10_000
 """Upper bound on records in one decoded answer: about 30 ms of the event loop."""
@@ -74,16 +74,16 @@ async def answer(
             await asyncio.sleep(0)
         if response.messages:
             below = response.messages[-1].offset + 1
-    behind = position_behind(data, below)
-    if behind is None:
+    end = position_after(data, below)
+    if end is None:
         error = unread_error(replica.stream, replica.node_id, position.offset)
         replica.suspect(position.offset, error)
         raise error
     if decoding is None:
-        response.batches = data[: behind.length]
+        response.batches = data[: end.length]
     # A decoded answer may end before the last batch does.
-    response.next_offset = below if response.messages else behind.next_offset
-    return Answer(response, behind.last_epoch)
+    response.next_offset = below if response.messages else end.next_offset
+    return Answer(response, end.last_epoch)
 
 
 async def _read_for(replica: Replica, found: LogSlice) -> bytes:

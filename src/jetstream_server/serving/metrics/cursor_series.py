@@ -16,7 +16,7 @@ _LABELS = ("cursor", "stream", "subject")
 def series(found: Sequence[CursorLag], left_out: int) -> Iterator[Metric]:
     """The families. An unknown lag is left out."""
     records = GaugeMetricFamily(
-        "jetstream_cursor_lag_records", "Committed records behind the cursor", labels=_LABELS
+        "jetstream_cursor_lag_records", "Committed records after the cursor", labels=_LABELS
     )
     seconds = GaugeMetricFamily(
         "jetstream_cursor_lag_seconds",

@@ -11,7 +11,7 @@ from jetstream_protocol.logfiles.scan import (
     Read,
     Tail,
     find_valid,
-    find_valid_behind,
+    find_valid_after,
     walk,
     walk_past_damage,
 )
@@ -114,13 +114,13 @@ def test_search_begins_behind_the_bad_batch_when_its_header_is_intact() -> None:
     data = bytearray(outer.to_bytes())
     data[HEADER_BYTES + 4] ^= 1  # in the value offsets
     assert inner in data
-    assert find_valid_behind(reader(bytes(data)), 0, len(data), Tail(0)) is None
+    assert find_valid_after(reader(bytes(data)), 0, len(data), Tail(0)) is None
     data += stamped(1)
-    assert find_valid_behind(reader(bytes(data)), 0, len(data), Tail(0)) == outer.length
+    assert find_valid_after(reader(bytes(data)), 0, len(data), Tail(0)) == outer.length
 
 
 def test_valid_batch_that_only_does_not_continue_counts_itself() -> None:
-    assert find_valid_behind(reader(DATA), 0, len(DATA), Tail(9)) == 0
+    assert find_valid_after(reader(DATA), 0, len(DATA), Tail(9)) == 0
 
 
 def test_walk_past_damage_goes_on_with_the_next_valid_batch() -> None:
