@@ -118,6 +118,26 @@ def test_nothing_is_left_for_later_or_for_one_machine() -> None:
     assert found == []
 
 
+BEHIND = re.compile(
+    r"(?<![a-z])(at or|before and|offsets?|positions?|boundary|valid|bytes?|batch(es)?"
+    r"|records?|segments?|entry|entries|gaps?|tombstones?|begins?|ends?"
+    r"|lies?|stands?|stored|appended|goes on|those)"
+    r"[ _]behind(?!_latest)",
+    re.IGNORECASE,
+)
+"""`offsets_behind_latest` is public, and a lag."""
+
+
+def test_positions_are_after_and_only_what_lags_is_behind() -> None:
+    found = [
+        f"{name(path)}: {match.group()}"
+        for path in [*SOURCES, *TEXTS]
+        if path != Path(__file__)
+        for match in BEHIND.finditer(path.read_text())
+    ]
+    assert found == []
+
+
 def test_broad_handlers_say_whom_they_supervise(trees: dict[Path, ast.Module]) -> None:
     """Only a supervisor may catch everything and go on, and it says so on the spot."""
     unexplained = []

@@ -47,7 +47,7 @@ PATIENCE_SECONDS = 60.0
 HOLD_SECONDS = 1.0
 """How long the cut lasts once acks come again: until leases, links and reports have run out."""
 UNSERVED_SECONDS = 4.0
-"""How long a cut lasts behind which nobody can acknowledge."""
+"""How long a cut lasts that keeps everybody from acknowledging."""
 FLAPS, FLAP_SECONDS_MAX = 12, 0.9
 
 

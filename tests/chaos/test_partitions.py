@@ -26,7 +26,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultCluster]:
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_behind_a_partition_publishers_are_served_and_nothing_acknowledged_is_lost(
+def test_during_a_partition_publishers_are_served_and_nothing_acknowledged_is_lost(
     faulty: FaultCluster, name: str
 ) -> None:
     (case,) = (case for case in CASES if case.name == name)

@@ -20,7 +20,7 @@ class TlsAttack(Attack):
     def steps(self) -> Sequence[Step]:
         return (
             self.noise, self.half_hello, self.slow_hello, self.mutated_hello, self.wrong_records,
-            self.handshake_and_silence, self.garbage_behind_the_handshake, self.hello_again,
+            self.handshake_and_silence, self.garbage_after_the_handshake, self.hello_again,
             self.many_connections, self.changes_of_keys, self.short_records,
         )  # fmt: skip
 
@@ -78,7 +78,7 @@ class TlsAttack(Attack):
     def handshake_and_silence(self, random: Random) -> None:
         self.linger(random, connect(random.choice(self._ports)))
 
-    def garbage_behind_the_handshake(self, random: Random) -> None:
+    def garbage_after_the_handshake(self, random: Random) -> None:
         """What cannot be decrypted, on a session that stands."""
         sock = connect(random.choice(self._ports))
         beneath = socket.socket(fileno=sock.detach())

@@ -154,7 +154,7 @@ def test_an_fsync_covers_only_what_was_appended_before_it_began(
     assert answer(publisher) == {"stream": "later", "seq": 2}
 
 
-def test_one_fsync_serves_all_that_queued_up_behind_it(
+def test_one_fsync_serves_all_that_queued_up_after_it(
     gated: GatedServer, api: Api, publisher: RawNats
 ) -> None:
     api.create("crowd", "crowd", flush=pb.FLUSH_GROUP)

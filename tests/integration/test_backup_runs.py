@@ -130,7 +130,7 @@ def wait_for_gap(client: Client, name: str, offset: int) -> int:
 
 
 def first_batch(client: Client, name: str, offset: int) -> BatchHeader:
-    """The first one at or behind an offset."""
+    """The first one at or after an offset."""
     return decode_header(client.fetch_batches(name, offset).data)
 
 
@@ -201,7 +201,7 @@ def filled_singly(client: Client, name: str) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_a_first_backup_begins_behind_what_retention_removes_at_that_moment(
+def test_a_first_backup_begins_after_what_retention_removes_at_that_moment(
     server: ServerProcess, client: Client, tmp_path: Path, times: int
 ) -> None:
     folder, file = tmp_path / "trimmed", tmp_path / "trimmed.parquet"
@@ -219,7 +219,7 @@ def test_a_first_backup_begins_behind_what_retention_removes_at_that_moment(
     assert restored(server, client, file, f"{name}-file-again") == _SOME[5 * times :]
 
 
-def test_a_backup_that_has_copied_nothing_yet_begins_behind_what_was_removed(
+def test_a_backup_that_has_copied_nothing_yet_begins_after_what_was_removed(
     server: ServerProcess, client: Client, tmp_path: Path
 ) -> None:
     folder = tmp_path / "begun"
@@ -266,7 +266,7 @@ def test_what_was_complete_is_restored_after_a_later_backup_was_killed(
     assert values(client, "old") == _SOME
 
     jetstream(server, "stream", "backup", "killed", str(folder))
-    assert left in contents(folder), "it goes on behind what was copied"
+    assert left in contents(folder), "it goes on after what was copied"
     assert restored(server, client, folder, "newer") == _SOME + _LARGE
 
 
@@ -312,7 +312,7 @@ def test_what_an_earlier_release_calls_incomplete_is_restored_if_a_run_had_ended
     assert restored(server, client, folder, "earlier-again") == _SOME
 
 
-def test_a_backup_of_a_compacted_stream_goes_on_whatever_gaps_its_files_begin_behind(
+def test_a_backup_of_a_compacted_stream_goes_on_whatever_gaps_its_files_begin_after(
     server: ServerProcess, client: Client, tmp_path: Path
 ) -> None:
     folder = tmp_path / "gaps"
@@ -333,7 +333,7 @@ def test_a_backup_of_a_compacted_stream_goes_on_whatever_gaps_its_files_begin_be
     jetstream(server, *backup)
     files = batch_files(folder)
     assert len(files) == 2
-    # Compaction may go on meanwhile: the files begin behind the gaps, or further behind them.
+    # Compaction may go on meanwhile: the files begin after the gaps, or further after them.
     assert begins <= int(files[0].stem) < end < int(files[1].stem)
     killed = tmp_path / "killed"
     killed_backup(server, "gaps", killed, 0)

@@ -123,6 +123,6 @@ def test_a_reader_that_stops_at_latest_and_is_overtaken_misses_no_key(client: Cl
     rows = scan.to_table().to_pydict()
     scanned = dict(zip(rows["key"], rows["value"], strict=True))
     assert scanned == overtaking.view_before(rows["offset"][-1] + 1)
-    # Who says an offset gets no record behind it.
+    # Who says an offset gets no record after it.
     with client.consume("overtaken", stop=600, patience=10) as consumer:
         assert len(list(consumer)) < 40

@@ -74,7 +74,7 @@ def test_a_page_of_messages_has_keys_headers_and_values_as_people_read_them(
 def test_a_page_of_large_records_ends_early_and_says_where_to_go_on(
     server: ServerProcess, client: Client, stream: str
 ) -> None:
-    block = {"Large": "h" * 200_000, "Behind": "it"}
+    block = {"Large": "h" * 200_000, "After": "it"}
     for number in range(100):
         client.publish(f"{stream}.a", b"v" * 70_000, key=b"%d" % number, headers=block)
     offset, pages = 0, 0
@@ -305,7 +305,7 @@ def test_who_types_and_goes_elsewhere_at_once_stays_there(
             await page.value(
                 "document.getElementById('search').dispatchEvent(new Event('input')),"
                 f"location.hash = '#/streams/{stream}',"
-                "new Promise((done) => setTimeout(done, 400))"  # Behind the search's own timer.
+                "new Promise((done) => setTimeout(done, 400))"  # After the search's own timer.
             )
             assert await page.value("location.hash") == f"#/streams/{stream}"
 

@@ -47,7 +47,7 @@ window.fetch = async (url, options) => {
   const answer = await fetched(url, options), json = answer.json.bind(answer);
   answer.json = async () => {
     const found = await json();
-    setTimeout(() => { window.isTaken = true; }); // Behind all that waits for it.
+    setTimeout(() => { window.isTaken = true; }); // After all that waits for it.
     return found;
   };
   return answer;

@@ -307,7 +307,7 @@ def test_a_search_for_a_time_that_meets_rot_has_it_looked_at_and_is_answered_by_
 
 
 @pytest.mark.parametrize("how", ["flip", "unreadable"])
-def test_one_replica_can_be_read_before_and_behind_what_its_disk_has_lost(
+def test_one_replica_can_be_read_before_and_after_what_its_disk_has_lost(
     alone: Cluster, name: str, how: str
 ) -> None:
     with under_load(alone, name) as (load, stream_id):

@@ -458,7 +458,7 @@ def test_a_file_of_another_system_needs_only_values(
     ]
     assert {each.timestamp for each in found} == {created}
     assert client.publish("other", b"next").offset == 3
-    # As after an interruption behind the last step.
+    # As after an interruption after the last step.
     assert "3 records" in jetstream(server, *arguments, "other")
     assert len(read(client, "other")) == 4
     file.write_text(lines[0] + "\n")

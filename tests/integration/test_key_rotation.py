@@ -127,7 +127,7 @@ def test_keys_are_rotated_under_load_by_watching_and_by_sighup(
         assert client.describe_stream("load").key_id == KEY_ID
         with Load(server.grpc) as load:
             replace_keys(key_file, KEY, NEW)
-            wait_for("the key behind is known", lambda: count(server, "keys_reloaded") == 1)
+            wait_for("the second key is known", lambda: count(server, "keys_reloaded") == 1)
             assert keys_in_metrics(server) == {KEY_ID: "encrypt", NEW_ID: "decrypt"}
             load.more()
             assert key_ids(client, "load") == [KEY_ID]

@@ -90,7 +90,7 @@ def test_a_replica_whose_last_batch_rotted_while_all_were_down_does_not_win(
     content = bytearray(last.read_bytes())
     content[-20] ^= 1
     last.write_bytes(content)
-    # It comes first, and one that is whole right behind it; the third one after a while.
+    # It comes first, and one that is whole right after it; the third one after a while.
     others = [node for node in cluster.nodes if node != leader]
     cluster.restart(leader, others[0])
     cluster.restart(others[1])

@@ -196,7 +196,7 @@ def test_wrong_tokens_keep_no_new_one_from_signing_in(
         took = time.monotonic() - began
         refused = {each.exception().code() for each in asked}
     assert refused == {grpc.StatusCode.UNAUTHENTICATED}
-    # It comes behind the 600 calls before it, each of which takes half a millisecond.
+    # It comes after the 600 calls before it, each of which takes half a millisecond.
     assert took < 1 + lateness.since(began), f"{took:.3f} s"
 
 

@@ -184,7 +184,7 @@ def test_a_recovery_counts_whatever_voters_the_log_names(cluster: TestCluster) -
     with Client(cluster.cluster.grpc_addresses[3], timeout=20) as client:
         assert client.list_voters().nodes == (3,)
         changes(client)
-        # Who follows anew reads of the lost ones in the log, and of the recovery behind them.
+        # Who follows anew reads of the lost ones in the log, and of the recovery after them.
         assert "recovered without this node" in refused_start(cluster, 2)
         shutil.move(folder(cluster, 2), folder(cluster, 2).with_suffix(".old"))
         cluster.restart(2)

@@ -83,7 +83,7 @@ class Waiting:
         self.data.send(Kind.FETCH, 1, wait)
         wait.filter_subject = "quiet.eu"
         self.data.send(Kind.FETCH, 2, wait)
-        self.data.fetch("quiet")  # Answered behind them: they wait.
+        self.data.fetch("quiet")  # Answered after them: they wait.
         self.api = Api(server.grpc)
         stack.callback(self.api.close)
         groups = groups_pb2_grpc.GroupsStub(self.api.channel)
@@ -99,7 +99,7 @@ class Waiting:
         self.fetch = self.api.reads.Fetch.future(fetch, **of_call)
         self.heartbeat = groups.GroupHeartbeat.future(beat, **of_call)
         self.consume = self.api.reads.Consume(pb.ConsumeRequest(stream=quiet), **of_call)
-        groups.ListGroups(groups_pb2.ListGroupsRequest(), **of_call)  # Begun behind them.
+        groups.ListGroups(groups_pb2.ListGroupsRequest(), **of_call)  # Begun after them.
 
     def errors(self) -> dict[str, JetstreamError]:
         """How each of them ends."""

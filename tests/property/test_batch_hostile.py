@@ -1,6 +1,6 @@
 """Batches with good checksums and dishonest contents: refused, never a crash or a wrong read.
 
-A producer computes its own CRCs, so anything may stand behind them. Whatever passes `decode` and
+A producer computes its own CRCs, so they may cover anything. Whatever passes `decode` and
 `check_columns` must be safe to read in full, and within the bounds of memory its header claims.
 """
 

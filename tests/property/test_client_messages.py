@@ -65,9 +65,9 @@ def test_any_range_holds_exactly_its_records(
     assert found == expected
     assert [messages[index] for index in range(len(messages))] == list(messages)
     # Going on from next_offset neither repeats nor skips a record.
-    behind = expected[-1][0] + 1 if expected else start
-    assert cutter.next_offset >= behind
-    skipped = [row for row in rows if behind <= row[0] < cutter.next_offset]
+    after = expected[-1][0] + 1 if expected else start
+    assert cutter.next_offset >= after
+    skipped = [row for row in rows if after <= row[0] < cutter.next_offset]
     assert skipped == []
 
 

@@ -87,7 +87,7 @@ def test_a_coincidental_cookie_is_a_plain_message(rest: bytes) -> None:
 
 
 @given(st.binary(min_size=24, max_size=400), st.integers(0, 3), st.integers(0, 16))
-def test_foreign_bytes_behind_a_good_checksum_give_an_envelope_or_a_plain_message(
+def test_foreign_bytes_after_a_good_checksum_give_an_envelope_or_a_plain_message(
     rest: bytes, kind: int, flags: int
 ) -> None:
     checked = struct.pack("<BBH", 1, kind, flags) + rest

@@ -63,7 +63,7 @@ class HandingOut(RuleBasedStateMachine):
     @precondition(lambda self: self.fetching is not None)
     @rule(most=st.integers(1, 6), passes=st.booleans())
     def fetch_comes(self, most: int, passes: bool) -> None:
-        """passes: it goes on behind its last record, where there is none that is wanted."""
+        """passes: it goes on after its last record, where there is none that is wanted."""
         assert self.fetching is not None
         course, offset, epoch = self.fetching
         self.fetching = None
@@ -188,7 +188,7 @@ def a_batch_begins_where_the_fetch_does(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Fetched, "rest", lambda self, *, newest_first: self.messages)
 
 
-def a_batch_begins_behind_the_fetch(patch: pytest.MonkeyPatch) -> None:
+def a_batch_begins_after_the_fetch(patch: pytest.MonkeyPatch) -> None:
     """As batches once left out what iteration had left."""
     takes = FetchBuffer.asks
 
@@ -235,7 +235,7 @@ def an_epoch_is_said_across_a_gap(patch: pytest.MonkeyPatch) -> None:
 
 MUTANTS = [
     a_batch_begins_where_the_fetch_does,
-    a_batch_begins_behind_the_fetch,
+    a_batch_begins_after_the_fetch,
     what_was_handed_out_last_is_done,
     a_seek_keeps_what_was_fetched,
     a_pause_leaves_what_is_at_hand,

@@ -95,7 +95,7 @@ class World:
         self.streams = [Stream(name) for name in names]
         self.expected = tuple(frozenset((name,)) for name in names)
         # Not both: a stranger who fills the gap that an invalid batch leaves could have what is
-        # behind it stored twice.
+        # after it stored twice.
         self.fates = [*FATES, draw.draw(st.sampled_from(["invalid", "forestalled"]), "also")]
         ids = iter(range(1000, 2000))
         self.in_flight = InFlightBatches(

@@ -53,7 +53,7 @@ def contents(log: CommitLog) -> list[tuple[int, bytes]]:
 
 
 def check_damaged(disk: MemoryDisk, places: list[Place], hit: int, *, last: bool) -> None:
-    """`disk` holds the log with damage in batch `hit`; last: nothing valid is behind it."""
+    """`disk` holds the log with damage in batch `hit`; last: nothing valid is after it."""
     undamaged = [(place.base_offset, place.next_offset) for place in places[:hit]]
     before = {name: data for name, data in disk.files("/17").items() if name.endswith(".log")}
     log = CommitLog.open(disk, "/17", CONFIG, clean=False)
@@ -117,7 +117,7 @@ def test_every_truncation_point() -> None:
     disk, places = build(varied())
     last_segment = places[-1].segment
     for hit, place in enumerate(places):
-        # Cutting inside the batch also removes those behind it in the segment.
+        # Cutting inside the batch also removes those after it in the segment.
         for size in range(place.position, place.position + place.length):
             if size == place.position and place.segment == last_segment:
                 continue  # Whole batches are missing, and without a checkpoint nobody can know.
@@ -210,12 +210,12 @@ def test_any_overwritten_stretch_of_any_log(
         for i, p in enumerate(places)
         if p.segment == place.segment and p.position <= different < p.position + p.length
     )
-    untouched_behind = any(
+    untouched_after = any(
         (p.segment == place.segment and p.position >= same_until) or p.segment > place.segment
         for p in places[hit + 1 :]
     )
     disk.put(place.segment, content[:start] + stretch + content[end:])
-    check_damaged(disk, places, hit, last=not untouched_behind)
+    check_damaged(disk, places, hit, last=not untouched_after)
 
 
 @given(
@@ -224,7 +224,7 @@ def test_any_overwritten_stretch_of_any_log(
         st.binary(max_size=200), st.lists(st.sampled_from([b"JSLB", b"\0" * 8])).map(b"".join)
     ),
 )
-def test_any_garbage_behind_any_log_is_cut_off(batches: list[EncodedBatch], garbage: bytes) -> None:
+def test_any_garbage_after_any_log_is_cut_off(batches: list[EncodedBatch], garbage: bytes) -> None:
     disk, places = build(batches)
     last = places[-1]
     disk.put(last.segment, disk.read_file(last.segment) + garbage)

@@ -1,6 +1,6 @@
 """Batches as producers send them: whatever is accepted can be read by anyone, and is theirs to say.
 
-A producer computes its own checksums, so anything may stand behind them.
+A producer computes its own checksums, so they may cover anything.
 """
 
 from __future__ import annotations
@@ -109,12 +109,12 @@ def test_arbitrary_bytes_are_refused(data: bytes) -> None:
 
 
 @given(records(), st.integers(1, 40), st.binary(max_size=40))
-def test_a_batch_cut_short_or_with_something_behind_it_is_refused(
-    given_records: Records, cut: int, behind: bytes
+def test_a_batch_cut_short_or_with_something_after_it_is_refused(
+    given_records: Records, cut: int, after: bytes
 ) -> None:
     good = given_records.to_bytes()
     subject = given_records.subject_column[0]
-    for bad in (good[:-cut], good + b"\0" + behind):
+    for bad in (good[:-cut], good + b"\0" + after):
         with pytest.raises(JetstreamError):
             stored(bad, subject)
 

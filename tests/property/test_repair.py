@@ -1,6 +1,6 @@
 """Repair of a segment with any byte flipped, and a death at every step of it.
 
-Claims: what is flipped is found, and the batch it lies in is marked; what is before and behind is
+Claims: what is flipped is found, and the batch it lies in is marked; what is before and after is
 read as before, and nothing else ever is; after the repair the files are what they were, byte for
 byte; a process that dies, or a machine that loses power, at any step of it leaves a log that is
 repaired or knows that it is not; and bytes that are not those that were lost repair nothing.
@@ -30,7 +30,7 @@ FOLDER = "/17"
 
 
 def build(batches: list[EncodedBatch], config: LogConfig = CONFIG) -> tuple[MemoryDisk, CommitLog]:
-    """A flushed log of those batches, in sealed segments, and one batch behind them."""
+    """A flushed log of those batches, in sealed segments, and one batch after them."""
     disk = MemoryDisk()
     log = CommitLog.open(disk, FOLDER, config, clean=False)
     for number, each in enumerate(batches):

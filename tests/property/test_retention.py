@@ -30,10 +30,10 @@ LIMITS = st.builds(Limits, *[st.one_of(st.just(0), st.integers(1, 300)) for _ in
 
 def keeps(limits: Limits, spans: list[Span], at: int, active: int, end: int, now: int) -> bool:
     """Whether some record of segment `at` is within every limit, so that it has to stay."""
-    behind = sum(span.size for span in spans[at + 1 :]) + active
+    after = sum(span.size for span in spans[at + 1 :]) + active
     return (
         (not limits.max_age_us or spans[at].newest_us + limits.max_age_us > now)
-        and (not limits.max_bytes or behind < limits.max_bytes)
+        and (not limits.max_bytes or after < limits.max_bytes)
         and (not limits.max_messages or end - spans[at].next_offset < limits.max_messages)
     )
 

@@ -78,7 +78,7 @@ def nack(error: JetstreamError) -> bytes:
 
 
 class Nats:
-    """The client's connection, its inbox, and what is behind them. `draw` decides."""
+    """The client's connection, its inbox, and what answers them. `draw` decides."""
 
     prefix = "_INBOX.x."
     why_lost = ""

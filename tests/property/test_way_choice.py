@@ -100,7 +100,7 @@ def test_each_batch_is_stored_once_in_order_whichever_way_it_comes(
     world.run(steps)
     stored = world.stored(world.streams[0])
     assert len(set(stored)) == len(stored), stored
-    # What was given up may still be under way, and arrive behind what was sent later.
+    # What was given up may still be under way, and arrive after what was sent later.
     sure = [number for number in stored if world.outcomes[number] is None]
     assert all(a < b for a, b in pairwise(sure)), stored
     for number, error in world.outcomes.items():

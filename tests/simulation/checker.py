@@ -246,7 +246,7 @@ class Checker:
         if before is not None:
             known = self._origins[before.leader_epoch, before.base_offset].timestamp
             if timestamp < known:
-                raise Violation(f"{entry} was appended at {timestamp}, behind one of {known}")
+                raise Violation(f"{entry} was appended at {timestamp}, after one of {known}")
         self._appended_by.update(dict.fromkeys(ids, process))
         shadow.append(entry)
 
@@ -310,7 +310,7 @@ class Checker:
             raise Violation(f"node {node_id} holds {entry}, which no leader appended")
         if before is not None and origin.before is not None and before != origin.before:
             raise Violation(
-                f"node {node_id} holds {entry} behind {before}; its leader had it behind "
+                f"node {node_id} holds {entry} after {before}; its leader had it after "
                 f"{origin.before}"
             )
 
@@ -334,7 +334,7 @@ class Checker:
             self._high_watermarks[epoch] = high_watermark
             if epoch < self._lossy_epoch:
                 # It has not heard of the election yet, nor may it tell publishers.
-                self._world.count("committed behind a lossy election")
+                self._world.count("committed after a lossy election")
                 return
             self._commit(process.node_id, high_watermark, replica.log.log_start_offset)
             if not replica.counts_flushed or replica.stream.unflushed:
@@ -559,7 +559,7 @@ class Checker:
             if self._begun_at >= last.next_offset:
                 break  # Its log ends last, but its disk has lost the beginning with all committed.
             shadow = self._shadows[node_id]
-            # One that has lost all but where it ends begins behind everything, and holds nothing.
+            # One that has lost all but where it ends begins after everything, and holds nothing.
             if not shadow.suspect and shadow.entries and shadow.holds(last):
                 raise Violation(
                     f"node {after.leader} was elected and lacks {last}, which node {node_id} holds"

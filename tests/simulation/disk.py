@@ -85,7 +85,7 @@ class File:
         self.writes.clear()
 
     def cut(self, size: int) -> None:
-        """The disk has lost what is behind that."""
+        """The disk has lost what is after that."""
         del self.data[size:]
         self.synced = min(self.synced, size)
         self.durable = None

@@ -8,7 +8,7 @@ later. There are no context variables: nothing of what runs here has any.
 The owner may freeze, also between two callbacks of a turn (`sleep_after`), and die: from then on
 nothing of it runs, not even what its tasks would do when they are closed. And the loop's thread may
 be held up in a turn while other threads of the process go on (`hold_up`). What those call soon
-comes before what the callbacks of that turn call soon; what arrives on sockets comes behind it.
+comes before what the callbacks of that turn call soon; what arrives on sockets comes after it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Reader:
                     f"{error.message}"
                 ) from error
             self._stream.checker.skips(process.node_id, replica.log)
-            self._world.count("read: begun anew behind a log's start")
+            self._world.count("read: begun anew after a log's start")
             self._begin_at(start)
         except DivergedError as error:
             if not known:

@@ -72,7 +72,7 @@ class Shadow:
         return self.entries[-1].next_offset if self.entries else self.start_offset
 
     def holds(self, entry: Entry) -> bool:
-        """Whether it holds that batch, or begins behind it."""
+        """Whether it holds that batch, or begins after it."""
         return self.ends.get(entry.next_offset) == entry or self.start_offset >= entry.next_offset
 
     def held_of(self, history: list[Entry]) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""What counts as committed behind elections that lose records, and when they are found again; and
+"""What counts as committed after elections that lose records, and when they are found again; and
 who may be in sync with records that are marked as damaged."""
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_what_was_never_committed_does_not_count_in_the_place_of_what_was_lost()
         cluster.follower_says(1, 3)
 
 
-def test_of_what_two_elections_lost_the_older_counts_again_behind_the_other() -> None:
+def test_of_what_two_elections_lost_the_older_counts_again_after_the_other() -> None:
     cluster = Cluster()
     cluster.elect_uncleanly(1)
     cluster.truncate(1, 1)

@@ -67,7 +67,7 @@ def test_a_schema_of_ones_own_is_refused(spark: SparkSession, three: Log) -> Non
     assert "leave .schema() out and select what you need" in last_line(raised.value)
 
 
-def test_a_stream_that_is_deleted_behind_a_dataframe_says_what_to_do(
+def test_a_stream_that_is_deleted_under_a_dataframe_says_what_to_do(
     spark: SparkSession, client: Client, log: Log
 ) -> None:
     log.publish(range(3))

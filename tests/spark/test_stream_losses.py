@@ -1,4 +1,4 @@
-"""Streams that lose records behind a query: it ends and says so, or goes on if it may."""
+"""Streams that lose records after a query: it ends and says so, or goes on if it may."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_batch_of_a_compacted_stream_that_is_run_again_may_be_smaller_and_spar
     assert "compacted@compacted.> is compacted: a batch that is run again" in spark_said.read_text()
 
 
-def test_a_log_that_was_replaced_or_cut_back_behind_a_checkpoint_is_noticed(
+def test_a_log_that_was_replaced_or_cut_back_under_a_checkpoint_is_noticed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     server = ServerProcess(tmp_path / "data").start()

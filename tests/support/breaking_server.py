@@ -3,7 +3,7 @@
     python -m tests.support.breaking_server FOLDER --config … --node-id N …
 
 While the file `FOLDER/N` exists, the operations it names fail as on a broken disk, for files of
-streams: one line each, an operation of `Disk` and how a path ends, as `fsync .log`. A number behind
+streams: one line each, an operation of `Disk` and how a path ends, as `fsync .log`. A number after
 it limits how many fail.
 """
 

@@ -23,7 +23,7 @@ def next_of(log: CommitLog, producer_id: int) -> dict[str, int]:
 
 
 def check_producers(log: CommitLog) -> None:
-    """None of the last five of a producer would be stored again, none behind a gap, and nothing
+    """None of the last five of a producer would be stored again, none after a gap, and nothing
     else is taken for one of them."""
     headers = [found.header for found in read_all(log)]
     known = dict(log.producers.image()[0])

@@ -45,7 +45,7 @@ class NatsServers:
         if self._tls is None:
             return found
         try:
-            while (byte := found.recv(1)) != b"\n":  # Of INFO; TLS begins behind it.
+            while (byte := found.recv(1)) != b"\n":  # Of INFO; TLS begins after it.
                 if not byte:
                     raise ConnectionError("NATS closed the connection")
             return self._tls.wrap_socket(found, server_hostname=place[0])

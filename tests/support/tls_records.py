@@ -18,7 +18,7 @@ _KEY_UPDATE = b"\x18\x00\x00\x01"
 
 
 class RecordClient:
-    """Shakes hands when it is made. `sock` is the plain socket behind it."""
+    """Shakes hands when it is made. `sock` is the plain socket below it."""
 
     def __init__(self, address: tuple[str, int], protocols: Sequence[str] = ()) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

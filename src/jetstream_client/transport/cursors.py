@@ -76,7 +76,7 @@ class Cursors:
             ended, waiting = len(asked), len(self._waiting)
             failure = await self._send_some(asked)
             if failure is not None and is_passing(failure):
-                # The later ones have waited as long, and need not wait for one call after the other.
+                # The later ones have waited as long, and need not wait for more calls.
                 error = UnavailableError(failure.message)
                 _fail(self._waiting[ended:waiting], error)
                 ended = waiting

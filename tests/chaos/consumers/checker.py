@@ -132,7 +132,7 @@ def _reordered(log: Sequence[Stored], unsettled: set[str]) -> list[str]:
         if record.value in unsettled or not number.isdigit():
             continue
         if int(number) < last.get(sender, -1):
-            wrong.append(f"{record.value} at {record.offset} behind {last[sender]}")
+            wrong.append(f"{record.value} at {record.offset} after {last[sender]}")
         last[sender] = max(int(number), last.get(sender, -1))
     return wrong
 
@@ -334,7 +334,7 @@ def _outputs(published: Mapping[str, Sequence[Stored]], log: Sequence[Stored]) -
         if record.key is not None and offset.isdigit():
             of_key[stream, record.key].append(int(offset))
     misplaced = [
-        f"{stream}:{after} of {key!r} behind {before}"
+        f"{stream}:{after} of {key!r} after {before}"
         for (stream, key), offsets in of_key.items()
         for before, after in pairwise(offsets)
         if after < before

@@ -138,7 +138,7 @@ class DamagedCluster(TestCluster):
         return self._reader.read(address, node, stream, self._bases(node, stream))
 
     def _bases(self, node: int, stream: Stream) -> tuple[int, ...]:
-        """With one replica: where segments begin, to read on behind what is damaged."""
+        """With one replica: where segments begin, to read on after what is damaged."""
         if self.replicas > 1:
             return ()
         folder = self.data(node) / "streams" / str(self.stream_ids[stream.name])

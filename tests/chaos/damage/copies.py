@@ -66,7 +66,7 @@ class Reader:
     ) -> Copy:
         """The whole copy; OSError or JetstreamError when the node serves nothing at all.
 
-        resume_at: offsets to go on at, behind one that cannot be read; none: the copy ends there.
+        resume_at: offsets to go on at, after one that cannot be read; none: the copy ends there.
         """
         with closing(self._connect(address)) as plane:
             copy = Copy(node)
@@ -85,7 +85,7 @@ class Reader:
     def _piece(
         self, plane: DataPlane, stream: Stream, offset: int, copy: Copy, pieces: list[bytes]
     ) -> int:
-        """One answer, up to the first batch that fails its checks; returns the offset behind it.
+        """One answer, up to the first batch that fails its checks; returns the offset after it.
 
         If the first batch fails, this tells the node, which then checks its file.
         """
@@ -100,11 +100,11 @@ class Reader:
     ) -> int:
         next_offset = offset
         try:
-            for behind, batch in _split(tail):
+            for after, batch in _split(tail):
                 records = self.records(stream, batch)
                 copy.records.update((at, each) for at, each in records.items() if at >= offset)
                 pieces.append(batch)
-                next_offset = behind
+                next_offset = after
         except CorruptBatchError:
             if next_offset == offset:
                 raise
@@ -149,7 +149,7 @@ def _open(plane: DataPlane, name: str, copy: Copy) -> int:
 
 
 def _end_of_hole(error: JetstreamError, offset: int, resume_at: tuple[int, ...]) -> int:
-    """Where to go on behind what cannot be read."""
+    """Where to go on after what cannot be read."""
     if isinstance(error, RecordsDamagedError):
         return max(offset + 1, min(error.end_offset, resume_at[-1]))
     return min(at for at in resume_at if at > offset)

@@ -213,7 +213,7 @@ class Round:
                 self._start()
 
     def _is_in_place(self) -> bool:
-        """Whether the damage is still there, and not written over: some files grow behind it."""
+        """Whether the damage is still there, and not written over: some files grow after it."""
         if not self.report.damage or self._plan.kind in FOLDERS:
             return bool(self.report.damage)
         if self._is is None:

@@ -216,7 +216,7 @@ class _Checking:
             )
             for (_, one), (offset, other) in pairwise(by_offset):
                 if other < one:
-                    yield f"{other} behind {one}, at {offset} of {subject}"
+                    yield f"{other} after {one}, at {offset} of {subject}"
 
 
 def understand(line: Line, stream: str, *, detours: bool = False) -> Answer:

@@ -79,7 +79,7 @@ class ForeignCluster(MixedCluster):
 
 
 def message_id(block: bytes) -> bytes:
-    """Of a header block; b"" for none. Not every client writes a space behind the colon."""
+    """Of a header block; b"" for none. Not every client writes a space after the colon."""
     ids = [line.removeprefix(ID).strip() for line in block.split(b"\r\n") if line.startswith(ID)]
     return ids[0] if ids else b""
 

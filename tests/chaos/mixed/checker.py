@@ -94,7 +94,7 @@ def _order(stream: Stream, copy: Copy, overtaking: Sequence[tuple[int, int]]) ->
         if not any(start <= each.number < end for start, end in overtaking)
     ]
     wrong = [
-        f"{after.number} at {offset} behind {before.number}"
+        f"{after.number} at {offset} after {before.number}"
         for (_, before), (offset, after) in pairwise(placed)
         if after.number <= before.number
     ]
@@ -104,7 +104,7 @@ def _order(stream: Stream, copy: Copy, overtaking: Sequence[tuple[int, int]]) ->
 def _sessions(stream: Stream, sessions: Iterable[Session]) -> list[Anomaly]:
     """Each offset of a session is the next one; of a compacted stream, a later one."""
     wrong = [
-        f"{after} behind {before}, read from {session.source}"
+        f"{after} after {before}, read from {session.source}"
         for session in sessions
         for (before, _), (after, _) in pairwise(session.records)
         if after <= before or (after != before + 1 and not stream.compacted)

@@ -69,7 +69,7 @@ class Content:
             return self
         kept = tuple(each for each in self.batches if each[1] <= offset)
         gone = self.batches[len(kept) :]
-        # Nothing could follow behind a gap.
+        # Nothing could follow after a gap.
         end = kept[-1][1] if kept and gone else gone[0][0] if gone else offset
         return Content(min(self.start, end), end, kept)
 
@@ -126,7 +126,7 @@ class Rows:
         self.below = max(self.below, gap_ends_at)
 
     def cut_to(self, end: int) -> None:
-        """What is behind it from now on was not covered by any pass."""
+        """What is after it from now on was not covered by any pass."""
         self.below = min(self.below, end)
         self.tombstones_below = min(self.tombstones_below, end)
 

@@ -403,7 +403,7 @@ class DamagedNode(Node):
         """A file of marks was written."""
         state = checkpoint_file.decode(data, KIND, owner_of(LOG))
         ranges = [each[1:3] for each in state["ranges"]]
-        # What goes bad behind an inspection of the whole log is not found by it.
+        # What goes bad after an inspection of the whole log is not found by it.
         is_unknown = state["is_unknown"] and "repair" not in self._tasks
         marked = {
             mark
@@ -415,7 +415,7 @@ class DamagedNode(Node):
         self._saved_as_bad &= bad
 
     def _read(self, log: CommitLog) -> list[Batch]:
-        """What readers get who go on behind what cannot be read."""
+        """What readers get who go on after what cannot be read."""
         self.disk.reads_fail = 0
         bases = [segment.base_offset for segment in log.damage.segments()]
         offset, found = max(log.log_start_offset, *bases[:1], 0), list[Batch]()

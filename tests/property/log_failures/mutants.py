@@ -331,7 +331,7 @@ def contradicts_itself_while_segments_are_removed() -> Any:
 
 
 def cuts_after_what_is_bad() -> Any:
-    """A log that is cut where bad batches lie ends behind them."""
+    """A log that is cut where bad batches lie ends after them."""
 
     def locate_end(self: Segment, offset: int) -> tuple[int, int]:
         position, header = self.locate(offset)

@@ -338,7 +338,7 @@ class Node:
         after = now.cut(offset)
         is_durable = after.end < now.end
         if is_durable:
-            # Nothing could follow behind a gap, not even behind one that the log start hides.
+            # Nothing could follow after a gap, not even after one that the log start hides.
             cut = [each for each in log.damage.segments() if each.base_offset <= offset][-1]
             left = self._batches_in(cut)
             while (
@@ -478,7 +478,7 @@ class Node:
     def _lowering(
         self, after: Content, end: int, operation: Callable[[], object], *, is_durable: bool = True
     ) -> bool:
-        """Cut the log: nothing behind `end` is promised meanwhile. Returns whether it was cut."""
+        """Cut the log: nothing after `end` is promised meanwhile. Returns whether it was cut."""
         was = (self.now, self.noted, self.flushed, self.recorded_start)
         self.noted, self.flushed = min(self.noted, end), min(self.flushed, end)
         self.recorded_start = min(self.recorded_start, after.start)

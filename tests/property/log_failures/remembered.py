@@ -8,7 +8,7 @@ What is promised (docs/guarantees.md, log/producers.py):
 * So is a batch of a producer that may still be in flight: one of the last five that it has sent.
 * Nothing else is taken for stored: no record that was truncated or reset away, and no batch with
   another content than that of its number. (What compaction has made of a batch may not tell.)
-* A producer's next batch is let in, and none that is older, or behind a gap.
+* A producer's next batch is let in, and none that is older, or after a gap.
 
 That holds after every step, for a log that follows as for one that leads. Time is the time of the
 last append, unless it passes by itself; a process that does not run need not count it.

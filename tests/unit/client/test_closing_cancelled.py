@@ -1,5 +1,5 @@
 """A call that closes or releases something is cancelled, by a time limit or Ctrl-C: nothing goes on
-behind it, and nothing is left half done."""
+after it, and nothing is left half done."""
 
 from __future__ import annotations
 

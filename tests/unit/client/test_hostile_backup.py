@@ -101,7 +101,7 @@ def test_a_manifest_of_gigabytes_is_not_read(folder: Path) -> None:
         backup.read_manifest(folder)
 
 
-def test_a_batch_far_behind_the_others_is_not_restored(folder: Path) -> None:
+def test_a_batch_far_after_the_others_is_not_restored(folder: Path) -> None:
     """All offsets before it would be covered by batches without records."""
     path = folder / NAME
     far = encode([b"x"], b"orders.x")

@@ -118,8 +118,8 @@ def test_a_refusal_that_may_pass_sends_all_in_flight_again_in_order() -> None:
     assert [each.batch for each in again] == [each.batch for each in sent]
 
 
-def test_a_batch_whose_number_is_taken_fails_and_those_behind_it_keep_theirs() -> None:
-    """A stranger has used the id. Behind the stranger's batch the others may be stored."""
+def test_a_batch_whose_number_is_taken_fails_and_those_after_it_keep_theirs() -> None:
+    """A stranger has used the id. After the stranger's batch the others may be stored."""
     made = in_flight()
     sent = added(made, 3)
     ((failed, error),) = answered(made, sent[0], nack(SequenceTakenError("another batch is there")))
@@ -134,7 +134,7 @@ def test_a_batch_whose_number_is_taken_fails_and_those_behind_it_keep_theirs() -
     assert (following.producer_id, following.sequence) == (100, 0)
 
 
-def test_a_batch_that_a_stranger_has_passed_over_is_not_stored_behind_later_ones() -> None:
+def test_a_batch_that_a_stranger_has_passed_over_is_not_stored_after_later_ones() -> None:
     """The stranger has used so many numbers that the server does not know this one any more."""
     made = in_flight()
     sent = added(made, 2)
@@ -236,7 +236,7 @@ def test_a_doubtful_batch_is_never_sent_under_another_id() -> None:
     assert second.batch is not fresh.batch
 
 
-def test_what_is_behind_a_refused_batch_goes_on_under_a_new_id() -> None:
+def test_what_is_after_a_refused_batch_goes_on_under_a_new_id() -> None:
     made = in_flight()
     sent = added(made, 3)
     ((refused, error),) = answered(made, sent[1], nack(InvalidRequestError("never")))
@@ -248,7 +248,7 @@ def test_what_is_behind_a_refused_batch_goes_on_under_a_new_id() -> None:
     assert (again.batch, again.producer_id, again.sequence) == (sent[2].batch, 100, 0)
 
 
-def test_what_was_sent_behind_an_unknown_batch_is_unknown_too() -> None:
+def test_what_was_sent_after_an_unknown_batch_is_unknown_too() -> None:
     made = in_flight()
     added(made, 2, deadline=5.0)
     done = made.expire(5.0)

@@ -50,7 +50,7 @@ def test_an_end_between_batches_is_reached_by_the_first() -> None:
     assert collector.next_offset == 5
 
 
-def test_fetching_goes_on_behind_what_compaction_removed() -> None:
+def test_fetching_goes_on_after_what_compaction_removed() -> None:
     data = batch_bytes([b"a", b"b"], 10, offset_deltas=[1, 3], last_offset_delta=6)
     messages = messages_of(data, offset=12)
     assert messages.offsets() == [13]
@@ -150,7 +150,7 @@ def test_what_a_server_passes_over_moves_the_position_and_its_epoch() -> None:
     assert (messages.offsets(), messages.next_offset, messages.last_epoch) == ([4, 5], 20, 5)
 
 
-def test_no_server_moves_a_position_beyond_the_end_or_behind_what_is_taken() -> None:
+def test_no_server_moves_a_position_beyond_the_end_or_after_what_is_taken() -> None:
     collector = MessageCollector("orders", 0, end=10, wanted=RecordFilter("eu"))
     collector.skip_to(20, 5)
     assert (collector.next_offset, collector.last_epoch, collector.full) == (10, -1, True)

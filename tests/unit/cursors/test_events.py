@@ -442,7 +442,7 @@ async def test_events_whose_deletion_is_refused_are_not_proposed_again(
 
 
 async def told_after_a_higher_offset(folder: Path) -> list[tuple[str, str]]:
-    """What is told in the end if an earlier leader had an event noted far behind the end of the log
+    """What is told in the end if an earlier leader had an event noted far after the end of the log
     (without what it had appended, a later one leads)."""
     leader = Leader(folder)
     leader.record()

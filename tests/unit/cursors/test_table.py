@@ -18,7 +18,7 @@ from jetstream_server.cursors.table import NO_REVISION, CursorTable, Entry, Plan
 
 
 class Log:
-    """A table with the log behind it."""
+    """A table over its log."""
 
     def __init__(self, keys_max: int = 1000) -> None:
         self.table = CursorTable(keys_max)

@@ -45,10 +45,10 @@ async def test_offsets_expected_one_after_the_other_are_stored_in_one_batch(
 
 
 @on_loop
-async def test_offsets_expected_behind_a_batch_that_is_split_are_held_against_the_log(
+async def test_offsets_expected_after_a_batch_that_is_split_are_held_against_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message with a wrong expectation is refused, so those behind it get lower offsets than
+    """A message with a wrong expectation is refused, so those after it get lower offsets than
     expected."""
     monkeypatch.setattr(batches, "BATCH_BYTES_MAX", 4096)
     stream = stream_on(tmp_path)

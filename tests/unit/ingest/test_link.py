@@ -100,7 +100,7 @@ async def test_messages_before_the_login_are_refused() -> None:
 
 
 @on_loop
-async def test_bytes_before_tls_are_not_taken_for_bytes_behind_it() -> None:
+async def test_bytes_before_tls_are_not_taken_for_bytes_after_it() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'INFO {"tls_required":true} \r\nMSG a 1 6\r\nfor')
 
@@ -135,7 +135,7 @@ async def test_a_pong_nobody_asked_for_ends_the_link() -> None:
         link = link_to(url, owner)
         await link.open()
         assert "an unexpected PONG" in await link.lost
-    assert owner.deliveries == []  # nothing behind it is believed
+    assert owner.deliveries == []  # nothing after it is believed
 
 
 @on_loop

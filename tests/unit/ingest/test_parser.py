@@ -55,7 +55,7 @@ def test_a_delivery_without_headers_has_no_header_list(parser: NatsParser) -> No
     assert delivery.header_blocks is None
 
 
-def test_a_pong_comes_behind_the_messages_before_it_and_ahead_of_those_after(
+def test_a_pong_comes_after_the_messages_before_it_and_ahead_of_those_after(
     parser: NatsParser,
 ) -> None:
     message = b"MSG a 1 1\r\nx\r\n"

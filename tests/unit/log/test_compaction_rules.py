@@ -335,7 +335,7 @@ def test_what_a_failed_pass_left_is_removed() -> None:
     assert all(".2.tmp" in name for name in left)
 
 
-def test_a_task_is_the_same_behind_the_pipe() -> None:
+def test_a_task_is_the_same_after_the_pipe() -> None:
     log = keyed_log(memory_disk())
     task = log.compaction.plan(
         log.compaction.sources(36), token="t", tombstones_below=0,

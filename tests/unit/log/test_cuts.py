@@ -116,9 +116,9 @@ def test_a_cut_at_a_bad_range_cuts_it_off_and_one_inside_of_it_is_refused(log: C
 
 
 def test_a_cut_where_a_gap_ends_keeps_a_bad_range_before_it(log: CommitLog) -> None:
-    behind = encode([b"behind a gap"], b"a.b", after_gap=True)
-    behind.stamp(END + 2, 1, 0)
-    log.append_replica(behind.to_bytes(), gaps_below=END + 2)
+    after = encode([b"after a gap"], b"a.b", after_gap=True)
+    after.stamp(END + 2, 1, 0)
+    log.append_replica(after.to_bytes(), gaps_below=END + 2)
     (segment,) = log.damage.segments()
     begins_at, gap_at = (segment.locate(offset)[0] for offset in (END - 1, END + 2))
     bad = BadRange(0, END - 1, END, begins_at, gap_at, "rot")
@@ -145,12 +145,12 @@ def test_a_time_that_was_looked_up_while_the_segment_was_cut_is_not_kept(
     log.roll()
     headers = Segment.headers
 
-    def cut_behind(self: Segment, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    def cut_after(self: Segment, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
         yield from headers(self, start, end)
         if log.log_end_offset == END:
             log.truncate(3)  # As the loop's thread may, while retention's thread looks.
 
-    monkeypatch.setattr(Segment, "headers", cut_behind)
+    monkeypatch.setattr(Segment, "headers", cut_after)
     list(log.sealed_spans())
     monkeypatch.undo()
     assert log.log_end_offset == 3

@@ -251,7 +251,7 @@ def test_reset_that_cannot_forget_what_was_in_the_log_fails_it(
 
 
 @pytest.mark.parametrize(("boot_id", "count"), [("boot", 3), ("another", 0)])
-def test_log_that_went_on_behind_a_reset_in_this_boot_is_not_emptied_by_a_start(
+def test_log_that_went_on_after_a_reset_in_this_boot_is_not_emptied_by_a_start(
     bad_disk: FaultyDisk, boot_id: str, count: int
 ) -> None:
     log = CommitLog.open(bad_disk, "/17", CONFIG, clean=False, boot_id="boot")
@@ -513,7 +513,7 @@ def test_what_a_failed_fsync_has_dropped_is_written_again() -> None:
     log = CommitLog.open(disk, "/streams/17", CONFIG, clean=False)
     append(log, 2)
     log.flush()
-    append(log, 5)  # Behind the flushed records of the first segment, and over two more.
+    append(log, 5)  # After the flushed records of the first segment, and over two more.
     disk.fsync_fails = True
     with pytest.raises(StorageError):
         log.flush()

@@ -76,7 +76,7 @@ def test_epoch_of_a_record(offset: int, epoch: int) -> None:
     assert cache().epoch_at(offset) == epoch
 
 
-def test_truncating_the_end_forgets_epochs_that_begin_there_or_behind() -> None:
+def test_truncating_the_end_forgets_epochs_that_begin_there_or_after() -> None:
     epochs = cache()
     for log_end_offset, left in ((30, [(2, 0), (5, 10)]), (11, [(2, 0), (5, 10)]), (0, [])):
         epochs.truncate_from_end(log_end_offset)

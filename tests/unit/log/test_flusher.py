@@ -81,7 +81,7 @@ def append(log: CommitLog) -> None:
     log.append(batch(), leader_epoch=1, timestamp_us=0)
 
 
-def test_one_fsync_serves_all_that_queued_up_behind_it(
+def test_one_fsync_serves_all_that_queued_up_after_it(
     tmp_path: Path, gated: GatedDisk, loop: Loop, flusher: Flusher
 ) -> None:
     log = open_log(gated, tmp_path)

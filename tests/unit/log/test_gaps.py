@@ -38,7 +38,7 @@ def bases(log: CommitLog, start: int) -> list[int]:
 @pytest.mark.parametrize("bytes_max", [1, 1 << 20])
 @pytest.mark.parametrize("segment_bytes", [100, 300, 1 << 20])
 @pytest.mark.parametrize("interval", [1, 4096])
-def test_a_read_within_a_gap_gives_what_is_behind_it(
+def test_a_read_within_a_gap_gives_what_is_after_it(
     bytes_max: int, segment_bytes: int, interval: int
 ) -> None:
     config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=interval)
@@ -49,7 +49,7 @@ def test_a_read_within_a_gap_gives_what_is_behind_it(
         assert [batch.header.base_offset for batch in found] == expected
 
 
-def test_a_batch_behind_a_gap_is_not_served_before_it_is_committed() -> None:
+def test_a_batch_after_a_gap_is_not_served_before_it_is_committed() -> None:
     log = gappy_log(MemoryDisk())
     assert log.read(5, 1 << 20, 11) is None
     slice_ = log.read(5, 1 << 20, 12)

@@ -98,7 +98,7 @@ def test_what_was_cut_off_does_not_come_back_with_a_later_power_failure(
     step: int, later_epoch: int
 ) -> None:
     """later_epoch 3: what is cut off is of a leader that the next one, of epoch 2, never heard of
-    (as in KIP-279). A segment that came back would fit behind what was copied since."""
+    (as in KIP-279). A segment that came back would fit after what was copied since."""
     for seed in range(20):
         disk = cut_and_killed(of_two_epochs(later_epoch), 6, step).killed()
         log = opened(disk, 4 * LENGTH)

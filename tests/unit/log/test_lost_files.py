@@ -90,7 +90,7 @@ def test_what_retention_removed_is_not_missing(disk: MemoryDisk, record: str) ->
 def test_a_segment_that_was_the_last_when_it_was_flushed_is_missed(
     disk: MemoryDisk, later: int, boot_id: str
 ) -> None:
-    """The checkpoint lists the sealed segments before it, and the log goes on behind it."""
+    """The checkpoint lists the sealed segments before it, and the log goes on after it."""
     log = fill(disk, 8)
     log.flush()
     fill_more = [batch(b"%04d" % number) for number in range(8, 8 + later)]
@@ -206,7 +206,7 @@ def test_who_is_brought_back_and_not_elected_still_says_that_the_beginning_is_lo
     assert values_of(again) == expected(4, 10)
 
 
-def test_what_is_missing_in_front_hides_no_gap_behind_it(disk: MemoryDisk) -> None:
+def test_what_is_missing_in_front_hides_no_gap_after_it(disk: MemoryDisk) -> None:
     """A leader with such a log serves it to followers, which accept no gap."""
     fill(disk, 12).close(clean=True)
     disk.remove(FIRST)

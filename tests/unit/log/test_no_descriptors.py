@@ -365,7 +365,7 @@ def test_compaction_that_lacks_descriptors_leaves_the_log_as_it_was(lacking: int
 
 
 @pytest.mark.parametrize("lacking", [1, 2, 1000])
-def test_a_cut_that_lacks_descriptors_forgets_the_damage_behind_it(lacking: int) -> None:
+def test_a_cut_that_lacks_descriptors_forgets_the_damage_after_it(lacking: int) -> None:
     for begins_at in range(50):
         memory, disk, log = opened()
         log.flush()
@@ -429,7 +429,7 @@ def test_ids_of_compacted_records_are_known_after_a_cut_that_lacked_descriptors(
         raise AssertionError("it opens fewer files than that")
 
 
-def test_nothing_is_appended_behind_a_cut_that_is_not_finished() -> None:
+def test_nothing_is_appended_after_a_cut_that_is_not_finished() -> None:
     memory, disk, log = opened()
     disk.fail("truncate", ".log", errno.EMFILE)
     with pytest.raises(NoDescriptorError):
@@ -446,7 +446,7 @@ def test_nothing_is_appended_behind_a_cut_that_is_not_finished() -> None:
     assert memory.files("/17")["00000000000000000000.log"] == log.pread(log.read(0, 999, 1))
 
 
-def test_a_failed_fsync_behind_a_lack_of_descriptors_still_takes_the_log_offline() -> None:
+def test_a_failed_fsync_after_a_lack_of_descriptors_still_takes_the_log_offline() -> None:
     _, disk, log = opened()
     log.roll()
     append(log)

@@ -162,7 +162,7 @@ def test_a_file_of_a_later_version_is_not_believed(disk: MemoryDisk) -> None:
     assert "version 3" in again.damaged_files[0].reason
 
 
-def test_an_older_file_is_behind_and_not_believed(disk: MemoryDisk) -> None:
+def test_a_file_that_covers_less_than_the_checkpoint_says_is_not_believed(disk: MemoryDisk) -> None:
     log = make(disk, 12)
     older = disk.read_file(FILE)
     for sequence in range(12, 23):

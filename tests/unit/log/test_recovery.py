@@ -68,13 +68,13 @@ def test_torn_first_batch_of_a_segment_leaves_an_empty_segment(disk: MemoryDisk)
     assert values_of(reopen(disk)) == expected(9)
 
 
-@pytest.mark.parametrize("behind", [b"", b"\0" * 4096, b"JSLB" * 40])
-def test_segments_behind_a_torn_tail_go_when_they_hold_no_batch(
-    disk: MemoryDisk, behind: bytes
+@pytest.mark.parametrize("after", [b"", b"\0" * 4096, b"JSLB" * 40])
+def test_segments_after_a_torn_tail_go_when_they_hold_no_batch(
+    disk: MemoryDisk, after: bytes
 ) -> None:
     make(disk, 8)
     disk.put(SECOND, disk.read_file(SECOND)[:-1])
-    disk.put(THIRD, behind)
+    disk.put(THIRD, after)
     log = reopen(disk)
     assert (log.offline_reason, log.log_end_offset) == ("", 7)
     assert not disk.exists(THIRD)
@@ -100,7 +100,7 @@ def test_stored_batch_inside_a_torn_payload_is_not_taken_for_the_logs(disk: Memo
 
 
 @pytest.mark.parametrize(("path", "first"), [(FIRST, 0), (SECOND, 4)])
-def test_damage_with_batches_behind_it_keeps_every_byte_and_takes_the_log_offline(
+def test_damage_with_batches_after_it_keeps_every_byte_and_takes_the_log_offline(
     disk: MemoryDisk, path: str, first: int
 ) -> None:
     make(disk)

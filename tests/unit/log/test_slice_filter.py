@@ -76,7 +76,7 @@ def test_a_damaged_batch_is_sent_for_its_reader_to_find() -> None:
     assert step.next_offset == 6
 
 
-def test_behind_a_damaged_header_all_is_sent() -> None:
+def test_after_a_damaged_header_all_is_sent() -> None:
     parts = batches("us", "us", "us")
     broken = bytearray(b"".join(parts))
     broken[len(parts[0]) + 20] ^= 1

@@ -160,7 +160,7 @@ class TestSynced:
             with pytest.raises(StorageError, match="had been synced"):
                 Journal.open(str(tmp_path))
 
-    def test_bytes_behind_it_are_cut_off_also_after_a_clean_stop(self, tmp_path: Path) -> None:
+    def test_bytes_after_it_are_cut_off_also_after_a_clean_stop(self, tmp_path: Path) -> None:
         path = written(tmp_path, 1)
         whole = path.read_bytes()
         path.write_bytes(whole + b"something")

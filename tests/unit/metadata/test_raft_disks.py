@@ -238,7 +238,7 @@ class TestFounding:
 
 
 class TestSnapshots:
-    def behind_a_snapshot(self, fabric: Fabric) -> tuple[SimulatedNode, SimulatedNode]:
+    def after_a_snapshot(self, fabric: Fabric) -> tuple[SimulatedNode, SimulatedNode]:
         """The leader, and a follower that refuses the snapshot which it needs."""
         leader = fabric.run_until_led()
         late = next(node_id for node_id in fabric.ids if node_id != leader)
@@ -256,7 +256,7 @@ class TestSnapshots:
         self, tmp_path: Path, monkeypatch: Patch
     ) -> None:
         with Fabric.running(monkeypatch, tmp_path, seed=6) as fabric:
-            leader, late = self.behind_a_snapshot(fabric)
+            leader, late = self.after_a_snapshot(fabric)
             fabric.run(2)
             text = committed(fabric, leader.node_id)
             assert late.machine.applied == []
@@ -272,7 +272,7 @@ class TestSnapshots:
         self, tmp_path: Path, monkeypatch: Patch
     ) -> None:
         with Fabric.running(monkeypatch, tmp_path, seed=6) as fabric:
-            _, late = self.behind_a_snapshot(fabric)
+            _, late = self.after_a_snapshot(fabric)
             asked = 0
 
             def refusing(snapshot: bytes) -> bool:

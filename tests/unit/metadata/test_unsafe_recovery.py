@@ -232,7 +232,7 @@ def test_voters_that_the_log_has_named_are_those_of_which_some_are_left(tmp_path
 def test_a_node_that_does_not_vote_gives_up_a_snapshot_from_before_the_recovery_once(
     tmp_path: Path, node_id: int, recoveries: int, after: int, anew: bool
 ) -> None:
-    """recoveries: of the group. after: the term of the entry behind the snapshot."""
+    """recoveries: of the group. after: the term of the entry after the snapshot."""
     journal = Journal.open(str(tmp_path))
     base = tuple(Entry(b"\x01", index, 3) for index in (4, 5))
     journal.install(Snapshot(5, 3, b"state", base))

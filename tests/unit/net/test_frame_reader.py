@@ -132,7 +132,7 @@ def test_what_arrived_before_a_reset_is_handed_out_and_the_reset_is_told() -> No
     over_a_pair(scenario)
 
 
-def test_a_reset_right_behind_a_frame_is_told() -> None:
+def test_a_reset_right_after_a_frame_is_told() -> None:
     """The loop calls once for both, and not again."""
 
     async def scenario(sender: socket.socket, reader: FrameReader) -> None:

@@ -65,7 +65,7 @@ def test_who_waits_no_longer_is_not_called() -> None:
     assert called == []
 
 
-def test_whoever_leaves_after_it_was_woken_leaves_the_room_to_those_behind_it() -> None:
+def test_whoever_leaves_after_it_was_woken_leaves_the_room_to_those_after_it() -> None:
     """A connection may end between being woken and asking again."""
     budget = ReceiveBudget(MOST)
     taken: list[int] = []

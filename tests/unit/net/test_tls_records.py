@@ -294,7 +294,7 @@ async def test_an_answer_longer_than_the_socket_takes_arrives(certificates: Cert
 
 
 def slowly_asked(port: int, times: int) -> list[bytes]:
-    """The answers, over one connection, which the server closes behind the last."""
+    """The answers, over one connection, which the server closes after the last."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)

@@ -13,7 +13,7 @@ def test_the_mark_is_a_digest_of_the_id_and_always_the_same() -> None:
     assert mark_of("") == ""
 
 
-def test_a_mark_is_found_behind_a_reply_subject() -> None:
+def test_a_mark_is_found_after_a_reply_subject() -> None:
     mark = mark_of("one")
     assert mark_in(f"_INBOX.abc.1f@{mark}".encode()) == mark
 

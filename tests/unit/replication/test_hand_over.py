@@ -100,7 +100,7 @@ class Bench:
 
     async def stand_by(self, *arguments: Any) -> int:
         if isinstance(arguments[0], StreamMetadata):
-            self._do(f"listen behind {arguments[2]} of epoch {arguments[1]}")
+            self._do(f"listen after {arguments[2]} of epoch {arguments[1]}")
             return int(arguments[3]) + 1
         assert arguments[2] == stream().leader_epoch
         self._do("stand by")
@@ -340,7 +340,7 @@ async def test_only_a_follower_that_could_listen_takes_over() -> None:
     with pytest.raises(UnavailableError, match="is over"):
         await bench.hand_overs.stand_by(STREAM, stream().leader_epoch - 1, 10, 5)
     assert await bench.hand_overs.stand_by(STREAM, 4, 10, 5) == 6
-    assert bench.did == ["listen behind 10 of epoch 4"]
+    assert bench.did == ["listen after 10 of epoch 4"]
     bench.log.offline_reason = "a disk failed"  # type: ignore[attr-defined]
     with pytest.raises(UnavailableError, match="offline"):
         bench.hand_overs.prepare(STREAM)

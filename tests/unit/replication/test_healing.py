@@ -116,8 +116,8 @@ async def test_what_is_bad_is_marked_before_whoever_reported_it_is_answered(
             replica.read(bad.base_offset, 1 << 20)
         assert not told.value.retriable
         assert (told.value.start_offset, told.value.end_offset) == replica.log.lost_range
-        behind = read_values(replica, bad.next_offset)
-        assert behind[0] == b"value %d" % bad.next_offset
+        after = read_values(replica, bad.next_offset)
+        assert after[0] == b"value %d" % bad.next_offset
         assert healing_.ranges_found == 1
 
 

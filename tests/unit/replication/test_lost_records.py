@@ -64,7 +64,7 @@ def test_its_position_says_what_is_lost_and_counts_for_nothing() -> None:
     ("here", "there", "exact"),
     [(0, 0, True), (100, 100, True), (101, 0, False), (0, 101, False)],
 )
-def test_a_compacted_log_takes_just_what_is_bad_only_where_no_tombstone_is_gone_behind_it(
+def test_a_compacted_log_takes_just_what_is_bad_only_where_no_tombstone_is_gone_after_it(
     here: int, there: int, exact: bool
 ) -> None:
     bad = BadRange(0, 100, 120, 0, 8, "")

@@ -196,7 +196,7 @@ async def test_of_a_damaged_log_all_is_read_that_lies_before_the_damage(tmp_path
     node.restart()
     folder = tmp_path / "streams" / str(stream.id)
     checkpoint = (folder / "checkpoint").read_bytes()
-    for value in (b"after it", b"damaged", b"behind it"):
+    for value in (b"after it", b"damaged", b"later"):
         node.append(node.replica(stream), value)
     node.replicas.close()
     # As after a power failure: what is on record is older, and a block went bad.

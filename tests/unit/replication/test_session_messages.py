@@ -56,7 +56,7 @@ def test_every_message_comes_back_as_it_was(message: Message) -> None:
 
 
 @given(messages, st.data())
-def test_a_message_cut_short_or_with_something_behind_it_is_refused(
+def test_a_message_cut_short_or_with_something_after_it_is_refused(
     message: Message, data: st.DataObject
 ) -> None:
     frame = encode(message)

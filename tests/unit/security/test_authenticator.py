@@ -203,7 +203,7 @@ async def test_a_flood_of_wrong_tokens_from_one_address_keeps_nobody_else_out(
     ]
     await asyncio.sleep(0)
     assert await house.authenticator.verify(OTHER.text, "10.0.0.2") == OTHER_TOKEN
-    assert house.hashes <= 4, "it had its turn behind the one that was being computed"
+    assert house.hashes <= 4, "it had its turn after the one that was being computed"
     found = await asyncio.gather(*flood, return_exceptions=True)
     assert {type(each) for each in found} == {UnauthenticatedError, UnavailableError}
     assert await house.authenticator.verify(NEW.text, "10.0.0.1") == TOKEN

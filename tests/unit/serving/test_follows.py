@@ -179,7 +179,7 @@ async def test_it_ends_with_its_credit_and_goes_on_with_more(tmp_path: Path) -> 
         port.node.append(port.replica, b"a" * 1000)
         assert [(await client.receive())[1].has_ended for _ in range(2)] == [False, False]
         await client.credit(2, 1000)
-        await client.send(3, offset=0, wait_ms_max=0)  # Comes behind the credit.
+        await client.send(3, offset=0, wait_ms_max=0)  # Comes after the credit.
         assert (await client.receive())[0] == 3
         port.node.append(port.replica, b"b" * 1000)
         ended = {}

@@ -83,7 +83,7 @@ async def test_a_body_that_nobody_reads_is_not_unpacked() -> None:
         head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
         writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         assert (await reader.readline()).split()[1] == b"200"
-        await asyncio.sleep(0.5)  # It would be unpacked behind the answer.
+        await asyncio.sleep(0.5)  # It would be unpacked after the answer.
         assert time.process_time() - begun < 0.1, "seconds of processor"
     finally:
         writer.transport.abort()
@@ -91,7 +91,7 @@ async def test_a_body_that_nobody_reads_is_not_unpacked() -> None:
 
 
 @on_loop
-async def test_who_asks_behind_many_that_connect_is_answered_within_a_few_turns_of_the_loop() -> (
+async def test_who_asks_after_many_that_connect_is_answered_within_a_few_turns_of_the_loop() -> (
     None
 ):
     """A turn may take long, on a node that is busy."""

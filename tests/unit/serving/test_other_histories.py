@@ -205,7 +205,7 @@ async def test_a_stream_of_answers_goes_on_through_new_epochs(tmp_path: Path) ->
 
 @pytest.mark.parametrize("decode", [True, False])
 @on_loop
-async def test_a_stream_of_answers_goes_on_behind_a_gap_in_which_an_epoch_begins(
+async def test_a_stream_of_answers_goes_on_after_a_gap_in_which_an_epoch_begins(
     tmp_path: Path, decode: bool
 ) -> None:
     readers = Readers(tmp_path, leads=False)
@@ -213,9 +213,9 @@ async def test_a_stream_of_answers_goes_on_behind_a_gap_in_which_an_epoch_begins
     assert (await anext(answers)).next_offset == 5
     readers.epoch += 1
     readers.replica.log.epochs.assign(readers.epoch, 7)  # Its first records were compacted away.
-    behind = encode([b"value"], b"a.b", after_gap=True)
-    behind.stamp(9, readers.epoch, 0)
-    readers.replica.log.append_replica(behind.to_bytes(), gaps_below=9)
+    after = encode([b"value"], b"a.b", after_gap=True)
+    after.stamp(9, readers.epoch, 0)
+    readers.replica.log.append_replica(after.to_bytes(), gaps_below=9)
     readers.grow(1)
     assert (await anext(answers)).next_offset == 11
 
@@ -260,7 +260,7 @@ async def test_too_few_records_are_answered_as_they_are_when_the_wait_ends(tmp_p
 
 @pytest.mark.parametrize("cut_at", [6, 8])
 @on_loop
-async def test_records_that_are_replaced_while_their_answer_waits_behind_others_are_not_sent(
+async def test_records_that_are_replaced_while_their_answer_waits_after_others_are_not_sent(
     tmp_path: Path, cut_at: int
 ) -> None:
     """On the data plane. What lies below the cut is sent as it was found."""
@@ -361,7 +361,7 @@ async def test_a_search_that_begins_below_a_cut_goes_on_with_what_is_in_the_log(
     assert [each.leader_epoch for each in headers] == [epoch] + [epoch + 1] * 3
 
 
-def test_a_reader_stands_behind_the_last_batch_and_before_the_gap_that_follows() -> None:
+def test_a_reader_stands_after_the_last_batch_and_before_the_gap_that_follows() -> None:
     data = stamped(0, b"a", epoch=1) + stamped(1, b"b", b"c", epoch=2)
     assert position_after(data, 9) == ReaderPosition(len(data), 3, 2)
     assert position_after(data, 2) == ReaderPosition(len(data), 3, 2)

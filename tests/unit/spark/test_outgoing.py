@@ -93,7 +93,7 @@ def test_rows_with_headers_are_sent_in_their_place_among_others() -> None:
 
 
 def test_rows_are_sent_once_the_rows_before_them_are_acknowledged() -> None:
-    """Else one that is refused for a moment would be stored behind a later one."""
+    """Else one that is refused for a moment would be stored after a later one."""
     task = Task()
     for number in range(3 * BATCHES_KNOWN):
         task.publish(b"%03d" % number + LONG)

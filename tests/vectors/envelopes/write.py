@@ -69,7 +69,7 @@ def main() -> None:
     payloads["plain_bad_crc"] = good[:8] + bytes(4) + good[12:], {"why": "the CRC does not match"}
     newer = sealed(1, 0, NOTHING, b"", b"", b"{}", version=2)
     payloads["plain_newer_version"] = newer, {"why": "version 2"}
-    payloads["plain_cookie_only"] = COOKIE, {"why": "nothing behind the cookie"}
+    payloads["plain_cookie_only"] = COOKIE, {"why": "nothing after the cookie"}
     two_lines = sealed(1, 0, NOTHING | {"ack_inbox": "_INBOX.a\r\nPUB x"}, b"", b"", b"{}")
     payloads["plain_inbox_of_two_lines"] = two_lines, {"why": "the ack inbox is no subject"}
     for name, (payload, expectation) in payloads.items():

@@ -78,7 +78,7 @@ def test_batch_continues_the_log_at_its_end_and_not_under_an_older_epoch() -> No
     assert (tail.offset, tail.leader_epoch, tail.timestamp) == (6, 3, 99)
 
 
-def test_valid_batch_is_found_behind_garbage_at_aligned_positions_only() -> None:
+def test_valid_batch_is_found_after_garbage_at_aligned_positions_only() -> None:
     for length in range(64):
         data = b"\xaa" * length + DATA
         expected = length if length % 8 == 0 else None
@@ -89,7 +89,7 @@ def test_valid_batch_is_found_behind_garbage_at_aligned_positions_only() -> None
             assert find_valid(reader(data), 0, len(data), Tail(0)) == expected
 
 
-def test_valid_batch_is_found_far_behind_where_one_read_ends() -> None:
+def test_valid_batch_is_found_far_after_where_one_read_ends() -> None:
     for length in (SCAN_BYTES - 88, SCAN_BYTES - 8, SCAN_BYTES, 2 * SCAN_BYTES + 8):
         data = bytes(length) + DATA
         assert find_valid(reader(data), 0, len(data), Tail(0)) == length
@@ -107,7 +107,7 @@ def test_batches_of_the_past_are_not_taken_for_the_logs() -> None:
     assert find_valid(reader(data), 0, len(data), Tail(5, 4)) is None
 
 
-def test_search_begins_behind_the_bad_batch_when_its_header_is_intact() -> None:
+def test_search_begins_after_the_bad_batch_when_its_header_is_intact() -> None:
     inner = stamped(7, b"inside")
     outer = encode([inner], b"a.b")
     outer.stamp(0, 0, 0)

@@ -139,7 +139,7 @@ CASES: dict[str, tuple[Spoil, list[tuple[str, int, Kind]]]] = {
         lambda f: extend(f / THIRD, b"x" * 20),
         [(THIRD, 2 * LENGTH, Kind.TORN_TAIL)],
     ),
-    "flipped byte in a body, batches behind it": (
+    "flipped byte in a body, batches after it": (
         lambda f: spoil(f / SECOND, LENGTH + HEADER_BYTES + 1),
         [(SECOND, LENGTH, Kind.CORRUPT_BATCH)],
     ),
@@ -306,7 +306,7 @@ def test_each_problem_is_found_with_its_file_and_position(folder: Path, name: st
     assert found(folder) == expected
 
 
-def test_damage_does_not_hide_what_is_behind_it(folder: Path) -> None:
+def test_damage_does_not_hide_what_is_after_it(folder: Path) -> None:
     spoil(folder / FIRST, 5)
     spoil(folder / SECOND, LENGTH + 5)
     extend(folder / THIRD, b"torn")

@@ -248,7 +248,7 @@ def test_entries_removed_and_written_again_are_sound(folder: Path) -> None:
     assert found(folder) == []
 
 
-def test_damage_does_not_hide_what_is_behind_it(folder: Path) -> None:
+def test_damage_does_not_hide_what_is_after_it(folder: Path) -> None:
     journal = folder / "metadata" / "journal"
     whole = bytearray(journal.read_bytes())
     whole[HEADER_BYTES + 3] ^= 1
