@@ -37,7 +37,7 @@ from tests.support.secured import (
 from tests.support.strangers import STRANGERS, Stranger
 
 SERVED_SECONDS = 0.1
-ATTEMPTS = 6
+ATTEMPTS = 20
 """A machine that others use makes a server wait for a processor, which no test can measure."""
 FAILURES = (
     "internal_error", "connection_failed", "metadata_failed", "metadata_thread_error",
