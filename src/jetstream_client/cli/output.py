@@ -15,6 +15,7 @@ from typing import Any
 
 from jetstream_client.reading.messages import Message
 from jetstream_client.values.types import Stream
+from jetstream_protocol.descriptions import json_value
 from jetstream_protocol.record_json import record_row
 from jetstream_protocol.times import timestamp_text
 
@@ -26,12 +27,6 @@ def emit_json(row: dict[str, Any]) -> None:
 
 def json_line(row: dict[str, Any]) -> str:
     return json.dumps(row, separators=(",", ":"), default=json_value) + "\n"
-
-
-def json_value(value: object) -> object:
-    if isinstance(value, datetime):
-        return timestamp_text(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def stream_row(stream: Stream) -> dict[str, Any]:

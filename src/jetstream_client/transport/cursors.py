@@ -20,6 +20,7 @@ from jetstream_client.transport.streams import Streams
 from jetstream_client.values.positions import Position, check_offset
 from jetstream_client.values.text import check_text
 from jetstream_client.values.types import Cursor, CursorDescription, StreamLike
+from jetstream_protocol.descriptions import cursor_fields
 from jetstream_protocol.errors import (
     JetstreamError,
     NotFoundError,
@@ -30,7 +31,6 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import cursors_pb2 as pb
-from jetstream_protocol.times import to_datetime
 
 NO_REVISION = -1
 """That of a cursor that there is not."""
@@ -282,19 +282,7 @@ def commit_of(
 
 
 def cursor_of(cursor: pb.Cursor) -> Cursor:
-    return Cursor(
-        name=cursor.name,
-        stream=f"{cursor.stream_name}@{cursor.stream_subject}",
-        stream_id=cursor.stream_id,
-        offset=cursor.offset,
-        last_epoch=cursor.last_epoch if cursor.HasField("last_epoch") else -1,
-        committed_at=to_datetime(cursor.committed_at_us),
-        owner=cursor.owner,
-        metadata=cursor.metadata,
-        revision=cursor.revision,
-        stream_id_now=cursor.stream_id_now or None,
-        creator=cursor.creator,
-    )
+    return Cursor(**cursor_fields(cursor))
 
 
 def error_of(result: Result) -> JetstreamError | None:

@@ -15,6 +15,7 @@ from jetstream_client.values.positions import Position
 from jetstream_client.values.settings import AlterableSettings, StreamSettings
 from jetstream_client.values.text import check_text
 from jetstream_client.values.types import Stream, StreamDescription, StreamLike, partitions_of
+from jetstream_protocol.descriptions import state_without_answer
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
     InvalidRequestError,
@@ -150,7 +151,7 @@ class Streams:
         return [
             wire.description_of(found[stream.id])
             if stream.id in found
-            else wire.undescribed(stream, wire.state_without_answer(stream))
+            else wire.undescribed(stream, state_without_answer(stream))
             for stream in listed.streams
         ]
 

@@ -35,12 +35,10 @@ from jetstream_server.serving.grpc.streams_service import StreamsService
 from jetstream_server.serving.grpc.token_connections import TokenConnections
 from jetstream_server.serving.grpc.voters import GroupVoters
 from jetstream_server.serving.http import console
-from jetstream_server.serving.http.api import Api
-from jetstream_server.serving.http.consumers import ConsumersApi
+from jetstream_server.serving.http.api_routes import api_routes
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.hosts import OwnHosts
 from jetstream_server.serving.http.pages import Pages
-from jetstream_server.serving.http.records import RecordsApi
 from jetstream_server.serving.http.server import HttpServer
 from jetstream_server.serving.metrics.histograms import watch_loop
 from jetstream_server.serving.metrics.page import MetricsPage
@@ -169,8 +167,7 @@ async def _start_http(server: Server, metrics: MetricsPage, stack: AsyncExitStac
     )
     stack.push_async_callback(gateway.close)
     pages = Pages(server.not_to_be_relied_on, metrics, server.notes)
-    routes = [*pages.routes(), *Api(gateway).routes(), *ConsumersApi(gateway, wall_clock).routes()]
-    routes += [*RecordsApi(gateway).routes(), *console.routes()]
+    routes = [*pages.routes(), *api_routes(gateway), *console.routes()]
     hosts = None if node.access.enabled else OwnHosts(own_names(server.config))
     http = HttpServer(routes, node.access, server.certificates, server.refused, hosts)
     await _listen(http.start(*split_address(listen)), listen)

@@ -168,5 +168,11 @@ PATHS: dict[str, Requirement] = {
     "/api/v1/groups": BY_RPCS,
     "/api/v1/cursors/{cursor}/{stream}/seek": BY_RPCS,
     "/api/v1/cursors/{cursor}/{stream}/delete": BY_RPCS,
+    "/v1/cluster": BY_RPCS,
+    "/v1/streams": BY_RPCS,
+    "/v1/streams/{stream}": BY_RPCS,
     "/v1/streams/{stream}/records": BY_RPCS,
+    "/v1/streams/{stream}/cursors": BY_RPCS,
+    "/v1/streams/{stream}/cursors/{cursor}": BY_RPCS,
+    "/v1/cursors": BY_RPCS,
 }

@@ -9,16 +9,13 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import api_pb2, cursors_pb2, groups_pb2
-from jetstream_server.clocks import wall_clock
 from jetstream_server.security.acl import CLUSTER_OPERATIONS, STREAM_OPERATIONS
 from jetstream_server.security.requirements import FRAMES, PATHS, RPCS, Scope
 from jetstream_server.serving.grpc.server import service_names
 from jetstream_server.serving.http import console
-from jetstream_server.serving.http.api import Api
-from jetstream_server.serving.http.consumers import ConsumersApi
+from jetstream_server.serving.http.api_routes import api_routes
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.pages import Pages
-from jetstream_server.serving.http.records import RecordsApi
 from jetstream_server.serving.http.server import API_PREFIXES
 from jetstream_server.serving.metrics.page import MetricsPage
 
@@ -50,9 +47,7 @@ def test_every_frame_that_a_server_takes_has_a_rule() -> None:
 
 
 def test_every_http_path_has_a_rule() -> None:
-    gateway = cast(Gateway, None)
-    apis = [*Api(gateway).routes(), *ConsumersApi(gateway, wall_clock).routes()]
-    apis += RecordsApi(gateway).routes()
+    apis = api_routes(cast(Gateway, None))
     files = console.routes()
     served = [*Pages(list, cast(MetricsPage, None)).routes(), *files, *apis]
     assert {route.path for route in served} == set(PATHS)

@@ -24,10 +24,11 @@ from jetstream_client.cli import options
 from jetstream_client.cli.commands.cluster import cluster_row
 from jetstream_client.cli.commands.health import problems_of
 from jetstream_client.cli.invocation import Invocation, common_options
-from jetstream_client.cli.output import json_value, printable, stream_row
+from jetstream_client.cli.output import printable, stream_row
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.whole_file import whole_file
 from jetstream_client.values.types import ClusterInfo, NodeDebug
+from jetstream_protocol.descriptions import json_value
 from jetstream_protocol.errors import JetstreamError
 
 app = options.group("Collect information for support.")

@@ -7,31 +7,25 @@ come from a page of this server: other pages cannot change anything, and there a
 
 from __future__ import annotations
 
-import asyncio
-import json
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from aiohttp import web
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import Message
 
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, PermissionDeniedError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import common_pb2
 from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import sender_of
 from jetstream_server.serving.http.messages import MessagePages
+from jetstream_server.serving.http.requests import body_of, integer, number, optional, ref_of
 from jetstream_server.serving.http.server import Route
+from jetstream_server.serving.http.stream_listing import PAGE, PAGE_MAX, StreamListing
 
 _Message = TypeVar("_Message", bound=Message)
 
-STREAMS_MAX = 1000
-"""Streams in one answer. There are more pages."""
-STREAMS_DEFAULT = 200
-BODY_SECONDS = 10.0
 _NODE_ID_MAX = 2**31 - 1
 """Of an int32, as node ids are in gRPC's messages."""
 
@@ -41,6 +35,7 @@ class Api:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._listing = StreamListing(gateway)
         self._pages = MessagePages(gateway)
 
     def routes(self) -> list[Route]:
@@ -66,30 +61,13 @@ class Api:
     async def _streams(self, request: web.Request) -> web.Response:
         """Descriptions by the streams' leaders. If a leader does not answer: what this node knows.
         Query: match (part of the name or subject), start, limit."""
-        start, limit = number(request, "start", 0), number(request, "limit", STREAMS_DEFAULT)
-        asked = pb.ListStreamsRequest(describe_led=True)
-        listed = await self._call(request, "Streams", "ListStreams", asked)
-        await claim(request)
-        match = request.query.get("match", "").lower()
-        streams = [s for s in listed.streams if match in f"{s.name}@{s.subject}".lower()]
-        page = streams[start : start + min(limit, STREAMS_MAX)]
-        found = {each.stream.id: each for each in listed.led}
-        elsewhere = {s.leader for s in page if s.id not in found and s.leader >= 0}
-        asking = (self._led(request, node) for node in sorted(elsewhere))
-        for led in await asyncio.gather(*asking):
-            found |= {each.stream.id: each for each in led}
-        described = [found.get(s.id) or pb.StreamDescription(stream=s) for s in page]
-        return web.json_response(
-            {"streams": [to_dict(each) for each in described], "total": len(streams)}
+        page, total = await self._listing.page(
+            request,
+            request.query.get("match", ""),
+            number(request, "start", 0),
+            min(number(request, "limit", PAGE), PAGE_MAX),
         )
-
-    async def _led(self, request: web.Request, node: int) -> list[pb.StreamDescription]:
-        asked = pb.ListStreamsRequest(describe_led=True)
-        try:
-            answer = await self._call(request, "Streams", "ListStreams", asked, node_id=node)
-        except JetstreamError:
-            return []  # Their descriptions are what this node knows.
-        return list(answer.led)
+        return web.json_response({"streams": [to_dict(each) for each in page], "total": total})
 
     async def _stream(self, request: web.Request) -> web.Response:
         ref = ref_of(request.match_info["stream"])
@@ -108,9 +86,9 @@ class Api:
         page = await self._pages.page(
             ref_of(request.match_info["stream"]),
             sender_of(request),
-            offset=_optional(request, "offset"),
-            timestamp_us=_optional(request, "timestamp_us"),
-            last=_optional(request, "last"),
+            offset=optional(request, "offset"),
+            timestamp_us=optional(request, "timestamp_us"),
+            last=optional(request, "last"),
             limit=number(request, "limit", 50),
             subject=request.query.get("subject", ""),
             key=request.query.get("key"),
@@ -155,66 +133,6 @@ class Api:
         node_id: int | None = None,
     ) -> Any:
         return await self._gateway.call(service, method, asked, sender_of(request), node_id=node_id)
-
-
-def ref_of(stream: str) -> common_pb2.StreamRef:
-    """A stream by its name or name@subject."""
-    name, _, subject = stream.partition("@")
-    return common_pb2.StreamRef(name=name, subject=subject)
-
-
-def number(request: web.Request, name: str, default: int) -> int:
-    found = _optional(request, name)
-    return default if found is None else found
-
-
-def _optional(request: web.Request, name: str) -> int | None:
-    text = request.query.get(name)
-    return None if text is None else integer(name, text)
-
-
-def integer(name: str, text: str, most: int = 10**18 - 1) -> int:
-    """Parse. Raises InvalidRequestError. most: by default a bound that fits in an int64."""
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise InvalidRequestError(f"{name} must be a whole number that is not negative")
-    if int(text) > most:
-        raise InvalidRequestError(f"{name} is at most {most}")
-    return int(text)
-
-
-async def body_of(request: web.Request) -> dict[str, Any]:
-    """The body of a change. Raises InvalidRequestError, PermissionDeniedError."""
-    if request.content_type != "application/json":
-        raise InvalidRequestError("a change is sent as JSON: Content-Type: application/json")
-    if not is_from_here(request):
-        raise PermissionDeniedError("a change cannot be asked for by a page of another server")
-    body = await read_body(request)
-    try:
-        found = json.loads(body)
-        json.dumps(found, ensure_ascii=False).encode()  # Half a surrogate breaks protobuf's parser.
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"the body cannot be read: {str(error)[:200]}") from error
-    if not isinstance(found, dict):
-        raise InvalidRequestError("the body cannot be read: it is not a JSON object")
-    return found
-
-
-async def read_body(request: web.BaseRequest) -> bytes:
-    """Raises InvalidRequestError if it does not come in time."""
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            return await request.read()
-    except TimeoutError as error:
-        raise InvalidRequestError(f"the body did not come within {BODY_SECONDS:g} s") from error
-
-
-def is_from_here(request: web.Request) -> bool:
-    """Whether no page of another server asks. Programs send no `Origin`."""
-    origin = request.headers.get("Origin")
-    try:
-        return origin is None or urlsplit(origin).netloc == request.headers.get("Host")
-    except ValueError:
-        return False
 
 
 async def _body(request: web.Request, into: _Message) -> _Message:

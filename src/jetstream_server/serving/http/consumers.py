@@ -5,37 +5,33 @@ Like the rest of the API, each request becomes gRPC calls in the name of the cal
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
 
 from jetstream_protocol.errors import (
     InvalidRequestError,
-    JetstreamError,
     OffsetOutOfRangeError,
     from_proto,
 )
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2, cursors_pb2, groups_pb2
 from jetstream_server.clocks import WallClock
-from jetstream_server.serving.http.answer_room import claim
-from jetstream_server.serving.http.api import (
-    STREAMS_DEFAULT,
-    STREAMS_MAX,
-    body_of,
-    number,
-    ref_of,
-    to_dict,
+from jetstream_server.serving.http.api import to_dict
+from jetstream_server.serving.http.cursor_listing import (
+    CursorListing,
+    is_current,
+    state_of,
+    words_of,
 )
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import Sender, sender_of
+from jetstream_server.serving.http.requests import body_of, number, ref_of
 from jetstream_server.serving.http.server import Route
-from jetstream_server.serving.lag import Lag, Place, lags_in, request_for
+from jetstream_server.serving.http.stream_listing import PAGE, PAGE_MAX
+from jetstream_server.serving.lag import Lag, Place
 
-LOOKED_AT_MAX = 20_000
-"""Upper bound on the cursors of one answer, before any are left out."""
 _Query = pb.ListOffsetsRequest.Query
 
 
@@ -44,7 +40,7 @@ class ConsumersApi:
 
     def __init__(self, gateway: Gateway, wall_clock: WallClock) -> None:
         self._gateway = gateway
-        self._clock = wall_clock
+        self._listing = CursorListing(gateway, wall_clock)
 
     def routes(self) -> list[Route]:
         cursor = "/api/v1/cursors/{cursor}/{stream}"
@@ -60,16 +56,16 @@ class ConsumersApi:
     async def _cursors(self, request: web.Request) -> web.Response:
         """List cursors. Query: cursor, stream (whole names), match (part of a cursor's or stream's
         name), start, limit."""
-        start, limit = number(request, "start", 0), number(request, "limit", STREAMS_DEFAULT)
+        start, limit = number(request, "start", 0), number(request, "limit", PAGE)
         match = request.query.get("match", "").lower()
         asked = cursors_pb2.ListCursorsRequest(name=request.query.get("cursor", ""))
         if "stream" in request.query:
             asked.stream.CopyFrom(ref_of(request.query["stream"]))
-        everything, is_all = await self._listed(asked, request)
-        found = [each for each in everything if match in _words_of(each)]
-        page = found[start : start + min(limit, STREAMS_MAX)]
-        lags = await self._lags(
-            {(each.stream_id, each.offset) for each in page if _is_current(each)},
+        everything, is_all = await self._listing.listed(asked, request)
+        found = [each for each in everything if match in words_of(each)]
+        page = found[start : start + min(limit, PAGE_MAX)]
+        lags = await self._listing.lags(
+            {(each.stream_id, each.offset) for each in page if is_current(each)},
             sender_of(request),
         )
         return web.json_response(
@@ -82,19 +78,6 @@ class ConsumersApi:
             }
         )
 
-    async def _listed(
-        self, asked: cursors_pb2.ListCursorsRequest, request: web.Request
-    ) -> tuple[list[cursors_pb2.Cursor], bool]:
-        """The cursors, and whether there are no more."""
-        found: list[cursors_pb2.Cursor] = []
-        while True:
-            answer = await self._gateway.call("Cursors", "ListCursors", asked, sender_of(request))
-            await claim(request)
-            found += answer.cursors
-            asked.page = answer.next_page
-            if not asked.page or len(found) >= LOOKED_AT_MAX:
-                return found, not asked.page
-
     async def _groups(self, request: web.Request) -> web.Response:
         """List groups. Query: group (the whole name). Shares have stream name, position and lag."""
         who = sender_of(request)
@@ -103,7 +86,7 @@ class ConsumersApi:
         if not groups:
             return web.json_response({"groups": []})
         wanted = cursors_pb2.ListCursorsRequest(name=groups[0].name if len(groups) == 1 else "")
-        cursors, _ = await self._listed(wanted, request)
+        cursors, _ = await self._listing.listed(wanted, request)
         shared = {(group.name, share.stream_id) for group in groups for share in group.shares}
         positions = {
             (each.name, each.stream_id): each
@@ -113,7 +96,7 @@ class ConsumersApi:
         places = {
             (stream_id, _offset_of(positions.get((name, stream_id)))) for name, stream_id in shared
         }
-        lags = await self._lags(places, who)
+        lags = await self._listing.lags(places, who)
         return web.json_response(
             {"groups": [self._group(each, positions, lags) for each in groups]}
         )
@@ -132,28 +115,6 @@ class ConsumersApi:
             described["offset"] = None if cursor is None else cursor.offset
             described |= _lag_values(lag)
         return found
-
-    async def _lags(self, places: Collection[Place], who: Sender) -> dict[Place, Lag]:
-        """The lags of the places, except in streams whose leaders do not answer."""
-        by_leader: dict[int, list[Place]] = {}
-        for place in sorted(places):
-            leader = self._gateway.leader_of(place[0])
-            if leader is not None:
-                by_leader.setdefault(leader, []).append(place)
-        asked = (self._lags_at(node, each, who) for node, each in by_leader.items())
-        found: dict[Place, Lag] = {}
-        for lags in await asyncio.gather(*asked):
-            found |= lags
-        return found
-
-    async def _lags_at(self, node_id: int, places: list[Place], who: Sender) -> dict[Place, Lag]:
-        try:
-            answer = await self._gateway.call(
-                "Reads", "ListOffsets", request_for(places), who, node_id=node_id
-            )
-        except JetstreamError:
-            return {}  # Their lag is shown as unknown.
-        return lags_in(places, answer, self._clock())
 
     # Changing.
 
@@ -229,29 +190,13 @@ def _wanted(body: dict[str, Any]) -> int | _Query:
     )
 
 
-def _words_of(cursor: cursors_pb2.Cursor) -> str:
-    return f"{cursor.name} {cursor.stream_name}@{cursor.stream_subject}".lower()
-
-
-def _is_current(cursor: cursors_pb2.Cursor) -> bool:
-    return bool(cursor.stream_id == cursor.stream_id_now)
-
-
 def _offset_of(cursor: cursors_pb2.Cursor | None) -> int:
     """The offset at which a share's member continues."""
     return 0 if cursor is None else cursor.offset
 
 
 def _cursor(cursor: cursors_pb2.Cursor, lag: Lag | None) -> dict[str, Any]:
-    found = to_dict(cursor) | _lag_values(lag)
-    if not _is_current(cursor):
-        found["state"] = "stream re-created" if cursor.stream_id_now else "stream deleted"
-    else:
-        is_lost = (
-            lag is not None and not lag.log_start_offset <= cursor.offset <= lag.high_watermark
-        )
-        found["state"] = "truncated" if is_lost else "current"
-    return found
+    return {**to_dict(cursor), **_lag_values(lag), "state": state_of(cursor, lag)}
 
 
 def _lag_values(lag: Lag | None) -> dict[str, Any]:

@@ -8,11 +8,8 @@ that leaves, or reads nothing, ends its request.
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TypeAlias
 
 from aiohttp import web
 
@@ -28,15 +25,22 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.record_filter import RecordFilter
 from jetstream_protocol.subjects import check_literal, is_pattern
-from jetstream_protocol.times import to_timestamp_us
 from jetstream_server.serving.http.answer_room import ROOM, claim
-from jetstream_server.serving.http.api import integer, is_from_here, number, read_body, ref_of
 from jetstream_server.serving.http.gateway import CALL_SECONDS, Gateway
 from jetstream_server.serving.http.guard import Sender, sender_of
+from jetstream_server.serving.http.operations import FLAG, TEXT, Operation, Parameter, whole
 from jetstream_server.serving.http.record_bodies import BODY_BYTES_MAX, batch_of
 from jetstream_server.serving.http.record_formats import FORMATS, Format, rows_of
+from jetstream_server.serving.http.requests import (
+    flag,
+    integer,
+    is_from_here,
+    number,
+    read_body,
+    ref_of,
+)
 from jetstream_server.serving.http.server import Route
-from jetstream_server.serving.http.start_offsets import StartOffsets
+from jetstream_server.serving.http.start_offsets import ALL, PLACES, Place, StartOffsets
 
 FETCH_BYTES = 256 * 1024
 """What is asked for at a time. The first batch comes whole, even if it is longer."""
@@ -46,22 +50,53 @@ WAIT_MS = 15_000
 RETRY_SECONDS = 30.0
 """How long an answer that has begun outlives a leader that does not answer."""
 PAUSE_SECONDS = 0.2
-FROM_SAYS = "earliest, latest, an offset, -10 (the last ten) or a time like 2026-01-31T12:00:00Z"
-_ALL = 10**18
-_Start: TypeAlias = tuple[int | None, int | None, int]
-"""offset, timestamp_us and last of a _Query."""
-_NUMBER = re.compile(r"(-?)(\d{1,18})", re.ASCII)
+_RESUMED = Parameter(
+    "Last-Event-ID",
+    "Server-sent events continue after the record of this offset.",
+    whole(),
+    "0",
+    is_header=True,
+)
+_READING = (
+    Parameter("from", f"Where to begin: {PLACES}; `earliest` by default.", TEXT, "-10"),
+    Parameter("limit", "At most so many records.", whole(1), "10"),
+    Parameter("filter", "Only records on this subject; `*` and `>` as in NATS.", TEXT, "orders.>"),
+    Parameter(
+        "follow",
+        "Wait for more records. By default the answer ends with what was committed when it began; "
+        "server-sent events follow.",
+        FLAG,
+        "false",
+    ),
+    _RESUMED,
+)
+_PUBLISHING = (
+    Parameter(
+        "subject", "The subject; may be left out if the stream has only one.", TEXT, "orders.eu"
+    ),
+    Parameter("key", "The key, if the body is one value.", TEXT, "42"),
+    Parameter(
+        "ack",
+        "`all`: answer once all in-sync replicas have the records; `leader`: once the leader has.",
+        {"type": "string", "enum": ["all", "leader"], "default": "all"},
+        "all",
+    ),
+    Parameter(
+        "Idempotency-Key",
+        "Makes the request repeatable: the same records are stored once under a key.",
+        TEXT,
+        "order-42",
+        is_header=True,
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """What a request asks for. offset, timestamp_us: where it begins; both None: with the `last`
-    records. limit: how many records at most; None: all."""
+    """What a request asks for. limit: how many records at most; None: all."""
 
     format: Format
-    offset: int | None
-    timestamp_us: int | None
-    last: int
+    start: Place
     limit: int | None
     follow: bool
     wanted: RecordFilter | None
@@ -69,22 +104,19 @@ class _Query:
     @classmethod
     def of(cls, request: web.Request) -> _Query:
         """Raises InvalidRequestError."""
-        check_parameters(request, ("from", "limit", "follow", "filter"))
         form = _format(request.headers.get("Accept", "*/*"))
         resumed = request.headers.get("Last-Event-ID", "")
         if resumed and form.follows:
-            start: _Start = (integer("Last-Event-ID", resumed) + 1, None, 0)
+            start = Place(offset=integer("Last-Event-ID", resumed) + 1)
         else:
-            start = _start(request.query.get("from", "earliest"))
+            start = Place.of("from", request.query.get("from", "earliest"))
         subject = request.query.get("filter", "")
-        limit = number(request, "limit", _ALL)
-        if not limit:
-            raise InvalidRequestError("limit is at least 1")
+        limit = number(request, "limit", ALL, least=1)
         return cls(
             form,
-            *start,
-            None if limit == _ALL else limit,
-            _flag(request, "follow", form.follows),
+            start,
+            None if limit == ALL else limit,
+            flag(request, "follow", form.follows),
             RecordFilter(subject) if subject else None,
         )
 
@@ -98,14 +130,20 @@ class RecordsApi:
 
     def routes(self) -> list[Route]:
         path = "/v1/streams/{stream}/records"
-        return [Route(path, self._read), Route(path, self._publish, method="POST")]
+        read = Operation("Read records, or follow them.", _READING)
+        publish = Operation("Store records, together or not at all.", _PUBLISHING)
+        return [
+            Route(path, self._read, operation=read),
+            Route(path, self._publish, "POST", publish),
+        ]
 
     async def _read(self, request: web.Request) -> web.StreamResponse:
         query = _Query.of(request)
         stream, sender = ref_of(request.match_info["stream"]), sender_of(request)
-        offset = query.offset
+        start = query.start
+        offset = start.offset
         if offset is None:
-            offset = await self._starts.offset(stream, sender, query.timestamp_us, query.last)
+            offset = await self._starts.offset(stream, sender, start.timestamp_us, start.last)
         reading = _Reading(self._gateway, stream, sender, query, offset)
         await reading.fetch(wait_ms=0)  # An error of this one is the status of the answer.
         response = web.StreamResponse(
@@ -126,7 +164,6 @@ class RecordsApi:
 
     async def _publish(self, request: web.Request) -> web.Response:
         """Answers once the records are stored, as one batch."""
-        check_parameters(request, ("subject", "key", "ack"))
         if not is_from_here(request):
             raise PermissionDeniedError("records cannot be sent by a page of another server")
         if request.content_type == "application/x-www-form-urlencoded":
@@ -279,13 +316,6 @@ class _Reading:
         return found
 
 
-def check_parameters(request: web.Request, known: Sequence[str]) -> None:
-    """Raises InvalidRequestError for another one."""
-    unknown = sorted(set(request.query) - set(known))
-    if unknown:
-        raise InvalidRequestError(f"unknown parameter {unknown[0]!r}: there are {', '.join(known)}")
-
-
 async def _body(request: web.Request) -> bytes:
     """Raises InvalidRequestError, MessageTooLargeError."""
     try:
@@ -305,29 +335,3 @@ def _format(accept: str) -> Format:
         return FORMATS[0]
     known = ", ".join(form.content_type for form in FORMATS)
     raise InvalidRequestError(f"cannot write {accept[:100]!r}: Accept is one of {known}")
-
-
-def _start(text: str) -> _Start:
-    """Raises InvalidRequestError."""
-    if text == "earliest":
-        return None, None, _ALL
-    if text == "latest":
-        return None, None, 0
-    number = _NUMBER.fullmatch(text)
-    if number:
-        found = int(number[2])
-        return (None, None, found) if number[1] else (found, None, 0)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidRequestError(f"invalid from={text[:50]!r}: say {FROM_SAYS}") from error
-    return None, to_timestamp_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC)), 0
-
-
-def _flag(request: web.Request, name: str, default: bool) -> bool:
-    given = request.query.get(name)
-    if given is None:
-        return default
-    if given not in ("true", "false"):
-        raise InvalidRequestError(f"{name} is true or false, not {given[:50]!r}")
-    return given == "true"

@@ -30,6 +30,8 @@ from jetstream_server.serving.http.answer_room import ROOM, AnswerRoom
 from jetstream_server.serving.http.connections import CONNECTIONS_MAX, Connections
 from jetstream_server.serving.http.guard import admit
 from jetstream_server.serving.http.hosts import OwnHosts
+from jetstream_server.serving.http.operations import Operation
+from jetstream_server.serving.http.requests import check_parameters
 
 AT_ONCE = CONNECTIONS_MAX // 8
 """Connections accepted per iteration of the loop: a client that sends at once is answered before it
@@ -61,6 +63,8 @@ class Route:
     path: str
     handler: Handler
     method: str = "GET"
+    operation: Operation | None = None
+    """What it takes and answers; None: that is said elsewhere, and not checked here."""
 
 
 class HttpServer:
@@ -217,6 +221,8 @@ class HttpServer:
             if self._hosts is not None and route.path.startswith(API_PREFIXES):
                 self._hosts.check(request.headers.get("Host"))
             await admit(self._access, request, route.path)
+            if route.operation is not None:
+                check_parameters(request, route.operation.query)
             return await route.handler(request)
         except JetstreamError as error:
             return error_response(error)

@@ -1,12 +1,56 @@
-"""Where a reader over HTTP begins: offsets, as the stream's leader knows them."""
+"""Where a reader over HTTP begins: places as people write them, and their offsets as the stream's
+leader knows them."""
 
 from __future__ import annotations
 
-from jetstream_protocol.errors import UnavailableError, from_proto
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    UnavailableError,
+    from_proto,
+)
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.times import to_timestamp_us
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import Sender
+
+PLACES = "earliest, latest, an offset, -10 (the last ten) or a time like 2026-01-31T12:00:00Z"
+ALL = 10**18
+"""More records than any stream has."""
+_NUMBER = re.compile(r"(-?)(\d{1,18})", re.ASCII)
+_Query = pb.ListOffsetsRequest.Query
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An offset; or the first record of a time or later; or, without both, the `last` records."""
+
+    offset: int | None = None
+    timestamp_us: int | None = None
+    last: int = 0
+
+    @classmethod
+    def of(cls, name: str, text: str) -> Place:
+        """Parse the parameter of that name. Raises InvalidRequestError."""
+        if text == "earliest":
+            return cls(last=ALL)
+        if text == "latest":
+            return cls()
+        number = _NUMBER.fullmatch(text)
+        if number:
+            found = int(number[2])
+            return cls(last=found) if number[1] else cls(offset=found)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise InvalidRequestError(f"invalid {name}={text[:50]!r}: say {PLACES}") from error
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return cls(timestamp_us=to_timestamp_us(moment))
 
 
 class StartOffsets:
@@ -24,13 +68,8 @@ class StartOffsets:
     ) -> int:
         """The offset of the first record of that time or later; without a time, of the `last`
         records. Raises the JetstreamErrors of a fetch."""
-        query = pb.ListOffsetsRequest.Query
-        if timestamp_us is None:
-            wanted = query(stream=stream, latest=True)
-        else:
-            wanted = query(stream=stream, timestamp_us=timestamp_us)
         earliest, there = await self._resolved(
-            stream, sender, query(stream=stream, earliest=True), wanted
+            stream, sender, _Query(earliest=True), _latest_or(timestamp_us)
         )
         first = _offset_of(earliest)
         try:
@@ -42,11 +81,28 @@ class StartOffsets:
             found = answer.high_watermark
         return found if timestamp_us is not None else max(first, found - last)
 
+    async def held(self, stream: common_pb2.StreamRef, sender: Sender, place: Place) -> int:
+        """The offset of a place that the stream holds, for a cursor. Raises OffsetOutOfRangeError,
+        UnavailableError as long as the leader does not know where the stream ends, and the
+        JetstreamErrors of ListOffsets."""
+        earliest, there = await self._resolved(
+            stream, sender, _Query(earliest=True), _latest_or(place.timestamp_us)
+        )
+        first, found = _offset_of(earliest), _offset_of(there)
+        if place.timestamp_us is not None:
+            return found
+        if place.offset is None:
+            return max(first, found - place.last)
+        if not first <= place.offset <= found:
+            raise OffsetOutOfRangeError(
+                f"the stream holds the offsets {first} to {found}, and not {place.offset}",
+                first,
+                found,
+            )
+        return place.offset
+
     async def _resolved(
-        self,
-        stream: common_pb2.StreamRef,
-        sender: Sender,
-        *queries: pb.ListOffsetsRequest.Query,
+        self, stream: common_pb2.StreamRef, sender: Sender, *queries: pb.ListOffsetsRequest.Query
     ) -> list[pb.ListOffsetsResponse.Result]:
         """Ask the leader. Any other node gives errors that name the leader."""
         described = await self._gateway.call(
@@ -56,6 +112,8 @@ class StartOffsets:
             sender,
         )
         leader = described.description.stream.leader
+        for query in queries:
+            query.stream.CopyFrom(stream)
         answer = await self._gateway.call(
             "Reads",
             "ListOffsets",
@@ -64,6 +122,10 @@ class StartOffsets:
             node_id=leader if leader >= 0 else None,
         )
         return list(answer.results)
+
+
+def _latest_or(timestamp_us: int | None) -> pb.ListOffsetsRequest.Query:
+    return _Query(latest=True) if timestamp_us is None else _Query(timestamp_us=timestamp_us)
 
 
 def _offset_of(result: pb.ListOffsetsResponse.Result) -> int:

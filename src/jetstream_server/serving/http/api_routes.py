@@ -1,0 +1,22 @@
+"""The routes of `/v1/` and `/api/v1/`, which RPCs answer."""
+
+from __future__ import annotations
+
+from jetstream_server.clocks import wall_clock
+from jetstream_server.serving.http.api import Api
+from jetstream_server.serving.http.consumers import ConsumersApi
+from jetstream_server.serving.http.cursors import CursorsApi
+from jetstream_server.serving.http.gateway import Gateway
+from jetstream_server.serving.http.records import RecordsApi
+from jetstream_server.serving.http.server import Route
+from jetstream_server.serving.http.streams import StreamsApi
+
+
+def api_routes(gateway: Gateway) -> list[Route]:
+    return [
+        *StreamsApi(gateway).routes(),
+        *RecordsApi(gateway).routes(),
+        *CursorsApi(gateway, wall_clock).routes(),
+        *Api(gateway).routes(),
+        *ConsumersApi(gateway, wall_clock).routes(),
+    ]

@@ -1,0 +1,104 @@
+"""What a request says: its parameters and its body. What cannot be meant is refused with what to
+say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from jetstream_protocol.errors import InvalidRequestError, PermissionDeniedError
+from jetstream_protocol.generated import common_pb2
+
+BODY_SECONDS = 10.0
+_MOST = 10**18 - 1
+"""A bound that fits in an int64."""
+
+
+def ref_of(stream: str) -> common_pb2.StreamRef:
+    """A stream by its name or name@subject."""
+    name, _, subject = stream.partition("@")
+    return common_pb2.StreamRef(name=name, subject=subject)
+
+
+def number(
+    request: web.Request, name: str, default: int, *, least: int = 0, most: int = _MOST
+) -> int:
+    """Raises InvalidRequestError."""
+    text = request.query.get(name)
+    if text is None:
+        return default
+    found = integer(name, text, most)
+    if found < least:
+        raise InvalidRequestError(f"{name} is at least {least}")
+    return found
+
+
+def optional(request: web.Request, name: str) -> int | None:
+    text = request.query.get(name)
+    return None if text is None else integer(name, text)
+
+
+def integer(name: str, text: str, most: int = _MOST) -> int:
+    """Parse. Raises InvalidRequestError."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise InvalidRequestError(f"{name} must be a whole number that is not negative")
+    if int(text) > most:
+        raise InvalidRequestError(f"{name} is at most {most}")
+    return int(text)
+
+
+async def body_of(request: web.Request) -> dict[str, Any]:
+    """The body of a change. Raises InvalidRequestError, PermissionDeniedError."""
+    if request.content_type != "application/json":
+        raise InvalidRequestError("a change is sent as JSON: Content-Type: application/json")
+    if not is_from_here(request):
+        raise PermissionDeniedError("a change cannot be asked for by a page of another server")
+    body = await read_body(request)
+    try:
+        found = json.loads(body)
+        json.dumps(found, ensure_ascii=False).encode()  # Half a surrogate breaks protobuf's parser.
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"the body cannot be read: {str(error)[:200]}") from error
+    if not isinstance(found, dict):
+        raise InvalidRequestError("the body cannot be read: it is not a JSON object")
+    return found
+
+
+async def read_body(request: web.BaseRequest) -> bytes:
+    """Raises InvalidRequestError if it does not come in time."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.read()
+    except TimeoutError as error:
+        raise InvalidRequestError(f"the body did not come within {BODY_SECONDS:g} s") from error
+
+
+def is_from_here(request: web.Request) -> bool:
+    """Whether no page of another server asks. Programs send no `Origin`."""
+    origin = request.headers.get("Origin")
+    try:
+        return origin is None or urlsplit(origin).netloc == request.headers.get("Host")
+    except ValueError:
+        return False
+
+
+def flag(request: web.Request, name: str, default: bool) -> bool:
+    given = request.query.get(name)
+    if given is None:
+        return default
+    if given not in ("true", "false"):
+        raise InvalidRequestError(f"{name} is true or false, not {given[:50]!r}")
+    return given == "true"
+
+
+def check_parameters(request: web.Request, known: Collection[str]) -> None:
+    """Raises InvalidRequestError for another one."""
+    unknown = sorted(set(request.query) - set(known))
+    if unknown:
+        there = f"there are {', '.join(known)}" if known else "there are none"
+        raise InvalidRequestError(f"unknown parameter {unknown[0][:50]!r}: {there}")

@@ -1,0 +1,91 @@
+"""`/v1/streams` and `/v1/cluster`: what there is, with the fields of the command line's JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aiohttp import web
+
+from jetstream_protocol.descriptions import (
+    cluster_fields,
+    description_fields,
+    json_value,
+    state_without_answer,
+    undescribed_fields,
+)
+from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_server.serving.http.gateway import Gateway
+from jetstream_server.serving.http.guard import sender_of
+from jetstream_server.serving.http.operations import TEXT, Operation, Parameter, whole
+from jetstream_server.serving.http.requests import number, ref_of
+from jetstream_server.serving.http.server import Route
+from jetstream_server.serving.http.stream_listing import PAGE, PAGE_MAX, StreamListing
+
+START = Parameter("start", "How many to leave out, for the next page.", whole(), "0")
+LIMIT = Parameter(
+    "limit", f"How many at most; {PAGE} by default.", whole(1, PAGE_MAX), str(PAGE_MAX)
+)
+_MATCH = Parameter("match", "Only streams whose name or subject has this in it.", TEXT, "orders")
+
+
+class StreamsApi:
+    """gRPC checks the caller's rights."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._listing = StreamListing(gateway)
+
+    def routes(self) -> list[Route]:
+        several = Operation(
+            "List the streams that you may know of, by name.", (_MATCH, START, LIMIT)
+        )
+        return [
+            Route("/v1/cluster", self._cluster, operation=Operation("Describe the cluster.")),
+            Route("/v1/streams", self._streams, operation=several),
+            Route("/v1/streams/{stream}", self._stream, operation=Operation("Describe a stream.")),
+        ]
+
+    async def _cluster(self, request: web.Request) -> web.Response:
+        asked = pb.DescribeClusterRequest(readiness=True)
+        answer = await self._gateway.call("Cluster", "DescribeCluster", asked, sender_of(request))
+        return json_response(cluster_fields(answer))
+
+    async def _streams(self, request: web.Request) -> web.Response:
+        """Those whose leaders do not answer have only what this node knows."""
+        start, limit = page_of(request)
+        match = request.query.get("match", "")
+        page, total = await self._listing.page(request, match, start, limit)
+        return json_response({"streams": list(map(_told, page)), "total": total})
+
+    async def _stream(self, request: web.Request) -> web.Response:
+        ref, who = ref_of(request.match_info["stream"]), sender_of(request)
+        asked = pb.DescribeStreamRequest(stream=ref)
+        try:
+            answer = await self._gateway.call("Streams", "DescribeStream", asked, who)
+        except JetstreamError as error:
+            if not error.retriable:
+                raise
+            asked.registry_only = True
+            answer = await self._gateway.call("Streams", "DescribeStream", asked, who)
+            answer.description.state = ""
+        return json_response(_told(answer.description))
+
+
+def page_of(request: web.Request) -> tuple[int, int]:
+    """Where a page begins, and how long it is at most. Raises InvalidRequestError."""
+    return number(request, "start", 0), number(request, "limit", PAGE, least=1, most=PAGE_MAX)
+
+
+def json_response(fields: Any) -> web.Response:
+    text = json.dumps(fields, default=json_value, ensure_ascii=False, separators=(",", ":"))
+    # Text of others may have half of a surrogate pair, which no encoding has.
+    body = text.encode("utf-8", "replace")
+    return web.Response(body=body, content_type="application/json", charset="utf-8")
+
+
+def _told(described: pb.StreamDescription) -> dict[str, Any]:
+    if described.state:
+        return description_fields(described)
+    return undescribed_fields(described.stream, state_without_answer(described.stream))
