@@ -216,6 +216,24 @@ def test_what_cannot_be_meant_is_refused_with_what_to_say(
     assert said(one, "DELETE", headers=evil).startswith("permission_denied")
 
 
+def test_a_page_that_the_configuration_names_may_read_and_write(tmp_path: Path) -> None:
+    page = "http://page.example:3000"
+    server = ServerProcess(
+        tmp_path / "data", environment={"JETSTREAM_HTTP__CORS_ORIGINS": json.dumps([page])}
+    )
+    server.start()
+    try:
+        with Client(server.grpc) as client:
+            client.create_stream("orders", "orders")
+        headers = {"Origin": page, "Content-Type": "text/plain"}
+        sent = call(server.http, "POST", "/v1/streams/orders/records", b"0", headers)
+        assert (sent.status, sent.headers["Access-Control-Allow-Origin"]) == (200, page)
+        read = call(server.http, "GET", "/v1/streams/orders/records", headers={"Origin": page})
+        assert (read.data["value"], read.headers["Access-Control-Allow-Origin"]) == ("0", page)
+    finally:
+        server.kill()
+
+
 def test_rights_are_those_of_the_token_and_changes_are_noted(tmp_path: Path) -> None:
     with secured_server(tmp_path) as server, server.client() as admin:
         admin.create_stream("orders", "orders.>")

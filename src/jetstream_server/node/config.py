@@ -68,6 +68,9 @@ _DIGITS_MAX = 18
 _PORT_DIGITS_MAX = 5
 _HOST = re.compile(r"[^\s\x00-\x20:/?#@%\[\]]+")
 """A name or an IPv4 address: what a URL or a second port has beside these is a mistake."""
+_ORIGIN = re.compile(
+    r"(?P<scheme>https?)://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:(?P<port>[1-9][0-9]{0,4}))?", re.ASCII
+)
 _BYTES_MAX = 2**62
 """More than any disk. What is told of it fits in an int64."""
 _MERGE = "tag:yaml.org,2002:merge"
@@ -149,9 +152,21 @@ def _leaf_url(url: str) -> str:
     return check_nats_url(url.replace("nats-leaf://", "nats://", 1))
 
 
+def _check_origin(origin: str) -> str:
+    """Raises ValueError for one that no browser sends so."""
+    found = _ORIGIN.fullmatch(origin)
+    if found is None or found["port"] == {"http": "80", "https": "443"}[found["scheme"]]:
+        raise ValueError(
+            f"{origin[:100]!r} is no origin as browsers send it: https://app.example or "
+            "http://localhost:3000, without a path; each is named, and * is not possible"
+        )
+    return origin
+
+
 NatsUrl = Annotated[str, AfterValidator(check_nats_url)]
 LeafUrl = Annotated[str, AfterValidator(_leaf_url)]
 Address = Annotated[str, AfterValidator(_check_address)]
+Origin = Annotated[str, AfterValidator(_check_origin)]
 SubjectPattern = Annotated[str, AfterValidator(_check_pattern)]
 
 
@@ -259,6 +274,13 @@ class LimitsConfig(_Section):
     """Connections to the data plane; fewer if the process may open fewer files."""
     connections_per_address: Annotated[int, Field(ge=1)] | None = None
     """Connections of one address to data plane or gRPC port; None: half of `connections`."""
+
+
+class HttpConfig(_Section):
+    """The HTTP port, beside its address."""
+
+    cors_origins: list[Origin] = []
+    """Pages of other servers that may use `/v1/`."""
 
 
 class TracingConfig(_Section):
@@ -415,6 +437,7 @@ class Config(BaseSettings):
     nats: NatsConfig = NatsConfig()
     security: SecurityConfig = SecurityConfig()
     limits: LimitsConfig = LimitsConfig()
+    http: HttpConfig = HttpConfig()
     encryption: EncryptionConfig = EncryptionConfig()
     ingest: IngestConfig = IngestConfig()
     log: LogConfig = LogConfig()

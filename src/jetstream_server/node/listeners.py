@@ -36,6 +36,7 @@ from jetstream_server.serving.grpc.token_connections import TokenConnections
 from jetstream_server.serving.grpc.voters import GroupVoters
 from jetstream_server.serving.http import console
 from jetstream_server.serving.http.api_routes import api_routes
+from jetstream_server.serving.http.cors import Cors
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.hosts import OwnHosts
 from jetstream_server.serving.http.pages import Pages
@@ -169,7 +170,8 @@ async def _start_http(server: Server, metrics: MetricsPage, stack: AsyncExitStac
     pages = Pages(server.not_to_be_relied_on, metrics, server.notes)
     routes = [*pages.routes(), *api_routes(gateway), *console.routes()]
     hosts = None if node.access.enabled else OwnHosts(own_names(server.config))
-    http = HttpServer(routes, node.access, server.certificates, server.refused, hosts)
+    cors = Cors(server.config.http.cors_origins)
+    http = HttpServer(routes, node.access, server.certificates, server.refused, hosts, cors)
     await _listen(http.start(*split_address(listen)), listen)
     stack.push_async_callback(http.stop)
 

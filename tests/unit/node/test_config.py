@@ -54,6 +54,12 @@ def test_an_empty_file_is_a_single_node_on_loopback(tmp_path: Path) -> None:
         ("log: {flush_interval_ms: 0}", "log.flush_interval_ms: "),
         ("log: {flush_interval_ms: -5}", "log.flush_interval_ms: "),
         ("log: 3", "log: "),
+        ("http: {cors_origins: ['*']}", "http.cors_origins.0: '*' is no origin as browsers send"),
+        ("http: {cors_origins: ['https://a.b/']}", "http.cors_origins.0: 'https://a.b/' is no"),
+        ("http: {cors_origins: ['https://a.b:443']}", "http.cors_origins.0: "),
+        ("http: {cors_origins: [a.b]}", "http.cors_origins.0: 'a.b' is no origin"),
+        ("http: {cors_origins: ['null']}", "http.cors_origins.0: "),
+        ("http: {cors_origins: https://a.b}", "http.cors_origins: "),
         ("nats: {servers: ['ftp://x']}", "nats.servers.0: "),
         ("nodes: [{id: x}]", "nodes.0.id: "),
         ("nodes: []", "nodes: "),
@@ -223,6 +229,11 @@ def test_an_address_that_cannot_be_looked_up_is_one_line_that_names_it(
 def test_an_address_of_ip6_stands_in_brackets(tmp_path: Path) -> None:
     config = read(tmp_path, "nodes: [{id: 0, grpc: '[::1]:9292'}]")
     assert split_address(config.nodes[0].grpc.listen) == ("::1", 9292)
+
+
+def test_pages_are_named_by_their_origins(tmp_path: Path) -> None:
+    names = ["https://app.example", "http://localhost:3000", "http://[::1]:8080"]
+    assert read(tmp_path, f"http: {{cors_origins: {names}}}").http.cors_origins == names
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

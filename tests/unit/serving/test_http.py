@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from jetstream_server.serving.grpc import response_memory
-from jetstream_server.serving.http import answer_room, connections, requests
+from jetstream_server.serving.http import answer_room, connections, http_requests
 from jetstream_server.serving.http import server as http_server_module
 from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.connections import CONNECTIONS_MAX
@@ -285,10 +285,10 @@ def is_ended(sock: socket.socket) -> bool:
 async def test_a_body_that_does_not_come_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(requests, "BODY_SECONDS", 0.1)
+    monkeypatch.setattr(http_requests, "BODY_SECONDS", 0.1)
 
     async def change(request: web.Request) -> web.Response:
-        await requests.body_of(request)
+        await http_requests.body_of(request)
         raise AssertionError("it never comes")
 
     port = free_port_base(1)

@@ -19,8 +19,8 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import sender_of
+from jetstream_server.serving.http.http_requests import body_of, integer, number, optional, ref_of
 from jetstream_server.serving.http.messages import MessagePages
-from jetstream_server.serving.http.requests import body_of, integer, number, optional, ref_of
 from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.http.stream_listing import PAGE, PAGE_MAX, StreamListing
 
@@ -136,7 +136,7 @@ class Api:
 
 
 async def _body(request: web.Request, into: _Message) -> _Message:
-    """The body as that message. Raises InvalidRequestError, PermissionDeniedError."""
+    """The body as that message. Raises InvalidRequestError."""
     found = await body_of(request)
     try:
         return ParseDict(found, into)

@@ -27,7 +27,7 @@ from jetstream_server.serving.http.cursor_listing import (
 )
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import Sender, sender_of
-from jetstream_server.serving.http.requests import body_of, number, ref_of
+from jetstream_server.serving.http.http_requests import body_of, number, ref_of
 from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.http.stream_listing import PAGE, PAGE_MAX
 from jetstream_server.serving.lag import Lag, Place

@@ -11,7 +11,6 @@ from jetstream_protocol.descriptions import cursor_fields
 from jetstream_protocol.errors import (
     InvalidRequestError,
     NotFoundError,
-    PermissionDeniedError,
     from_proto,
 )
 from jetstream_protocol.generated import api_pb2 as pb
@@ -25,8 +24,8 @@ from jetstream_server.serving.http.cursor_listing import (
 )
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import Sender, sender_of
+from jetstream_server.serving.http.http_requests import body_of, ref_of
 from jetstream_server.serving.http.operations import TEXT, Operation, Parameter
-from jetstream_server.serving.http.requests import body_of, is_from_here, ref_of
 from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.http.start_offsets import Place, StartOffsets
 from jetstream_server.serving.http.streams import LIMIT, START, json_response, page_of
@@ -133,8 +132,6 @@ class CursorsApi:
         return json_response(cursor_fields(result.cursor))
 
     async def _delete(self, request: web.Request) -> web.Response:
-        if not is_from_here(request):
-            raise PermissionDeniedError("a change cannot be asked for by a page of another server")
         asked = cursors_pb2.DeleteCursorRequest(
             name=request.match_info["cursor"], stream=ref_of(request.match_info["stream"])
         )

