@@ -1,11 +1,15 @@
-"""The last commit of a consumer whose closing was cut short arrives when the next one has begun."""
+"""The last commit of a consumer that was killed, or whose closing was cut short, arrives when the
+next one has begun."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from jetstream_client import AsyncClient
+import pytest
+
+from jetstream_client import AsyncClient, AsyncConsumer, Message
+from jetstream_client.transport.cursors import Commit
 from tests.support.loops import eventually, on_loop
 from tests.support.server import ServerProcess
 
@@ -44,9 +48,64 @@ async def test_a_late_last_commit_of_an_earlier_consumer_does_not_end_the_next_o
         async with client.consume("late", cursor="reader", auto_commit=False) as second:
             assert (await anext(second)).offset == 3
             await commit(held[0])
-            assert (await client.describe_cursor("reader", "late")).offset == 6
+            assert (await client.describe_cursor("reader", "late")).offset == 3
             await second.commit()
             assert (await client.describe_cursor("reader", "late")).offset == 4
+
+
+@pytest.mark.parametrize("is_processing", [False, True])
+@on_loop
+async def test_a_late_commit_of_a_killed_program_does_not_end_the_next_one(
+    server: ServerProcess, is_processing: bool
+) -> None:
+    name = f"killed-{is_processing}"
+    async with AsyncClient(server.grpc) as killed, AsyncClient(server.grpc) as client:
+        await client.create_stream(name, name)
+        for number in range(10):
+            await client.publish(name, b"%d" % number)
+        first = killed.consume(name, cursor="reader", auto_commit=False)
+        for _ in range(3):
+            await anext(first)
+        await first.commit()
+        late = await last_commit(killed, first)
+        if is_processing:
+            handled: list[int] = []
+
+            async def handler(message: Message) -> None:
+                if not handled:
+                    await killed._cursors.commit(late)
+                handled.append(message.offset)
+
+            await client.process(name, handler, cursor="reader", stop="latest")
+            assert sorted(handled) == list(range(3, 10))
+        else:
+            async with client.consume(name, cursor="reader", stop="latest") as second:
+                assert (await anext(second)).offset == 3
+                await killed._cursors.commit(late)
+                assert [message.offset async for message in second] == list(range(4, 10))
+        assert (await client.describe_cursor("reader", name)).offset == 10
+
+
+async def last_commit(client: AsyncClient, consumer: AsyncConsumer) -> Commit:
+    """The commit with which the program ends; it has left and has not arrived."""
+    held: list[Commit] = []
+    is_held = asyncio.Event()
+    cursors: Any = client._cursors
+    commit = cursors.commit
+
+    async def hold(asked: Commit) -> None:
+        held.append(asked)
+        is_held.set()
+        await asyncio.Event().wait()
+
+    await anext(consumer)
+    cursors.commit = hold
+    committing = asyncio.ensure_future(consumer.commit())
+    await is_held.wait()
+    committing.cancel()
+    await asyncio.gather(committing, return_exceptions=True)
+    cursors.commit = commit
+    return held[0]
 
 
 @on_loop

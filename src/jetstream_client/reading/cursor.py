@@ -1,9 +1,14 @@
 """The cursor of one consumer: where it resumes, and its commits.
 
-Every commit says which revision of the cursor it follows. So of two consumers that use one cursor
-at a time the second to commit is refused, a late copy of a commit changes nothing, and a cursor
-that somebody has moved by hand stays where it was moved to. A commit whose answer was lost is
-recognised by its owner, which is this consumer, or an earlier one of the same client.
+Every commit says which revision of the cursor it follows. So a late copy of a commit changes
+nothing, and a cursor that somebody has moved by hand stays where it was moved to. A commit whose
+answer was lost is recognised by its owner, which is this consumer, or an earlier one of the same
+client.
+
+A consumer takes its cursor over when it opens it: it commits the position that it has found. From
+then on whatever an earlier consumer commits is refused, also what arrives late from a program that
+has died. A cursor that is new is taken over by the first commit, if that is made at once
+(`auto_commit`). Members of a group need none of that: the coordinator refuses who owns no stream.
 """
 
 from __future__ import annotations
@@ -29,6 +34,9 @@ from jetstream_protocol.errors import (
 )
 
 CHECKPOINT_SECONDS = 1.0
+TAKE_OVER_SECONDS = 2.0
+"""So long a consumer waits to take its cursor over: while cursors cannot be committed, as when too
+few of their replicas are in sync, one reads nevertheless."""
 _ADOPTIONS_MAX = 3
 
 
@@ -67,6 +75,8 @@ class ConsumerCursor:
         self._member = member
         self._stream: Stream | None = None
         self._revision = NO_REVISION
+        self._takes_over = False
+        """Whether the next commit replaces that of any other consumer: the cursor was new."""
         self._turn = asyncio.Lock()
 
     async def open(self) -> tuple[int, int] | None:
@@ -78,10 +88,10 @@ class ConsumerCursor:
         """
         stream = await self._streams.registered(wire.to_ref(self._named), self._timeout)
         self._stream = stream
-        found = await self._cursors.find(self.name, stream)
+        found = await self._taken_over(stream)
+        self._takes_over = found is None and self.auto_commit and not self._member()[0]
         if found is None:
             return None
-        self._revision = found.revision
         if found.stream_id != stream.id:
             self.reset_to = self.reset_by(
                 DivergedError(
@@ -92,6 +102,28 @@ class ConsumerCursor:
             return None
         self.committed = found.offset
         return found.offset, found.last_epoch
+
+    async def _taken_over(self, stream: Stream) -> Cursor | None:
+        """The cursor as it is; None: there is none. Nobody else's earlier commit can change it any
+        more, if this consumer may commit, and can do so now."""
+        tried = NO_REVISION
+        for _ in range(_ADOPTIONS_MAX):
+            found = await self._cursors.find(self.name, stream)
+            self._revision = NO_REVISION if found is None else found.revision
+            if found is None or found.stream_id != stream.id or self._member()[0]:
+                break
+            if found.owner == self.owner or found.revision == tried:
+                break  # It was taken over, or its group refuses whoever is no member.
+            tried = found.revision
+            try:
+                async with asyncio.timeout(TAKE_OVER_SECONDS):
+                    if await self._commit(found.offset, found.last_epoch, found.metadata):
+                        break
+            except PreconditionFailedError:
+                continue  # Another has committed meanwhile.
+            except (JetstreamError, TimeoutError):
+                break  # If it is to commit later, it will be told then.
+        return found
 
     @property
     def stream(self) -> Stream:
@@ -117,6 +149,7 @@ class ConsumerCursor:
             for _ in range(_ADOPTIONS_MAX):
                 if await self._commit(offset, last_epoch, metadata):
                     self.committed = offset
+                    self._takes_over = False
                     return
         raise PreconditionFailedError(f"cursor {self.name!r} is committed by others; try again")
 
@@ -150,6 +183,9 @@ class ConsumerCursor:
             raise error  # It is its group that refuses.
         # A consumer of this client that was closed may have committed only after this one began.
         if now is not None and (now.owner == self.owner or now.owner in unanswered):
+            self._revision = now.revision
+            return False
+        if self._takes_over and now is not None and now.owner:
             self._revision = now.revision
             return False
         if self._member()[0] or (now is None and self._revision == NO_REVISION):
