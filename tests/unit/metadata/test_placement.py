@@ -64,8 +64,36 @@ class TestPlacement:
         cluster.do(FenceNode(node_id=1))
         placer = Placer(cluster.registry, 4)
         assert placer.place(2) == Placement((2, 3))
-        assert placer.place(3) == Placement((1, 2, 3))
+        assert placer.place(3) == Placement((0, 2, 3))
         assert placer.place(4) == Placement((0, 1, 2, 3))
+
+    @pytest.mark.parametrize(
+        ("racks", "dead", "draining", "count", "placed"),
+        [
+            ("aab", (2,), (), 2, (0, 1)),  # Another rack is no reason to take a dead node.
+            ("aabb", (2,), (), 2, (0, 3)),
+            ("aabb", (2, 3), (), 2, (0, 1)),
+            ("aaab", (3,), (2,), 3, (0, 1, 2)),  # Nor is that a live one leads nothing.
+            ("abc", (0,), (), 3, (0, 1, 2)),
+            ("abcd", (0, 1), (2,), 2, (2, 3)),
+            ("abab", (0,), (1,), 3, (1, 2, 3)),
+            ("aaab", (), (3,), 2, (0, 1)),
+        ],
+    )
+    def test_a_dead_node_is_taken_only_if_there_are_too_few_live_ones(
+        self,
+        racks: str,
+        dead: tuple[int, ...],
+        draining: tuple[int, ...],
+        count: int,
+        placed: tuple[int, ...],
+    ) -> None:
+        cluster = Cluster(len(racks), racks=tuple(racks))
+        for node_id in draining:
+            cluster.do(DrainNode(node_id=node_id, until_undone=True))
+        for node_id in dead:
+            cluster.do(FenceNode(node_id=node_id))
+        assert Placer(cluster.registry, len(racks)).place(count).replicas == placed
 
     @pytest.mark.parametrize("replicas", [None, 3])
     def test_a_draining_node_does_not_make_streams_smaller_and_leads_none(

@@ -88,9 +88,11 @@ def place(
 ) -> tuple[NodeId, ...]:
     """Choose `count` of the nodes: as many racks as possible, then the least loaded.
 
-    Returns ascending ids. A node that yields leaderships is chosen only if there are too few
-    others. load: how many copies each node holds already. holding: nodes that hold the stream, so
-    that others are chosen, in other racks if possible.
+    Returns ascending ids. A dead node is chosen only if there are too few live ones: the stream
+    would lack a replica, or could not be created at all. Of the live ones, one that yields
+    leaderships is chosen only if there are too few others. load: how many copies each node holds
+    already. holding: nodes that hold the stream, so that others are chosen, in other racks if
+    possible.
     """
     remaining = [node for node in nodes if node.node_id not in holding]
     assert count <= len(remaining), "the caller has counted"
@@ -103,9 +105,9 @@ def place(
         best = min(
             remaining,
             key=lambda node: (
+                node.fenced,
                 node.yields_leadership,
                 rack_used.get(node.rack, 0),
-                node.fenced,
                 load.get(node.node_id, 0),
                 node.node_id,
             ),
