@@ -94,6 +94,8 @@ class Checker:
         """Whether a disk has lost what was flushed, or failed to do something."""
         self.asks_all_replicas = False
         """Whether unclean elections do: not below a certain feature level."""
+        self.keeps_eligible = False
+        """Whether a new minimum does, if the ISR does not reach it: likewise."""
         self._asked_all_replicas = False
         """Whether the last one did: the level may have risen since."""
         self._chosen = NO_NODE
@@ -514,7 +516,7 @@ class Checker:
 
     def stream_changed(self, before: StreamMetadata, after: StreamMetadata) -> None:
         """In truth. While the ISR is below its minimum nothing is committed, so whoever leaves it
-        then stays eligible; a new minimum begins anew."""
+        then stays eligible; before NEW_MINIMUM_LEVEL a new minimum begins anew."""
         if after.lossy_elections != before.lossy_elections:
             self._elected_uncleanly(after)
         elif after.leader != NO_NODE and after.leader == self._chosen:
@@ -524,7 +526,8 @@ class Checker:
             self._kept_min = limit if self._kept_min is None else min(limit, self._kept_min)
         minimum = after.config.min_insync_replicas
         altered = minimum != before.config.min_insync_replicas
-        if len(after.isr) >= minimum or (altered and after.isr):
+        begins_anew = altered and after.isr and not self.keeps_eligible
+        if len(after.isr) >= minimum or begins_anew:
             self._eligible = dict.fromkeys(after.isr)
         else:
             self._eligible.update(dict.fromkeys((*before.isr, *after.isr)))

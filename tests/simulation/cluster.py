@@ -16,6 +16,7 @@ from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.metadata.state.commands import (
     ANY_REPLICA_LEVEL,
+    NEW_MINIMUM_LEVEL,
     Barrier,
     RegisterNode,
     SetCluster,
@@ -245,6 +246,7 @@ class Cluster:
                 self.world.count("election from the ELR")
         level = self.metadata.registry.settings.feature_level
         stream.checker.asks_all_replicas = level >= ANY_REPLICA_LEVEL
+        stream.checker.keeps_eligible = level >= NEW_MINIMUM_LEVEL
         stream.checker.has_disk_failed = any(each.disk.has_failed for each in self.machines)
         stream.checker.stream_changed(was, now)
         self.stream_changed(was, now)

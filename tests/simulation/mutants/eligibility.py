@@ -41,8 +41,10 @@ def forgets_who_left_below_the_minimum(patches: Patches) -> None:
 
 @mutant()
 def keeps_the_elr_under_a_new_minimum(patches: Patches) -> None:
-    """Changing the minimum leaves those eligible that were so under the old one."""
+    """Changing the minimum leaves those eligible that were so under the old one, although the ISR
+    reaches the new one."""
     patches.set(stream_decisions, "without_elr", lambda stream: stream)
+    patches.set(stream_decisions, "under_new_minimum", lambda stream: stream)
 
 
 @mutant()

@@ -414,6 +414,12 @@ class TestPurge:
         assert StreamMetadata.from_row(older).purged_offset == 0
 
 
+def alter_minimum(cluster: Cluster, stream: StreamMetadata, minimum: int) -> None:
+    epoch = cluster.now(stream).stream_epoch
+    config = {"min_insync_replicas": minimum}
+    cluster.do(AlterStream(stream_id=stream.id, stream_epoch=epoch, config=config))
+
+
 class TestAlter:
     def test_a_new_minimum_clears_the_elr_in_the_same_entry(self) -> None:
         cluster = Cluster(3)
@@ -425,6 +431,35 @@ class TestAlter:
             AlterStream(stream_id=stream.id, stream_epoch=epoch, config={"min_insync_replicas": 3})
         )
         assert cluster.now(stream).elr == ()
+
+    @pytest.mark.parametrize(
+        ("minimum", "isr", "altered", "elr"),
+        [(2, (0,), 3, (1, 2)), (3, (0, 1), 2, ()), (3, (0,), 2, (1, 2)), (2, (0,), 1, ())],
+    )
+    def test_a_new_minimum_clears_the_elr_if_the_isr_reaches_it(
+        self, minimum: int, isr: tuple[int, ...], altered: int, elr: tuple[int, ...]
+    ) -> None:
+        cluster = Cluster.at_level(3, FEATURE_LEVEL_MAX)
+        stream = cluster.create(config={"min_insync_replicas": minimum})
+        cluster.change_isr(stream, isr)
+        alter_minimum(cluster, stream, altered)
+        assert (cluster.now(stream).isr, cluster.now(stream).elr) == (isr, elr)
+
+    @pytest.mark.parametrize("minimum", [1, 3])
+    def test_those_that_are_eligible_stay_so_under_a_new_minimum_while_nobody_leads(
+        self, minimum: int
+    ) -> None:
+        cluster = Cluster.at_level(3, FEATURE_LEVEL_MAX)
+        stream = cluster.create()
+        for node_id in range(3):
+            cluster.do(FenceNode(node_id=node_id))
+        eligible = cluster.now(stream).elr
+        assert (cluster.now(stream).leader, eligible) == (NO_NODE, (1, 2))
+        alter_minimum(cluster, stream, minimum)
+        assert cluster.now(stream).elr == eligible
+        cluster.register(1, feature_level_max=FEATURE_LEVEL_MAX)
+        now = cluster.now(stream)
+        assert (now.leader, now.lossy_elections) == (1, 0)
 
     def test_flush_group_is_trusted_only_after_every_replica_flushed(self) -> None:
         cluster = Cluster(3)

@@ -47,6 +47,8 @@ WRITE_LEVEL = FeatureLevel(6)
 """From this level on `commit` is a right of its own (SetCluster, AddAcl)."""
 LAG_LIMIT_LEVEL = FeatureLevel(6)
 """From this level on the cluster has a limit on the lag of replicas in sync."""
+NEW_MINIMUM_LEVEL = FeatureLevel(6)
+"""From this level on a new minimum clears the ELR only if the ISR reaches it (AlterStream)."""
 
 # Which streams exist (stream_decisions.py).
 
@@ -97,9 +99,9 @@ class AlterStream(Command):
     """Change any settings of a stream but the numbers of replicas and observers. Of the server's
     own streams only min_insync_replicas can be changed.
 
-    A new minimum clears the ELR: its members were eligible under the old one only. After `flush`
-    becomes "group", restart trust holds once every replica has confirmed a full flush
-    (ConfirmFlush).
+    A new minimum that the ISR reaches clears the ELR: more can be committed without its members
+    now. (Below NEW_MINIMUM_LEVEL any new minimum does.) After `flush` becomes "group", restart
+    trust holds once every replica has confirmed a full flush (ConfirmFlush).
     """
 
     op: ClassVar[str] = "alter_stream"

@@ -55,8 +55,19 @@ def with_isr(stream: StreamMetadata, isr: Sequence[NodeId]) -> StreamMetadata:
     )
 
 
+def under_new_minimum(stream: StreamMetadata) -> StreamMetadata:
+    """The stream after its minimum was changed; its stream epoch is not changed yet.
+
+    **safety** If the ISR reaches the new minimum, the leader may commit without those who were
+    eligible. Otherwise nothing can be committed, neither under the old minimum nor under the new
+    one, and above all not while nobody leads: they hold everything, and stay eligible.
+    """
+    elr = next_elr(stream, stream.isr)
+    return replace(stream, elr=elr, last_known=_last_known(stream, stream.isr, elr))
+
+
 def without_elr(stream: StreamMetadata) -> StreamMetadata:
-    """The stream without an ELR; its stream epoch is not changed yet."""
+    """As `under_new_minimum` below NEW_MINIMUM_LEVEL: the stream without an ELR."""
     if stream.leader != NO_NODE:
         return replace(stream, elr=(), last_known=())
     return replace(stream, elr=(), last_known=_known(stream, stream.isr, ()))

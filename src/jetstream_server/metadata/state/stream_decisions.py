@@ -29,6 +29,7 @@ from jetstream_protocol.types import NO_NODE, LeaderEpoch, NodeId, StreamId
 from jetstream_server.metadata.state.changes import StreamCreated, StreamDeleted
 from jetstream_server.metadata.state.cluster import ClusterSettings
 from jetstream_server.metadata.state.commands import (
+    NEW_MINIMUM_LEVEL,
     AlterStream,
     ConfirmFlush,
     CreateStream,
@@ -46,7 +47,7 @@ from jetstream_server.metadata.state.decision import (
     stream_at_epoch,
     stream_of,
 )
-from jetstream_server.metadata.state.elections import without_elr
+from jetstream_server.metadata.state.elections import under_new_minimum, without_elr
 from jetstream_server.metadata.state.placement import Election
 from jetstream_server.metadata.state.setting_checks import (
     checked,
@@ -189,7 +190,8 @@ def alter_stream(tables: Tables, command: AlterStream) -> Decision:
         was_compacted=stream.was_compacted or config.compact,
     )
     if config.min_insync_replicas != stream.config.min_insync_replicas:
-        after = without_elr(after)
+        is_earlier = level < NEW_MINIMUM_LEVEL
+        after = without_elr(after) if is_earlier else under_new_minimum(after)
     if config.flush != stream.config.flush:
         after = replace(after, unflushed=stream.replicas if config.flush == "group" else ())
     return changed(tables, stream, after)
