@@ -172,3 +172,25 @@ def test_no_test_hides_another_of_the_same_name() -> None:
             ]
             hidden += [f"{name(path)}: {test}" for test in tests if tests.count(test) > 1]
     assert hidden == []
+
+
+READS_WHAT_PROGRAMS_STORED = {
+    "src/jetstream_client/cli/commands/sql.py",
+    "src/jetstream_client/migration/json_lines.py",
+    "src/jetstream_client/reading/messages.py",
+    "src/jetstream_protocol/bounded_json.py",
+}
+"""Records and rows of a user may be nested as deeply as Python can read them."""
+
+
+def test_json_from_elsewhere_is_read_in_one_way() -> None:
+    """`json.loads` raises RecursionError for deep nesting, which nobody expects (bounded_json)."""
+    reading = {
+        name(path)
+        for path in PRODUCT
+        if name(path).startswith(("src/", "spark_connector/"))
+        and re.search(
+            r"(?<!bounded_)\bjson\.loads?\(|from json import|JSONDecoder", path.read_text()
+        )
+    }
+    assert reading == READS_WHAT_PROGRAMS_STORED

@@ -7,12 +7,12 @@ or ISO 8601 with a time zone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias, cast
 
+from jetstream_protocol import bounded_json
 from pyspark_jetstream.errors import OptionError
 
 Place: TypeAlias = int | Literal["earliest", "latest"] | datetime
@@ -44,7 +44,7 @@ def parse_offsets(option: str, text: str, default: Place) -> Positions:
         return Positions(option, cast(Place, word))
     example = """say earliest, latest or JSON such as {"orders": 1000}"""
     try:
-        given = json.loads(text)
+        given = bounded_json.loads(text)
     except ValueError as error:
         raise OptionError(f"{option} {text!r} is not JSON ({error}): {example}") from error
     if not isinstance(given, dict) or not given:
@@ -72,7 +72,7 @@ def parse_timestamps(option: str, text: str, default: Place) -> Positions:
     """Parse JSON with a time per stream. default: for other streams. Raises OptionError."""
     example = """say JSON such as {"orders": 1769860800000}"""
     try:
-        given = json.loads(text)
+        given = bounded_json.loads(text)
     except ValueError as error:
         raise OptionError(f"{option} {text!r} is not JSON ({error}): {example}") from error
     if not isinstance(given, dict) or not given:

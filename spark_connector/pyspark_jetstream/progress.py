@@ -5,9 +5,10 @@ accepts no `metrics` from Python sources for a query's progress. But it shows `e
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
+
+from jetstream_protocol import bounded_json
 
 
 def offsets_behind_latest(progress: Mapping[str, Any]) -> list[dict[str, float]]:
@@ -35,7 +36,7 @@ def _behind(source: Mapping[str, Any]) -> dict[str, float]:
 def _offsets(given: Any) -> dict[str, int]:
     """Offsets by stream id. Spark gives JSON, as text or parsed already."""
     try:
-        found = json.loads(given) if isinstance(given, str) else given
+        found = bounded_json.loads(given) if isinstance(given, str) else given
         return {number: mark["offset"] for number, mark in found["streams"].items()}
     except (TypeError, KeyError, ValueError):
         return {}

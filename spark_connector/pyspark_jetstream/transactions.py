@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from jetstream_client import AsyncClient, JetstreamError, PermissionDeniedError, Stream
+from jetstream_protocol import bounded_json
 from jetstream_protocol.subjects import matches
 from pyspark_jetstream.errors import log
 
@@ -57,7 +58,7 @@ class Record:
     def of(cls, metadata: str) -> Record:
         """Whatever it says that this version does not understand counts as nothing."""
         try:
-            said = json.loads(metadata)
+            said = bounded_json.loads(metadata)
             complete = [(int(first), int(last)) for first, last in said["complete"]]
             begun = said["begun"]
             return cls(complete, None if begun is None else (int(begun[0]), int(begun[1])))

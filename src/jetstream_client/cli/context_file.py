@@ -20,6 +20,7 @@ from typing import Any
 
 from jetstream_client.values.config import NatsOptions
 from jetstream_client.values.tls import TlsConfig
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import InvalidRequestError
 
 CONTEXT_VARIABLE = "JETSTREAM_CONTEXT"
@@ -68,7 +69,7 @@ class ContextFile:
         self.current = ""
         self.contexts: dict[str, Context] = {}
         try:
-            self._take(json.loads(self._path.read_text()))
+            self._take(bounded_json.loads(self._path.read_text()))
         except FileNotFoundError:
             pass
         except (ValueError, TypeError, LookupError, AttributeError) as error:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jetstream_client.values.types import Stream
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.settings import STREAM_SETTINGS, Kind
 
@@ -123,7 +124,7 @@ class Manifest:
     def from_json(cls, text: str | bytes, where: str) -> Manifest:
         """Raises InvalidRequestError for what no backup says."""
         try:
-            values = json.loads(text)
+            values = bounded_json.loads(text)
             found, version = values.pop("format"), values.pop("version")
             if found != FORMAT or version != VERSION:
                 raise InvalidRequestError(
@@ -134,7 +135,7 @@ class Manifest:
             manifest = cls(files=files, **values)
             manifest._check()
             return manifest
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidRequestError(f"{where} is not the manifest of a backup: {error}") from None
 
 

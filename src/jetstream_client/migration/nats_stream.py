@@ -21,7 +21,7 @@ from jetstream_client.migration.records import Records
 from jetstream_client.transport.nats import login_of, without_secrets
 from jetstream_client.values.config import NatsOptions
 from jetstream_client.values.headers import Headers
-from jetstream_protocol import header_names
+from jetstream_protocol import bounded_json, header_names
 from jetstream_protocol.errors import (
     InternalError,
     InvalidRequestError,
@@ -224,7 +224,7 @@ class NatsStream:
             raise UnavailableError("JetStream is not enabled there, or not ready") from error
         except (errors.Error, TimeoutError) as error:
             raise UnavailableError(f"JetStream does not answer: {error}") from error
-        found: dict[str, Any] = json.loads(answer.data)
+        found: dict[str, Any] = bounded_json.loads(answer.data)
         failure = found.get("error")
         if failure is None:
             return found

@@ -14,10 +14,10 @@ client that knows its cluster's mark (ack_cluster.py) takes only answers with it
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass
 
 from jetstream_client.publishing.subject_routes import Expectation, SubjectRoute
+from jetstream_protocol import bounded_json
 from jetstream_protocol.ack_cluster import SIGN
 from jetstream_protocol.errors import CODES, InternalError, JetstreamError, UnknownOutcomeError
 
@@ -78,7 +78,7 @@ def parse_ack(payload: bytes, cluster: str = "") -> Ack | tuple[str, JetstreamEr
     """The ack; or the stream's name ("" if the answer has none) and the reason why it refused.
     None: it is not of that cluster. cluster: a mark; "": any will do."""
     try:
-        answer = json.loads(payload)
+        answer = bounded_json.loads(payload)
         if cluster and answer.get("cluster") != cluster:
             return None
         stream = str(answer.get("stream", ""))
@@ -87,7 +87,7 @@ def parse_ack(payload: bytes, cluster: str = "") -> Ack | tuple[str, JetstreamEr
             return Ack(stream, int(answer["seq"]) - 1, bool(answer.get("duplicate", False)))
         description = in_offsets(str(error["description"]), stream)
         cls = _BY_ERR_CODE.get(int(error["err_code"]), InternalError)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         quoted = payload[:64].decode("utf-8", "backslashreplace")
         return "", InternalError(
             f"something answered the publish with {quoted!r}, which is no acknowledgement: "

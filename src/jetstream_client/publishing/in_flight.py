@@ -25,13 +25,13 @@ otherwise it would be stored twice. A batch that may be stored fails as unknown 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from jetstream_client.publishing.ack import OF_OTHERS, Ack, parse_ack
 from jetstream_client.publishing.record_accumulator import Batch
 from jetstream_client.publishing.subject_routes import Expectation
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import (
     CorruptBatchError,
     InvalidRequestError,
@@ -535,7 +535,7 @@ def unknown_outcome_error(why: str) -> UnknownOutcomeError:
 
 def count_of(payload: bytes) -> int:
     """The number of records that an acknowledgement is for; -1: it is not for a batch."""
-    count = json.loads(payload).get("count")
+    count = bounded_json.loads(payload).get("count")
     return count if isinstance(count, int) else -1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from jetstream_client.values.types import (
     UncleanElection,
     Voters,
 )
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
 
@@ -99,10 +99,10 @@ class AsyncCluster(AsyncMethods):
             pb.DebugNodeRequest(node_id=node), what=f"asking node {node} about itself"
         )
         return NodeDebug(
-            config=json.loads(answer.config),
+            config=bounded_json.loads(answer.config),
             metrics=answer.metrics,
             log=tuple(answer.log),
-            versions=json.loads(answer.versions),
+            versions=bounded_json.loads(answer.versions),
         )
 
     async def record_activity(self) -> Stream:

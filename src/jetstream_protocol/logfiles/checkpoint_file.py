@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.batch import crc32c
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.types import WallUs
@@ -54,7 +55,7 @@ def decode(data: bytes, kind: str, owner: str) -> dict[str, Any]:
     if data[len(_PREFIX) : _HEAD_BYTES] != b"%08x\n" % crc32c(body):
         raise CorruptBatchError("checkpoint fails its CRC", position=len(_PREFIX))
     try:
-        state = json.loads(body)
+        state = bounded_json.loads(body)
     except ValueError as error:
         raise CorruptBatchError("checkpoint is not JSON", position=_HEAD_BYTES) from error
     if not isinstance(state, dict) or state.pop("kind", None) != kind:

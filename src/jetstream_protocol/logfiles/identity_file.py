@@ -13,6 +13,7 @@ import json
 from collections.abc import Collection
 from typing import Any, Final
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.batch import crc32c
 
 _CRC: Final = "crc"
@@ -26,7 +27,7 @@ def encode(fields: dict[str, Any], *, indent: int | None = None) -> bytes:
 def decode(data: bytes, known: Collection[str]) -> dict[str, Any]:
     """The fields of a file. known: the names that a file without `crc` may have; any other name may
     be damage. Raises ValueError."""
-    fields = json.loads(data)
+    fields = bounded_json.loads(data)
     if not isinstance(fields, dict):
         raise ValueError("it is not a JSON object")
     crc = fields.pop(_CRC, None)

@@ -12,13 +12,13 @@ As in `verify`, everything is read, even after damage, and nothing is changed.
 
 from __future__ import annotations
 
-import json
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles import checkpoint_file, identity_file
 from jetstream_protocol.logfiles.files import IDENTITY_NAME
@@ -192,7 +192,7 @@ class _RecordsVerifier(ABC):
         try:
             if kind == _COMMANDS:
                 for line in lines:
-                    json.loads(line)
+                    bounded_json.loads(line)
             elif kind == _VOTERS:
                 _check_voters(record.payload[1:])
             elif kind != _NOTHING:
@@ -239,7 +239,7 @@ class _SnapshotVerifier(_RecordsVerifier):
             self.end = record.index
             try:
                 for line in zlib.decompress(record.payload).split(b"\n"):
-                    json.loads(line)
+                    bounded_json.loads(line)
             except _DECODING_ERRORS as error:
                 yield self._bad(position, f"the state in it cannot be read: {error}")
 
@@ -304,6 +304,6 @@ class _JournalVerifier(_RecordsVerifier):
 
 def _check_voters(data: bytes) -> None:
     """Raises one of _DECODING_ERRORS for what is no set of voters."""
-    voters = json.loads(data)["voters"]
+    voters = bounded_json.loads(data)["voters"]
     if not [int(voter) for voter in voters]:
         raise ValueError("a set of voters without any")

@@ -8,11 +8,11 @@ refused. docs/jetstream_api.md lists them.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.subjects import check_pattern
 from jetstream_protocol.times import to_timestamp_us
@@ -138,8 +138,8 @@ def body_of(payload: bytes) -> dict[str, Any]:
     if not payload.strip():
         return {}
     try:
-        found = json.loads(payload)
-    except (ValueError, RecursionError) as error:
+        found = bounded_json.loads(payload)
+    except ValueError as error:
         raise invalid_json_error(str(error)[:200]) from None
     if found is None:
         return {}

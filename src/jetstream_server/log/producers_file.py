@@ -28,6 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.batch import HEADER_BYTES, BatchHeader, decode_header
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.encrypted_body import read_prefix
@@ -132,7 +133,7 @@ def _decrypted(hidden: str, encryption: Encryption | None) -> Any:
                 f"the file is encrypted with key {read_prefix(data).key_id}, and this node has "
                 "no keys"
             )
-        return json.loads(encryption.decrypt_state(data, PRODUCERS_NAME))
+        return bounded_json.loads(encryption.decrypt_state(data, PRODUCERS_NAME))
     except ValueError as error:
         raise CorruptBatchError(f"the file garbles what it has encrypted: {error}") from error
 

@@ -19,9 +19,9 @@ Invariants.
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from jetstream_protocol import bounded_json
 from jetstream_server.ingest.nats.compiled import compiled
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.gathering import PAYLOAD_BYTES_MAX, Gathering, is_sid, length_of
@@ -177,8 +177,8 @@ def control_event(line: bytes) -> ControlEvent | None:
         return ServerError(rest.decode("utf-8", "backslashreplace").strip(" '"))
     if verb == b"INFO":
         try:
-            fields = json.loads(rest)
-        except (ValueError, RecursionError) as error:
+            fields = bounded_json.loads(rest)
+        except ValueError as error:
             raise NatsProtocolError(f"INFO is not JSON: {error}") from error
         if not isinstance(fields, dict):
             raise protocol_error("INFO is not a JSON object", line)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import os
 import shutil
 import socket
@@ -23,6 +22,7 @@ from typing import Final
 
 import structlog
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import UnavailableError
 from jetstream_server.background import run_in_background
 from jetstream_server.ingest.nats import die_with_parent
@@ -171,7 +171,7 @@ class NatsServerProcess:
         the file contains the process id, so another server's file is never used."""
         for ports_file in self._folder.glob(f"*_{pid}.ports"):
             try:
-                url = json.loads(ports_file.read_text())["nats"][0]
+                url = bounded_json.loads(ports_file.read_text())["nats"][0]
             except ValueError:
                 return False  # still being written
             self.port = int(url.rpartition(":")[2])

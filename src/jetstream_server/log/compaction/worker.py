@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_server.log.compaction.rewrite_pass import Task, run
 from jetstream_server.log.disk import Disk, OsDisk
@@ -36,7 +37,7 @@ def main() -> int:
     line = sys.stdin.readline()
     if not line.endswith("\n"):
         return 1  # The server died before it sent the task.
-    given = json.loads(line)
+    given = bounded_json.loads(line)
     _die_with(given["parent"])
     os.nice(_NICENESS)
     disk = OsDisk()

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
@@ -42,14 +43,14 @@ NOBODY_LISTENS = (
 
 
 def encode_group(voters: Voters, cluster_id: str, recoveries: Sequence[str]) -> bytes:
-    values = json.loads(voters.encode())
+    values = bounded_json.loads(voters.encode())
     return json.dumps({**values, "cluster_id": cluster_id, "tokens": list(recoveries)}).encode()
 
 
 def decode_group(data: bytes, node_id: NodeId) -> Group:
     """The group of the answer, for that node's folder. Raises InvalidRequestError."""
     try:
-        voters, values = Voters.decode(data), json.loads(data)
+        voters, values = Voters.decode(data), bounded_json.loads(data)
         tokens = tuple(map(str, values["tokens"]))
         cluster_id = str(values["cluster_id"])
     except (ValueError, KeyError, TypeError) as error:

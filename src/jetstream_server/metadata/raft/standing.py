@@ -22,6 +22,8 @@ import json
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from jetstream_protocol import bounded_json
+
 RUNS_MAX = 64
 """Starts in a row without a registration. The registered run is kept in addition."""
 UNKNOWN_RUN = ""
@@ -86,7 +88,7 @@ class VoterStatus:
     def decode(cls, data: bytes, confirmed: int) -> VoterStatus:
         """Decode. Raises ValueError, KeyError or TypeError for bytes that `encode` did not
         write."""
-        values = json.loads(data)
+        values = bounded_json.loads(data)
         return cls(VoterState(values["state"]), tuple(map(str, values["runs"])), confirmed)
 
 

@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.types import NodeId
 
 VOTERS_MAX = 64
@@ -74,7 +75,7 @@ class Voters:
     def decode(cls, data: bytes) -> Voters:
         """Decode. Raises ValueError for bytes that are no set of voters."""
         try:
-            values = json.loads(data)
+            values = bounded_json.loads(data)
             addresses = {NodeId(int(key)): address for key, address in values["voters"].items()}
             recoveries = int(values.get("recoveries", 0))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

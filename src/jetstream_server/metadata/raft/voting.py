@@ -15,11 +15,11 @@ Nothing here does I/O.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.logfiles.metadata_records import Entry
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.raft.standing import VoterState, VoterStatus, knows
@@ -151,7 +151,7 @@ def _registrations(entry: Entry) -> Iterable[Registration]:
         if _MENTIONED not in line:
             continue
         try:
-            values = json.loads(line)
+            values = bounded_json.loads(line)
             if values.get("op") == "register_node":
                 node_id, session = int(values["node_id"]), str(values["session"])
                 address = str(values.get("addresses", {}).get("raft", ""))

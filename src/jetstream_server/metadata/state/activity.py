@@ -17,6 +17,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
 from jetstream_server.metadata.state.changes import (
     ActivityChanged,
@@ -106,8 +107,8 @@ def note_cursors(tables: Tables, command: NoteCursors) -> Decision:
 def _cursor_event(text: str) -> dict[str, Any]:
     """Read an event about a cursor. Raises InvalidRequestError for anything else."""
     try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        values = bounded_json.loads(text)
+    except ValueError as error:
         raise InvalidRequestError("an event of note_cursors is not JSON") from error
     if not isinstance(values, dict):
         raise InvalidRequestError("an event of note_cursors is not a JSON object")

@@ -18,6 +18,7 @@ from dataclasses import MISSING, dataclass, fields
 from types import NoneType
 from typing import Any, ClassVar, NamedTuple, Self, get_args, get_type_hints
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.types import BootUs, LeaderEpoch, NodeId, StreamId, WallUs
 from jetstream_server.metadata.state.fields import Fields
@@ -106,8 +107,9 @@ def decode_command(text: str) -> Envelope:
     if len(text) > COMMAND_LENGTH_MAX:
         raise InvalidRequestError(f"metadata command longer than {COMMAND_LENGTH_MAX} characters")
     try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        # As all versions do: what they said of a command is in journals.
+        values = bounded_json.loads(text, finite=False)
+    except ValueError as error:
         raise InvalidRequestError("metadata command is not JSON") from error
     if not isinstance(values, dict):
         raise InvalidRequestError("metadata command is not a JSON object")

@@ -5,11 +5,12 @@ Numbers have a gap only after a recovery without lost voters.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from jetstream_protocol import bounded_json
 
 EVENTS_MAX = 10_000
 """Upper bound on events. If the stream takes none for a long time, the oldest are lost. Their
@@ -69,4 +70,4 @@ class Outbox:
 
 def sequence_of(event: str | bytes) -> int:
     """The number of an event."""
-    return int(json.loads(event)["sequence"])
+    return int(bounded_json.loads(event)["sequence"])

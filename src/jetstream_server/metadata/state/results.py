@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import FencedEpochError, UnknownOutcomeError
 
 SPAN = 512
@@ -46,7 +47,7 @@ class ResultWindows:
             raise UnknownOutcomeError(
                 f"command {sequence} of incarnation {incarnation} is too old to tell its outcome"
             )
-        return None if result is None else json.loads(result)
+        return None if result is None else bounded_json.loads(result)
 
     def add(self, incarnation: int, sequence: int, result: dict[str, Any]) -> None:
         window = self._windows.get(incarnation)

@@ -11,6 +11,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import StorageError
 from jetstream_server.metadata.state.nodes import NodeMetadata
 from jetstream_server.metadata.state.streams import StreamMetadata
@@ -40,7 +41,7 @@ class StateImage:
     def decode(cls, data: bytes) -> StateImage:
         """Decode. Raises StorageError for bytes that are not a snapshot of this format."""
         try:
-            head, nodes, *streams = map(json.loads, zlib.decompress(data).split(b"\n"))
+            head, nodes, *streams = map(bounded_json.loads, zlib.decompress(data).split(b"\n"))
             if head["format"] != FORMAT:
                 raise StorageError(
                     f"metadata snapshot of format {head['format']}; this software reads {FORMAT}"
@@ -50,10 +51,7 @@ class StateImage:
                 nodes=[NodeMetadata.from_dict(values) for values in nodes],
                 streams=[StreamMetadata.from_row(row) for row in streams],
             )
-        except (
-            *(ValueError, LookupError, TypeError, AttributeError, RecursionError),
-            zlib.error,
-        ) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, zlib.error) as error:
             raise StorageError(f"metadata snapshot cannot be read: {error!r}") from error
 
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import JetstreamError, StorageError, StorageFullError
 from jetstream_protocol.types import MonotonicUs, WallUs
 from jetstream_server.background import run_in_background
@@ -373,7 +374,7 @@ def _decoded(line: bytes) -> Step | _Refused:
     """What the process says. Raises EOFError if that is not understood: after an update of the
     software, and before the restart, it is newer than this server."""
     try:
-        message: dict[str, Any] = json.loads(line)
+        message: dict[str, Any] = bounded_json.loads(line)
         if "error" in message:
             return _Refused(**message)
         return _STEPS[message.pop("step")](**message)

@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import common_pb2
 
@@ -57,9 +58,9 @@ async def body_of(request: web.Request) -> dict[str, Any]:
         raise InvalidRequestError("a change is sent as JSON: Content-Type: application/json")
     body = await read_body(request)
     try:
-        found = json.loads(body)
+        found = bounded_json.loads(body)
         json.dumps(found, ensure_ascii=False).encode()  # Half a surrogate breaks protobuf's parser.
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InvalidRequestError(f"the body cannot be read: {str(error)[:200]}") from error
     if not isinstance(found, dict):
         raise InvalidRequestError("the body cannot be read: it is not a JSON object")

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from hashlib import blake2b
 from typing import Any
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.batch import EncodedBatch, encode
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.header_names import HEADER_NAME
@@ -64,8 +64,8 @@ def _lines(body: bytes) -> list[tuple[int, bytes]]:
 def _record(at: int, line: bytes, subject: str) -> tuple[bytes | None, bytes | None, bytes]:
     """Value, key and header block."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        row = bounded_json.loads(line)
+    except ValueError as error:
         raise InvalidRequestError(f"line {at} is not JSON: {str(error)[:100]}") from error
     if not isinstance(row, dict) or "value" not in row:
         raise InvalidRequestError(f'line {at} is not an object with a "value"')
