@@ -68,7 +68,7 @@ def advice(error: JetstreamError, servers: str) -> str:
     if isinstance(error, MessageTooLargeError):
         return (
             "publish shorter rows, or raise max_payload of the NATS server or max_message_bytes of "
-            "the stream, whichever the error names"
+            "the stream, whichever the error names; NATS's does not hold with via=direct"
         )
     if isinstance(error, AmbiguousStreamError):
         return "write it as name@subject in option streams"

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast, get_args
 
 from jetstream_client import ClientConfig, InvalidRequestError, NatsOptions, TlsConfig
+from jetstream_client.values.types import Via
 from jetstream_protocol.subjects import check_literal, check_pattern
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.positions import (
@@ -53,7 +54,8 @@ _STREAM = (*_READ, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDe
 _NATS_SIGN_IN = (
     "natsCredentials", "natsNkeySeed", "natsTls", "natsTlsCa", "natsTlsCertificate", "natsTlsKey",
 )  # fmt: skip
-_WRITE = (*_COMMON, "nats", *_NATS_SIGN_IN, "subject", "txnAppId", "txnVersion", *_SIGN_IN)
+_NATS = ("nats", *_NATS_SIGN_IN)
+_WRITE = (*_COMMON, "via", *_NATS, "subject", "txnAppId", "txnVersion", *_SIGN_IN)
 ReadFrom = Literal["any", "leader", "nearest"]
 """Which in-sync replica is read from."""
 
@@ -131,12 +133,13 @@ class WriteOptions:
     """subject: of rows without a column `subject`; "" if none was given.
 
     transaction: names the write, so that a second write of that name stores nothing twice; None:
-    the write cannot be recognised later.
+    the write cannot be recognised later. via: which way the batches go, as in `client.publisher`.
     """
 
     config: ClientConfig
     subject: str
     transaction: Transaction | None = None
+    via: Via = "nats"
 
     @property
     def servers(self) -> str:
@@ -176,6 +179,13 @@ class _Given:
         if text not in _READ_FROM:
             raise OptionError(f"readFrom {text!r} is no choice: say any, leader or nearest")
         return _READ_FROM[text]
+
+    def via(self) -> Via:
+        text = self.text("via", "nats").lower()
+        for way in get_args(Via):
+            if text == way:
+                return cast(Via, way)
+        raise OptionError(f"via {text!r} is no choice: say nats, direct or auto")
 
     def number(self, name: str, default: int) -> int:
         """A positive number; the default if it is not given."""
@@ -301,7 +311,12 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     subject = given.text("subject")
     if subject:
         check_subject("option subject", subject)
-    return WriteOptions(given.config(_nats_options(given)), subject, _transaction(given, subject))
+    via = given.via()
+    for name in _NATS:
+        if via == "direct" and given.text(name):
+            raise OptionError(f"{name} means nothing with via=direct, without NATS: leave it out")
+    config = given.config(_nats_options(given))
+    return WriteOptions(config, subject, _transaction(given, subject), via)
 
 
 def _nats_options(given: _Given) -> NatsOptions | None:

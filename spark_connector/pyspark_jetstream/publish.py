@@ -1,5 +1,5 @@
-"""Publishes a task's rows to NATS in batches, with acks, so that the server recognises rows that
-are published twice.
+"""Publishes a task's rows in batches, with acks, so that the server recognises rows that are
+published twice: by NATS, or straight to the leaders of the streams.
 
 The server stores no batch twice whose producer id and sequence it remembers, and it remembers the
 last five batches of each producer. So five batches are put together. The producer id is computed
@@ -35,6 +35,7 @@ import pyarrow as pa
 
 from jetstream_client import Client, InvalidRequestError, JetstreamError
 from jetstream_client.publishing.record_accumulator import RECORD_BYTES, too_large_error
+from jetstream_client.values.types import Via
 from pyspark_jetstream.clients import client_for
 from pyspark_jetstream.options import WriteOptions
 from pyspark_jetstream.rows import Rows, by_subject
@@ -185,15 +186,22 @@ class _Outgoing:
     """The batches of a task: those being put together, and those in flight."""
 
     def __init__(
-        self, client: Client, timeout: float, identity: Identity, reached: Reached | None = None
+        self,
+        client: Client,
+        timeout: float,
+        identity: Identity,
+        reached: Reached | None = None,
+        via: Via = "nats",
     ) -> None:
-        """reached: notes the streams, in a transaction."""
+        """reached: notes the streams, in a transaction. via: as in `client.publisher`. **safety**
+        It is no part of producers' ids: rows that come again by another way are recognised."""
         self.rows = 0
         self.duplicates = 0
         self._reached = reached or Reached()
         self._client = client
         self._timeout = timeout
         self._identity = identity
+        self._via = via
         self._sent: dict[str, _Sent] = {}
         self._waiting: dict[str, _Five] = {}
         self._numbers: dict[str, int] = {}
@@ -252,14 +260,12 @@ class _Outgoing:
             buffer_bytes=BATCHES_KNOWN * LONGEST_BYTES,  # With less, a batch might be cut.
             delivery_timeout=self._timeout,
             producer_id=self._identity.producer_id(five.subject, five.number, five.content),
+            via=self._via,
         )
         if publisher.batch_bytes < BATCH_BYTES:
             # The SDK would cut the five into more than the server remembers.
             publisher.close()
-            raise InvalidRequestError(
-                f"the NATS server takes batches of at most {publisher.batch_bytes} bytes, and a "
-                f"write needs {BATCH_BYTES}: raise its max_payload to 1 MiB, which is the default"
-            )
+            raise _too_little_error(publisher.batch_bytes, self._via)
         if publisher.batch_bytes < longest:
             publisher.close()
             raise too_large_error(longest, publisher.batch_bytes)
@@ -285,6 +291,18 @@ class _Outgoing:
                 sent.finish()
 
 
+def _too_little_error(batch_bytes: int, via: Via) -> InvalidRequestError:
+    who, what = "the NATS server takes", "raise its max_payload to 1 MiB, which is the default"
+    if via == "direct":
+        who, what = "a node takes", "raise its ingest.batch_bytes_max, by default 16 MiB"
+    elif via == "auto":
+        who = "a node or the NATS server takes"
+        what = "raise ingest.batch_bytes_max, or NATS's max_payload, to 1 MiB"
+    return InvalidRequestError(
+        f"{who} batches of at most {batch_bytes} bytes, and a write needs {BATCH_BYTES}: {what}"
+    )
+
+
 def publish(
     options: WriteOptions,
     batches: Iterator[pa.RecordBatch],
@@ -294,7 +312,7 @@ def publish(
     """Publish. Returns how many rows were published, and how many of them were stored before.
     reached: notes the streams, in a transaction."""
     client = client_for(options.config)
-    outgoing = _Outgoing(client, options.config.timeout, identity, reached)
+    outgoing = _Outgoing(client, options.config.timeout, identity, reached, options.via)
     try:
         for window in windows(batches):
             outgoing.publish(by_subject(window, options.subject))

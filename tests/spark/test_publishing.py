@@ -107,6 +107,16 @@ def test_the_next_batch_of_a_query_is_not_taken_for_the_one_before(log: Log) -> 
     assert stored(log) == 2 * list(range(ROWS))
 
 
+def test_rows_that_come_again_by_another_way_are_not_published_again(log: Log) -> None:
+    """And the ways past NATS need none."""
+    common, identity = {"servers": log.grpc, "subject": f"{log.name}.x"}, Identity("query/7", 3)
+    ways = [{"via": "direct"}, {"via": "auto", "nats": "nats://127.0.0.1:1"}, {"via": "nats"}]
+    for duplicates, way in zip((0, ROWS, ROWS), ways, strict=True):
+        options = write_options({**common, **way})
+        assert publish(options, batches(log), identity) == (ROWS, duplicates)
+        assert stored(log) == list(range(ROWS))
+
+
 @pytest.mark.parametrize("null", [False, True], ids=["headers", "no headers"])
 def test_rows_that_come_again_when_nats_takes_longer_ones_are_all_stored(
     tmp_path: Path, null: bool

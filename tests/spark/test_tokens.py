@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from jetstream_client import PermissionDeniedError
+from pyspark_jetstream.options import write_options
+from pyspark_jetstream.publish import Identity, publish
 from tests.spark.conftest import EVENTS
 from tests.spark.support import Collector, run_available
 from tests.support.secured import SecuredServer, secured_server
@@ -112,3 +116,19 @@ def test_without_a_token_the_error_says_what_to_do(
     reader = spark.read.format("jetstream").options(servers=secured.grpc, streams="orders")
     with pytest.raises(Exception, match="give a token"):
         reader.load().collect()
+
+
+def test_a_write_past_nats_needs_the_right_write_and_the_error_names_it(
+    secured: SecuredServer,
+) -> None:
+    with secured.client() as admin:
+        admin.create_stream("straight", "straight.>")
+        admin.add_acl("user:writer", "describe", stream="straight", subject="straight.>")
+        token = admin.create_token("user:writer").text
+        given = {"servers": secured.grpc, "token": token, "subject": "straight.eu"}
+        options, rows = write_options({**given, "via": "direct"}), {"value": pa.array([b"one"])}
+        with pytest.raises(PermissionDeniedError, match="--allow write --stream straight"):
+            publish(options, iter([pa.record_batch(rows)]), Identity("write", 0))
+        admin.add_acl("user:writer", "write", stream="straight", subject="straight.eu")
+        assert publish(options, iter([pa.record_batch(rows)]), Identity("write", 0)) == (1, 0)
+        assert admin.fetch("straight").values() == [b"one"]

@@ -30,6 +30,21 @@ def test_a_batch_write_publishes_every_row_with_key_headers_and_subject(
         assert message.headers.get("h") == ("v" if number == 3 else None)
 
 
+def test_a_write_straight_to_the_leader_needs_no_nats_and_none_of_its_limits(
+    spark: SparkSession, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JETSTREAM_NATS_CREDS", "/nowhere.creds")  # Who connects to NATS fails.
+    frame = spark.sql(
+        "SELECT repeat('x', IF(id = 7, 3000000, 10)) AS value, CAST(id AS STRING) AS key "
+        "FROM range(100)"
+    ).repartition(2)
+    options = {"servers": log.grpc, "subject": f"{log.name}.x", "via": "direct"}
+    frame.write.format("jetstream").mode("append").options(**options).save()
+    found = list(log.client.fetch(log.name, max_bytes=64 << 20))
+    assert sorted(int(message.key or b"") for message in found) == list(range(100))
+    assert sum(len(message.value or b"") for message in found) == 3_000_000 + 99 * 10
+
+
 def test_a_null_value_with_a_key_is_a_tombstone(spark: SparkSession, log: Log) -> None:
     frame = spark.sql("SELECT CAST(NULL AS BINARY) AS value, 'k' AS key")
     options = {"servers": log.grpc, "subject": f"{log.name}.x"}

@@ -177,6 +177,23 @@ def test_a_write_signs_in_to_nats_as_the_environment_says_unless_options_say_oth
         assert found.nkey_seed == option.get("natsNkeySeed")
 
 
+def test_a_write_goes_by_nats_unless_it_says_which_way() -> None:
+    assert write_options({"subject": "x"}).via == "nats"
+    for way in ("nats", "direct", "auto"):
+        assert write_options({"subject": "x", "via": way.upper()}).via == way
+    assert write_options({"via": "auto", "nats": "nats://n:4222"}).config.nats == ("nats://n:4222",)
+    with pytest.raises(OptionError, match="via 'kafka' is no choice: say nats, direct or auto"):
+        write_options({"via": "kafka"})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("nats", "nats://n:4222"), ("natsTls", "false"), ("natsNkeySeed", "/s")]
+)
+def test_a_write_without_nats_takes_no_option_of_nats(option: str, value: str) -> None:
+    with pytest.raises(OptionError, match=f"^{option} means nothing with via=direct"):
+        write_options({"via": "direct", option: value})
+
+
 def test_a_comma_in_a_subject_is_written_with_a_backslash() -> None:
     found = read_options({"streams": "a", "subject": r"a.b\,c, d.>"}, "batch")
     assert found.selection.subjects == ("a.b,c", "d.>")

@@ -14,8 +14,9 @@ import pytest
 
 import pyspark_jetstream.publish as publish_module
 import pyspark_jetstream.windows as windows_module
-from jetstream_client import MessageTooLargeError, UnavailableError
+from jetstream_client import InvalidRequestError, MessageTooLargeError, UnavailableError
 from jetstream_client.publishing.record_accumulator import RecordAccumulator, ends_of
+from jetstream_client.values.types import Via
 from pyspark_jetstream.ending import CutOffError
 from pyspark_jetstream.publish import (
     BATCH_BYTES,
@@ -62,7 +63,10 @@ class Publisher:
 class Task:
     """A task that publishes rows, one by one."""
 
-    def __init__(self, reached: Reached | None = None) -> None:
+    def __init__(
+        self, reached: Reached | None = None, via: Via = "nats", batch_bytes: int = NATS_BYTES
+    ) -> None:
+        """batch_bytes: of a batch that is taken."""
         self.log: list[tuple[str, str, bytes]] = []
         self.options: dict[str, Any] = {}
         self.producers: list[int] = []
@@ -70,10 +74,10 @@ class Task:
         def publisher(subject: str, **options: Any) -> Publisher:
             self.options = options
             self.producers.append(options["producer_id"])
-            return Publisher(self.log, subject, options["max_bytes"])
+            return Publisher(self.log, subject, min(options["max_bytes"], batch_bytes))
 
         client: Any = SimpleNamespace(publisher=publisher)
-        self.outgoing = _Outgoing(client, 30, Identity("query/7", 3), reached)
+        self.outgoing = _Outgoing(client, 30, Identity("query/7", 3), reached, via)
 
     def publish(self, value: bytes, subject: str = "a", *, has_headers: bool = False) -> None:
         headers = [[{"key": "Trace", "value": b"1"}] if has_headers else None]
@@ -249,3 +253,28 @@ def test_streams_that_have_all_rows_decide_as_before_when_those_of_others_leave(
         task.outgoing.finish()
     assert again.outgoing.duplicates == BATCHES_KNOWN
     assert set(again.producers) < set(first.producers)
+
+
+def test_the_way_is_no_part_of_what_rows_are_recognised_by() -> None:
+    tasks = [Task(via=via) for via in ("nats", "direct", "auto")]
+    for task in tasks:
+        task.publish(LONG)
+        task.outgoing.finish()
+    assert [task.options["via"] for task in tasks] == ["nats", "direct", "auto"]
+    assert len({tuple(task.producers) for task in tasks}) == 1
+
+
+@pytest.mark.parametrize(
+    ("via", "advice"),
+    [
+        ("nats", "raise its max_payload to 1 MiB"),
+        ("direct", "raise its ingest.batch_bytes_max"),
+        ("auto", "raise ingest.batch_bytes_max, or NATS's max_payload, to 1 MiB"),
+    ],
+)
+def test_who_takes_too_little_for_a_batch_is_named(via: Via, advice: str) -> None:
+    task = Task(via=via, batch_bytes=BATCH_BYTES - 1)
+    task.publish(b"short")
+    with pytest.raises(InvalidRequestError, match=advice):
+        task.outgoing.finish()
+    assert task.sent() == []
