@@ -10,6 +10,7 @@ import pytest
 
 from jetstream_client import Client
 from tests.support.api import Api
+from tests.support.following import Questions
 from tests.support.server import ServerProcess
 from tests.support.stages import cluster_stage, server_stage
 
@@ -44,3 +45,9 @@ def own_server(tmp_path: Path) -> Iterator[ServerProcess]:
 def name(request: pytest.FixtureRequest) -> str:
     """For a stream of the test's own, on a server or a cluster that others use, too."""
     return re.sub(r"\W+", "_", request.node.name.removeprefix("test_"))[:100].strip("_")
+
+
+@pytest.fixture
+def questions(monkeypatch: pytest.MonkeyPatch) -> Questions:
+    """What this process's consumers ask the data plane."""
+    return Questions(monkeypatch)

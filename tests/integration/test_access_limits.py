@@ -3,6 +3,7 @@ bytes a second over both ports."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -10,13 +11,15 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from jetstream_client import Client, QuotaExceededError, TooManyRequestsError
+from jetstream_client import AsyncClient, Client, QuotaExceededError, TooManyRequestsError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated.dataplane_pb2 import DataFetchRequest, DataFetchResponse
 from tests.support.api import Api, DataPlane
 from tests.support.deaf_call import DeafCall
+from tests.support.following import Questions, some
+from tests.support.loops import eventually, on_loop
 from tests.support.secured import SecuredServer, secured_server
 
 RATE = 200_000
@@ -64,6 +67,35 @@ def test_who_reads_faster_waits_and_gets_everything(server: SecuredServer) -> No
         assert seconds_to_read(client, 60) > 1.0  # 600 kB, a burst of a second and one answer.
     with server.client(other) as client:
         assert len(client.fetch("orders", 0, max_bytes=100_000)) > 0
+
+
+def test_who_follows_faster_waits_and_gets_everything(
+    server: SecuredServer, questions: Questions
+) -> None:
+    with server.client() as admin:
+        follower = admin.create_token("user:follower").text
+        admin.create_stream("followed", "followed")
+        admin.add_acl("user:follower", "read", stream="followed", subject=">")
+        values = [b"%04d" % number + RECORD for number in range(60)]
+
+        @on_loop
+        async def scenario() -> None:
+            async with (
+                AsyncClient(server.grpc, token=follower) as client,
+                client.consume("followed", "latest") as consumer,
+            ):
+                coming = asyncio.create_task(some(consumer, 1 + len(values)))
+                await asyncio.to_thread(admin.publish, "followed", b"first")
+                await eventually(lambda: questions.taken > 0)
+                begun = time.monotonic()
+                for value in values:
+                    await asyncio.to_thread(admin.publish, "followed", value)
+                assert await coming == list(enumerate([b"first", *values]))
+                # 600 kB, a burst of a second, and one answer.
+                assert time.monotonic() - begun > 0.5
+
+        scenario()
+        admin.delete_stream("followed")
 
 
 def test_one_principal_has_so_many_connections_and_others_have_theirs(

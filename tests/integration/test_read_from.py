@@ -18,6 +18,7 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated.common_pb2 import StreamRef
 from tests.support.api import call
 from tests.support.cluster import TestCluster
+from tests.support.following import Questions, some, waits
 from tests.support.loops import eventually, on_loop
 from tests.support.stages import cluster_stage
 
@@ -95,6 +96,38 @@ def test_a_replica_killed_or_frozen_costs_its_reader_no_record_and_none_comes_tw
         assert {**dict(found), **acknowledged} == dict(found)
 
     scenario()
+
+
+@on_loop
+async def test_a_replica_that_is_followed_and_freezes_is_left_for_another(
+    cluster: TestCluster, questions: Questions
+) -> None:
+    """The one in the reader's rack, which does not lead."""
+    nodes = cluster.cluster.config["nodes"]
+    async with AsyncClient(cluster.servers) as admin:
+        stream = await admin.create_stream("near", "near.>")
+        await asyncio.to_thread(cluster.wait_for_isr, "near", cluster.nodes)
+        leader = (await admin.describe_stream("near")).leader
+        near = next(number for number in range(len(RACKS)) if number != leader)
+        async with AsyncClient(cluster.servers, timeout=4, rack=RACKS[near]) as client:
+            consumer = client.consume("near", "latest", read_from="nearest")
+            await consumer.begin()
+            for number in range(20):
+                coming = waits(consumer)
+                await admin.publish("near.x", b"%d" % number)
+                assert await coming == [(number, b"%d" % number)]
+            assert set(questions.followed) == {nodes[near]["data"]}
+            coming = asyncio.create_task(some(consumer, 20))
+            await asyncio.to_thread(cluster.freeze, near)
+            try:
+                for number in range(20, 40):
+                    await admin.publish("near.x", b"%d" % number)
+                assert await coming == [(number, b"%d" % number) for number in range(20, 40)]
+                assert nodes[near]["data"] not in questions.followed[-1:]
+            finally:
+                await asyncio.to_thread(cluster.thaw, near)
+            await consumer.aclose()
+        await admin.delete_stream(stream)
 
 
 @on_loop

@@ -84,6 +84,7 @@ class Waiting:
         wait.filter_subject = "quiet.eu"
         self.data.send(Kind.FETCH, 2, wait)
         self.data.fetch("quiet")  # Answered after them: they wait.
+        self.followed = self._followed(server, reader, stack)
         self.api = Api(server.grpc)
         stack.callback(self.api.close)
         groups = groups_pb2_grpc.GroupsStub(self.api.channel)
@@ -101,9 +102,26 @@ class Waiting:
         self.consume = self.api.reads.Consume(pb.ConsumeRequest(stream=quiet), **of_call)
         groups.ListGroups(groups_pb2.ListGroupsRequest(), **of_call)  # Begun after them.
 
+    def _followed(
+        self, server: SecuredServer, reader: Reader, stack: ExitStack
+    ) -> dict[str, DataPlane]:
+        """Two follows, which have had their first answers."""
+        found = {}
+        for name, subject in (("follow", ""), ("filtered follow", "quiet.eu")):
+            found[name] = data = DataPlane(server.data_address, token=reader.made.text)
+            stack.callback(data.close)
+            data.sock.settimeout(SECONDS)
+            asked = dataplane_pb2.FollowRequest(credit=1_000_000)
+            wanted = getattr(asked, "from")
+            wanted.stream.name, wanted.filter_subject = "quiet", subject
+            data.send(Kind.FOLLOW, 1, asked)
+            _, answer, _ = data.receive(dataplane_pb2.DataFetchResponse)
+            assert not answer.has_ended  # type: ignore[attr-defined]
+        return found
+
     def errors(self) -> dict[str, JetstreamError]:
         """How each of them ends."""
-        found = {}
+        found = {name: _last_error(data) for name, data in self.followed.items()}
         for _ in range(2):
             correlation, answer, _ = self.data.receive(dataplane_pb2.DataFetchResponse)
             assert isinstance(answer, dataplane_pb2.DataFetchResponse)
@@ -113,6 +131,15 @@ class Waiting:
             assert isinstance(error, grpc.RpcError), name
             found[name] = error_of(error)
         return found
+
+
+def _last_error(followed: DataPlane) -> JetstreamError:
+    """Other answers say that nothing is new."""
+    while True:
+        _, answer, _ = followed.receive(dataplane_pb2.DataFetchResponse)
+        assert isinstance(answer, dataplane_pb2.DataFetchResponse)
+        if answer.HasField("error"):
+            return from_proto(answer.error)
 
 
 def remove_the_rule(admin: Client, reader: Reader) -> None:
@@ -147,7 +174,8 @@ def test_what_waits_ends_at_once_with_the_error_of_the_next_request(
         withdraw(admin, reader)
         found = waiting.errors()
         assert {name: type(error) for name, error in found.items()} == dict.fromkeys(
-            ("data", "filtered", "fetch", "heartbeat", "consume"), expected
+            ("data", "filtered", "follow", "filtered follow", "fetch", "heartbeat", "consume"),
+            expected,
         )
         assert not other.fetch.done(), "others wait on"
         with server.client(reader.made.text) as client, pytest.raises(expected):
