@@ -78,7 +78,7 @@ def flat(events: list[LeafEvent]) -> list[LeafMessage | ControlEvent]:
     found: list[LeafMessage | ControlEvent] = []
     for event in events:
         if isinstance(event, list):
-            assert 0 < len(event) <= MESSAGES_MAX
+            assert len(event) <= MESSAGES_MAX
             found += event
         else:
             found.append(event)

@@ -25,9 +25,11 @@ from typing import Any, Final
 import structlog
 
 from jetstream_protocol.errors import JetstreamError, UnavailableError
+from jetstream_protocol.types import StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.jetstream_api.answers import account_info
 from jetstream_server.jetstream_api.catalogue import Catalogue
+from jetstream_server.jetstream_api.consumers import ConsumerRequests
 from jetstream_server.jetstream_api.errors import (
     ApiError,
     api_error,
@@ -43,7 +45,6 @@ from jetstream_server.jetstream_api.requests import (
     Request,
     body_of,
     check_empty,
-    number,
     request_of,
 )
 
@@ -90,15 +91,20 @@ class JetStreamApi:
         catalogue: Catalogue,
         messages: Messages,
         connect: Callable[[OnMessages], LeafConnection],
+        consumers: ConsumerRequests | None = None,
         *,
         is_open: bool,
     ) -> None:
-        """connect: makes the link, which calls its argument. is_open: whether anybody may ask."""
+        """connect: makes the link, which calls its argument. consumers: None: there are none.
+        is_open: whether anybody may ask."""
         self.counters = ApiCounters()
         self.domain = domain
         self.link = connect(self._take)
         self._catalogue = catalogue
         self._messages = messages
+        self._consumers = consumers
+        if consumers is not None:
+            consumers.begin(self.link)
         self._is_open = is_open
         self._is_closing = False
         self._requests: set[asyncio.Task[None]] = set()
@@ -110,19 +116,23 @@ class JetStreamApi:
             "STREAM.INFO": self._stream_info,
             "STREAM.MSG.GET": self._get,
             "STREAM.MSG.DELETE": self._delete_message,
-            "CONSUMER.NAMES": self._consumers,
-            "CONSUMER.LIST": self._consumers,
-            "CONSUMER.INFO": self._consumer,
-            "CONSUMER.DELETE": self._consumer,
         }
 
     def start(self) -> None:
         self.link.start()
 
+    async def answer_for(self, stream_id: StreamId, verb: str, rest: str, payload: bytes) -> bytes:
+        """Answer another node's request about consumers. Raises JetstreamError."""
+        if self._consumers is None:
+            raise UnavailableError("this node serves no consumers")
+        return await self._consumers.answer_for(stream_id, verb, rest, payload)
+
     async def close(self) -> None:
         """Answer what was asked, then close the link. Other nodes get what is asked from now on."""
         await self.link.withdraw()
         self._is_closing = True
+        if self._consumers is not None:
+            await self._consumers.consumers.close()
         if self._requests:
             await asyncio.wait(self._requests, timeout=CLOSE_SECONDS)
         for task in self._requests:
@@ -132,7 +142,10 @@ class JetStreamApi:
 
     def _take(self, messages: LeafMessages) -> None:
         """Begin to answer."""
+        consumers = self._consumers
         for message in messages:
+            if consumers is not None and consumers.takes(message):
+                continue
             if not message.reply or not self.link.may_answer(message.reply):
                 continue
             if self._is_closing or not self.link.has_room:
@@ -181,10 +194,13 @@ class JetStreamApi:
             async with self._working:
                 await self._messages.direct(request, message, self.link)
             return
-        verb = self._verbs.get(request.verb)
-        if verb is None:
-            raise self._unsupported_error(request)
-        found = await verb(request, message.payload)
+        if request.verb.startswith("CONSUMER.") and self._consumers is not None:
+            found = await self._consumers.answer(request, message.payload)
+        else:
+            verb = self._verbs.get(request.verb)
+            if verb is None:
+                raise self._unsupported_error(request)
+            found = await verb(request, message.payload)
         self.link.send(message.reply, _json({"type": request.type, **found}))
 
     def _refuse(self, request: Request, reply: bytes, error: ApiError) -> None:
@@ -200,8 +216,6 @@ class JetStreamApi:
             return bad_request_error("bad request: no such request of the JetStream API")
         if request.verb in ("STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE"):
             return not_supported_error("streams are managed by the command `jetstream stream`")
-        if request.verb.startswith("CONSUMER."):
-            return not_supported_error("there are no consumers yet")
         return not_supported_error(request.verb)
 
     # Requests that are answered by JSON.
@@ -234,17 +248,6 @@ class JetStreamApi:
     async def _delete_message(self, request: Request, payload: bytes) -> dict[str, Any]:
         self._catalogue.stream(request.stream)
         raise ApiError(500, 10057, "single messages can not be deleted")
-
-    async def _consumers(self, request: Request, payload: bytes) -> dict[str, Any]:
-        """There are none yet."""
-        self._catalogue.stream(request.stream)
-        offset = number(body_of(payload), "offset")
-        limit = 1024 if request.verb == "CONSUMER.NAMES" else 256
-        return {"total": 0, "offset": offset, "limit": limit, "consumers": []}
-
-    async def _consumer(self, request: Request, payload: bytes) -> dict[str, Any]:
-        self._catalogue.stream(request.stream)
-        raise ApiError(404, 10014, "consumer not found")
 
 
 def _json(answer: dict[str, Any]) -> bytes:

@@ -7,6 +7,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any, Final
 
+from jetstream_server.consumers.records import Record
 from jetstream_server.jetstream_api.answers import direct_headers, status_headers, time_text
 from jetstream_server.jetstream_api.catalogue import Catalogue
 from jetstream_server.jetstream_api.errors import (
@@ -16,7 +17,6 @@ from jetstream_server.jetstream_api.errors import (
 )
 from jetstream_server.jetstream_api.leaf.connection import LeafConnection
 from jetstream_server.jetstream_api.leaf.parser import LeafMessage
-from jetstream_server.jetstream_api.records import Record
 from jetstream_server.jetstream_api.requests import GetRequest, Request
 from jetstream_server.jetstream_api.search import Results, Search
 from jetstream_server.security.acl import Operation

@@ -199,7 +199,7 @@ def _patterns(body: dict[str, Any], field: str) -> tuple[str, ...]:
     return tuple(_checked(each, field) for each in found)
 
 
-def _time(body: dict[str, Any], field: str) -> WallUs | None:
+def time_of(body: dict[str, Any], field: str) -> WallUs | None:
     """A field that is an RFC 3339 time. Raises ApiError."""
     found = body.get(field)
     if found is None:
@@ -234,12 +234,12 @@ class GetRequest:
             number(body, "seq"),
             pattern(body, "last_by_subj"),
             pattern(body, "next_by_subj"),
-            _time(body, "start_time"),
+            time_of(body, "start_time"),
             number(body, "batch", BATCH_MAX),
             number(body, "max_bytes"),
             _patterns(body, "multi_last"),
             number(body, "up_to_seq"),
-            _time(body, "up_to_time"),
+            time_of(body, "up_to_time"),
             flag(body, "no_hdr"),
         )
         found._check()

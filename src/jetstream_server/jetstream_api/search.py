@@ -8,7 +8,7 @@ search slow down neither ingest nor readers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,8 +16,8 @@ from jetstream_protocol.errors import OffsetOutOfRangeError, UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.subjects import covers, is_pattern
 from jetstream_protocol.types import WallUs
+from jetstream_server.consumers.records import Piece, Record, Wanted, look_through
 from jetstream_server.jetstream_api.errors import ApiError, no_message_error, not_searched_error
-from jetstream_server.jetstream_api.records import Piece, Record, Wanted, look_through
 from jetstream_server.jetstream_api.requests import SUBJECTS_MAX, GetRequest
 from jetstream_server.jetstream_api.stream_reads import StreamReads
 from jetstream_server.metadata.state.streams import StreamMetadata
@@ -90,6 +90,17 @@ class Search:
         if not found.records:
             raise ApiError(404, 10037, "no message found", "404 No Results")
         return found
+
+    async def last_offsets(
+        self, stream: StreamMetadata, patterns: Sequence[str]
+    ) -> tuple[list[int], int]:
+        """The offsets of the last records of each subject of these patterns, ascending; and the
+        end of what was looked at. Raises ApiError, JetstreamError."""
+        get = GetRequest(subjects=tuple(patterns), up_to_sequence=2**62)
+        found = await self._last_of_each(stream, get)
+        if found.pending:
+            raise not_searched_error(found.records[-1].sequence)
+        return [record.offset for record in found.records], found.up_to
 
     async def _at(self, stream: StreamMetadata, offset: int) -> Record:
         if offset < 0:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import partial
 
-from jetstream_server.clocks import wall_clock
+from jetstream_server.clocks import Clocks, wall_clock
+from jetstream_server.consumers.feed import Reader
+from jetstream_server.consumers.manager import Consumers
 from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.jetstream_api.api import JetStreamApi
 from jetstream_server.jetstream_api.catalogue import Catalogue
+from jetstream_server.jetstream_api.consumers import ConsumerRequests
 from jetstream_server.jetstream_api.leaf.connection import LeafConnection, OnMessages
 from jetstream_server.jetstream_api.messages import Messages
+from jetstream_server.jetstream_api.outlet import LeafOutlet
 from jetstream_server.jetstream_api.requests import announcement, withdrawal
 from jetstream_server.jetstream_api.search import Search
 from jetstream_server.jetstream_api.stream_reads import StreamReads
 from jetstream_server.node.config import Config
 from jetstream_server.node.nats_options import leaf_options, leaf_servers
 from jetstream_server.node.node import Node
+from jetstream_server.replication.replica import Replica
+from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import ANONYMOUS, Identity
 from jetstream_server.serving.grpc.peers import Peers
 
@@ -42,6 +49,30 @@ def jetstream_api(config: Config, node_id: int, node: Node, peers: Peers) -> Jet
         wall_clock=wall_clock,
     )
     search = Search(reads, partial(node.access.pace, identity))
+    account = hashlib.sha256(config.cluster.encode()).hexdigest()[:8]
+    outlet = LeafOutlet(nats.api_domain, account)
+
+    async def pace(replica: Replica, length: int) -> None:
+        node.access.check(identity, Operation.READ, replica.stream)
+        await node.access.pace(identity, replica.stream, length)
+
+    consumers = Consumers(node.replicas, Reader(pace), outlet, Clocks())
+    requests = ConsumerRequests(
+        consumers,
+        outlet,
+        catalogue,
+        search,
+        reads,
+        registry,
+        node.replicas,
+        peers,
+        Clocks(),
+        node_id=node_id,
+        domain=nats.api_domain,
+        cluster=config.cluster,
+        account=account,
+    )
+    node.metadata.watch(requests.apply)
 
     def connect(on_messages: OnMessages) -> LeafConnection:
         return LeafConnection(
@@ -58,5 +89,6 @@ def jetstream_api(config: Config, node_id: int, node: Node, peers: Peers) -> Jet
         catalogue,
         Messages(catalogue, search),
         connect,
+        requests,
         is_open=not node.access.enabled or bool(nats.api_principal),
     )

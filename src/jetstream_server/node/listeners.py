@@ -22,6 +22,7 @@ from jetstream_server.serving.grpc.call_limiter import CallLimiter
 from jetstream_server.serving.grpc.close_peer import close_peer, close_peers
 from jetstream_server.serving.grpc.cluster_service import ClusterService
 from jetstream_server.serving.grpc.connection_limiter import ConnectionLimiter
+from jetstream_server.serving.grpc.consumers_service import ConsumersService
 from jetstream_server.serving.grpc.cursor_lags import CursorLags
 from jetstream_server.serving.grpc.cursor_leader import CursorLeader
 from jetstream_server.serving.grpc.cursors_service import CursorsService
@@ -111,6 +112,7 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
         _cluster_service(server, metrics, streams),
         CursorsService(cursors, metadata.registry, leader, node.stream_access, wall_clock),
         GroupsService(cursors, metadata.registry, leader, node.stream_access),
+        ConsumersService(None if server.api is None else server.api.answer_for),
         SecurityService(metadata, node.access, wall_clock),
         node.stream_access,
         CallLimiter(close_connection, connections.is_known, partial(close_peers, port=port)),

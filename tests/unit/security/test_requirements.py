@@ -8,7 +8,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from jetstream_protocol.frames import Kind
-from jetstream_protocol.generated import api_pb2, cursors_pb2, groups_pb2
+from jetstream_protocol.generated import api_pb2, consumers_pb2, cursors_pb2, groups_pb2
 from jetstream_server.security.acl import CLUSTER_OPERATIONS, STREAM_OPERATIONS
 from jetstream_server.security.requirements import FRAMES, PATHS, RPCS, Scope
 from jetstream_server.serving.grpc.server import service_names
@@ -26,7 +26,7 @@ SENT_BY_SERVERS = {
 
 
 def test_every_rpc_has_a_rule() -> None:
-    files = (api_pb2, cursors_pb2, groups_pb2, health_pb2, reflection_pb2)
+    files = (api_pb2, consumers_pb2, cursors_pb2, groups_pb2, health_pb2, reflection_pb2)
     services = [each for file in files for each in file.DESCRIPTOR.services_by_name.values()]
     methods = {
         f"/{service.full_name}/{each.name}" for service in services for each in service.methods
@@ -36,7 +36,7 @@ def test_every_rpc_has_a_rule() -> None:
 
 
 def test_every_service_of_ours_is_guarded() -> None:
-    files = (api_pb2, cursors_pb2, groups_pb2)
+    files = (api_pb2, consumers_pb2, cursors_pb2, groups_pb2)
     services = [each for file in files for each in file.DESCRIPTOR.services_by_name.values()]
     declared = [each.full_name for each in services]
     assert sorted(service_names()) == sorted(declared)

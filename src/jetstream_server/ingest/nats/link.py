@@ -204,6 +204,11 @@ class NatsLink(asyncio.BufferedProtocol):
         tls_transport.set_read_buffer_limits(high=READ_BYTES_OF_MANY_MAX)
 
     @property
+    def parser(self) -> Any:
+        """What reads the bytes of this link."""
+        return self._parser
+
+    @property
     def takes_writes(self) -> bool:
         """Whether the connection stands: what is written otherwise is dropped."""
         return self._transport is not None and not self._transport.is_closing()
@@ -366,7 +371,7 @@ class NatsLink(asyncio.BufferedProtocol):
             elif self._accepted:
                 load.messages += len(event)
                 self._events.delivered(event)
-            else:
+            elif len(event):
                 self.abort("protocol error: a message before the login")
             ended = seconds()
             load.longest = max(load.longest, ended - begun)

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import structlog
 
-from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_server.ingest.nats.handshake import LinkOptions
 from jetstream_server.ingest.nats.link import LinkEvents, NatsLink
 from jetstream_server.ingest.nats.parser import Info
@@ -86,6 +86,10 @@ class LeafConnection:
         self._announced = announced
         self._withdrawn = withdrawn
         self._is_leaving = False
+        self._listened: dict[bytes, None] = {}
+        self.on_interest: Callable[[list[bytes]], None] = lambda _: None
+        """Called with the subjects to which somebody has begun or ceased to listen; with none when
+        the link is another one: all may have changed."""
         self._on_messages = on_messages
         self._policy = policy
         self._pool = ServerPool(servers, random or Random(), LEAF_PORT_DEFAULT)
@@ -111,6 +115,8 @@ class LeafConnection:
         link = self._link
         if link is not None:
             link.write(self._withdrawn)
+            for subject in self._listened:
+                link.write(b"LS- %b\r\n" % subject)
             with contextlib.suppress(TimeoutError, JetstreamError):
                 async with asyncio.timeout(WITHDRAW_SECONDS):
                     await link.ping()
@@ -139,6 +145,34 @@ class LeafConnection:
         """Whether requests may be taken: their answers could be written."""
         return self._link is not None and self._link.write_buffer_size < ROOM_BYTES
 
+    def listen(self, pattern: bytes) -> bool:
+        """Have NATS send what is published on a pattern, from now on and on each later link.
+        Returns whether that is new."""
+        if pattern in self._listened:
+            return False
+        self._listened[pattern] = None
+        if self._link is not None and not self._is_leaving:
+            self._link.write(b"LS+ %b\r\n" % pattern)
+        return True
+
+    def stop_listening(self, pattern: bytes) -> None:
+        """Take that back."""
+        if pattern in self._listened:
+            del self._listened[pattern]
+            if self._link is not None:
+                self._link.write(b"LS- %b\r\n" % pattern)
+
+    async def settled(self) -> None:
+        """Wait until NATS knows what was announced. Raises UnavailableError without a link. The
+        caller bounds the time."""
+        if self._link is None:
+            raise UnavailableError("NATS is not connected; try again")
+        await self._link.ping()
+
+    def is_heard(self, subject: bytes, queue: bytes = b"") -> bool:
+        """Whether anybody listens to a subject; with a queue: in that queue group."""
+        return self._link is not None and self._link.parser.interest.has(subject, queue)
+
     async def room(self) -> None:
         """Wait, if much is to be written, until NATS has read it. Raises UnavailableError when the
         link is lost meanwhile. The caller bounds the time."""
@@ -154,16 +188,12 @@ class LeafConnection:
 
     def send(self, reply: bytes, payload: bytes, headers: bytes = b"") -> bool:
         """Send an answer. headers: a whole block. Returns False if it was dropped, and counted."""
-        link, length = self._link, len(headers) + len(payload)
-        reason = self._why_not(reply)
+        length = len(headers) + len(payload)
         if length > self._max_payload:
-            reason = f"longer than max_payload, {self._max_payload} bytes"
-        if link is None or not link.takes_writes:
-            reason = "not connected"
-        elif link.write_buffer_size + length > WRITE_BYTES_MAX:
-            reason = "NATS takes answers too slowly"
-        if reason or link is None:
-            self._drop(reply, reason)
+            self._drop(reply, f"longer than max_payload, {self._max_payload} bytes")
+            return False
+        link = self._link_for(reply, length)
+        if link is None:
             return False
         if headers:
             link.write(
@@ -173,6 +203,34 @@ class LeafConnection:
             link.write(b"LMSG %b %d\r\n%b\r\n" % (reply, length, payload))
         self.counters.answers += 1
         return True
+
+    def deliver(self, inbox: bytes, lines: list[bytes]) -> bool:
+        """Send messages to one inbox: whole protocol lines, each within `max_payload`. Returns
+        False if they were dropped, and counted."""
+        link = self._link_for(inbox, sum(map(len, lines)))
+        if link is None:
+            return False
+        link.write(b"".join(lines))
+        self.counters.answers += len(lines)
+        return True
+
+    def advise(self, subject: bytes, payload: bytes) -> None:
+        """Tell whoever listens; nobody needs to. Dropped where the leaf user may not publish."""
+        link = self._link
+        if link is not None and self.has_room and self._permissions.may_send(subject):
+            link.write(b"LMSG %b %d\r\n%b\r\n" % (subject, len(payload), payload))
+
+    def _link_for(self, reply: bytes, length: int) -> NatsLink | None:
+        """The link on which something of that length may be sent there; None: it is dropped."""
+        link, reason = self._link, self._why_not(reply)
+        if link is None or not link.takes_writes:
+            reason = "not connected"
+        elif link.write_buffer_size + length > WRITE_BYTES_MAX:
+            reason = "NATS takes answers too slowly"
+        if not reason:
+            return link
+        self._drop(reply, reason)
+        return None
 
     def _why_not(self, reply: bytes) -> str:
         """Why nothing may be sent there; "": it may."""
@@ -204,9 +262,13 @@ class LeafConnection:
         """Announce what is served on the new link, whose permissions came with the login."""
         if not self._is_leaving:
             link.write(self._announced)
+            for pattern in self._listened:
+                link.write(b"LS+ %b\r\n" % pattern)
         self._link = link
         self.counters.connects += 1
         logger.info("leaf_link_opened", server=link.address.url)
+        link.parser.interest.recent.clear()
+        self.on_interest([])
 
     async def _release(self, link: NatsLink) -> None:
         self._link = None
@@ -216,8 +278,13 @@ class LeafConnection:
         logger.warning("leaf_link_lost", server=link.address.url, reason=link.lost.result())
 
     def _delivered(self, messages: LeafMessages) -> None:
-        self.counters.messages += len(messages)
-        self._on_messages(messages)
+        if messages:
+            self.counters.messages += len(messages)
+            self._on_messages(messages)
+        elif self._link is not None:
+            interest = self._link.parser.interest
+            changed, interest.recent = interest.recent, []
+            self.on_interest(changed)
 
     def _informed(self, link: NatsLink, info: Info) -> None:
         fields: dict[str, Any] = info.fields

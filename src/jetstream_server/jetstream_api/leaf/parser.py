@@ -6,7 +6,8 @@
     HMSG … header-length total-length␍␊ header-block payload ␍␊
 
 No I/O: `feed` takes the bytes of a read, returns the complete events and keeps the rest. What
-others subscribe to (LS+, LS-) gives no event: nothing here depends on it.
+others subscribe to (LS+, LS-) is kept in `interest`; that it has changed is an event without a
+message.
 
 Invariants.
 * How the bytes are split into reads changes neither the messages nor their order.
@@ -27,6 +28,7 @@ from jetstream_server.ingest.nats.parser import (
     control_event,
     protocol_error,
 )
+from jetstream_server.jetstream_api.leaf.interest import Interest
 
 MESSAGES_MAX = 64
 """Messages in one event: the link may end its turn between two events."""
@@ -44,17 +46,22 @@ class LeafMessage(NamedTuple):
 
 
 LeafMessages = list[LeafMessage]
+"""Empty: only `interest` has changed."""
 LeafEvent = LeafMessages | ControlEvent
 
 
 class LeafParser(FrameParser[LeafEvent]):
     """Use one for each link, from its first byte."""
 
-    __slots__ = ()
+    __slots__ = ("interest",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.interest = Interest()
 
     def _parse(self, data: bytes, events: list[LeafEvent]) -> tuple[int, int]:
         messages: LeafMessages = []
-        position = 0
+        position, has_changed = 0, False
         while True:
             line_end = data.find(b"\r\n", position)
             if line_end < 0:
@@ -64,12 +71,17 @@ class LeafParser(FrameParser[LeafEvent]):
                 message, stop = _message(line, data, start)
                 if message is None:
                     _take(messages, events)
+                    if has_changed:
+                        events.append([])
                     return position, stop - position
                 messages.append(message)
                 start = stop
                 if len(messages) == MESSAGES_MAX:
                     messages = _take(messages, events)
-            elif not line.startswith((b"LS+ ", b"LS- ")):
+            elif line.startswith((b"LS+ ", b"LS- ")):
+                self.interest.take(line)
+                has_changed = True
+            else:
                 event = control_event(line)
                 if event is not None:
                     messages = _take(messages, events)
@@ -78,6 +90,8 @@ class LeafParser(FrameParser[LeafEvent]):
         if len(data) - position > CONTROL_LINE_BYTES_MAX:
             raise protocol_error("control line too long", data[position:])
         _take(messages, events)
+        if has_changed:
+            events.append([])
         return position, 0
 
 

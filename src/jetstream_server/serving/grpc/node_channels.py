@@ -15,6 +15,7 @@ from jetstream_protocol.channels import RECONNECT_OPTIONS
 from jetstream_protocol.errors import JetstreamError, UnavailableError, from_trailers
 from jetstream_protocol.generated import (
     api_pb2_grpc,
+    consumers_pb2_grpc,
     cursors_pb2_grpc,
     groups_pb2_grpc,
 )
@@ -28,6 +29,7 @@ _STUBS: dict[str, Callable[[aio.Channel], Any]] = {
     "Streams": api_pb2_grpc.StreamsStub,
     "Reads": api_pb2_grpc.ReadsStub,
     "Cluster": api_pb2_grpc.ClusterStub,
+    "Consumers": consumers_pb2_grpc.ConsumersStub,
     "Cursors": cursors_pb2_grpc.CursorsStub,
     "Groups": groups_pb2_grpc.GroupsStub,
 }

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import common_pb2, groups_pb2_grpc
+from jetstream_protocol.generated import common_pb2, consumers_pb2, groups_pb2_grpc
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.net.certificates import Certificates
@@ -30,6 +30,8 @@ PRINCIPAL = "jetstream-principal"
 CALL_SECONDS = 10.0
 FORWARDED_POLL_SECONDS = 110.0
 """A little longer than the coordinator may keep a member of a consumer group waiting."""
+CONSUMERS_SECONDS = 4.0
+"""NATS clients wait for 5 s."""
 DESCRIBE_SECONDS = 2.0
 """A node that is alive answers at once."""
 READINESS_SECONDS = 0.5
@@ -136,6 +138,19 @@ class Peers:
             node_id, "Reads", "ListOffsets", request, DESCRIBE_SECONDS
         )
         return answer
+
+    async def ask_consumers(
+        self, node_id: NodeId, stream_id: StreamId, verb: str, rest: str, body: bytes
+    ) -> bytes:
+        """Have the leader of a stream answer a request about its consumers, for a caller whose
+        rights were checked here. Raises the leader's JetstreamError."""
+        request = consumers_pb2.AskConsumersRequest(
+            stream=common_pb2.StreamRef(id=stream_id), verb=verb, rest=rest, body=body
+        )
+        answer: consumers_pb2.AskConsumersResponse = await self._call(
+            node_id, "Consumers", "AskConsumers", request, CONSUMERS_SECONDS
+        )
+        return answer.answer
 
     async def readiness(self, node_id: NodeId) -> pb.DescribeClusterResponse.Node:
         """That node's report on itself: why it is not ready, and its use. Raises the node's

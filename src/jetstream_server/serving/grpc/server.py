@@ -21,6 +21,8 @@ from grpc_reflection.v1alpha import reflection
 from jetstream_protocol.generated import (
     api_pb2,
     api_pb2_grpc,
+    consumers_pb2,
+    consumers_pb2_grpc,
     cursors_pb2,
     cursors_pb2_grpc,
     groups_pb2,
@@ -31,6 +33,7 @@ from jetstream_server.net.certificates import Certificates
 from jetstream_server.serving.grpc.call_limiter import CallLimiter
 from jetstream_server.serving.grpc.cluster_service import ClusterService
 from jetstream_server.serving.grpc.connection_limiter import ConnectionLimiter
+from jetstream_server.serving.grpc.consumers_service import ConsumersService
 from jetstream_server.serving.grpc.cursors_service import CursorsService
 from jetstream_server.serving.grpc.error_interceptor import LIMITS, ErrorInterceptor
 from jetstream_server.serving.grpc.groups_service import GroupsService
@@ -65,7 +68,7 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
 ]
-_SERVICES = ("Streams", "Reads", "Cluster", "Cursors", "Groups", "Security")
+_SERVICES = ("Streams", "Reads", "Cluster", "Cursors", "Groups", "Consumers", "Security")
 
 logger = structlog.get_logger("jetstream.api")
 
@@ -80,6 +83,7 @@ class ApiServer:
         cluster: ClusterService,
         cursors: CursorsService,
         groups: GroupsService,
+        consumers: ConsumersService,
         security: SecurityService,
         access: StreamAccess,
         callers: CallLimiter,
@@ -90,7 +94,7 @@ class ApiServer:
     ) -> None:
         """certificates: for TLS on the port."""
         self._certificates = certificates
-        services = (streams, reads, cluster, cursors, groups, security)
+        services = (streams, reads, cluster, cursors, groups, consumers, security)
         self._services = [
             Guarded(service, name, access, token_connections)
             for service, name in zip(services, service_names(), strict=True)
@@ -125,12 +129,14 @@ class ApiServer:
             options=[*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections)],
             interceptors=[self._guard],
         )
-        streams, reads, cluster, cursors, groups, security = map(self._loop.relayed, self._services)
+        relayed = map(self._loop.relayed, self._services)
+        streams, reads, cluster, cursors, groups, consumers, security = relayed
         api_pb2_grpc.add_StreamsServicer_to_server(streams, server)
         api_pb2_grpc.add_ReadsServicer_to_server(reads, server)
         api_pb2_grpc.add_ClusterServicer_to_server(cluster, server)
         cursors_pb2_grpc.add_CursorsServicer_to_server(cursors, server)
         groups_pb2_grpc.add_GroupsServicer_to_server(groups, server)
+        consumers_pb2_grpc.add_ConsumersServicer_to_server(consumers, server)
         api_pb2_grpc.add_SecurityServicer_to_server(security, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(
@@ -220,6 +226,6 @@ def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
 
 def service_names() -> list[str]:
     found = {}
-    for module in (api_pb2, cursors_pb2, groups_pb2):
+    for module in (api_pb2, consumers_pb2, cursors_pb2, groups_pb2):
         found.update(module.DESCRIPTOR.services_by_name)
     return [found[name].full_name for name in _SERVICES]

@@ -1,0 +1,374 @@
+"""One consumer on the node that leads its stream: reads, delivers, waits.
+
+What is delivered to whom is decided by `Deliveries`, `Pulls` and `Flow`; this reads the records and
+sends them. It has one task, which sleeps until something can be done.
+
+Invariants.
+* Nothing is delivered once this node does not lead the stream, or the consumer is closed.
+* Records are in memory only while they are delivered: a consumer that waits holds none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Final, NamedTuple, Protocol
+
+from jetstream_protocol.errors import JetstreamError, PermissionDeniedError, UnauthenticatedError
+from jetstream_protocol.types import MonotonicUs, WallUs
+from jetstream_server.background import run_in_background
+from jetstream_server.clocks import Clocks
+from jetstream_server.consumers.config import ConsumerConfig
+from jetstream_server.consumers.deliveries import Deliveries, GivenUp
+from jetstream_server.consumers.feed import Feed
+from jetstream_server.consumers.flow import Flow
+from jetstream_server.consumers.pulls import (
+    CONSUMER_DELETED,
+    HEARTBEAT,
+    Pull,
+    Pulls,
+    Status,
+)
+from jetstream_server.consumers.records import Record
+from jetstream_server.replication.replica import Replica
+
+TURN_MESSAGES: Final = 128
+"""Deliveries in one turn of the loop: about a millisecond."""
+ROOM_SECONDS: Final = 5.0
+_RETRY_SECONDS: Final = 0.5
+_MICROSECONDS: Final = 1_000_000
+
+
+class Delivery(NamedTuple):
+    """times: which delivery of this message it is. pending: how many messages follow."""
+
+    record: Record
+    times: int
+    sequence: int
+    pending: int
+
+
+class Outlet(Protocol):
+    """The way to clients."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be sent now."""
+
+    async def room(self) -> None:
+        """Wait until that is so. Raises JetstreamError."""
+
+    def fits(self, record: Record) -> bool:
+        """Whether a record can be sent at all."""
+
+    def deliver(self, consumer: Consumer, to: bytes, deliveries: list[Delivery]) -> None: ...
+
+    def status(self, consumer: Consumer, status: Status) -> None: ...
+
+    def ask(self, consumer: Consumer, question: int) -> None:
+        """Ask the subscriber of a consumer that pushes whether it has handled what was sent."""
+
+    def stalled(self, consumer: Consumer, question: int) -> dict[str, object]:
+        """What a heartbeat says while the answer to that question is missing."""
+
+    def is_heard(self, to: bytes, group: bytes = b"") -> bool:
+        """Whether anybody subscribes to it."""
+
+    def gave_up(self, consumer: Consumer, message: GivenUp) -> None: ...
+
+
+class _Need(Enum):
+    NOTHING = auto()
+    TURN = auto()
+    NEW = auto()
+    OLD = auto()
+
+
+class Consumer:
+    """For the loop's thread only. `start` once, `close` once."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        deliveries: Deliveries,
+        feed: Feed,
+        outlet: Outlet,
+        clocks: Clocks,
+        inactive: Callable[[Consumer], None],
+        *,
+        created_us: WallUs,
+    ) -> None:
+        """inactive: called when nobody has used it for `config.inactive_us`."""
+        self.config = config
+        self.deliveries = deliveries
+        self.feed = feed
+        self.pulls = Pulls()
+        self.flow = Flow() if config.flow_control else None
+        self.created_us = created_us
+        self.delivered_us: WallUs | None = None
+        self.acknowledged_us: WallUs | None = None
+        self.skipped = 0
+        self.is_closed = False
+        self._outlet = outlet
+        self._clocks = clocks
+        self._inactive = inactive
+        self._old: dict[int, Record] = {}
+        self._changed = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._was_bound = False
+        now_us = clocks.monotonic()
+        self._used_us = now_us
+        self._sent_us = now_us
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def replica(self) -> Replica:
+        return self.feed.replica
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it pushes, and somebody listens."""
+        config = self.config
+        return config.is_push and self._outlet.is_heard(
+            config.deliver_subject, config.deliver_group
+        )
+
+    @property
+    def paused_us(self) -> int:
+        """For how long it is still paused."""
+        return max(0, self.config.pause_until_us - self._clocks.wall())
+
+    def start(self) -> None:
+        self._task = run_in_background(self._run(), "consumer")
+
+    def close(self, text: str = CONSUMER_DELETED) -> None:
+        """Deliver nothing more. text: the status that ends the pulls that wait; "": none."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if text:
+            self._send_all(self.pulls.end_some(lambda _: text))
+        if self._timer is not None:
+            self._timer.cancel()
+        self.replica.remove_waiter(self.wake)
+        if self._task is not None:
+            self._task.cancel()
+
+    def wake(self) -> None:
+        """Have it look whether something can be done."""
+        self._changed.set()
+
+    def pull(self, pull: Pull) -> None:
+        """Take a request for messages."""
+        now_us = self._clocks.monotonic()
+        self._used_us = now_us
+        pull.is_heard = self._outlet.is_heard(pull.reply)
+        refused = self.pulls.add(pull, self.config, now_us)
+        if refused is not None:
+            self._outlet.status(self, refused)
+        self.wake()
+
+    def alter(self, config: ConsumerConfig) -> None:
+        self.config = self.deliveries.config = config
+        self.wake()
+
+    # The task.
+
+    async def _run(self) -> None:
+        while not self.is_closed:
+            self._changed.clear()
+            try:
+                is_done = await self._work()
+            except (PermissionDeniedError, UnauthenticatedError):
+                self._inactive(self)
+                return
+            except (JetstreamError, TimeoutError):
+                await asyncio.sleep(_RETRY_SECONDS)  # It is being repaired, or led elsewhere.
+                continue
+            if is_done:
+                await self._changed.wait()
+
+    async def _work(self) -> bool:
+        """Do what can be done. Returns whether it must wait then. Raises JetstreamError."""
+        now_us = self._clocks.monotonic()
+        self._tend(now_us)
+        if self.is_closed or self.replica.leadership is None or self.replica.closed:
+            return True
+        if self._is_wanted() and not self._outlet.has_room:
+            async with asyncio.timeout(ROOM_SECONDS):
+                await self._outlet.room()
+            return False
+        need = self._deliver(now_us)
+        if need is _Need.TURN:
+            await asyncio.sleep(0)
+            return False
+        if need is _Need.OLD:
+            await self._read_old(now_us)
+            return False
+        if need is _Need.NEW:
+            await self.feed.fill()
+            return False
+        self.feed.forget()
+        self._old.clear()
+        if self._is_wanted() and self.feed.is_at_end:
+            self._send_all(self.pulls.nothing_left())
+        self._wait(now_us)
+        return True
+
+    def _is_wanted(self) -> bool:
+        """Whether anybody takes messages now."""
+        if self.config.is_push:
+            return self._was_bound and not (self.flow is not None and self.flow.is_full)
+        return len(self.pulls) > 0
+
+    def _tend(self, now_us: MonotonicUs) -> None:
+        """What has to be done by now, whether or not there are messages."""
+        self.pulls.unheard(self._outlet.is_heard)
+        self._send_all(self.pulls.expired(now_us))
+        for to in self.pulls.heartbeats(now_us):
+            self._outlet.status(self, Status(to, HEARTBEAT, self._heartbeat()))
+        config = self.config
+        is_bound = self.is_bound
+        if is_bound != self._was_bound:
+            self._was_bound, self._sent_us = is_bound, now_us
+            if self.flow is not None:
+                self.flow.restart()
+        if is_bound and config.heartbeat_us and self._sent_us + config.heartbeat_us <= now_us:
+            self._sent_us = now_us
+            headers = self._heartbeat()
+            if self.flow is not None and self.flow.asked:
+                headers |= self._outlet.stalled(self, self.flow.asked)
+            self._outlet.status(self, Status(config.deliver_subject, HEARTBEAT, headers))
+        if is_bound or len(self.pulls):
+            self._used_us = now_us
+        elif config.inactive_us and self._used_us + config.inactive_us <= now_us:
+            self._inactive(self)
+
+    def _heartbeat(self) -> dict[str, object]:
+        deliveries = self.deliveries
+        return {
+            "Nats-Last-Consumer": deliveries.sequence,
+            "Nats-Last-Stream": deliveries.last_offset + 1,
+        }
+
+    def _deliver(self, now_us: MonotonicUs) -> _Need:
+        """Deliver what is at hand. Returns what is needed to go on."""
+        if self.paused_us:
+            return _Need.NOTHING
+        deliveries, feed = self.deliveries, self.feed
+        start = self.replica.log.log_start_offset
+        if deliveries.position < start:
+            deliveries.begins(start)
+        batch: dict[bytes, list[Delivery]] = {}
+        need = _Need.TURN
+        for _ in range(TURN_MESSAGES):
+            if not self._is_wanted():
+                need = _Need.NOTHING
+                break
+            offset = deliveries.next_due(now_us)
+            if offset is not None:
+                given_up = deliveries.give_up(offset)
+                if given_up is not None:
+                    self._outlet.gave_up(self, given_up)
+                    continue
+                record = self._old.get(offset)
+                need_then = _Need.OLD
+            else:
+                record = feed.next() if deliveries.has_room else None
+                need_then = (
+                    _Need.NEW if deliveries.has_room and not feed.is_at_end else _Need.NOTHING
+                )
+            if record is None:
+                need = need_then
+                break
+            if offset is None:
+                feed.held.popleft()
+            self._send(record, batch, now_us)
+        for to, found in batch.items():
+            self._outlet.deliver(self, to, found)
+        return need
+
+    def _send(
+        self, record: Record, batch: dict[bytes, list[Delivery]], now_us: MonotonicUs
+    ) -> None:
+        """Deliver one record to whose turn it is."""
+        if not self._outlet.fits(record):
+            self.skipped += 1
+            self.deliveries.skip(record.offset)
+            return
+        size, config = record.size, self.config
+        to = config.deliver_subject
+        if not to:
+            self._finish(self.pulls.fits(size), batch)
+            first = self.pulls.first()
+            if first is None:
+                # Nobody takes it now: it is read again.
+                if record.offset >= self.deliveries.position:
+                    self.feed.held.appendleft(record)
+                return
+            to = first.reply
+        count = self.deliveries.deliver(record.offset, now_us)
+        self._old.pop(record.offset, None)
+        found = Delivery(record, count, self.deliveries.sequence, self.feed.pending)
+        batch.setdefault(to, []).append(found)
+        self._sent_us = now_us
+        self.delivered_us = self._clocks.wall()
+        if not config.is_push:
+            status = self.pulls.served(size, now_us)
+            self._finish([status] if status is not None else [], batch)
+        elif self.flow is not None and self.flow.sent(size):
+            self._outlet.deliver(self, to, batch.pop(to))
+            self._outlet.ask(self, self.flow.asked)
+
+    def _finish(self, statuses: list[Status], batch: dict[bytes, list[Delivery]]) -> None:
+        """Send statuses, each behind the messages of its pull."""
+        for status in statuses:
+            before = batch.pop(status.to, None)
+            if before:
+                self._outlet.deliver(self, status.to, before)
+            self._outlet.status(self, status)
+
+    async def _read_old(self, now_us: MonotonicUs) -> None:
+        """Read the next message that is due, and others that are open."""
+        offset = self.deliveries.next_due(now_us)
+        if offset is None:
+            return
+        found = {each.offset: each for each in await self.feed.old(offset)}
+        if offset not in found:
+            self.deliveries.gone(offset)
+        opened = self.deliveries.open
+        self._old = {at: record for at, record in found.items() if at in opened}
+
+    def _send_all(self, statuses: list[Status]) -> None:
+        for each in statuses:
+            self._outlet.status(self, each)
+
+    def _wait(self, now_us: MonotonicUs) -> None:
+        """Have it woken by what it waits for."""
+        if self._is_wanted() and self.deliveries.has_room:
+            self.replica.add_waiter(self.wake)
+        next_us = self._next_us(now_us)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if next_us is not None:
+            seconds = max(0, next_us - now_us) / _MICROSECONDS
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.wake)
+
+    def _next_us(self, now_us: MonotonicUs) -> int | None:
+        """When there is something to do, if nothing happens before."""
+        config = self.config
+        times: list[int] = []
+        if (pull_us := self.pulls.next_us()) is not None:
+            times.append(pull_us)
+        paused_us = self.paused_us
+        if paused_us:
+            times.append(now_us + paused_us)
+        elif self._is_wanted() and (due_us := self.deliveries.next_due_us()) is not None:
+            times.append(due_us)
+        if self._was_bound and config.heartbeat_us:
+            times.append(self._sent_us + config.heartbeat_us)
+        if config.inactive_us and not self._was_bound and not len(self.pulls):
+            times.append(self._used_us + config.inactive_us)
+        return min(times, default=None)

@@ -1,0 +1,162 @@
+"""The records of a stream in front of one consumer, read from the log of this node.
+
+Records are held back until it is known whether another one follows: so a consumer can say with its
+last message that nothing is left (`pending` 0), also with a filter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from jetstream_protocol.errors import CorruptBatchError, OffsetOutOfRangeError, UnavailableError
+from jetstream_server.consumers.records import Piece, Record, Wanted, look_through
+from jetstream_server.log.encryption import plain_batches
+from jetstream_server.log.segment import LogSlice
+from jetstream_server.replication.replica import Replica
+
+STEP_BYTES: Final = 256 * 1024
+LOOKED_AT_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Uncompressed bytes of one step: batches are looked at whole."""
+READING_MAX: Final = 4
+"""Steps at once on a node, in worker threads. More wait."""
+
+Pace = Callable[[Replica, int], Awaitable[None]]
+"""(replica, bytes): checks that the consumers' principal may read, and waits until it may read that
+much more. Raises PermissionDeniedError."""
+
+
+class Reader:
+    """Reads the logs of streams that this node leads, for all consumers of the node."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._reading = asyncio.Semaphore(READING_MAX)
+
+    async def read(
+        self, replica: Replica, wanted: Wanted, start: int, bytes_max: int = STEP_BYTES
+    ) -> Piece:
+        """The wanted committed records from `start` on, in the next batches. `next_offset` is
+        `start` at the end. Raises JetstreamError: OffsetOutOfRangeError below the log start."""
+        async with self._reading:
+            found = replica.read(start, bytes_max)
+            if found is None:
+                return Piece([], start, 0)
+            await self._pace(replica, found.length)
+            try:
+                piece = await asyncio.to_thread(_look, replica, found, wanted, start)
+            except CorruptBatchError as error:
+                replica.suspect(start, error)
+                raise UnavailableError(f"damaged records are being repaired: {error}") from error
+        if piece.looked_at < LOOKED_AT_BYTES_MAX:
+            return piece._replace(next_offset=found.next_offset)
+        return piece
+
+
+def _look(replica: Replica, found: LogSlice, wanted: Wanted, start: int) -> Piece:
+    """Blocks."""
+    data = plain_batches(replica.log.encryption, replica.log.pread(found))
+    return look_through(data, wanted, start, found.next_offset, LOOKED_AT_BYTES_MAX)
+
+
+class Feed:
+    """scanned: every wanted record between the consumer's position and this is held."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        replica: Replica,
+        wanted: Wanted,
+        position: int,
+        selected: Iterable[int] = (),
+    ) -> None:
+        """selected: offsets to take first, ascending. Then all wanted records from `position`."""
+        self.replica = replica
+        self.scanned = position
+        self.held: deque[Record] = deque()
+        self.selected = deque(selected)
+        self._reader = reader
+        self._wanted = wanted
+        self._position = position
+        self._counted = 0
+        self._counted_from = self._counted_to = position
+
+    @property
+    def is_at_end(self) -> bool:
+        return not self.selected and self.scanned >= self.replica.high_watermark
+
+    def next(self) -> Record | None:
+        """The next record, if it is known whether another one follows."""
+        if len(self.held) > 1 or (self.held and (self.selected or self.is_at_end)):
+            return self.held[0]
+        return None
+
+    @property
+    def pending(self) -> int:
+        """How many records are in front. Exact without a filter, and whenever it is 0; else at
+        most so many."""
+        rest = max(0, self.replica.high_watermark - self.scanned)
+        return len(self.held) + len(self.selected) + rest
+
+    async def fill(self) -> None:
+        """Read on. Raises JetstreamError."""
+        if self.selected:
+            await self._take_selected()
+            return
+        at = self.scanned
+        piece = await self._read(at)
+        if self.scanned == at:  # else somebody else has read meanwhile, or it was all let go
+            self.held += piece.records
+            self.scanned = piece.next_offset
+
+    async def _take_selected(self) -> None:
+        first = self.selected[0]
+        piece = await self._read(first, Wanted())
+        found = {each.offset: each for each in piece.records}
+        while self.selected and self.selected[0] < max(piece.next_offset, first + 1):
+            record = found.get(self.selected.popleft())
+            if record is not None:
+                self.held.append(record)
+
+    async def _read(self, at: int, wanted: Wanted | None = None) -> Piece:
+        """Records before the log start are passed over."""
+        try:
+            return await self._reader.read(self.replica, wanted or self._wanted, at)
+        except OffsetOutOfRangeError as error:
+            if error.log_start_offset <= at:
+                raise
+            return Piece([], error.log_start_offset, 0)
+
+    def forget(self) -> None:
+        """Let go of what is held, to be read again when it is needed."""
+        if self.held:
+            first = [each.offset for each in self.held if each.offset < self._position]
+            self.selected.extendleft(reversed(first))
+            rest = (each.offset for each in self.held if each.offset >= self._position)
+            self.scanned = next(rest, self.scanned)
+            self.held.clear()
+
+    async def count(self) -> int:
+        """`pending`, exact if one search comes to the end. Raises JetstreamError."""
+        if self._wanted.is_everything:
+            return self.pending
+        if self._counted_from != self.scanned:
+            self._counted, self._counted_from, self._counted_to = 0, self.scanned, self.scanned
+        looked_at = 0
+        while looked_at < LOOKED_AT_BYTES_MAX and self._counted_to < self.replica.high_watermark:
+            begun = self._counted_from
+            piece = await self._read(self._counted_to)
+            if self._counted_from != begun:
+                break
+            self._counted += len(piece.records)
+            self._counted_to = piece.next_offset
+            looked_at += piece.looked_at + 1
+        rest = max(0, self.replica.high_watermark - self._counted_to)
+        return len(self.held) + len(self.selected) + self._counted + rest
+
+    async def old(self, offset: int) -> list[Record]:
+        """The record at `offset`, if it still exists, and some that follow it. Raises
+        JetstreamError."""
+        return (await self._read(offset, Wanted())).records

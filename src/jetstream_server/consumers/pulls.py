@@ -1,0 +1,205 @@
+"""The pulls that wait at one consumer: who gets the next message, and how each one ends. Pure.
+
+Every pull ends by its last message or by a status: clients wait for one of them. The texts are
+compared by clients, letter by letter (docs/jetstream_api.md).
+
+Invariants.
+* A pull gets at most what it asked for. Pulls are served in turn, one message each.
+* After its end a pull gets nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from jetstream_protocol.types import MonotonicUs
+from jetstream_server.consumers.config import ConsumerConfig
+
+HEARTBEAT: Final = "100 Idle Heartbeat"
+BAD_REQUEST: Final = "400 Bad Request"
+NO_MESSAGES: Final = "404 No Messages"
+REQUEST_TIMEOUT: Final = "408 Request Timeout"
+BATCH_COMPLETED: Final = "409 Batch Completed"
+CONSUMER_DELETED: Final = "409 Consumer Deleted"
+EXCEEDS_MAX_BYTES: Final = "409 Message Size Exceeds MaxBytes"
+EXCEEDED_MAX_WAITING: Final = "409 Exceeded MaxWaiting"
+PUSH_BASED: Final = "409 Consumer is push based"
+NO_RESPONDERS: Final = "503"
+
+WAITING_MAX: Final = 4096
+"""Pulls at one consumer, whatever it is configured for. Each costs some 300 bytes."""
+
+
+class Status(NamedTuple):
+    """A message without a record. to: the inbox. text: code and text. headers: more of them."""
+
+    to: bytes
+    text: str
+    headers: dict[str, object] = {}  # noqa: RUF012  never changed
+
+
+@dataclass(slots=True, eq=False)
+class Pull:
+    """A request for messages. left: how many more. bytes_left: 0: any. expires_us: None: it waits
+    as long as its inbox exists. sent_us: when it was last sent anything."""
+
+    reply: bytes
+    left: int
+    bytes_left: int = 0
+    expires_us: MonotonicUs | None = None
+    no_wait: bool = False
+    heartbeat_us: int = 0
+    sent_us: MonotonicUs = MonotonicUs(0)
+    delivered: int = 0
+    is_heard: bool = False
+    """Whether its inbox was known to have a subscriber."""
+    has_bytes_max: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.has_bytes_max = self.bytes_left > 0
+
+    @property
+    def open_headers(self) -> dict[str, object]:
+        return {"Nats-Pending-Messages": self.left, "Nats-Pending-Bytes": self.bytes_left}
+
+    def ended(self, text: str) -> Status:
+        """The status that ends it early: clients count on what is still open."""
+        return Status(self.reply, text, self.open_headers)
+
+
+class Pulls:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Pull] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Pull]:
+        return iter(self._waiting)
+
+    def add(self, pull: Pull, config: ConsumerConfig, now_us: MonotonicUs) -> Status | None:
+        """Have a pull wait; or the status that refuses it."""
+        wait_us = 0 if pull.expires_us is None else pull.expires_us - now_us
+        if config.is_push:
+            return Status(pull.reply, PUSH_BASED)
+        if pull.heartbeat_us and wait_us and 2 * pull.heartbeat_us > wait_us:
+            return Status(pull.reply, f"{BAD_REQUEST} - heartbeat value too large")
+        if config.max_batch and pull.left > config.max_batch:
+            return _exceeded(pull, f"MaxRequestBatch of {config.max_batch}")
+        if config.max_expires_us and (not wait_us or wait_us > config.max_expires_us):
+            return _exceeded(pull, f"MaxRequestExpires of {duration_text(config.max_expires_us)}")
+        if config.max_bytes and pull.bytes_left > config.max_bytes:
+            return _exceeded(pull, f"MaxRequestMaxBytes of {config.max_bytes}")
+        if len(self._waiting) >= min(config.max_waiting, WAITING_MAX):
+            # Clients with heartbeats back off when they miss them.
+            return None if pull.heartbeat_us else Status(pull.reply, EXCEEDED_MAX_WAITING)
+        pull.sent_us = now_us
+        self._waiting.append(pull)
+        return None
+
+    def first(self) -> Pull | None:
+        """Whose turn it is."""
+        return self._waiting[0] if self._waiting else None
+
+    def fits(self, size: int) -> list[Status]:
+        """End the pulls, in their turn, for which a message of that size is too large."""
+        ended = []
+        while self._waiting and self._waiting[0].has_bytes_max:
+            if size <= self._waiting[0].bytes_left:
+                break
+            ended.append(self._waiting.popleft().ended(EXCEEDS_MAX_BYTES))
+        return ended
+
+    def served(self, size: int, now_us: MonotonicUs) -> Status | None:
+        """Note that the first pull was sent a message. The next one has its turn."""
+        pull = self._waiting.popleft()
+        pull.left -= 1
+        pull.delivered += 1
+        pull.sent_us = now_us
+        if pull.has_bytes_max:
+            pull.bytes_left = max(0, pull.bytes_left - size)
+            if not pull.bytes_left:
+                pull.left = 0
+        if pull.left:
+            self._waiting.append(pull)
+            return None
+        if pull.has_bytes_max:
+            return Status(pull.reply, BATCH_COMPLETED, pull.open_headers)
+        return None
+
+    def end_some(self, ends: Callable[[Pull], str]) -> list[Status]:
+        """End the pulls to which `ends` gives a status; "": they go on waiting."""
+        ended, kept = [], deque[Pull]()
+        for pull in self._waiting:
+            text = ends(pull)
+            if text:
+                ended.append(pull.ended(text))
+            else:
+                kept.append(pull)
+        if ended:
+            self._waiting = kept
+        return ended
+
+    def expired(self, now_us: MonotonicUs) -> list[Status]:
+        """End the pulls whose time is over."""
+
+        def ends(pull: Pull) -> str:
+            is_over = pull.expires_us is not None and pull.expires_us <= now_us
+            return REQUEST_TIMEOUT if is_over else ""
+
+        return self.end_some(ends)
+
+    def nothing_left(self) -> list[Status]:
+        """End the pulls that do not wait for more: there is nothing now."""
+
+        def ends(pull: Pull) -> str:
+            waits = not pull.no_wait or (pull.expires_us is not None and not pull.delivered)
+            return "" if waits else NO_MESSAGES
+
+        found = self.end_some(ends)
+        return [Status(each.to, each.text) for each in found]
+
+    def unheard(self, is_heard: Callable[[bytes], bool]) -> None:
+        """Forget the pulls whose inbox had a subscriber, and has none any more."""
+        if any(pull.is_heard for pull in self._waiting):
+            self._waiting = deque(
+                pull for pull in self._waiting if not pull.is_heard or is_heard(pull.reply)
+            )
+
+    def heartbeats(self, now_us: MonotonicUs) -> list[bytes]:
+        """The inboxes that are to be sent a heartbeat now."""
+        due = []
+        for pull in self._waiting:
+            if pull.heartbeat_us and pull.sent_us + pull.heartbeat_us <= now_us:
+                pull.sent_us = now_us
+                due.append(pull.reply)
+        return due
+
+    def next_us(self) -> MonotonicUs | None:
+        """When the next one ends, or is to be sent a heartbeat; None: never."""
+        times = [pull.expires_us for pull in self._waiting if pull.expires_us is not None]
+        times += [
+            MonotonicUs(pull.sent_us + pull.heartbeat_us)
+            for pull in self._waiting
+            if pull.heartbeat_us
+        ]
+        return min(times, default=None)
+
+
+def _exceeded(pull: Pull, what: str) -> Status:
+    return Status(pull.reply, f"409 Exceeded {what}")
+
+
+def duration_text(us: int) -> str:
+    """As Go writes durations: 1s, 1.5s, 2m0s, 100ms."""
+    if us < 1_000_000:
+        return f"{us / 1000:g}ms"
+    minutes, rest = divmod(us, 60_000_000)
+    hours, minutes = divmod(minutes, 60)
+    seconds = f"{rest / 1_000_000:.6f}".rstrip("0").rstrip(".") + "s"
+    return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + seconds

@@ -1,0 +1,431 @@
+"""Requests about consumers: CONSUMER.CREATE and CONSUMER.MSG.NEXT, and acknowledgements. Pure.
+
+Durations are nanoseconds on the wire, and µs inside.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeVar
+
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.subjects import check_pattern, is_pattern, overlaps
+from jetstream_protocol.types import MonotonicUs
+from jetstream_server.consumers.config import (
+    ACK_PENDING_DEFAULT,
+    ACK_PENDING_MAX,
+    ACK_WAIT_US,
+    INACTIVE_US,
+    UNLIMITED,
+    WAITING_DEFAULT,
+    AckPolicy,
+    ConsumerConfig,
+    DeliverPolicy,
+)
+from jetstream_server.consumers.pulls import WAITING_MAX, Pull
+from jetstream_server.jetstream_api.errors import (
+    ApiError,
+    bad_request_error,
+    invalid_json_error,
+)
+from jetstream_server.jetstream_api.requests import (
+    body_of,
+    flag,
+    number,
+    own_name,
+    pattern,
+    time_of,
+)
+
+NAME_LENGTH_MAX: Final = 255
+DESCRIPTION_BYTES_MAX: Final = 4096
+METADATA_BYTES_MAX: Final = 16 * 1024
+FILTERS_MAX: Final = 64
+BACKOFF_MAX: Final = 64
+HEARTBEAT_US_MIN: Final = 100_000
+_DURATION_US_MAX: Final = 10 * 365 * 86_400 * 1_000_000
+
+_NAME = re.compile(r"[^\s.*>/\\\x00-\x20\x7f]+")
+_US = 1000
+
+_UNSERVED: Final = (
+    "replay_policy", "rate_limit_bps", "priority_policy", "priority_groups", "priority_timeout",
+)  # fmt: skip
+"""Fields that change what a client gets, and are refused unless they have no effect."""
+_WITHOUT_EFFECT: Final[tuple[object, ...]] = (None, "", 0, [], "instant", "none")
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+def ns_us(body: Mapping[str, Any], field: str) -> int:
+    """A duration in ns, as µs; 0: absent. A part of a µs counts as one. Raises ApiError."""
+    found = body.get(field)
+    if found is None:
+        return 0
+    if not isinstance(found, int) or isinstance(found, bool) or abs(found) > 2**63:
+        raise invalid_json_error(f"{field} must be nanoseconds")
+    return max(0, min(-(-found // _US), _DURATION_US_MAX))
+
+
+def _count(body: Mapping[str, Any], field: str, default: int) -> int:
+    """A number that may be -1 for "no limit"; the default for 0 and absence."""
+    found = body.get(field)
+    if found is None:
+        return default
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise invalid_json_error(f"{field} must be a whole number")
+    return UNLIMITED if found < 0 else min(found, 2**31) or default
+
+
+def _text(body: Mapping[str, Any], field: str) -> str:
+    found = body.get(field)
+    if found is None:
+        return ""
+    if not isinstance(found, str) or not found.isprintable():
+        raise invalid_json_error(f"{field} must be text")
+    return found
+
+
+def _choice(body: Mapping[str, Any], field: str, kind: type[_Choice], default: _Choice) -> _Choice:
+    found = _text(body, field)
+    if not found:
+        return default
+    try:
+        return kind(found)
+    except ValueError:
+        raise invalid_json_error(f"unknown {field} {found[:40]!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRequest:
+    """action: "", "create" or "update"."""
+
+    config: ConsumerConfig
+    action: str
+
+    @classmethod
+    def of(cls, verb: str, stream: str, rest: str, payload: bytes, name: str) -> CreateRequest:
+        """Parse CONSUMER.CREATE and CONSUMER.DURABLE.CREATE. rest: what follows the stream in the
+        subject. name: for a consumer that is given none. Raises ApiError."""
+        body = body_of(payload)
+        named = _text(body, "stream_name")
+        if named and own_name(named) != own_name(stream):
+            raise ApiError(400, 10056, "stream name in subject does not match request")
+        fields = body.get("config")
+        if not isinstance(fields, dict):
+            raise invalid_json_error("config must be an object")
+        action = _text(body, "action")
+        if action not in ("", "create", "update"):
+            raise invalid_json_error(f"unknown action {action[:40]!r}")
+        in_subject, _, filtered = rest.partition(".")
+        durable, given = _text(fields, "durable_name"), _text(fields, "name")
+        _check_names(verb, in_subject, durable, given)
+        config = _config(fields, durable or given or in_subject or name, bool(durable))
+        if filtered and (config.has_filter_list or len(config.filters) > 1):
+            raise ApiError(400, 10137, "consumer with multiple subject filters cannot use subject "
+                           "based API")  # fmt: skip
+        if filtered and config.filters != (filtered,):
+            raise ApiError(400, 10131, "Consumer create request did not match filtered subject "
+                           "from create subject")  # fmt: skip
+        return cls(config, action)
+
+
+def _check_names(verb: str, in_subject: str, durable: str, given: str) -> None:
+    if verb == "CONSUMER.DURABLE.CREATE":
+        if not durable:
+            raise ApiError(400, 10018, "consumer expected to be durable but a durable name was not "
+                           "set")  # fmt: skip
+        if durable != in_subject:
+            raise ApiError(400, 10017, "consumer name in subject does not match durable name in "
+                           "request")  # fmt: skip
+    elif durable and not in_subject:
+        raise ApiError(400, 10020, "consumer expected to be ephemeral but a durable name was set "
+                       "in request")  # fmt: skip
+    for each in filter(None, (in_subject, durable, given)):
+        if in_subject and each != in_subject:
+            raise ApiError(400, 10017, "consumer name in subject does not match durable name in "
+                           "request")  # fmt: skip
+        if len(each) > NAME_LENGTH_MAX:
+            raise ApiError(400, 10102, f"consumer name is too long, maximum allowed is "
+                           f"{NAME_LENGTH_MAX}")  # fmt: skip
+        if not _NAME.fullmatch(each) or not each.isprintable():
+            raise ApiError(400, 10103, "durable name can not contain '.', '*', '>', '/', '\\'")
+
+
+def _config(fields: dict[str, Any], name: str, is_durable: bool) -> ConsumerConfig:
+    for field in _UNSERVED:
+        if fields.get(field) not in _WITHOUT_EFFECT:
+            raise ApiError(500, 10052, f"{field} is not supported")
+    single, several = pattern(fields, "filter_subject"), _filters(fields)
+    if single and several:
+        raise ApiError(400, 10136, "consumer cannot have both FilterSubject and FilterSubjects "
+                       "specified")  # fmt: skip
+    ack = _choice(fields, "ack_policy", AckPolicy, AckPolicy.NONE)
+    deliver_subject = _text(fields, "deliver_subject")
+    acknowledges = ack is not AckPolicy.NONE
+    inactive_us = ns_us(fields, "inactive_threshold")
+    backoff_us = _backoff(fields)
+    ack_wait_us = ns_us(fields, "ack_wait") or (ACK_WAIT_US if acknowledges else 0)
+    config = ConsumerConfig(
+        name=name,
+        is_durable=is_durable,
+        description=_text(fields, "description"),
+        deliver_policy=_choice(fields, "deliver_policy", DeliverPolicy, DeliverPolicy.ALL),
+        start_sequence=number(fields, "opt_start_seq"),
+        start_time_us=time_of(fields, "opt_start_time") or None,
+        ack_policy=ack,
+        ack_wait_us=(backoff_us or (ack_wait_us,))[0],
+        max_deliver=_count(fields, "max_deliver", UNLIMITED),
+        backoff_us=backoff_us,
+        filters=several or ((single,) if single else ()),
+        has_filter_list=bool(several),
+        max_ack_pending=_count(fields, "max_ack_pending", ACK_PENDING_DEFAULT)
+        if acknowledges
+        else 0,
+        max_waiting=0 if deliver_subject else _count(fields, "max_waiting", WAITING_DEFAULT),
+        headers_only=flag(fields, "headers_only"),
+        max_batch=number(fields, "max_batch"),
+        max_expires_us=ns_us(fields, "max_expires"),
+        max_bytes=number(fields, "max_bytes"),
+        deliver_subject=deliver_subject.encode(),
+        deliver_group=_text(fields, "deliver_group").encode(),
+        heartbeat_us=ns_us(fields, "idle_heartbeat"),
+        flow_control=flag(fields, "flow_control"),
+        inactive_us=inactive_us or (0 if is_durable else INACTIVE_US),
+        num_replicas=number(fields, "num_replicas", 5),
+        mem_storage=flag(fields, "mem_storage"),
+        sample_freq=_text(fields, "sample_freq"),
+        pause_until_us=time_of(fields, "pause_until") or 0,
+        metadata=_metadata(fields),
+    )
+    _check(config, fields)
+    return config
+
+
+def _filters(fields: dict[str, Any]) -> tuple[str, ...]:
+    found = fields.get("filter_subjects")
+    if not found:
+        return ()
+    if not isinstance(found, list) or len(found) > FILTERS_MAX:
+        raise invalid_json_error(f"filter_subjects must be a list of at most {FILTERS_MAX}")
+    if any(not each for each in found):
+        raise ApiError(400, 10139, "consumer filter in FilterSubjects cannot be empty")
+    checked = tuple(pattern({"filter_subjects": each}, "filter_subjects") for each in found)
+    for at, each in enumerate(checked):
+        if any(overlaps(each, other) for other in checked[:at]):
+            raise ApiError(400, 10138, "consumer subject filters cannot overlap")
+    return checked
+
+
+def _backoff(fields: dict[str, Any]) -> tuple[int, ...]:
+    found = fields.get("backoff")
+    if not found:
+        return ()
+    if not isinstance(found, list) or len(found) > BACKOFF_MAX:
+        raise invalid_json_error(f"backoff must be a list of at most {BACKOFF_MAX} durations")
+    return tuple(ns_us({"backoff": each}, "backoff") for each in found)
+
+
+def _metadata(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    found = fields.get("metadata")
+    if not found:
+        return ()
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise invalid_json_error("metadata must be an object of texts")
+    if sum(len(key) + len(value) for key, value in found.items()) > METADATA_BYTES_MAX:
+        raise ApiError(400, 10135, f"metadata has more than {METADATA_BYTES_MAX} bytes")
+    return tuple(sorted(found.items()))
+
+
+def _check(config: ConsumerConfig, fields: dict[str, Any]) -> None:
+    """Raise ApiError for fields that contradict each other."""
+    _check_start(config)
+    if len(config.description.encode()) > DESCRIPTION_BYTES_MAX:
+        raise ApiError(400, 10107, f"consumer description is too long, maximum allowed is "
+                       f"{DESCRIPTION_BYTES_MAX}")  # fmt: skip
+    if config.max_deliver != UNLIMITED and len(config.backoff_us) > config.max_deliver:
+        raise ApiError(400, 10116, "max deliver is required to be > length of backoff values")
+    if config.max_ack_pending > ACK_PENDING_MAX or (
+        config.acknowledges and config.max_ack_pending == UNLIMITED
+    ):
+        raise ApiError(400, 10121, f"consumer max ack pending exceeds system limit of "
+                       f"{ACK_PENDING_MAX}")  # fmt: skip
+    if config.sample_freq and not config.sample_freq.removesuffix("%").isdigit():
+        raise ApiError(400, 10082, "failed to parse consumer sampling configuration")
+    if config.is_push:
+        _check_push(config, fields)
+    else:
+        _check_pull(config)
+
+
+def _check_start(config: ConsumerConfig) -> None:
+    policy = config.deliver_policy
+    by_sequence, by_time = DeliverPolicy.BY_START_SEQUENCE, DeliverPolicy.BY_START_TIME
+    why = ""
+    if policy is by_sequence and not config.start_sequence:
+        why = "deliver by start sequence, but optional start sequence is not set"
+    elif policy is by_time and config.start_time_us is None:
+        why = "deliver by start time, but optional start time is not set"
+    elif policy is DeliverPolicy.LAST_PER_SUBJECT and not config.filters:
+        why = "deliver last per subject, but optional filter subject is not set"
+    elif policy is not by_sequence and config.start_sequence:
+        why = f"deliver {policy.value.replace('_', ' ')}, but optional start sequence is also set"
+    elif policy is not by_time and config.start_time_us is not None:
+        why = f"deliver {policy.value.replace('_', ' ')}, but optional start time is also set"
+    if why:
+        raise ApiError(400, 10094, f"consumer delivery policy is {why}")
+
+
+def _check_push(config: ConsumerConfig, fields: dict[str, Any]) -> None:
+    subject = config.deliver_subject.decode()
+    try:
+        check_pattern(subject)
+    except (InvalidRequestError, UnicodeEncodeError):
+        raise ApiError(400, 10112, "invalid push consumer deliver subject") from None
+    if is_pattern(subject):
+        raise ApiError(400, 10079, "consumer deliver subject has wildcards")
+    if fields.get("max_waiting"):
+        raise ApiError(400, 10080, "consumer in push mode can not set max waiting")
+    if config.heartbeat_us and config.heartbeat_us < HEARTBEAT_US_MIN:
+        raise ApiError(400, 10083, "consumer idle heartbeat needs to be >= 100ms")
+    if config.flow_control and not config.heartbeat_us:
+        raise ApiError(400, 10108, "consumer with flow control also needs heartbeats")
+    if any(fields.get(each) for each in ("max_batch", "max_expires", "max_bytes")):
+        raise ApiError(400, 10052, "limits of pulls are not for push consumers")
+
+
+def _check_pull(config: ConsumerConfig) -> None:
+    if config.heartbeat_us:
+        raise ApiError(400, 10088, "consumer idle heartbeat requires a push based consumer")
+    if config.flow_control:
+        raise ApiError(400, 10089, "consumer flow control requires a push based consumer")
+    if config.deliver_group:
+        raise ApiError(400, 10052, "deliver_group is for push consumers")
+    if config.max_waiting > WAITING_MAX or config.max_waiting == UNLIMITED:
+        raise ApiError(400, 10052, f"max_waiting is at most {WAITING_MAX}")
+
+
+_FIXED: Final = (
+    ("deliver_policy", "deliver policy"), ("start_sequence", "start sequence"),
+    ("start_time_us", "start time"), ("ack_policy", "ack policy"),
+    ("mem_storage", "memory storage"), ("heartbeat_us", "heart beats"),
+    ("flow_control", "flow control"), ("max_waiting", "max waiting"),
+    ("is_push", "deliver subject"),
+)  # fmt: skip
+
+
+def altered(before: ConsumerConfig, after: ConsumerConfig) -> ConsumerConfig:
+    """The configuration of a consumer that is updated. Raises ApiError for what must stay."""
+    for field, said in _FIXED:
+        if getattr(before, field) != getattr(after, field):
+            raise ApiError(500, 10012, f"{said} can not be updated")
+    if before.filters != after.filters:
+        raise ApiError(500, 10012, "filter subjects can not be updated")
+    return replace(after, is_durable=before.is_durable)
+
+
+# Pulls.
+
+
+def pull_of(payload: bytes, reply: bytes, now_us: MonotonicUs) -> Pull:
+    """Parse CONSUMER.MSG.NEXT. Raises ApiError: its description is the status to send."""
+    text = payload.strip()
+    if text.isdigit() and len(text) < 10:
+        return Pull(reply, int(text) or 1)
+    try:
+        body = body_of(payload)
+        for field in ("group", "min_pending", "min_ack_pending", "priority", "id"):
+            if body.get(field):
+                raise bad_request_error(f"{field} is not supported")
+        expires_us = ns_us(body, "expires")
+        no_wait = flag(body, "no_wait")
+        batch = number(body, "batch", 1_000_000) or 1
+        size, heartbeat_us = number(body, "max_bytes"), ns_us(body, "idle_heartbeat")
+    except ApiError as error:
+        raise ApiError(400, 10003, f"Bad Request - {error.description}") from None
+    return Pull(
+        reply,
+        batch,
+        size,
+        MonotonicUs(now_us + expires_us) if expires_us else None,
+        no_wait,
+        heartbeat_us,
+    )
+
+
+# Acknowledgements.
+
+
+class AckSubject(NamedTuple):
+    """Where a client acknowledges: $JS.ACK.<domain>.<hash>.<stream>.<consumer>.<delivered>.
+    <sequence>.<consumer sequence>.<time>.<pending>.<mark>. mark: of this consumer: another one had
+    the same name before."""
+
+    stream: str
+    consumer: str
+    sequence: int
+    mark: str
+
+    @classmethod
+    def of(cls, subject: bytes) -> AckSubject | None:
+        """None: it is of another form."""
+        tokens = subject.decode("utf-8", "replace").split(".")
+        if len(tokens) != 12 or not (tokens[7].isdigit() and len(tokens[7]) < 20):
+            return None
+        return cls(tokens[4], tokens[5], int(tokens[7]), tokens[11])
+
+
+class AckKind(StrEnum):
+    ACK = "+ACK"
+    NAK = "-NAK"
+    PROGRESS = "+WPI"
+    TERM = "+TERM"
+    NEXT = "+NXT"
+
+
+class Ack(NamedTuple):
+    """delay_us: of a NAK. rest: what follows the word: a reason, a pull."""
+
+    kind: AckKind
+    delay_us: int = 0
+    rest: bytes = b""
+
+    @classmethod
+    def of(cls, payload: bytes) -> Ack | None:
+        """None: not an acknowledgement."""
+        if payload in (b"", b"+ACK", b"+OK"):
+            return cls(AckKind.ACK)
+        word, _, rest = payload.partition(b" ")
+        try:
+            kind = AckKind(word.decode("ascii", "replace"))
+        except ValueError:
+            return None
+        rest = rest.strip()
+        return cls(kind, _delay_us(rest) if kind is AckKind.NAK else 0, rest)
+
+
+_UNITS_US: Final = {
+    "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1000, "us": 1, "µs": 1, "ns": 0.001,
+}  # fmt: skip
+_GO_DURATION = re.compile(r"(?:\d{1,12}(?:\.\d{1,9})?(?:h|ms|m|s|us|µs|ns))+")
+_GO_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s|us|µs|ns)")
+
+
+def _delay_us(text: bytes) -> int:
+    """The delay of a NAK: {"delay": ns}, or as Go writes durations; 0 for anything else."""
+    if not text:
+        return 0
+    if text.startswith(b"{"):
+        try:
+            return ns_us(json.loads(text), "delay")
+        except (ValueError, RecursionError, ApiError):
+            return 0
+    found = text.decode("utf-8", "replace")
+    if not _GO_DURATION.fullmatch(found):
+        return 0
+    total = sum(float(count) * _UNITS_US[unit] for count, unit in _GO_PART.findall(found))
+    return int(min(total, _DURATION_US_MAX))

@@ -1,0 +1,400 @@
+"""Requests about consumers. The node that leads the stream answers; other nodes ask it.
+
+    CONSUMER.CREATE at any node ─> its stream's leader ─> LS+ …MSG.NEXT.<stream>.* ─> answer
+    MSG.NEXT, acknowledgements, answers about flow ─> the leader, over its own leaf link
+
+So pulls and acknowledgements go straight to the leader, and where no node leads a stream with
+consumers, NATS itself says at once that nobody answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from typing import Any, Final
+
+from jetstream_protocol.errors import JetstreamError, QuotaExceededError
+from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.types import NO_NODE, NodeId, StreamId
+from jetstream_server.clocks import Clocks
+from jetstream_server.consumers.config import ConsumerConfig, DeliverPolicy
+from jetstream_server.consumers.consumer import Consumer
+from jetstream_server.consumers.manager import Consumers
+from jetstream_server.consumers.pulls import NO_RESPONDERS
+from jetstream_server.jetstream_api.answers import status_headers
+from jetstream_server.jetstream_api.catalogue import Catalogue
+from jetstream_server.jetstream_api.consumer_answers import consumer_info
+from jetstream_server.jetstream_api.consumer_requests import (
+    AckSubject,
+    CreateRequest,
+    altered,
+    pull_of,
+)
+from jetstream_server.jetstream_api.errors import (
+    ApiError,
+    bad_request_error,
+    no_message_error,
+    not_supported_error,
+)
+from jetstream_server.jetstream_api.leaf.connection import LeafConnection
+from jetstream_server.jetstream_api.leaf.parser import LeafMessage
+from jetstream_server.jetstream_api.outlet import LeafOutlet, flow_subject, mark_of
+from jetstream_server.jetstream_api.requests import (
+    GetRequest,
+    Request,
+    api_name,
+    body_of,
+    check_empty,
+    number,
+)
+from jetstream_server.jetstream_api.search import Search
+from jetstream_server.jetstream_api.stream_reads import StreamReads
+from jetstream_server.metadata.state.changes import Change, StreamChanged, StreamDeleted
+from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.streams import StreamMetadata
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.security.acl import Operation
+from jetstream_server.serving.grpc.peers import Peers
+
+NAMES_MAX: Final = 1024
+INFOS_MAX: Final = 256
+_ATTEMPTS: Final = 4
+_PAUSE_SECONDS: Final = 0.3
+_NAME_BYTES: Final = 6
+
+SERVED: Final = (
+    "CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE", "CONSUMER.INFO", "CONSUMER.NAMES",
+    "CONSUMER.LIST", "CONSUMER.DELETE",
+)  # fmt: skip
+_READS: Final = ("CONSUMER.INFO", "CONSUMER.NAMES", "CONSUMER.LIST")
+
+
+class ConsumerRequests:
+    """For the loop's thread only."""
+
+    def __init__(
+        self,
+        consumers: Consumers,
+        outlet: LeafOutlet,
+        catalogue: Catalogue,
+        search: Search,
+        reads: StreamReads,
+        registry: Registry,
+        replicas: ReplicaManager,
+        peers: Peers,
+        clocks: Clocks,
+        *,
+        node_id: int,
+        domain: str,
+        cluster: str,
+        account: str,
+    ) -> None:
+        """account: in the subjects of acknowledgements; the same on every node."""
+        self.consumers = consumers
+        self._outlet = outlet
+        self._catalogue = catalogue
+        self._search = search
+        self._reads = reads
+        self._registry = registry
+        self._replicas = replicas
+        self._peers = peers
+        self._clocks = clocks
+        self._node_id = NodeId(node_id)
+        self._cluster = cluster
+        self._pulls = f"$JS.{domain}.API.CONSUMER.MSG.NEXT.".encode()
+        self._acks = f"$JS.ACK.{domain}.{account}.".encode()
+        self._streams: dict[str, StreamId] = {}
+        """The streams whose pulls are heard here, by their names in the API."""
+        self._push: dict[bytes, set[Consumer]] = {}
+        """Consumers that push, by the subject to which they do."""
+        consumers.ended = self._ended
+
+    @property
+    def link(self) -> LeafConnection:
+        assert self._outlet.link is not None
+        return self._outlet.link
+
+    def begin(self, link: LeafConnection) -> None:
+        """Use this link, from now on. Call it once."""
+        self._outlet.link = link
+        link.on_interest = self._interest_changed
+
+    # Requests that are answered by JSON.
+
+    async def answer(self, request: Request, payload: bytes) -> dict[str, Any]:
+        """Raises ApiError, JetstreamError."""
+        is_read = request.verb in _READS
+        operation = Operation.DESCRIBE if is_read else Operation.READ
+        stream = self._catalogue.stream(request.stream, operation)
+        if request.verb not in SERVED:
+            raise not_supported_error(request.verb)
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            try:
+                current = self._registry.stream_of(common_pb2.StreamRef(id=stream.id))
+                if current.leader == self._node_id or current.leader == NO_NODE:
+                    return await self.answer_here(current.id, request.verb, request.rest, payload)
+                answer = await self._peers.ask_consumers(
+                    current.leader, current.id, request.verb, request.rest, payload
+                )
+                return _checked(json.loads(answer))
+            except JetstreamError as error:
+                if not error.retriable or not attempts_left:
+                    raise
+                await asyncio.sleep(_PAUSE_SECONDS)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def answer_for(self, stream_id: StreamId, verb: str, rest: str, payload: bytes) -> bytes:
+        """The answer for another node, which has checked the caller's rights: JSON, with `error`
+        if it is a refusal. Raises JetstreamError."""
+        try:
+            found = await self.answer_here(stream_id, verb, rest, payload)
+        except ApiError as error:
+            found = {"error": error.to_json()}
+        return json.dumps(found, separators=(",", ":")).encode()
+
+    async def answer_here(
+        self, stream_id: StreamId, verb: str, rest: str, payload: bytes
+    ) -> dict[str, Any]:
+        """Raises ApiError; JetstreamError: NotLeaderError, too."""
+        stream = self._registry.stream_of(common_pb2.StreamRef(id=stream_id))
+        replica = self._replicas.led_replica_of(stream)
+        if verb in ("CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE"):
+            return await self._create(stream, replica, verb, rest, payload)
+        if verb in ("CONSUMER.NAMES", "CONSUMER.LIST"):
+            return await self._page(stream, verb, rest, payload)
+        check_empty(payload)
+        consumer = self.consumers.find(stream.id, rest)
+        if consumer is None:
+            raise consumer_not_found_error()
+        if verb == "CONSUMER.DELETE":
+            self.consumers.delete(consumer)
+            return {"success": True}
+        return await self._info(stream, consumer)
+
+    async def _create(
+        self, stream: StreamMetadata, replica: Replica, verb: str, rest: str, payload: bytes
+    ) -> dict[str, Any]:
+        create = CreateRequest.of(
+            verb, api_name(stream.name), rest, payload, secrets.token_hex(_NAME_BYTES)
+        )
+        config = create.config
+        if config.acknowledges or config.is_durable:
+            raise not_supported_error("consumers that acknowledge or are durable")
+        found = self.consumers.find(stream.id, config.name)
+        if found is not None:
+            self._update(found, create)
+        elif create.action == "update":
+            raise ApiError(400, 10149, "consumer does not exist")
+        else:
+            position, selected = await self._start(stream, replica, config)
+            found = self.consumers.find(stream.id, config.name)
+            if found is None:  # Nobody was faster.
+                found = self._add(replica, config, position, selected)
+                await self._announce(stream)
+        return await self._info(stream, found)
+
+    def _update(self, consumer: Consumer, create: CreateRequest) -> None:
+        before, after = consumer.config, create.config
+        if before == after:
+            return
+        if create.action == "create":
+            raise ApiError(400, 10148, "consumer already exists")
+        config = altered(before, after)
+        if before.deliver_subject != after.deliver_subject:
+            if consumer.is_bound:
+                raise ApiError(400, 10013, "consumer name already in use")
+            self._forget_push(consumer)
+            consumer.alter(config)
+            self._know_push(consumer)
+        else:
+            consumer.alter(config)
+
+    def _add(
+        self, replica: Replica, config: ConsumerConfig, position: int, selected: list[int]
+    ) -> Consumer:
+        try:
+            consumer = self.consumers.create(replica, config, position, selected)
+        except QuotaExceededError as error:
+            raise ApiError(
+                400, 10026, f"maximum consumers limit reached: {error.message}"
+            ) from None
+        self._know_push(consumer)
+        return consumer
+
+    async def _start(
+        self, stream: StreamMetadata, replica: Replica, config: ConsumerConfig
+    ) -> tuple[int, list[int]]:
+        """The first offset of a new consumer, and offsets to take before. Raises ApiError,
+        JetstreamError."""
+        start, end = replica.log.log_start_offset, replica.high_watermark
+        policy, selected = config.deliver_policy, list[int]()
+        position = start
+        if policy is DeliverPolicy.NEW:
+            position = end
+        elif policy is DeliverPolicy.BY_START_SEQUENCE:
+            position = config.start_sequence - 1
+        elif policy is DeliverPolicy.BY_START_TIME:
+            assert config.start_time_us is not None
+            position = await self._reads.offset_at(stream, config.start_time_us)
+        elif policy is DeliverPolicy.LAST:
+            position = await self._last(stream, config, end)
+        elif policy is DeliverPolicy.LAST_PER_SUBJECT:
+            selected, position = await self._search.last_offsets(stream, config.filters)
+        return max(position, start), selected
+
+    async def _last(self, stream: StreamMetadata, config: ConsumerConfig, end: int) -> int:
+        """The last message that is wanted; the end without any."""
+        found = []
+        for each in config.filters or (stream.subject,):
+            try:
+                found.append((await self._search.one(stream, GetRequest(last_subject=each))).offset)
+            except ApiError as error:
+                if error.err_code != no_message_error().err_code:
+                    raise
+        return max(found, default=end)
+
+    async def _page(
+        self, stream: StreamMetadata, verb: str, rest: str, payload: bytes
+    ) -> dict[str, Any]:
+        if rest:
+            raise bad_request_error()
+        offset, is_list = number(body_of(payload), "offset"), verb == "CONSUMER.LIST"
+        limit = INFOS_MAX if is_list else NAMES_MAX
+        known = self.consumers.of(stream.id)
+        found: dict[str, Any] = {"total": len(known), "offset": offset, "limit": limit}
+        page = known[offset : offset + limit]
+        if is_list:
+            return found | {"consumers": [await self._info(stream, each) for each in page]}
+        return found | {"consumers": [each.config.name for each in page]}
+
+    async def _info(self, stream: StreamMetadata, consumer: Consumer) -> dict[str, Any]:
+        pending = await consumer.feed.count()
+        cluster = {"name": self._cluster, "leader": f"node-{self._node_id}"}
+        return consumer_info(consumer, stream.name, pending, cluster, self._clocks.wall())
+
+    # What is heard for consumers.
+
+    async def _announce(self, stream: StreamMetadata) -> None:
+        """Have the clients of a stream's consumers reach this node. Returns once they do."""
+        name = api_name(stream.name)
+        self._streams[name] = stream.id
+        is_new = [self.link.listen(each) for each in self._heard(name)]
+        if any(is_new):
+            await self.link.settled()
+
+    def _heard(self, name: str) -> list[bytes]:
+        """Patterns: NATS closes a link for a literal subject that its user may not hear."""
+        token = name.encode()
+        return [
+            self._pulls + token + b".*",
+            self._acks + token + b".>",
+            b"$JS.FC." + token + b".*.*",
+        ]
+
+    def apply(self, change: Change) -> None:
+        """Call it with each change of the metadata, after the replicas have taken it."""
+        self.consumers.apply(change)
+        if isinstance(change, StreamDeleted):
+            self.withdraw(change.stream.id)
+        elif isinstance(change, StreamChanged) and change.after.leader != self._node_id:
+            self.withdraw(change.after.id)
+
+    def withdraw(self, stream_id: StreamId) -> None:
+        """Hear nothing more for the consumers of a stream: another node leads it."""
+        for name in [name for name, each in self._streams.items() if each == stream_id]:
+            del self._streams[name]
+            for each in self._heard(name):
+                self.link.stop_listening(each)
+
+    def takes(self, message: LeafMessage) -> bool:
+        """Take a message for consumers. Returns whether it is one."""
+        subject = message.subject
+        if subject.startswith(self._pulls):
+            self._pull(message, subject[len(self._pulls) :].decode("utf-8", "replace"))
+        elif subject.startswith(b"$JS.FC."):
+            self._flow_answered(subject.decode("utf-8", "replace"))
+        elif subject.startswith(self._acks):
+            self._acknowledge(message)
+        else:
+            return False
+        return True
+
+    def _find(self, stream: str, name: str) -> Consumer | None:
+        stream_id = self._streams.get(stream)
+        return None if stream_id is None else self.consumers.find(stream_id, name)
+
+    def _pull(self, message: LeafMessage, rest: str) -> None:
+        if not message.reply or not self.link.may_answer(message.reply):
+            return
+        stream, _, name = rest.partition(".")
+        consumer = self._find(stream, name)
+        if consumer is None:
+            self.link.send(message.reply, b"", status_headers(NO_RESPONDERS))
+            return
+        try:
+            pull = pull_of(message.payload, message.reply, self._clocks.monotonic())
+        except ApiError as error:
+            status = f"400 {error.description}"
+            self.link.send(message.reply, b"", status_headers(status))
+            return
+        consumer.pull(pull)
+
+    def _flow_answered(self, subject: str) -> None:
+        tokens = subject.split(".")
+        consumer = self._find(tokens[2], tokens[3]) if len(tokens) == 5 else None
+        if consumer is None or consumer.flow is None:
+            return
+        if subject == flow_subject(consumer, consumer.flow.asked):
+            consumer.flow.answered(consumer.flow.asked)
+            consumer.wake()
+
+    def _acknowledge(self, message: LeafMessage) -> None:
+        ack = AckSubject.of(message.subject)
+        consumer = None if ack is None else self._find(ack.stream, ack.consumer)
+        if ack is None or consumer is None or mark_of(consumer) != ack.mark:
+            return
+
+    # Who listens.
+
+    def _know_push(self, consumer: Consumer) -> None:
+        if consumer.config.is_push:
+            self._push.setdefault(consumer.config.deliver_subject, set()).add(consumer)
+
+    def _forget_push(self, consumer: Consumer) -> None:
+        found = self._push.get(consumer.config.deliver_subject, set())
+        found.discard(consumer)
+        if not found:
+            self._push.pop(consumer.config.deliver_subject, None)
+
+    def _ended(self, consumer: Consumer) -> None:
+        self._forget_push(consumer)
+
+    def _interest_changed(self, subjects: list[bytes]) -> None:
+        """Wake consumers that push, if somebody has begun or ceased to listen."""
+        if not subjects:
+            for consumer in self.consumers:
+                consumer.wake()
+            return
+        for subject in subjects if self._push else ():
+            if subject in self._push:
+                woken = self._push[subject]
+            elif b"*" in subject or subject.endswith(b">"):
+                woken = set().union(*self._push.values())
+            else:
+                continue
+            for consumer in woken:
+                consumer.wake()
+
+
+def consumer_not_found_error() -> ApiError:
+    return ApiError(404, 10014, "consumer not found")
+
+
+def _checked(answer: dict[str, Any]) -> dict[str, Any]:
+    """Raises ApiError for a refusal of another node."""
+    error = answer.get("error")
+    if isinstance(error, dict):
+        raise ApiError(error["code"], error["err_code"], error["description"])
+    return answer

@@ -1,0 +1,123 @@
+"""Consumers of NATS clients, with a real NATS server: nats-py, and requests by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from nats.aio.client import Client as NatsClient
+from nats.aio.msg import Msg
+
+from jetstream_client import Client
+from tests.support.jetstream_api import api_server
+from tests.support.leaf import LeafServer, asked, client_of
+from tests.support.loops import on_loop
+from tests.support.server import ServerProcess
+
+COUNT = 30
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[LeafServer]:
+    with LeafServer() as nats_server:
+        yield nats_server
+
+
+@pytest.fixture(scope="module")
+def server(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """With a stream `orders` of 30 records on three subjects, and `jobs`, which tests fill."""
+    with api_server(tmp_path_factory.mktemp("consumers") / "data", hub) as running:
+        with Client(running.grpc) as client:
+            client.create_stream("orders", "orders.>")
+            client.create_stream("jobs", "jobs.>")
+        asyncio.run(_publish(hub.url))
+        yield running
+
+
+async def _publish(url: str) -> None:
+    async with client_of(url) as client:
+        for number in range(COUNT):
+            headers = {"Number": str(number)} if number % 2 else None
+            subject = f"orders.{'abc'[number % 3]}"
+            await client.request(subject, b"%d" % number, headers=headers, timeout=10)
+        await asked(client, "INFO", b"")
+
+
+@asynccontextmanager
+async def asking(url: str) -> AsyncIterator[NatsClient]:
+    async with client_of(url) as client:
+        await asked(client, "INFO", b"")
+        yield client
+
+
+async def answer(client: NatsClient, verb: str, body: object = b"") -> dict[str, Any]:
+    payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+    found: dict[str, Any] = json.loads(await asked(client, verb, payload))
+    return found
+
+
+async def create(client: NatsClient, stream: str, name: str, **config: object) -> dict[str, Any]:
+    body = {"stream_name": stream, "config": {"name": name, "ack_policy": "none", **config}}
+    return await answer(client, f"CONSUMER.CREATE.{stream}.{name}", body)
+
+
+def status(message: Msg) -> str:
+    """Code and text; "" for a message."""
+    headers = message.headers or {}
+    if "Status" not in headers:
+        return ""
+    return f"{headers['Status']} {headers.get('Description', '')}".strip()
+
+
+async def pulled(client: NatsClient, stream: str, name: str, body: object) -> list[Msg]:
+    """What a pull brings, up to the status that ends it, or its last message."""
+    inbox = client.new_inbox()
+    subscription = await client.subscribe(inbox)
+    payload = json.dumps(body).encode()
+    await client.publish(f"$JS.log.API.CONSUMER.MSG.NEXT.{stream}.{name}", payload, reply=inbox)
+    found: list[Msg] = []
+    batch = body.get("batch", 1) if isinstance(body, dict) else 1
+    while len(found) < batch and not (found and status(found[-1])):
+        found.append(await subscription.next_msg(20))
+    await subscription.unsubscribe()
+    return found
+
+
+@on_loop
+async def test_a_library_reads_in_order_by_pushes(server: ServerProcess, hub: LeafServer) -> None:
+    async with asking(hub.url) as client:
+        manager = client.jetstream(domain="log")
+        subscription = await manager.subscribe("orders.>", ordered_consumer=True)
+        for number in range(COUNT):
+            message = await subscription.next_msg(20)
+            assert message.data == b"%d" % number
+            assert message.subject == f"orders.{'abc'[number % 3]}"
+            assert message.metadata.num_pending == COUNT - 1 - number
+        await subscription.unsubscribe()
+
+
+@on_loop
+async def test_pulls_bring_messages_and_end_by_a_status(
+    server: ServerProcess, hub: LeafServer
+) -> None:
+    async with asking(hub.url) as client:
+        info = await create(client, "orders", "puller")
+        assert "error" not in info, info
+        assert info["num_pending"] == COUNT
+        first = await pulled(client, "orders", "puller", {"batch": 5, "expires": 10**10})
+        assert [each.data for each in first] == [b"%d" % number for number in range(5)]
+        assert first[1].headers == {"Number": "1"}
+        rest = await pulled(client, "orders", "puller", {"batch": 50, "no_wait": True})
+        assert len(rest) == COUNT - 5 + 1
+        assert status(rest[-1]) == "404 No Messages"
+        ended = await pulled(client, "orders", "puller", {"batch": 3, "expires": 10**8})
+        assert status(ended[-1]) == "408 Request Timeout"
+        assert ended[-1].headers["Nats-Pending-Messages"] == "3"
+        deleted = await answer(client, "CONSUMER.DELETE.orders.puller")
+        assert deleted["success"]
+        gone = await pulled(client, "orders", "puller", {"batch": 1})
+        assert status(gone[-1]) == "503"

@@ -1,0 +1,82 @@
+"""Consumers in a cluster: whichever node is asked, the stream's leader serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from jetstream_client import Client
+from tests.support.jetstream_api import ApiCluster, api_cluster
+from tests.support.leaf import LeafServer, asked, client_of
+from tests.support.loops import eventually, on_loop
+
+STREAMS = ("one", "two", "three")
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[LeafServer]:
+    with LeafServer() as nats_server:
+        yield nats_server
+
+
+@pytest.fixture(scope="module")
+def cluster(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCluster]:
+    """Three streams, each led by another node; and one with a copy on each node."""
+    with api_cluster(tmp_path_factory.mktemp("consumers"), hub) as running:
+        with Client(running.servers) as client:
+            for name in STREAMS:
+                client.create_stream(name, f"{name}.>", replicas=1)
+            client.create_stream("safe", "safe.>", replicas=3)
+        yield running
+
+
+async def linked(hub: LeafServer) -> None:
+    """Return once all three nodes have announced what they serve."""
+    await eventually(lambda: hub.log.count("LS+ $JS.log.API.STREAM.>") >= 3)
+
+
+@on_loop
+async def test_ordered_readers_are_served_by_each_leader(
+    cluster: ApiCluster, hub: LeafServer
+) -> None:
+    await linked(hub)
+    async with client_of(hub.url) as client:
+        await asked(client, "INFO", b"")
+        manager = client.jetstream(domain="log")
+        for name in STREAMS:
+            for number in range(5):
+                await client.request(f"{name}.x", b"%d" % number, timeout=20)
+        for _ in range(4):  # Another node may get each request.
+            for name in STREAMS:
+                subscription = await manager.subscribe(f"{name}.>", ordered_consumer=True)
+                found = [(await subscription.next_msg(20)).data for _ in range(5)]
+                assert found == [b"%d" % number for number in range(5)]
+                await subscription.unsubscribe()
+
+
+@on_loop
+async def test_an_ordered_reader_goes_on_when_another_node_leads(
+    cluster: ApiCluster, hub: LeafServer
+) -> None:
+    await linked(hub)
+    with Client(cluster.servers) as own:
+        async with client_of(hub.url) as client:
+            await asked(client, "INFO", b"")
+            manager = client.jetstream(domain="log")
+            subscription = await manager.subscribe(
+                "safe.>", ordered_consumer=True, idle_heartbeat=1
+            )
+            for number in range(5):
+                await client.request("safe.x", b"%d" % number, timeout=20)
+            for number in range(5):
+                assert (await subscription.next_msg(20)).data == b"%d" % number
+            leader = cluster.settled("safe").stream.leader
+            target = next(node for node in (1, 2, 3) if node != leader)
+            await asyncio.to_thread(own.transfer_leader, "safe", target)
+            for number in range(5, 10):
+                await client.request("safe.x", b"%d" % number, timeout=20)
+            for number in range(5, 10):
+                assert (await subscription.next_msg(30)).data == b"%d" % number
+            await subscription.unsubscribe()
