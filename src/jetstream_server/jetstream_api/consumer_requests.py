@@ -5,7 +5,6 @@ Durations are nanoseconds on the wire, and µs inside.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -421,8 +420,8 @@ def _delay_us(text: bytes) -> int:
         return 0
     if text.startswith(b"{"):
         try:
-            return ns_us(json.loads(text), "delay")
-        except (ValueError, RecursionError, ApiError):
+            return ns_us(body_of(text), "delay")
+        except ApiError:
             return 0
     found = text.decode("utf-8", "replace")
     if not _GO_DURATION.fullmatch(found):

@@ -14,6 +14,7 @@ import json
 import secrets
 from typing import Any, Final
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import JetstreamError, QuotaExceededError
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
@@ -138,7 +139,7 @@ class ConsumerRequests:
                 answer = await self._peers.ask_consumers(
                     current.leader, current.id, request.verb, request.rest, payload
                 )
-                return _checked(json.loads(answer))
+                return _checked(bounded_json.loads(answer))
             except JetstreamError as error:
                 if not error.retriable or not attempts_left:
                     raise
