@@ -46,8 +46,12 @@ class Command:
 
     def __call__(self, words: str, code: int = 0) -> str:
         """What it prints; on standard error if it fails."""
+        return self.run(*words.split(), code=code)
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """The same with words that may hold spaces."""
         self._capture.readouterr()
-        found = run_command(["--server", self._server.grpc, *words.split()])
+        found = run_command(["--server", self._server.grpc, *words])
         out, err = self._capture.readouterr()
         assert found == code, err
         return err if code else out

@@ -40,8 +40,21 @@ def for_each(
     yield from each_of(name, streams, do)
 
 
+def read_each(
+    client: Client, name: str, read: Callable[[StreamLike], _Done], *positions: Position
+) -> list[_Done]:
+    """A reading of the stream of this name; if there is none, one of each stream of the keyed group
+    of this name, by number. Raises InvalidRequestError for a group and an offset."""
+    try:
+        return [read(name)]
+    except NO_SUCH_STREAM as error:
+        streams = streams_in(client.list_streams(), name, error)
+        check_group(name, streams, *positions)
+    return [read(stream) for stream in streams]
+
+
 def each_of(
-    group: str, streams: Sequence[Stream], do: Callable[[StreamLike], _Done]
+    group: str, streams: Sequence[Stream], do: Callable[[Stream], _Done]
 ) -> Iterator[tuple[str, _Done]]:
     """The same for streams of a keyed group. A failure says for which it was not done."""
     for at, stream in enumerate(streams):

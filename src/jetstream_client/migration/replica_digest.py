@@ -21,7 +21,7 @@ from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.streams import Streams
 from jetstream_client.transport.wire import to_ref
 from jetstream_client.values.config import ClientConfig
-from jetstream_client.values.types import Stream
+from jetstream_client.values.types import Stream, StreamLike
 from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
@@ -69,7 +69,7 @@ class Comparison:
         return not any(each.problem or each.differs_at for each in self.replicas)
 
 
-async def compare(config: ClientConfig, name: str, progress: Progress) -> Comparison:
+async def compare(config: ClientConfig, name: StreamLike, progress: Progress) -> Comparison:
     """Compare all replicas and observers of a stream. Raises StreamNotFoundError, UnavailableError
     when none answers."""
     control = ControlPlane(config)

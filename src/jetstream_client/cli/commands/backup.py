@@ -12,6 +12,8 @@ from jetstream_client.cli import interrupts, options
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import printable
 from jetstream_client.cli.progress import progress_bar
+from jetstream_client.cli.stream_or_group import NO_SUCH_STREAM, each_of, streams_in
+from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration import parquet
 from jetstream_client.migration.backup import (
     back_up,
@@ -19,8 +21,11 @@ from jetstream_client.migration.backup import (
     read_manifest,
     was_interrupted,
 )
+from jetstream_client.migration.group_folder import backups_in, begin_group
 from jetstream_client.migration.manifest import Manifest
 from jetstream_client.migration.restore import restore as restore_stream
+from jetstream_client.publishing.keyed_group import check_whole
+from jetstream_client.values.types import StreamLike
 from jetstream_protocol.errors import InvalidRequestError
 
 PARQUET = ".parquet"
@@ -47,6 +52,9 @@ def backup(
     needs:
     pip install 'jetstream-log[arrow]'
 
+    With the name of a keyed group it backs up all its streams, each into a folder in TO that has
+    the stream's name.
+
     Examples:
 
       jetstream stream backup orders /backups/orders
@@ -54,11 +62,32 @@ def backup(
       jetstream stream backup orders orders.parquet
     """
     with interrupts.interrupted_once(), cli.client() as client:
-        described = describe_with_end(client, stream)
-        total = (described.high_watermark or 0) - (described.log_start_offset or 0)
-        with progress_bar(total) as advance:
-            take = parquet.back_up if to.suffix == PARQUET else back_up
-            manifest = take(client, described, to, advance, _note)
+        try:
+            manifest = _backed_up(client, stream, to)
+        except NO_SUCH_STREAM as error:
+            streams = streams_in(client.list_streams(), stream, error)
+            check_whole(stream, streams)
+            if to.suffix == PARQUET:
+                raise InvalidRequestError(
+                    f"{stream!r} is a group of streams: say a folder for them, or name one of them"
+                ) from None
+            begin_group(to)
+            done = each_of(stream, streams, lambda each: _backed_up(client, each, to / each.name))
+            for name, manifest in done:
+                _tell(cli, manifest, to / name)
+        else:
+            _tell(cli, manifest, to)
+
+
+def _backed_up(client: Client, stream: StreamLike, to: Path) -> Manifest:
+    described = describe_with_end(client, stream)
+    total = (described.high_watermark or 0) - (described.log_start_offset or 0)
+    with progress_bar(total) as advance:
+        take = parquet.back_up if to.suffix == PARQUET else back_up
+        return take(client, described, to, advance, _note)
+
+
+def _tell(cli: Invocation, manifest: Manifest, to: Path) -> None:
     row = {"stream": manifest.name, "to": str(to), **_summary(manifest)}
     cli.answer(row, f"backed up {_text(manifest)} to {to}")
 
@@ -89,7 +118,8 @@ def restore(
     The new stream has the offsets, times, subjects, keys and headers of the old one. No stream of
     that name may exist. The new stream can be read meanwhile. It listens to its subject once
     everything was copied, read back and compared. If a restore is interrupted, run it again: it
-    goes on where it stopped.
+    goes on where it stopped. A folder with the backup of a keyed group gives all its streams, under
+    their old names.
 
     Examples:
 
@@ -105,11 +135,24 @@ def restore(
         changed["observers"] = observers or None
     if not from_.exists():
         raise InvalidRequestError(f"there is no {from_}")
+    several = backups_in(from_)
+    if several and name is not None:
+        raise InvalidRequestError(
+            f"{from_} holds the backups of several streams: name the folder of one to give it "
+            "another name"
+        )
     with interrupts.interrupted_once(), cli.client() as client:
-        if from_.is_dir():
-            _note_interrupted(from_)
-        take = restore_stream if from_.is_dir() else parquet.restore
-        stream, digest = take(client, from_, name, progress_bar, **changed)
+        for each in several or [from_]:
+            _restore(cli, client, each, name, changed)
+
+
+def _restore(
+    cli: Invocation, client: Client, from_: Path, name: str | None, changed: dict[str, Any]
+) -> None:
+    if from_.is_dir():
+        _note_interrupted(from_)
+    take = restore_stream if from_.is_dir() else parquet.restore
+    stream, digest = take(client, from_, name, progress_bar, **changed)
     row = {"stream": stream.name, "records": digest.count, "digest": digest.hexdigest()}
     text = f"restored {stream.name}: {digest.count} records, digest {digest.hexdigest()}"
     cli.answer(row, text)

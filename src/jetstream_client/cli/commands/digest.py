@@ -11,7 +11,9 @@ from jetstream_client.cli.exits import Exit
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, print_table
 from jetstream_client.cli.progress import progress_bar
+from jetstream_client.cli.stream_or_group import for_each
 from jetstream_client.migration.replica_digest import Comparison, ReplicaDigest, compare
+from jetstream_client.values.types import StreamLike
 
 
 @common_options(patience=True)
@@ -21,10 +23,26 @@ def digest(cli: Invocation, stream: options.StreamName) -> None:
     Each node reads its own files, checks them, and tells a digest: no record is moved. Replicas
     are equal to the byte, except for what one has compacted: each does so by itself. That part is
     compared by the last record of each key, with which a reader ends. Exit code 6: replicas
-    differ, or one cannot be read.
+    differ, or one cannot be read. With the name of a keyed group it compares those of each of its
+    streams.
 
     Example:  jetstream stream digest orders
     """
+    are_equal = True
+    with cli.client() as client:
+        for name, found in for_each(client, stream, lambda each: _compared(cli, each)):
+            are_equal = are_equal and found.is_equal
+            if cli.json:
+                emit_json(_row(found))
+                continue
+            if name != stream:
+                print(f"{name}:")
+            _draw(found)
+    if not are_equal:
+        raise typer.Exit(Exit.DAMAGED)
+
+
+def _compared(cli: Invocation, stream: StreamLike) -> Comparison:
     with ExitStack() as stack:
         done, advance = 0, None
 
@@ -34,13 +52,7 @@ def digest(cli: Invocation, stream: options.StreamName) -> None:
             advance(now - done)
             done = now
 
-        found = interrupts.run(compare(cli.config, stream, progress))
-    if cli.json:
-        emit_json(_row(found))
-    else:
-        _draw(found)
-    if not found.is_equal:
-        raise typer.Exit(Exit.DAMAGED)
+        return interrupts.run(compare(cli.config, stream, progress))
 
 
 def _row(found: Comparison) -> dict[str, object]:

@@ -1,4 +1,5 @@
-"""`jetstream export`: a range of a stream as a Parquet file or as lines of JSON.
+"""`jetstream export`: a range of a stream, or of all streams of a keyed group, as a Parquet file or
+as lines of JSON.
 
 The file gets its name when it is complete; until then it is `FILE.XXXXXXXX.partial`. A pipe or a
 device is written to. Memory is bounded for any range: a few fetches, for Parquet also one row
@@ -8,12 +9,11 @@ group.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import typer
 
@@ -21,10 +21,12 @@ from jetstream_client.cli import interrupts, options, positions
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import json_line, message_row
 from jetstream_client.cli.progress import progress_bar
+from jetstream_client.cli.stream_or_group import read_each
 from jetstream_client.migration.whole_file import whole_file
 from jetstream_client.reading.blocking_consumer import Consumer
 from jetstream_client.reading.messages import Message
 from jetstream_client.reading.scan import Scan
+from jetstream_client.values.types import Stream, StreamLike
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.record_json import encoded
 
@@ -63,6 +65,9 @@ def export(
     encoding says so. Parquet has the columns stream, subject, offset, timestamp, key, value,
     headers, the last three binary. Parquet needs: pip install 'jetstream-log[arrow]'
 
+    With the name of a keyed group it writes the records of all its streams, one stream after the
+    other, up to the ends that they had when it began. Lines of JSON then say the stream, too.
+
     Examples:
 
       jetstream export orders --output orders.parquet
@@ -72,15 +77,21 @@ def export(
     form = format_ or _format_of(output)
     start, stop = positions.parse_position(from_), positions.parse_position(to)
     with interrupts.interrupted_once(), cli.client() as client:
-        if form is Format.parquet:
-            scan = partial(client.scan, stream, start, stop, read_from=read_from.value)
-            _parquet(scan, output)
-        else:
+
+        def scan(each: StreamLike) -> Scan:
+            return client.scan(each, start, stop, read_from=read_from.value)
+
+        def consume(each: StreamLike) -> _Lines:
             patience = client.config.timeout
             consumer = client.consume(
-                stream, start, stop=stop, read_from=read_from.value, patience=patience
+                each, start, stop=stop, read_from=read_from.value, patience=patience
             )
-            _jsonl(consumer, output)
+            return _Lines(consumer, with_stream=isinstance(each, Stream))
+
+        if form is Format.parquet:
+            _parquet(lambda: read_each(client, stream, scan, start, stop), output)
+        else:
+            _jsonl(read_each(client, stream, consume, start, stop), output)
 
 
 def _format_of(output: Path | None) -> Format:
@@ -94,13 +105,29 @@ def _format_of(output: Path | None) -> Format:
     return Format.parquet if suffix == ".parquet" else Format.jsonl
 
 
-def _jsonl(consumer: Consumer, output: Path | None) -> None:
-    length = (consumer.stop or 0) - (consumer.position or 0)
-    with consumer, _whole(output) as file, progress_bar(length) as advance:
-        for messages in consumer.batches():
-            for message in messages:
-                file.write(json_line(export_row(message)).encode())
-            advance(len(messages))
+class _Lines(NamedTuple):
+    """What is written as lines of JSON. with_stream: it is one of several streams."""
+
+    consumer: Consumer
+    with_stream: bool
+
+    @property
+    def length(self) -> int:
+        return (self.consumer.stop or 0) - (self.consumer.position or 0)
+
+
+def _jsonl(sources: Sequence[_Lines], output: Path | None) -> None:
+    length = sum(each.length for each in sources)
+    with _whole(output) as file, progress_bar(length) as advance:
+        for consumer, with_stream in sources:
+            with consumer:
+                for messages in consumer.batches():
+                    for message in messages:
+                        row = export_row(message)
+                        if with_stream:
+                            row = {"stream": message.stream, **row}
+                        file.write(json_line(row).encode())
+                    advance(len(messages))
 
 
 def export_row(message: Message) -> dict[str, Any]:
@@ -109,7 +136,7 @@ def export_row(message: Message) -> dict[str, Any]:
     return {**message_row(message), "header_block": block, "header_block_encoding": encoding}
 
 
-def _parquet(begin: Callable[[], Scan], output: Path | None) -> None:
+def _parquet(begin: Callable[[], Sequence[Scan]], output: Path | None) -> None:
     """`begin` asks the cluster; it is called when it is clear that the file can be written."""
     try:
         import pyarrow
@@ -120,19 +147,20 @@ def _parquet(begin: Callable[[], Scan], output: Path | None) -> None:
         ) from error
     if output is None and sys.stdout.isatty():
         raise InvalidRequestError("Parquet is not for terminals: use --output FILE")
-    scan = begin()
+    scans = begin()
     with (
         _whole(output) as file,
-        progress_bar(scan.stop - scan.start) as advance,
-        parquet.ParquetWriter(file, scan.schema, compression="zstd") as writer,
+        progress_bar(sum(scan.stop - scan.start for scan in scans)) as advance,
+        parquet.ParquetWriter(file, scans[0].schema, compression="zstd") as writer,
     ):
         group: list[Any] = []
-        for batch in scan:
-            group.append(batch)
-            if sum(each.nbytes for each in group) >= ROW_GROUP_BYTES:
-                writer.write_table(pyarrow.Table.from_batches(group))
-                group.clear()
-            advance(len(batch))
+        for scan in scans:
+            for batch in scan:
+                group.append(batch)
+                if sum(each.nbytes for each in group) >= ROW_GROUP_BYTES:
+                    writer.write_table(pyarrow.Table.from_batches(group))
+                    group.clear()
+                advance(len(batch))
         if group:
             writer.write_table(pyarrow.Table.from_batches(group))
 

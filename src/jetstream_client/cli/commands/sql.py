@@ -1,4 +1,4 @@
-"""`jetstream sql`: DuckDB over streams, each a table under its name.
+"""`jetstream sql`: DuckDB over streams, each a table under its name, and so is a keyed group.
 
 Only the streams a query names are read, from their start to what was committed when it began; a
 stream that it names twice is read twice. A query cannot change anything: it must be one SELECT (or
@@ -9,7 +9,7 @@ files, network and extensions.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from json import loads
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,11 +20,13 @@ from jetstream_client.cli import interrupts, options, positions
 from jetstream_client.cli.exits import QueryError
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import json_line, print_table, shown
+from jetstream_client.cli.stream_or_group import check_group
 from jetstream_client.clients.blocking_client import Client
+from jetstream_client.publishing.keyed_group import streams_of
 from jetstream_client.reading.scan import Scan
 from jetstream_client.values.positions import Position
 from jetstream_client.values.text import check_text
-from jetstream_client.values.types import ReadFrom, partitions_of
+from jetstream_client.values.types import ReadFrom, Stream, StreamLike
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StreamNotFoundError
 from jetstream_protocol.record_json import encoded
 from jetstream_protocol.subjects import no_stream
@@ -58,7 +60,8 @@ def sql(
 
     Columns: stream, subject, "offset", timestamp, key, value, headers. key, value and headers are
     BLOBs: decode(value) is text, decode(value)->>'$.price' is a field of JSON. If a stream's name
-    is ambiguous, write "name@subject", in double quotes.
+    is ambiguous, write "name@subject", in double quotes. A keyed group is a table of the records of
+    all its streams, under the group's name.
 
     Examples:
 
@@ -75,21 +78,23 @@ def sql(
 
 
 class _Table:
-    """A scan as DuckDB reads it. Keeps the SDK's error, which DuckDB would only quote."""
+    """Scans, one after the other, as DuckDB reads them. Keeps the SDK's error, which DuckDB would
+    only quote."""
 
-    def __init__(self, scan: Scan) -> None:
-        self._scan = scan
+    def __init__(self, scans: Sequence[Scan]) -> None:
+        self._scans = scans
         self.error: JetstreamError | None = None
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         import pyarrow
 
-        reader = pyarrow.RecordBatchReader.from_batches(self._scan.schema, self._batches())
+        reader = pyarrow.RecordBatchReader.from_batches(self._scans[0].schema, self._batches())
         return reader.__arrow_c_stream__(requested_schema)
 
     def _batches(self) -> Iterator[pyarrow.RecordBatch]:
         try:
-            yield from self._scan
+            for scan in self._scans:
+                yield from scan
         except JetstreamError as error:
             self.error = error
             raise
@@ -106,15 +111,15 @@ class _Query:
         self._range = start, stop
         self._read_from: ReadFrom = read_from
         self._tables: list[_Table] = []
-        self._unknown: dict[str, list[str]] = {}
+        self._unknown: set[str] = set()
 
     def run(self, as_json: bool) -> None:
         """Print the answer. Raises InvalidRequestError for a query that is wrong."""
         duckdb = _duckdb()
         with duckdb.connect(":memory:", config=_SETTINGS) as connection:
             try:
-                self._check(duckdb, connection)
-                self._register(connection)
+                tree = self._check(duckdb, connection)
+                self._register(connection, _tables_of(duckdb, connection, self._query, tree))
                 connection.execute("SET TimeZone = 'UTC'")
                 # DuckDB draws it on standard output where it takes Python for interactive.
                 connection.execute("SET enable_progress_bar = false")
@@ -125,8 +130,7 @@ class _Query:
                     if table.error is not None:
                         raise table.error from error
                 if self._unknown and isinstance(error, duckdb.CatalogException):
-                    name, partitions = min(self._unknown.items())
-                    raise StreamNotFoundError(no_stream(name, partitions)) from error
+                    raise StreamNotFoundError(no_stream(min(self._unknown))) from error
                 raise QueryError(
                     f"the query fails: {error}{self._advice(duckdb, error)}"
                 ) from error
@@ -137,28 +141,52 @@ class _Query:
             return ""
         return '\noffset is a word of SQL: if you mean the column, write "offset" in double quotes'
 
-    def _check(self, duckdb: Any, connection: duckdb.DuckDBPyConnection) -> None:
+    def _check(self, duckdb: Any, connection: duckdb.DuckDBPyConnection) -> Any:
+        """Returns the query as DuckDB has parsed it."""
         statements = connection.extract_statements(self._query)
         allowed = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
         if len(statements) != 1 or statements[0].type not in allowed:
             raise InvalidRequestError("say one SELECT: streams can be queried, not changed")
         (text,) = connection.execute("SELECT json_serialize_sql(?)", [self._query]).fetchall()[0]
-        blob = _blob_as_json(loads(text))
+        tree = loads(text)
+        blob = _blob_as_json(tree)
         if blob is not None:
             raise QueryError(
                 f"{blob} is a BLOB, in which JSON functions find nothing: write decode({blob}) in "
                 f"place of {blob}, for example decode({blob})->>'$.price'"
             )
+        return tree
 
-    def _register(self, connection: duckdb.DuckDBPyConnection) -> None:
-        named = connection.get_table_names(self._query)
+    def _register(self, connection: duckdb.DuckDBPyConnection, named: set[str]) -> None:
         streams = self._client.list_streams(internal=True) if named else []
         known = {name for stream in streams for name in (stream.name, stream.full_name)}
-        self._unknown = {name: partitions_of(name, streams) for name in named - known}
-        for name in sorted(named & known):
-            table = _Table(self._client.scan(name, *self._range, read_from=self._read_from))
+        groups = {each.group for each in streams if each.partition is not None} - known
+        self._unknown = named - known - groups
+        for name in sorted(named - self._unknown):
+            read = self._partitions(name, streams) if name in groups else [name]
+            table = _Table([self._scan(each) for each in read])
             self._tables.append(table)
             connection.register(name, table)
+
+    def _partitions(self, group: str, streams: Sequence[Stream]) -> list[Stream]:
+        found = streams_of(group, streams)
+        check_group(group, found, *self._range)
+        return found
+
+    def _scan(self, stream: StreamLike) -> Scan:
+        return self._client.scan(stream, *self._range, read_from=self._read_from)
+
+
+def _tables_of(
+    duckdb: Any, connection: duckdb.DuckDBPyConnection, query: str, tree: object
+) -> set[str]:
+    """The names of the tables of a query. DuckDB tells them, unless it has to know the columns, as
+    for a join that is `using` some."""
+    try:
+        return connection.get_table_names(query)
+    except duckdb.BinderException:
+        tables = (node for node in _nodes_of(tree) if node.get("type") == "BASE_TABLE")
+        return {str(node["table_name"]) for node in tables}
 
 
 def _blob_as_json(tree: object) -> str | None:
