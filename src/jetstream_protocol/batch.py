@@ -84,6 +84,7 @@ size_fields = struct.Struct("<6xH36xII").unpack_from
 producer_fields = struct.Struct("<6xH44xiq").unpack_from
 """Flags, producer_sequence, producer_id."""
 _U32 = struct.Struct("<I")
+_BODY_LENGTH_AT = 80
 _CRC_AT = 84
 NO_PRODUCER = -1
 
@@ -197,6 +198,12 @@ class EncodedBatch:
         return (
             self.length <= BATCH_BYTES_MAX - ENCRYPTION_BYTES and self.record_count <= RECORDS_MAX
         )
+
+    @property
+    def plain_body(self) -> bytes:
+        """The body without its padding."""
+        (length,) = _U32.unpack_from(self.header, _BODY_LENGTH_AT)
+        return self.body[:length]
 
     def set_producer(self, producer_id: int, sequence: int) -> None:
         """Write the producer's two fields. A producer may renumber batches not sent yet."""

@@ -35,6 +35,11 @@ class RecordFilter:
         self._pattern = re.compile(subjects.to_regex(subject), re.DOTALL) if subject else None
         self._literal = _longest_literal(subject)
 
+    @property
+    def is_one_subject(self) -> bool:
+        """Whether it asks for the records on one subject, whatever their keys."""
+        return self.key is None and not subjects.is_pattern(self.subject)
+
     def may_hold(self, batch: Batch) -> bool:
         """False only if no record of the batch is wanted. Raises CorruptBatchError."""
         return self._may_hold_subject(batch) and self._may_hold_key(batch)

@@ -187,6 +187,15 @@ STREAM_SETTINGS: tuple[Setting, ...] = (
         zero="as large as a batch may be", least=1, most=_MUCH, level=6, after="max_messages",
         set_last=True,
     ),
+    Setting(
+        "key", Kind.CHOICE, "`subject`: each record's key is its subject, and every copy keeps an "
+        "[index of subjects](sizing.md). With `compact` the stream is a "
+        "[bucket](../jetstream_api.md#buckets): the last record of each subject. `record`: the key "
+        "is what the publisher gives. A new stream's choice",
+        "What a record's key is: what its publisher gives (record, the default), or its subject. "
+        "For a new stream only.",
+        default="record", choices=("record", "subject"), alterable=False, level=6, after="compact",
+    ),
 )  # fmt: skip
 
 CLUSTER_SETTINGS: tuple[Setting, ...] = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from nats.aio.client import Client as NatsClient
@@ -35,6 +36,7 @@ def cluster(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             for name in STREAMS:
                 client.create_stream(name, f"{name}.>", replicas=1)
             client.create_stream("safe", "safe.>", replicas=3)
+            client.create_stream("kept", "kept.>", replicas=3, key="subject", compact=True)
         yield running
 
 
@@ -63,7 +65,7 @@ async def test_every_node_answers_for_every_stream(cluster: ApiCluster, hub: Lea
                 assert (await get(client, name, 2)).data == b"1"
             listed = json.loads(await asked(client, "STREAM.LIST", b""))
             assert [each["config"]["name"] for each in listed["streams"]] == sorted(
-                (*STREAMS, "safe")
+                (*STREAMS, "kept", "safe")
             )
             assert "missing" not in listed
 
@@ -92,10 +94,50 @@ async def test_a_node_that_is_stopped_costs_no_request(
         try:
             while not stopping.done():
                 found = await client.request("$JS.log.API.STREAM.NAMES", b"", timeout=20)
-                assert len(json.loads(found.data)["streams"]) == len(STREAMS) + 1
+                assert len(json.loads(found.data)["streams"]) == len(STREAMS) + 2
         finally:
             await stopping
             cluster.restart(node)
+
+
+@on_loop
+async def test_every_leader_holds_publishers_to_the_same_last_sequence(
+    cluster: ApiCluster, hub: LeafServer
+) -> None:
+    """Leaderships go round while publishers count: none is lost, and none is taken twice."""
+    await linked(hub)
+    async with client_of(hub.url) as client:
+        await asked(client, "INFO", b"")
+        taken: list[int] = []
+        last = 0
+        for turn in range(6):
+            for _ in range(3):
+                wrong = await expecting(client, last + 1)
+                assert wrong["error"]["description"] == f"wrong last sequence: {last}"
+                last = (await expecting(client, last))["seq"]
+                taken.append(last)
+            found = await client.request("$JS.log.API.DIRECT.GET.kept.kept.x", b"", timeout=20)
+            assert int((found.headers or {})["Nats-Sequence"]) == last
+            await asyncio.to_thread(hand_over, cluster, turn % 3)
+        assert taken == list(range(1, 19))
+
+
+async def expecting(client: NatsClient, sequence: int) -> dict[str, Any]:
+    """The answer to a publisher. A new leader may have to read its log first."""
+    headers = {"Nats-Expected-Last-Subject-Sequence": str(sequence)}
+    while True:
+        try:
+            reply = await client.request("kept.x", b"v", headers=headers, timeout=20)
+        except NoRespondersError:
+            continue
+        found: dict[str, Any] = json.loads(reply.data)
+        if found.get("error", {}).get("code") != 503:
+            return found
+
+
+def hand_over(cluster: ApiCluster, node_id: int) -> None:
+    with Client(cluster.servers) as sdk:
+        sdk.transfer_leader("kept", node_id)
 
 
 @on_loop

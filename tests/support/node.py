@@ -16,6 +16,7 @@ from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.flusher import Flusher
 from jetstream_server.metadata.state.commands import DeleteStream
+from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.listeners import Listeners, ReplicaListener
 from jetstream_server.replication.replica import Replica
@@ -58,9 +59,12 @@ class Node:
         disk: Disk | None = None,
         segment_bytes: int = 1 << 20,
         nodes: int = 1,
+        level: FeatureLevel | None = None,
     ) -> None:
+        """level: of the cluster's features; None: the first."""
         self.folder = folder
-        self.cluster = Cluster(nodes=nodes)
+        self.level = level or FeatureLevel(1)
+        self.cluster = Cluster(nodes) if level is None else Cluster.at_level(nodes, level)
         self.flushes = Flushes()
         self.clocks = FakeClocks()
         self.flush_interval_seconds = 3600.0
@@ -104,7 +108,7 @@ class Node:
     ) -> ReplicaManager:
         """Close, register anew, open."""
         self.replicas.close()
-        self.cluster.register(0)
+        self.cluster.register(0, feature_level_max=self.level)
         return self.start(listener, clean=clean)
 
     def create(

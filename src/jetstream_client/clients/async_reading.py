@@ -106,8 +106,9 @@ class AsyncReading(AsyncGroups, AsyncStreams):
         self, stream: StreamLike, *, subject: str = "", key: Payload | None = None
     ) -> Message | None:
         """Return the last committed record, on a subject of the pattern and with the key if these
-        are given, or None if there is none. It may be a tombstone. The log is searched from its
-        end, so finding an old record takes long. Use a `table` for many such queries."""
+        are given, or None if there is none. It may be a tombstone. A stream with `key="subject"`
+        knows the last record of each subject. Otherwise the log is searched from its end, so
+        finding an old record takes long: use a `table` for many such queries."""
         self._check_open()
         return await self._reader.last(stream, filter_of(subject, key))
 

@@ -224,8 +224,9 @@ class Calls:
         self, stream: StreamLike, *, subject: str = "", key: Payload | None = None
     ) -> Message | None:
         """Return the last committed record, on a subject of the pattern and with the key if these
-        are given, or None if there is none. It may be a tombstone. The log is searched from its
-        end, so finding an old record takes long. Use a `table` for many such queries."""
+        are given, or None if there is none. It may be a tombstone. A stream with `key="subject"`
+        knows the last record of each subject. Otherwise the log is searched from its end, so
+        finding an old record takes long: use a `table` for many such queries."""
         return self._thread.run(self._client.get_last(stream, subject=subject, key=key))
 
     def list_offsets(self, positions: Iterable[tuple[StreamLike, Position]]) -> list[OffsetAt]:

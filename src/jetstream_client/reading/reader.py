@@ -36,6 +36,8 @@ from jetstream_protocol.errors import (
     JetstreamError,
     NotLeaderError,
     OffsetOutOfRangeError,
+    PreconditionFailedError,
+    QuotaExceededError,
     RecordsDamagedError,
     StreamNotFoundError,
     UnavailableError,
@@ -57,6 +59,8 @@ _FEW_BYTES = 64 * 1024
 _FEW_MESSAGES = 100  # A caller that wants so few records should not be sent a megabyte.
 _GRACE_SHARE = 0.1
 """Share of a consumer's patience by which an answer without records may be late."""
+_LOOKUPS = 3
+"""How often a record is looked up that is replaced, and compacted away, before it is read."""
 _LEADER_SHARE = 4
 """If another replica can serve, the leader is looked for no longer than that."""
 # Longest wait of one request; a longer wait sends another one, and so notices a dead server.
@@ -277,10 +281,32 @@ class Reader:
     async def last(self, stream: StreamLike, wanted: RecordFilter | None) -> Message | None:
         """See AsyncClient.get_last."""
         ref = wire.to_ref(stream)
+        read = self._read_window(await self._streams.name_of(stream), ref, wanted)
+        if wanted is not None and wanted.is_one_subject:
+            for _ in range(_LOOKUPS):
+                offset = await self._offset_of_last(stream, wanted.subject, ref)
+                if offset is None:
+                    break
+                if offset < 0:
+                    return None
+                found = await last_of(Windows(offset, offset + 1), read)
+                if found is not None:
+                    return found
+                # Replaced, and compacted away meanwhile.
         start, stop = await self.resolve(stream, "earliest", "latest", ref=ref)
         assert stop is not None
-        read = self._read_window(await self._streams.name_of(stream), ref, wanted)
         return await last_of(Windows(start, stop), read)
+
+    async def _offset_of_last(
+        self, stream: StreamLike, subject: str, ref: common_pb2.StreamRef
+    ) -> int | None:
+        """By the stream's index of subjects: -1 if there is no record; None: it has none."""
+        try:
+            (found,) = await self._ask([(stream, wire.LastOf(subject))], self._timeout)
+        except (PreconditionFailedError, InvalidRequestError, QuotaExceededError):
+            return None  # The last two: an older server, and more subjects than an index holds.
+        _pin(ref, found.stream_id)
+        return int(found.offset)
 
     def _read_window(
         self,
@@ -429,7 +455,7 @@ class Reader:
         return found.append_timestamp if found.HasField("append_timestamp") else None
 
     async def _ask(
-        self, positions: Sequence[tuple[StreamLike, Simple | int]], timeout: float
+        self, positions: Sequence[tuple[StreamLike, Simple | int | wire.LastOf]], timeout: float
     ) -> list[api_pb2.ListOffsetsResponse.Result]:
         """Raises the first error. Streams have different leaders: a node that does not lead a
         stream names its leader, and is asked for the rest.
@@ -588,7 +614,7 @@ def _corrupt_error(
 
 
 def _reader_error(
-    stream: StreamLike, position: Simple | int, error: JetstreamError
+    stream: StreamLike, position: Simple | int | wire.LastOf, error: JetstreamError
 ) -> JetstreamError:
     """The reader does not know which node does not lead, but may know what else to do."""
     if not isinstance(error, NotLeaderError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from jetstream_client.values.positions import Simple
 from jetstream_client.values.settings import (
@@ -57,7 +57,15 @@ def to_ref(stream: StreamLike) -> common_pb2.StreamRef:
     return common_pb2.StreamRef(name=name, subject=subject)
 
 
-def to_query(stream: StreamLike, position: Simple | int) -> api_pb2.ListOffsetsRequest.Query:
+class LastOf(NamedTuple):
+    """The position of the last record on a subject."""
+
+    subject: str
+
+
+def to_query(
+    stream: StreamLike, position: Simple | int | LastOf
+) -> api_pb2.ListOffsetsRequest.Query:
     query = api_pb2.ListOffsetsRequest.Query(stream=to_ref(stream))
     if position == "earliest":
         query.earliest = True
@@ -65,6 +73,8 @@ def to_query(stream: StreamLike, position: Simple | int) -> api_pb2.ListOffsetsR
         query.latest = True
     elif isinstance(position, int):
         query.offset = position
+    elif isinstance(position, LastOf):
+        query.last_of_subject = position.subject
     else:
         query.timestamp_us = position.timestamp_us
     return query

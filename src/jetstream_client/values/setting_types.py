@@ -13,6 +13,7 @@ from jetstream_client.values.durations import Seconds
 FlushOption: TypeAlias = Literal["none", "interval", "group"]
 AcksOption: TypeAlias = Literal["reply", "envelope", "off"]
 EncryptionOption: TypeAlias = Literal["node", "aes-256-gcm"]
+KeyOption: TypeAlias = Literal["record", "subject"]
 
 
 class AlterableSettings(TypedDict, total=False):
@@ -63,9 +64,13 @@ class GroupSettings(AlterableSettings, total=False):
     """What `create_group` sets on each of its streams; see StreamSettings.
 
     replicas: how many nodes hold a copy that counts; 3 by default, or as many as there are nodes.
+    key: subject: each record's key is its subject, and every copy keeps an index of subjects. With
+        compact the stream is a bucket: the last record of each subject. record: the key is what the
+        publisher gives. A new stream's choice.
     """
 
     replicas: int | None
+    key: KeyOption | None
 
 
 class ClusterSettings(TypedDict, total=False):
@@ -105,3 +110,4 @@ class StreamFields:
     restoring: bool
     encryption: str
     max_message_bytes: int
+    key: str

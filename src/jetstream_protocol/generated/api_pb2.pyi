@@ -27,6 +27,12 @@ class Encryption(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENCRYPTION_UNSPECIFIED: _ClassVar[Encryption]
     ENCRYPTION_NODE: _ClassVar[Encryption]
     ENCRYPTION_AES_256_GCM: _ClassVar[Encryption]
+
+class Key(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KEY_UNSPECIFIED: _ClassVar[Key]
+    KEY_RECORD: _ClassVar[Key]
+    KEY_SUBJECT: _ClassVar[Key]
 FLUSH_UNSPECIFIED: Flush
 FLUSH_NONE: Flush
 FLUSH_INTERVAL: Flush
@@ -38,9 +44,12 @@ ACKS_OFF: Acks
 ENCRYPTION_UNSPECIFIED: Encryption
 ENCRYPTION_NODE: Encryption
 ENCRYPTION_AES_256_GCM: Encryption
+KEY_UNSPECIFIED: Key
+KEY_RECORD: Key
+KEY_SUBJECT: Key
 
 class StreamConfig(_message.Message):
-    __slots__ = ("replicas", "min_insync_replicas", "flush", "acks", "group", "max_age_us", "max_bytes", "max_messages", "compact", "tombstone_grace_us", "duplicate_window_us", "segment_bytes", "segment_age_us", "restoring", "partition", "partitions", "encryption", "observers", "max_message_bytes")
+    __slots__ = ("replicas", "min_insync_replicas", "flush", "acks", "group", "max_age_us", "max_bytes", "max_messages", "compact", "tombstone_grace_us", "duplicate_window_us", "segment_bytes", "segment_age_us", "restoring", "partition", "partitions", "encryption", "observers", "max_message_bytes", "key")
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     MIN_INSYNC_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +69,7 @@ class StreamConfig(_message.Message):
     ENCRYPTION_FIELD_NUMBER: _ClassVar[int]
     OBSERVERS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     replicas: int
     min_insync_replicas: int
     flush: Flush
@@ -79,7 +89,8 @@ class StreamConfig(_message.Message):
     encryption: Encryption
     observers: int
     max_message_bytes: int
-    def __init__(self, replicas: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., acks: _Optional[_Union[Acks, str]] = ..., group: _Optional[str] = ..., max_age_us: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_messages: _Optional[int] = ..., compact: _Optional[bool] = ..., tombstone_grace_us: _Optional[int] = ..., duplicate_window_us: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., segment_age_us: _Optional[int] = ..., restoring: _Optional[bool] = ..., partition: _Optional[int] = ..., partitions: _Optional[int] = ..., encryption: _Optional[_Union[Encryption, str]] = ..., observers: _Optional[int] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+    key: Key
+    def __init__(self, replicas: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., acks: _Optional[_Union[Acks, str]] = ..., group: _Optional[str] = ..., max_age_us: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_messages: _Optional[int] = ..., compact: _Optional[bool] = ..., tombstone_grace_us: _Optional[int] = ..., duplicate_window_us: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., segment_age_us: _Optional[int] = ..., restoring: _Optional[bool] = ..., partition: _Optional[int] = ..., partitions: _Optional[int] = ..., encryption: _Optional[_Union[Encryption, str]] = ..., observers: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., key: _Optional[_Union[Key, str]] = ...) -> None: ...
 
 class Stream(_message.Message):
     __slots__ = ("id", "name", "subject", "config", "replicas", "leader", "leader_epoch", "stream_epoch", "isr", "elr", "created_at_us", "lossy_elections", "readonly", "paused", "target_replicas", "observers")
@@ -118,7 +129,7 @@ class Stream(_message.Message):
     def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., subject: _Optional[str] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., created_at_us: _Optional[int] = ..., lossy_elections: _Optional[int] = ..., readonly: _Optional[bool] = ..., paused: _Optional[bool] = ..., target_replicas: _Optional[_Iterable[int]] = ..., observers: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StreamDescription(_message.Message):
-    __slots__ = ("stream", "log_start_offset", "high_watermark", "log_end_offset", "flushed_offset", "size_bytes", "segments", "state", "records_appended", "acks_sent", "nacks_sent", "acks_suppressed", "suspected_gaps", "progress", "hand_overs", "hand_over_gap_us", "compaction", "damaged", "last_append_us", "key_id", "end_unknown")
+    __slots__ = ("stream", "log_start_offset", "high_watermark", "log_end_offset", "flushed_offset", "size_bytes", "segments", "state", "records_appended", "acks_sent", "nacks_sent", "acks_suppressed", "suspected_gaps", "progress", "hand_overs", "hand_over_gap_us", "compaction", "damaged", "last_append_us", "key_id", "end_unknown", "subjects")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +151,7 @@ class StreamDescription(_message.Message):
     LAST_APPEND_US_FIELD_NUMBER: _ClassVar[int]
     KEY_ID_FIELD_NUMBER: _ClassVar[int]
     END_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    SUBJECTS_FIELD_NUMBER: _ClassVar[int]
     stream: Stream
     log_start_offset: int
     high_watermark: int
@@ -161,7 +173,8 @@ class StreamDescription(_message.Message):
     last_append_us: int
     key_id: str
     end_unknown: bool
-    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., segments: _Optional[int] = ..., state: _Optional[str] = ..., records_appended: _Optional[int] = ..., acks_sent: _Optional[int] = ..., nacks_sent: _Optional[int] = ..., acks_suppressed: _Optional[int] = ..., suspected_gaps: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ..., hand_overs: _Optional[int] = ..., hand_over_gap_us: _Optional[int] = ..., compaction: _Optional[_Union[Compaction, _Mapping]] = ..., damaged: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., last_append_us: _Optional[int] = ..., key_id: _Optional[str] = ..., end_unknown: _Optional[bool] = ...) -> None: ...
+    subjects: int
+    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., segments: _Optional[int] = ..., state: _Optional[str] = ..., records_appended: _Optional[int] = ..., acks_sent: _Optional[int] = ..., nacks_sent: _Optional[int] = ..., acks_suppressed: _Optional[int] = ..., suspected_gaps: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ..., hand_overs: _Optional[int] = ..., hand_over_gap_us: _Optional[int] = ..., compaction: _Optional[_Union[Compaction, _Mapping]] = ..., damaged: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., last_append_us: _Optional[int] = ..., key_id: _Optional[str] = ..., end_unknown: _Optional[bool] = ..., subjects: _Optional[int] = ...) -> None: ...
 
 class DamagedRange(_message.Message):
     __slots__ = ("node_id", "start_offset", "end_offset")
@@ -450,18 +463,20 @@ class ConsumeRequest(_message.Message):
 class ListOffsetsRequest(_message.Message):
     __slots__ = ("queries",)
     class Query(_message.Message):
-        __slots__ = ("stream", "earliest", "latest", "timestamp_us", "offset")
+        __slots__ = ("stream", "earliest", "latest", "timestamp_us", "offset", "last_of_subject")
         STREAM_FIELD_NUMBER: _ClassVar[int]
         EARLIEST_FIELD_NUMBER: _ClassVar[int]
         LATEST_FIELD_NUMBER: _ClassVar[int]
         TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
         OFFSET_FIELD_NUMBER: _ClassVar[int]
+        LAST_OF_SUBJECT_FIELD_NUMBER: _ClassVar[int]
         stream: _common_pb2.StreamRef
         earliest: bool
         latest: bool
         timestamp_us: int
         offset: int
-        def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_us: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+        last_of_subject: str
+        def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_us: _Optional[int] = ..., offset: _Optional[int] = ..., last_of_subject: _Optional[str] = ...) -> None: ...
     QUERIES_FIELD_NUMBER: _ClassVar[int]
     queries: _containers.RepeatedCompositeFieldContainer[ListOffsetsRequest.Query]
     def __init__(self, queries: _Optional[_Iterable[_Union[ListOffsetsRequest.Query, _Mapping]]] = ...) -> None: ...
@@ -484,6 +499,33 @@ class ListOffsetsResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[ListOffsetsResponse.Result]
     def __init__(self, results: _Optional[_Iterable[_Union[ListOffsetsResponse.Result, _Mapping]]] = ...) -> None: ...
+
+class ListSubjectsRequest(_message.Message):
+    __slots__ = ("stream", "pattern", "offset", "limit")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    pattern: str
+    offset: int
+    limit: int
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., pattern: _Optional[str] = ..., offset: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListSubjectsResponse(_message.Message):
+    __slots__ = ("subjects", "total")
+    class Subject(_message.Message):
+        __slots__ = ("subject", "last_offset")
+        SUBJECT_FIELD_NUMBER: _ClassVar[int]
+        LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        subject: str
+        last_offset: int
+        def __init__(self, subject: _Optional[str] = ..., last_offset: _Optional[int] = ...) -> None: ...
+    SUBJECTS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    subjects: _containers.RepeatedCompositeFieldContainer[ListSubjectsResponse.Subject]
+    total: int
+    def __init__(self, subjects: _Optional[_Iterable[_Union[ListSubjectsResponse.Subject, _Mapping]]] = ..., total: _Optional[int] = ...) -> None: ...
 
 class DescribeClusterRequest(_message.Message):
     __slots__ = ("readiness",)

@@ -566,6 +566,11 @@ class ReadsStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.ListOffsetsRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.ListOffsetsResponse.FromString,
                 _registered_method=True)
+        self.ListSubjects = channel.unary_unary(
+                '/jetstream.v1.Reads/ListSubjects',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.ListSubjectsRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.ListSubjectsResponse.FromString,
+                _registered_method=True)
 
 
 class ReadsServicer:
@@ -592,6 +597,13 @@ class ReadsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSubjects(self, request, context):
+        """What a stream's index of subjects holds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReadsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -609,6 +621,11 @@ def add_ReadsServicer_to_server(servicer, server):
                     servicer.ListOffsets,
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.ListOffsetsRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.ListOffsetsResponse.SerializeToString,
+            ),
+            'ListSubjects': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSubjects,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.ListSubjectsRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.ListSubjectsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -692,6 +709,33 @@ class Reads:
             '/jetstream.v1.Reads/ListOffsets',
             jetstream_dot_v1_dot_api__pb2.ListOffsetsRequest.SerializeToString,
             jetstream_dot_v1_dot_api__pb2.ListOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSubjects(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Reads/ListSubjects',
+            jetstream_dot_v1_dot_api__pb2.ListSubjectsRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.ListSubjectsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -30,17 +30,21 @@ would take it for ours."""
 @dataclass(frozen=True, slots=True)
 class StreamState:
     """What the leader knows. Offsets; high_watermark is exclusive. first_us, last_us: when the
-    first and the last record were appended; None: there is none, or it is not known."""
+    first and the last record were appended; None: there is none, or it is not known. subjects: how
+    many have a record; None: there is no index of them."""
 
     log_start_offset: int
     high_watermark: int
     size_bytes: int
     first_us: WallUs | None
     last_us: WallUs | None
+    subjects: int | None = None
 
-    @property
-    def messages(self) -> int:
-        """For a compacted stream an upper bound."""
+    def messages(self, stream: StreamMetadata) -> int:
+        """Of a stream that keeps the last record of each subject, one a subject. Of one that is
+        compacted by other keys an upper bound."""
+        if stream.config.keeps_last_of_subjects and self.subjects is not None:
+            return self.subjects
         return self.high_watermark - self.log_start_offset
 
 
@@ -91,7 +95,7 @@ def stream_info(
     return {
         "config": stream_config(stream),
         "created": time_text(stream.created_at_us),
-        "state": _state(state),
+        "state": _state(stream, state),
         "domain": domain,
         "cluster": _cluster(stream, cluster, set(fenced)),
         "ts": time_text(now_us),
@@ -109,7 +113,7 @@ def stream_config(stream: StreamMetadata) -> dict[str, Any]:
         "max_msgs": config.max_messages or UNLIMITED,
         "max_bytes": config.max_bytes or UNLIMITED,
         "max_age": config.max_age_us * _NS_PER_US,
-        "max_msgs_per_subject": UNLIMITED,
+        "max_msgs_per_subject": 1 if config.keeps_last_of_subjects else UNLIMITED,
         "max_msg_size": config.max_message_bytes or UNLIMITED,
         "discard": "old",
         "storage": "file",
@@ -119,7 +123,7 @@ def stream_config(stream: StreamMetadata) -> dict[str, Any]:
         "sealed": False,
         "deny_delete": True,
         "deny_purge": True,
-        "allow_rollup_hdrs": False,
+        "allow_rollup_hdrs": config.keeps_last_of_subjects,
         "allow_direct": True,
         "mirror_direct": False,
         "consumer_limits": {},
@@ -127,17 +131,20 @@ def stream_config(stream: StreamMetadata) -> dict[str, Any]:
     }
 
 
-def _state(state: StreamState) -> dict[str, Any]:
-    is_empty = state.messages == 0
+def _state(stream: StreamMetadata, state: StreamState) -> dict[str, Any]:
+    messages = state.messages(stream)
+    is_empty = messages == 0
     was_used = state.high_watermark > 0
+    counted = {} if state.subjects is None else {"num_subjects": state.subjects}
     return {
-        "messages": state.messages,
+        "messages": messages,
         "bytes": state.size_bytes if not is_empty else 0,
         "first_seq": state.log_start_offset + 1 if was_used else 0,
         "first_ts": time_text(None if is_empty else state.first_us),
         "last_seq": state.high_watermark,
         "last_ts": time_text(state.last_us if was_used else None),
         "consumer_count": 0,
+        **counted,
     }
 
 

@@ -239,7 +239,7 @@ class JetStreamApi:
     async def _stream_info(self, request: Request, payload: bytes) -> dict[str, Any]:
         if request.rest:
             raise bad_request_error()
-        return await self._catalogue.info(request.stream, body_of(payload))
+        return await self._catalogue.info(request.stream, body_of(payload), self._room(request))
 
     async def _get(self, request: Request, payload: bytes) -> dict[str, Any]:
         async with self._working:

@@ -117,23 +117,33 @@ class Catalogue:
         answer = {"total": len(found), "offset": offset, "limit": limit, "streams": kept}
         return answer | ({"missing": missing} if missing else {})
 
-    async def info(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        """STREAM.INFO. Raises ApiError, JetstreamError."""
+    async def info(self, name: str, body: dict[str, Any], bytes_max: int) -> dict[str, Any]:
+        """STREAM.INFO, of at most that length. Raises ApiError, JetstreamError."""
         stream = self.stream(name)
         subjects = pattern(body, "subjects_filter")
         if body.get("deleted_details"):
             raise ApiError(500, 10052, "deleted messages are not listed: ask without "
                            "deleted_details")  # fmt: skip
-        if subjects and is_pattern(stream.subject):
-            raise ApiError(500, 10052, "subjects are not counted on this stream: they have no "
-                           "index; ask without subjects_filter")  # fmt: skip
+        is_counted = stream.config.keeps_last_of_subjects
+        if subjects and is_pattern(stream.subject) and not is_counted:
+            raise ApiError(500, 10052, "subjects are not counted on this stream, but only where "
+                           "one record of each is kept (compact, key: subject); ask without "
+                           "subjects_filter")  # fmt: skip
         state = await self._reads.state(stream)
         found: dict[str, Any] = {"total": 0, "offset": 0, "limit": 0}
         info = self._info(stream, state)
         if subjects:
-            counted = {stream.subject: state.messages} if covers(subjects, stream.subject) else {}
-            found |= {"total": len(counted), "limit": SUBJECTS_MAX}
-            info["state"] |= {"num_subjects": len(counted)}
+            offset, total = number(body, "offset"), 1
+            counted = {stream.subject: state.messages(stream)}
+            if not covers(subjects, stream.subject) or is_counted:
+                counted, total = {}, 0
+            if is_counted:
+                page, total = await self._reads.subjects(stream, subjects, offset, SUBJECTS_MAX)
+                room = bytes_max - len(json.dumps(info))
+                counted = dict.fromkeys(page[: len(_fitting([f"{s}:1" for s in page], room))], 1)
+            found |= {"total": total, "offset": offset}
+            found |= {"limit": SUBJECTS_MAX if offset + len(counted) >= total else len(counted)}
+            info["state"] |= {"num_subjects": total}
             info["state"] |= {"subjects": counted} if counted else {}
         return found | info
 

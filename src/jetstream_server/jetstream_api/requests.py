@@ -245,6 +245,11 @@ class GetRequest:
         found._check()
         return found
 
+    @property
+    def is_of_the_past(self) -> bool:
+        """Whether it asks for what was last at an earlier moment."""
+        return bool(self.up_to_sequence) or self.up_to_time is not None
+
     @classmethod
     def last_of(cls, subject: str) -> GetRequest:
         return cls(last_subject=_checked(subject, "subject"))
@@ -258,5 +263,5 @@ class GetRequest:
             raise ApiError(400, 10003, "bad request", "408 Empty Request")
         if self.batch and self.last_subject:
             raise bad_request_error()
-        if (self.up_to_sequence or self.up_to_time is not None) and not self.subjects:
+        if self.is_of_the_past and not self.subjects:
             raise bad_request_error()

@@ -1,6 +1,7 @@
-"""Finds records by sequence, subject and time, without an index of subjects.
+"""Finds records by sequence, subject and time.
 
-So a search is bounded: one request looks at LOOKED_AT_BYTES_MAX, and is refused where that is not
+A stream with `key: subject` has an index of its subjects. Other streams are searched, and a search
+is bounded: one request looks at LOOKED_AT_BYTES_MAX, and is refused where that is not
 enough (`not_searched_error`). One search runs at a time, in a worker thread, so that clients who
 search slow down neither ingest nor readers.
 """
@@ -29,6 +30,7 @@ BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of the records of one batch, which are in memory until they are sent. It is cut after them."""
 _PAUSE_SECONDS: Final = 0.002
 """Between two steps of a search: clients that search all the time leave the processor to others."""
+_LOOKUPS: Final = 3
 _WINDOW_GROWTH: Final = 8
 """A search from the end on looks at the last record, then at the 8 before it, and so on."""
 
@@ -72,6 +74,8 @@ class Search:
     async def one(self, stream: StreamMetadata, get: GetRequest) -> Record:
         """The record that a request for a single one means. Raises ApiError, JetstreamError."""
         if get.last_subject:
+            if stream.config.is_keyed_by_subject and not is_pattern(get.last_subject):
+                return await self._indexed(stream, get.last_subject)
             return await self._last(stream, get.last_subject)
         if get.next_subject or get.start_time is not None:
             found = await self._from(stream, get, 1)
@@ -113,6 +117,18 @@ class Search:
         if not piece.records:
             raise no_message_error()
         return piece.records[0]
+
+    async def _indexed(self, stream: StreamMetadata, subject: str) -> Record:
+        """The last record on a subject, by the stream's index."""
+        for _ in range(_LOOKUPS):
+            offsets = await self._reads.last_of_subjects(stream, [subject])
+            if not offsets:
+                break
+            try:
+                return await self._at(stream, offsets[0])
+            except ApiError:
+                continue  # Replaced, and compacted away meanwhile.
+        raise no_message_error()
 
     async def _from(self, stream: StreamMetadata, get: GetRequest, count: int) -> Results:
         """The first `count` wanted records of a place, ascending."""
@@ -176,6 +192,8 @@ class Search:
         literal = {each.encode() for each in get.subjects if not is_pattern(each)}
         is_literal = len(literal) == len(set(get.subjects))
         wanted, last, budget = Wanted(get.subjects), _Last(), _Budget()
+        if is_literal and stream.config.is_keyed_by_subject and not get.is_of_the_past:
+            return await self._indexed_each(stream, get, end)
 
         def is_enough(found: dict[bytes, Record]) -> bool:
             return len(found) > SUBJECTS_MAX or (is_literal and literal <= found.keys())
@@ -189,6 +207,21 @@ class Search:
             raise not_searched_error(low + 1)
         kept = _cut(found, get.batch or len(found), get.bytes_max)
         return Results(kept, len(found) - len(kept), end)
+
+    async def _indexed_each(self, stream: StreamMetadata, get: GetRequest, end: int) -> Results:
+        """The last record of each of these subjects, by the stream's index."""
+        offsets = await self._reads.last_of_subjects(stream, get.subjects)
+        records: list[Record] = []
+        size, most = 0, get.batch or len(offsets)
+        for offset in offsets:
+            if len(records) == most or (records and size >= (get.bytes_max or BATCH_BYTES_MAX)):
+                break
+            try:
+                records.append(await self._at(stream, offset))
+            except ApiError:
+                continue  # Replaced, and compacted away meanwhile.
+            size += records[-1].size
+        return Results(records, len(offsets) - len(records), end)
 
     async def _backward(
         self,

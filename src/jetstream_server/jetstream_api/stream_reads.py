@@ -8,7 +8,7 @@ The caller's rights have been checked before: other nodes are asked in this node
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from jetstream_protocol.errors import JetstreamError, UnavailableError, from_proto
@@ -23,7 +23,7 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.peers import Peers
 from jetstream_server.serving.grpc.read_answers import answer
-from jetstream_server.serving.grpc.reads_service import resolve_query
+from jetstream_server.serving.grpc.reads_service import SUBJECTS_MAX, resolve_query, subjects_of
 from jetstream_server.serving.grpc.streams_service import description_of
 from jetstream_server.serving.long_poll import FetchPosition, LongPoll
 
@@ -71,7 +71,46 @@ class StreamReads:
             size_bytes=described.size_bytes,
             first_us=first_us,
             last_us=WallUs(last_us) if last_us else None,
+            subjects=described.subjects if described.HasField("subjects") else None,
         )
+
+    async def last_of_subjects(self, stream: StreamMetadata, subjects: Sequence[str]) -> list[int]:
+        """The offsets of the last records on these subjects, ascending, by the stream's index of
+        subjects. Raises JetstreamError: PreconditionFailedError without an index."""
+        found = await self._resolve(stream, *(_Query(last_of_subject=each) for each in subjects))
+        return sorted({each.offset for each in found if each.offset >= 0})
+
+    async def subjects(
+        self, stream: StreamMetadata, pattern: str, offset: int, count: int
+    ) -> tuple[list[str], int]:
+        """The subjects that match a pattern, sorted, from `offset` in that list on, and how many
+        there are. Raises JetstreamError: PreconditionFailedError without an index."""
+        found: list[str] = []
+        total = 0
+        while len(found) < count:
+            request = pb.ListSubjectsRequest(
+                stream=common_pb2.StreamRef(id=stream.id),
+                pattern=pattern,
+                offset=offset + len(found),
+                limit=min(SUBJECTS_MAX, count - len(found)),
+            )
+            page = await self._subjects(stream, request)
+            found += [each.subject for each in page.subjects]
+            total = page.total
+            if not page.subjects:
+                break
+        return found, total
+
+    async def _subjects(
+        self, stream: StreamMetadata, request: pb.ListSubjectsRequest
+    ) -> pb.ListSubjectsResponse:
+        async def here(replica: Replica) -> pb.ListSubjectsResponse:
+            return await subjects_of(replica, request)
+
+        async def there(node_id: NodeId, _: StreamId) -> pb.ListSubjectsResponse:
+            return await self._peers.list_subjects(node_id, request)
+
+        return await self._ask(stream, here, there)
 
     async def bounds(self, stream: StreamMetadata) -> tuple[int, int]:
         """Log start offset and high watermark. Raises JetstreamError."""

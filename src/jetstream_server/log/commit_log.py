@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from jetstream_protocol.batch import BatchHeader, EncodedBatch, decode_header
+from jetstream_protocol.batch import Batch, BatchHeader, EncodedBatch, decode_header, iterate
 from jetstream_protocol.errors import (
     FencedEpochError,
     OffsetOutOfRangeError,
@@ -34,7 +34,7 @@ from jetstream_server.log.compaction.log_compaction import LogCompaction
 from jetstream_server.log.config import LogConfig
 from jetstream_server.log.damage import LogDamage
 from jetstream_server.log.disk import Disk
-from jetstream_server.log.encryption import check_incoming_keys
+from jetstream_server.log.encryption import check_incoming_keys, plain_batches
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.health import Health
 from jetstream_server.log.offsets_file import OffsetsFile
@@ -44,6 +44,7 @@ from jetstream_server.log.retention import Span
 from jetstream_server.log.segment import LogSlice, Segment
 from jetstream_server.log.slice_reader import SliceReader
 from jetstream_server.log.storage import LogStorage
+from jetstream_server.log.subject_index import Rows, SubjectIndex, rows_of
 from jetstream_server.log.validator import check_incoming, count_fitting, last_gap
 
 __all__ = ["CommitLog", "LogConfig", "LogSlice"]
@@ -56,7 +57,7 @@ class CommitLog:
         "_config", "_disk", "_health", "_mutex", "_noting", "_reader", "_storage",
         "compaction", "damage", "damaged_files", "encryption", "epochs", "flushed_offset",
         "incomplete_reason", "is_start_unknown", "lacks_beginning", "last_append_timestamp",
-        "log_end_offset", "log_start_offset", "producers", "records",
+        "log_end_offset", "log_start_offset", "producers", "records", "subjects",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, recovered: Recovered) -> None:
@@ -91,6 +92,8 @@ class CommitLog:
         none is missing. Cleared by `incompleteness_recorded`."""
         self.is_start_unknown = recovered.is_start_unknown
         """Nothing on record says where the log starts, so records may be missing in front."""
+        self.subjects = SubjectIndex(self.log_start_offset) if config.index_subjects else None
+        """The last offset of each subject; None: nobody has asked for it."""
 
     @classmethod
     def open(
@@ -231,6 +234,8 @@ class CommitLog:
                 self.producers.note(decode_header(batch.header), batch.body, now_us)
         # **safety** Only then: a flush that reaches so far saves what `producers` remembers.
         self.log_end_offset = next_offset
+        if self.subjects is not None and self.subjects.reached == base_offset:
+            self.subjects.note(Batch.of_checked(decode_header(batch.header), batch.plain_body))
         return base_offset
 
     def append_replica(
@@ -410,6 +415,20 @@ class CommitLog:
         """
         return self._reader.pread(slice_)
 
+    def read_subjects(self, offset: int, bytes_max: int, limit_offset: int) -> Rows | None:
+        """What the index of subjects needs of the next batches; None: there are none below
+        `limit_offset`. For any thread. Raises the errors of `read` and `pread`, CorruptBatchError,
+        and CannotDecryptError."""
+        offset = max(offset, self.log_start_offset)
+        found = self.read(offset, bytes_max, limit_offset)
+        if found is None:
+            return None
+        rows, next_offset = [], offset
+        for batch in iterate(plain_batches(self.encryption, self.pread(found))):
+            rows += rows_of(batch)
+            next_offset = batch.header.next_offset
+        return Rows(offset, next_offset, rows)
+
     def offset_for_timestamp(self, timestamp_us: WallUs) -> tuple[int, int] | None:
         """Offset and leader epoch of the first record appended at that time or later, or None."""
         with self._health.reading():
@@ -472,6 +491,8 @@ class CommitLog:
         self.log_start_offset = min(self.log_start_offset, end)
         self.flushed_offset = min(self.flushed_offset, end)
         self.log_end_offset = end
+        if self.subjects is not None:
+            self.subjects.truncate(end, self.log_start_offset)
         with self._noting:
             self.producers.truncate(end)
         self._health.complete(lambda: self._cut(segment, position, end))
@@ -494,6 +515,8 @@ class CommitLog:
                 self.producers.clear()
             self.epochs = LeaderEpochCache()
             self.log_start_offset = self.flushed_offset = self.log_end_offset = offset
+            if self.subjects is not None:
+                self.subjects.begin(offset)
             with self._health.committed("resetting"):
                 self._storage.restart_at(offset)
                 # Not earlier: otherwise a copy interrupted by a kill would be taken for complete.
@@ -538,6 +561,8 @@ class CommitLog:
                 with self._noting:
                     self.producers.forget_before(self.log_start_offset)
             self.flushed_offset = max(self.flushed_offset, self.log_start_offset)
+            if self.subjects is not None:
+                self.subjects.begin(self.log_start_offset)
             self.is_start_unknown |= bool(doubt)
             self.records.save()
             self._damage_is_gone(doubt)

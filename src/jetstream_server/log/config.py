@@ -22,6 +22,8 @@ class LogConfig:
     keys: Keys | None = None
     must_encrypt: bool = False
     """The stream's batches are encrypted even if the node only decrypts."""
+    index_subjects: bool = False
+    """The log has an index of its subjects from its opening on."""
 
     def encryption_of(self, directory: str) -> Encryption | None:
         """The encryption of the log in that folder, which is named by its stream id; None without

@@ -48,6 +48,7 @@ from jetstream_server.replication.drivers.copy_turns import CopyTurns
 from jetstream_server.replication.drivers.fetcher_manager import FetcherManager
 from jetstream_server.replication.drivers.hand_over import HandOver
 from jetstream_server.replication.drivers.healing import Healing
+from jetstream_server.replication.drivers.indexing import Indexing
 from jetstream_server.replication.drivers.isr_driver import IsrDriver
 from jetstream_server.replication.drivers.log_replacement import LogReplacement
 from jetstream_server.replication.drivers.membership import Membership
@@ -411,6 +412,8 @@ class NodeStart:
         scrub = self._make_scrub(replicas)
         cursors = self._make_cursors(replicas)
         changes = ReplicaChanges()
+        indexing = self._until_stop(Indexing(monotonic_clock=clocks.monotonic))
+        replicas.index_wanted = indexing.track
         listeners = Listeners(
             leadership=ingest,
             roles=(
@@ -423,6 +426,7 @@ class NodeStart:
                 cursors,
                 self._until_stop(logs.activity),
                 changes,
+                indexing,
             ),
             progress=(isr_driver,),
             healer=healing,

@@ -101,6 +101,8 @@ class ReplicaManager:
         self._replicas: dict[StreamId, Replica] = {}
         self._rounds: list[asyncio.Task[None]] = []
         self._is_closed = False
+        self.index_wanted: Callable[[Replica], None] = lambda replica: None
+        """Called for a replica whose index of subjects must be brought up to date."""
         self.gone = Counters()
         """Counters of replicas that are gone: with them, sums over all replicas never fall."""
 

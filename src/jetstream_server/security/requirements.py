@@ -82,6 +82,7 @@ RPCS: dict[str, Requirement] = {
     "/jetstream.v1.Reads/Fetch": _stream(Operation.READ, nodes=True, again=True),
     "/jetstream.v1.Reads/Consume": _stream(Operation.READ, again=True),
     "/jetstream.v1.Reads/ListOffsets": Requirement(Scope.EACH, Operation.READ, nodes=True),
+    "/jetstream.v1.Reads/ListSubjects": _stream(Operation.READ, nodes=True),
     "/jetstream.v1.Cluster/DescribeCluster": Requirement(Scope.AUTHENTICATED, nodes=True),
     "/jetstream.v1.Cluster/TransferLeader": _stream(Operation.ALTER, nodes=True, changes=True),
     "/jetstream.v1.Cluster/ElectLeader": _cluster(Operation.CLUSTER_ALTER, changes=True),

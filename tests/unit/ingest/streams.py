@@ -11,6 +11,8 @@ from jetstream_protocol.batch import Batch, iterate
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.ingest.stream.stream_ingest import Bounds, StreamIngest
+from jetstream_server.metadata.state.nodes import FeatureLevel
+from jetstream_server.metadata.state.streams import SETTING_LEVELS
 from jetstream_server.replication.replica import Replica
 from tests.support.log_disk import FaultyDisk
 from tests.support.node import Node
@@ -84,7 +86,8 @@ def stream_on(
     disk: FaultyDisk | None = None,
     **config: object,
 ) -> Stream:
-    node = Node(tmp_path / "streams", disk=disk)
+    level = max((SETTING_LEVELS[name] for name in config), default=FeatureLevel(1))
+    node = Node(tmp_path / "streams", disk=disk, level=level if level > 1 else None)
     node.start()
     replica = node.create(config=config)
     bounds = bounds or Bounds(1000, 1 << 20)

@@ -69,7 +69,6 @@ def test_each_message_gets_its_own_outcome() -> None:
     "name",
     [
         "Nats-Expected-Last-Msg-Id",
-        "Nats-Expected-Last-Subject-Sequence",
         "Nats-Expected-Last-Subject-Sequence-Subject",
         "Nats-Expected-Anything-New",
         "Nats-TTL",

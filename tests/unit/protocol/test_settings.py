@@ -48,6 +48,7 @@ def test_the_order_of_rows_in_the_metadata_never_changes() -> None:
         "replicas", "min_insync_replicas", "flush", "acks", "max_age_us", "max_bytes",
         "max_messages", "compact", "tombstone_grace_us", "duplicate_window_us", "segment_bytes",
         "segment_age_us", "restoring", "encryption", "observers", "max_message_bytes",
+        "key",
     ]  # fmt: skip
 
 

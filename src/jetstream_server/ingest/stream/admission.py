@@ -18,6 +18,7 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     UnsupportedHeaderError,
 )
+from jetstream_protocol.header_names import ROLLUP
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.replies import AckPolicy, Replies
 from jetstream_server.ingest.stream.headers import (
@@ -25,6 +26,7 @@ from jetstream_server.ingest.stream.headers import (
     AckLevel,
     Directives,
     asks_for,
+    deletes,
     inspect,
     keys_only,
 )
@@ -45,12 +47,14 @@ class Precondition(NamedTuple):
     """What a message asks for in addition to being stored.
 
     message_id: store the message only once. expected_offset: store it only at this offset.
-    correlation: repeated in its answer; b"" for none.
+    correlation: repeated in its answer; b"" for none. expected_subject_end: store it only if the
+    last record on its subject is the one before this offset; 0: there is none.
     """
 
     message_id: bytes | None = None
     expected_offset: int | None = None
     correlation: bytes = b""
+    expected_subject_end: int | None = None
 
 
 NO_PRECONDITION: Final = Precondition()
@@ -142,8 +146,22 @@ class Admitted:
         return found
 
 
+class Rules(NamedTuple):
+    """What a stream's settings say. keyed_by_subject: each record's key is its subject.
+    keeps_last_of_subjects: compaction keeps the last record of each subject."""
+
+    keyed_by_subject: bool = False
+    keeps_last_of_subjects: bool = False
+
+
+NO_RULES: Final = Rules()
+
+
 def admit(
-    delivery: Delivery, stream_name: str, opened: Mapping[int, Opened] = NOTHING_OPENED
+    delivery: Delivery,
+    stream_name: str,
+    opened: Mapping[int, Opened] = NOTHING_OPENED,
+    rules: Rules = NO_RULES,
 ) -> Admitted:
     """Decide what a stream of that name stores of `delivery`.
 
@@ -163,12 +181,12 @@ def admit(
         else:
             admitted.keys = list(keys)
     is_ascii = b"".join(delivery.subjects).isascii()
-    if outcomes is None and is_ascii and not opened:
+    if outcomes is None and is_ascii and not opened and not rules.keyed_by_subject:
         return admitted
     if outcomes is None:
         found: Sequence[bytes | None] = admitted.keys or [None] * len(admitted.values)
         outcomes = [NOTHING if key is None else Directives(key=key) for key in found]
-    return _follow(admitted, outcomes, stream_name, opened)
+    return _follow(admitted, outcomes, stream_name, opened, rules)
 
 
 def _follow(
@@ -176,6 +194,7 @@ def _follow(
     outcomes: Sequence[Directives | JetstreamError],
     stream_name: str,
     opened: Mapping[int, Opened],
+    rules: Rules,
 ) -> Admitted:
     """Apply each message's directives, and leave out refused messages."""
     followed: list[tuple[Directives, bytes]] = []  # with its correlation
@@ -187,6 +206,8 @@ def _follow(
             correlation = opened[position].envelope.correlation
             outcome = _enveloped(outcome, opened[position])
         outcome = _expect(outcome, stream_name, given.subjects[position])
+        if isinstance(outcome, Directives) and (outcome.rollup or rules.keyed_by_subject):
+            outcome = _ruled(outcome, given, position, rules)
         if isinstance(outcome, JetstreamError):
             refused.append(Refused(given.replies[position], outcome, correlation))
         else:
@@ -197,13 +218,50 @@ def _follow(
     kept.replies = list(kept.replies)
     for position, (directive, correlation) in enumerate(followed):
         _apply(kept, position, directive, correlation)
-    if any(directive.key is not None for directive, _ in followed):
+    if rules.keyed_by_subject:
+        kept.keys = list(kept.subjects)
+    elif any(directive.key is not None for directive, _ in followed):
         kept.keys = [directive.key for directive, _ in followed]
     return kept
 
 
+def _ruled(
+    asked: Directives, given: Admitted, position: int, rules: Rules
+) -> Directives | JetstreamError:
+    """What a message asks for, by the stream's settings."""
+    if asked.rollup and not rules.keeps_last_of_subjects:
+        return no_rollup_error()
+    if not rules.keyed_by_subject:
+        return asked
+    if asked.key not in (None, given.subjects[position]):
+        return other_key_error()
+    blocks, value = given.header_blocks, given.values[position]
+    if blocks is not None and deletes(blocks[position], value):
+        return asked._replace(tombstone=True)
+    return asked
+
+
+def no_rollup_error() -> JetstreamError:
+    return UnsupportedHeaderError(
+        f"header {ROLLUP} is not supported on this stream: only one with compact and key: subject "
+        "keeps the last record of each subject"
+    )
+
+
+def other_key_error() -> JetstreamError:
+    """A record whose publisher gives a key although the stream has its own rule."""
+    return InvalidRequestError(
+        "the key of a record of this stream is its subject (key: subject): publish it without one"
+    )
+
+
 def _apply(kept: Admitted, position: int, directive: Directives, correlation: bytes) -> None:
-    demand = Precondition(directive.message_id or None, directive.expected_offset, correlation)
+    demand = Precondition(
+        directive.message_id or None,
+        directive.expected_offset,
+        correlation,
+        directive.expected_subject_end,
+    )
     if demand != NO_PRECONDITION:
         kept.demands[position] = demand
     if directive.tombstone:

@@ -12,12 +12,17 @@ from typing import NamedTuple
 from jetstream_protocol.batch import COMPRESSION_MASK, Batch, BatchHeader, EncodedBatch
 from jetstream_protocol.envelope import COOKIE, BatchEnvelope, RecordEnvelope, parse
 from jetstream_protocol.errors import UnsupportedHeaderError
-from jetstream_protocol.header_names import MSG_ID
+from jetstream_protocol.header_names import EXPECTED_LAST_SUBJECT_SEQUENCE, MSG_ID, ROLLUP
 from jetstream_protocol.producer_batch import open_batch, unpacked_bytes
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.stream.acks import Direct
 from jetstream_server.ingest.stream.admission import Opened
-from jetstream_server.ingest.stream.headers import NOTHING, asks_for, parse_directives
+from jetstream_server.ingest.stream.headers import (
+    NOTHING,
+    Directives,
+    asks_for,
+    parse_directives,
+)
 from jetstream_server.ingest.stream.unpacking import unusual_bytes
 
 
@@ -49,20 +54,20 @@ class ArrivedBatch(NamedTuple):
         length = len(self.envelope.header) + len(self.envelope.body)
         return unusual_bytes(self.unpacked_bytes, length)
 
-    def open(self) -> tuple[EncodedBatch, Batch, bytes]:
-        """Decode the batch, ready to append, and its message id, b"" for none. Raises
-        JetstreamError if it must not be appended."""
+    def open(self) -> tuple[EncodedBatch, Batch, Directives]:
+        """Decode the batch, ready to append, and what it asks for. Raises JetstreamError if it must
+        not be appended."""
         _refuse_asking(self.header_block, "around a batch")
         encoded, batch = open_batch(self.envelope.header, self.envelope.body, self.subject)
         column = batch.layout.header_blocks
-        message_id = b""
+        asked = NOTHING
         if column is not None:
             data = batch.data(column)
             if isinstance(self.reply, Direct) and _is_one_message(batch.header):
-                message_id = _message_id(data)
+                asked = _asked_for(data)
             else:
                 _refuse_asking(data, "in a batch")
-        return encoded, batch, message_id
+        return encoded, batch, asked
 
 
 def _is_one_message(header: BatchHeader) -> bool:
@@ -72,15 +77,18 @@ def _is_one_message(header: BatchHeader) -> bool:
     return header.record_count == 1 and header.producer_id < 0 and not is_packed
 
 
-def _message_id(header_block: bytes) -> bytes:
-    """The id of a single message; b"": it has none. Raises UnsupportedHeaderError if it asks for
-    anything else: the request has fields for that."""
+def _asked_for(header_block: bytes) -> Directives:
+    """What a single message asks for. Raises UnsupportedHeaderError for anything else than its id
+    and what concerns its subject: the request has fields for that."""
     if not asks_for(header_block):
-        return b""
+        return NOTHING
     asked = parse_directives(header_block)
-    if asked._replace(message_id=None) != NOTHING:
-        raise UnsupportedHeaderError(f"a header other than {MSG_ID} is not supported in a batch")
-    return asked.message_id or b""
+    if asked._replace(message_id=None, expected_subject_end=None, rollup=False) != NOTHING:
+        raise UnsupportedHeaderError(
+            f"headers other than {MSG_ID}, {EXPECTED_LAST_SUBJECT_SEQUENCE} and {ROLLUP} are not "
+            "supported in a batch"
+        )
+    return asked
 
 
 def _refuse_asking(header_blocks: bytes, where: str) -> None:

@@ -12,6 +12,9 @@
 | `Nats-Expected-Stream` | refuse the message unless the stream has this name |
 | `Nats-Msg-Id` | by this id a repetition of the message is recognised |
 | `Nats-Expected-Last-Sequence` | refuse the message unless it gets this offset |
+| `Nats-Expected-Last-Subject-Sequence` | refuse it unless that is its subject's last sequence |
+| `Nats-Rollup: sub` | accepted where compaction keeps the last record of each subject anyway |
+| `KV-Operation: DEL`, `PURGE` | a tombstone, where the record's key is its subject |
 
 Every other header of `UNSUPPORTED` asks for something that NATS JetStream would do and this server
 does not. Such a message is refused, because ignoring a condition would break what the publisher
@@ -52,6 +55,9 @@ _ASKS: Final = re.compile(
     rb"\r\n((?:%b|%b))[ \t]*+:" % (_UNSUPPORTED_NAMES, header_names.MSG_ID.encode())
 )
 
+_DELETES: Final = re.compile(
+    rb"\r\n" + header_names.KV_OPERATION.encode() + rb"[ \t]*+:[ \t]*+(?:DEL|PURGE)[ \t]*+\r\n"
+)
 _KEY: Final = header_names.KEY.encode()
 _OTHERS: Final = rb"(?:(?!Jetstream-|Nats-)%b[ \t]*+:%b\r\n)*+" % (_NAME, _VALUE)
 # At the first block of another kind it takes all the rest: were the next ones tried, a delivery
@@ -78,6 +84,9 @@ class Directives(NamedTuple):
     message_id: bytes | None = None
     expected_stream: bytes | None = None
     expected_offset: int | None = None
+    expected_subject_end: int | None = None
+    """One after the offset of the subject's last record; 0: it has none."""
+    rollup: bool = False
 
 
 NOTHING: Final = Directives()
@@ -120,6 +129,13 @@ def inspect(header_blocks: Sequence[bytes], values: Sequence[bytes | None]) -> l
         _outcome(block, value) if b"Jetstream-" in block or b"Nats-" in block else NOTHING
         for block, value in zip(header_blocks, values, strict=True)
     ]
+
+
+def deletes(header_block: bytes, value: bytes | None) -> bool:
+    """Whether a message deletes its key in a bucket of NATS's clients."""
+    if value or b"KV-Operation" not in header_block:
+        return False
+    return _DELETES.search(header_block) is not None
 
 
 def _outcome(block: bytes, value: bytes | None) -> Outcome:
@@ -174,10 +190,14 @@ def _flag(value: bytes) -> bool:
 
 def _sequence(value: bytes) -> int:
     if not value.isdigit() or len(value) > _SEQUENCE_DIGITS_MAX:
-        raise InvalidRequestError(
-            f"{header_names.EXPECTED_LAST_SEQUENCE} must be a number, not {_text(value)}"
-        )
+        raise InvalidRequestError(f"an expected sequence must be a number, not {_text(value)}")
     return int(value)
+
+
+def _rollup(value: bytes) -> bool:
+    if value == b"sub":
+        return True
+    raise UnsupportedHeaderError(f"{header_names.ROLLUP} must be sub, not {_text(value)}")
 
 
 _SUPPORTED: Final[dict[bytes, tuple[str, Callable[[bytes], bytes | AckLevel | bool | int]]]] = {
@@ -188,6 +208,8 @@ _SUPPORTED: Final[dict[bytes, tuple[str, Callable[[bytes], bytes | AckLevel | bo
     header_names.EXPECTED_STREAM.encode(): ("expected_stream", bytes),
     # The last sequence that JetStream would have. It counts from 1, so this is our next offset.
     header_names.EXPECTED_LAST_SEQUENCE.encode(): ("expected_offset", _sequence),
+    header_names.EXPECTED_LAST_SUBJECT_SEQUENCE.encode(): ("expected_subject_end", _sequence),
+    header_names.ROLLUP.encode(): ("rollup", _rollup),
 }
 """The directive that a header sets, and the function that reads its value."""
 

@@ -39,10 +39,13 @@ from jetstream_server.ingest.stream.admission import (
     Admitted,
     Opened,
     Precondition,
+    Rules,
     admit,
+    no_rollup_error,
 )
 from jetstream_server.ingest.stream.commit_spans import CommitSpans, SpanSource
 from jetstream_server.ingest.stream.envelopes import ArrivedBatch, holds_envelopes, split_delivery
+from jetstream_server.ingest.stream.keyed_batches import keyed_by_subject
 from jetstream_server.ingest.stream.pending_acks import Bounds, PendingAck, PendingAcks, Write
 from jetstream_server.ingest.stream.unpacking import (
     STREAM_BYTES_PER_SECOND,
@@ -51,6 +54,7 @@ from jetstream_server.ingest.stream.unpacking import (
 )
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.replication.subjects import expected_end
 
 __all__ = ["Bounds", "StreamIngest"]
 
@@ -69,6 +73,7 @@ class StreamIngest:
         "_bounds",
         "_lease_held",
         "_replicas",
+        "_rules",
         "_spans",
         "_unpacking",
         "has_listened",
@@ -113,6 +118,7 @@ class StreamIngest:
         self.is_withheld = False
         """Whether answers to what is committed wait for the lease."""
         self._lease_held = lease_held
+        self._rules = Rules(stream.config.is_keyed_by_subject, stream.config.keeps_last_of_subjects)
         self._replicas = replicas
         self._bounds = bounds
         self._unpacking = Unpacking(STREAM_BYTES_PER_SECOND)
@@ -165,7 +171,7 @@ class StreamIngest:
     def _deliver_records(self, delivery: Delivery, opened: Mapping[int, Opened]) -> None:
         if not opened and delivery.is_plain and self._append_plain(delivery):
             return
-        admitted = admit(delivery, self.replica.stream.name, opened)
+        admitted = admit(delivery, self.replica.stream.name, opened, self._rules)
         for refused in admitted.refused:
             self._answers.nack([refused.reply], refused.error, refused.correlation)
         if not admitted.values:
@@ -189,6 +195,8 @@ class StreamIngest:
         Returns False, with nothing done, when each message must be looked at after all.
         """
         limit = self.replica.stream.config.max_message_bytes
+        if self._rules.keyed_by_subject:
+            return False
         if limit and max(map(len, delivery.values)) > limit:
             return False
         replies = self._answers.select(delivery)
@@ -246,27 +254,31 @@ class StreamIngest:
     def _append_demanding(self, admitted: Admitted) -> None:
         """Append messages of which some depend on earlier ones.
 
-        A message that repeats another one of the delivery is checked after that one is stored. An
-        expected offset counts the messages before it in the delivery. A batch is stored as a whole
-        or not at all, so it must not be split.
+        A message that repeats another one of the delivery is checked after that one is stored, and
+        so is one that expects a last sequence of its subject after one on that subject. An expected
+        offset counts the messages before it in the delivery. A batch is stored as a whole or not at
+        all, so it must not be split.
         """
         kept: list[int] = []
         ids: set[tuple[bytes, bytes | None]] = set()
+        subjects: set[bytes] = set()
         is_split = admitted.size_bytes > batches.BATCH_BYTES_MAX // 2
         for position in range(len(admitted.values)):
             demand = admitted.demands.get(position)
             if demand is not None:
                 is_expecting = demand.expected_offset is not None
                 repeatable = admitted.subjects[position], demand.message_id
-                if kept and (repeatable in ids or (is_split and is_expecting)):
+                is_after = demand.expected_subject_end is not None and repeatable[0] in subjects
+                if kept and (repeatable in ids or is_after or (is_split and is_expecting)):
                     self._append(admitted.only(kept))
-                    kept, ids = [], set()
+                    kept, ids, subjects = [], set(), set()
                 next_offset = self.replica.log.log_end_offset + len(kept)
                 if not self._is_wanted(admitted, position, demand, next_offset):
                     continue
                 if demand.message_id is not None:
                     ids.add(repeatable)
             kept.append(position)
+            subjects.add(admitted.subjects[position])
         if kept:
             self._append(admitted.only(kept))
 
@@ -290,6 +302,10 @@ class StreamIngest:
             )
             return False
         error: JetstreamError | None = _unexpected(demand.expected_offset, next_offset)
+        if error is None:
+            error = self._unexpected_of_subject(
+                admitted.subjects[position], demand.expected_subject_end
+            )
         limit = self.replica.stream.config.max_message_bytes
         if limit and (size := admitted.size_at(position)) > limit:
             error = above_limit_error(size, limit)
@@ -297,6 +313,22 @@ class StreamIngest:
             reply, _ = admitted.reply_at(position)
             self._answers.nack([reply], error, demand.correlation)
         return error is None
+
+    def _unexpected_of_subject(self, subject: bytes, expected: int | None) -> JetstreamError | None:
+        """Why a message that expects this last sequence of its subject must not be stored next.
+
+        **safety** What is appended and not committed counts, too: two publishers with the same
+        expectation cannot both be right."""
+        if expected is None:
+            return None
+        try:
+            found = expected_end(self.replica, subject)
+        except UnavailableError as error:
+            self._replicas.index_wanted(self.replica)
+            return error
+        except JetstreamError as error:
+            return error
+        return None if found == expected else wrong_sequence_error(found)
 
     def _append(self, admitted: Admitted) -> None:
         encoded = batches.encode(
@@ -388,8 +420,10 @@ class StreamIngest:
         """Append a producer's batch, or recognise it as a duplicate. Raises JetstreamError when it
         is refused."""
         envelope, reply = arrived.envelope, arrived.reply
-        encoded, batch, message_id = arrived.open()
-        header = batch.header
+        encoded, batch, asked = arrived.open()
+        if self._rules.keyed_by_subject:
+            encoded, batch = keyed_by_subject(encoded, batch)
+        header, message_id = batch.header, asked.message_id
         if header.producer_id >= 0:
             producers = self.replica.log.producers
             original = producers.check(
@@ -407,7 +441,11 @@ class StreamIngest:
             if offset is not None:
                 self._answer_duplicate(Answer(reply, offset + 1, 1, True, envelope.correlation))
                 return
-        error = _unexpected(envelope.expected_offset, self.replica.log.log_end_offset)
+        if asked.rollup and not self._rules.keeps_last_of_subjects:
+            raise no_rollup_error()
+        error = _unexpected(
+            envelope.expected_offset, self.replica.log.log_end_offset
+        ) or self._unexpected_of_subject(arrived.subject, asked.expected_subject_end)
         if error is not None:
             raise error
         check_record_sizes(batch, self.replica.stream.config.max_message_bytes)
@@ -482,4 +520,9 @@ def _unexpected(expected_offset: int | None, next_offset: int) -> JetstreamError
     """Why a message that expects that offset must not be stored next."""
     if expected_offset in (None, NO_EXPECTATION, next_offset):
         return None
-    return PreconditionFailedError(f"wrong last sequence: {next_offset}")
+    return wrong_sequence_error(next_offset)
+
+
+def wrong_sequence_error(last_sequence: int) -> JetstreamError:
+    """In JetStream's words, which clients compare."""
+    return PreconditionFailedError(f"wrong last sequence: {last_sequence}")

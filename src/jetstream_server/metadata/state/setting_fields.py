@@ -11,6 +11,7 @@ from typing import Literal
 FlushPolicy = Literal["none", "interval", "group"]
 AcksPolicy = Literal["reply", "envelope", "off"]
 EncryptionPolicy = Literal["node", "aes-256-gcm"]
+KeyPolicy = Literal["record", "subject"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +34,4 @@ class SettingFields:
     encryption: EncryptionPolicy = "node"
     observers: int = 0
     max_message_bytes: int = 0
+    key: KeyPolicy = "record"

@@ -175,6 +175,11 @@ def alter_stream(tables: Tables, command: AlterStream) -> Decision:
         raise InvalidRequestError("the number of replicas of a stream cannot be altered")
     if requested.get("observers", stream.config.observers) != stream.config.observers:
         raise InvalidRequestError("observers are added and removed by reassign_stream")
+    if requested.get("key", stream.config.key) != stream.config.key:
+        raise InvalidRequestError(
+            f"the key of {stream.full_name} is the {stream.config.key}: that is chosen when a "
+            "stream is created, and its records are stored accordingly"
+        )
     if requested.get("restoring") and not stream.config.restoring:
         raise InvalidRequestError(
             f"{stream.full_name} takes its records from its subject: only a new stream is restored"

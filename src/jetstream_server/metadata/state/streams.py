@@ -45,6 +45,16 @@ class StreamSettings(SettingFields):
         return self.encryption != "node"
 
     @property
+    def is_keyed_by_subject(self) -> bool:
+        """Whether each record's key is its subject."""
+        return self.key == "subject"
+
+    @property
+    def keeps_last_of_subjects(self) -> bool:
+        """Whether compaction keeps only the last record of each subject."""
+        return self.compact and self.is_keyed_by_subject
+
+    @property
     def has_limits(self) -> bool:
         """Whether records are ever removed because of their age or number."""
         return bool(self.max_age_us or self.max_bytes or self.max_messages)

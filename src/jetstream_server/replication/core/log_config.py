@@ -37,6 +37,7 @@ def log_config_for(base: LogConfig, settings: StreamSettings) -> LogConfig:
         segment_age_us=min(ages, default=base.segment_age_us),
         segment_offsets=offsets,
         must_encrypt=settings.is_encrypted,
+        index_subjects=settings.is_keyed_by_subject,
     )
 
 

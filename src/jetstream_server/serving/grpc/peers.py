@@ -152,6 +152,16 @@ class Peers:
         )
         return answer.answer
 
+    async def list_subjects(
+        self, node_id: NodeId, request: pb.ListSubjectsRequest
+    ) -> pb.ListSubjectsResponse:
+        """A page of the subjects of a stream which that node leads. Raises the node's
+        JetstreamError."""
+        answer: pb.ListSubjectsResponse = await self._call(
+            node_id, "Reads", "ListSubjects", request, DESCRIBE_SECONDS
+        )
+        return answer
+
     async def readiness(self, node_id: NodeId) -> pb.DescribeClusterResponse.Node:
         """That node's report on itself: why it is not ready, and its use. Raises the node's
         JetstreamError."""

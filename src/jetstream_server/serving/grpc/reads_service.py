@@ -14,12 +14,14 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc, common_pb2
+from jetstream_protocol.subjects import check_pattern
 from jetstream_protocol.types import WallUs
 from jetstream_server.net.error_limits import bounded
 from jetstream_server.origins import origin_of_peer
 from jetstream_server.replication.core.unreadable import search_error
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.replication.subjects import committed_subjects, last_committed
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.audit import Refusals
 from jetstream_server.security.identity import Identity
@@ -37,6 +39,8 @@ from jetstream_server.serving.long_poll import WAIT_MS_LIMIT, FetchPosition, Lon
 from jetstream_server.serving.stream_access import StreamAccess
 
 QUERIES_MAX = 100_000
+SUBJECTS_MAX = 10_000
+"""In one answer to ListSubjects."""
 _QUERIES_PER_TURN = 25
 """Queries per turn: about 3 ms of the event loop if all of them look into a file."""
 
@@ -57,6 +61,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
         self._outstanding = outstanding
         self._listing = Turns(_QUERIES_PER_TURN)
         self._decoding = asyncio.Lock()
+        self._sorting = asyncio.Lock()
 
     async def Fetch(self, request: pb.FetchRequest, call: Call) -> pb.FetchResponse:
         replica = self._replicas.resolve(request.stream)
@@ -146,6 +151,13 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
             append_timestamp=appended_us,
         )
 
+    async def ListSubjects(
+        self, request: pb.ListSubjectsRequest, call: Call
+    ) -> pb.ListSubjectsResponse:
+        replica = self._replicas.resolve_led(request.stream)
+        async with self._sorting:
+            return await subjects_of(replica, request)
+
     def _resolve(
         self, replica: Replica, query: pb.ListOffsetsRequest.Query
     ) -> tuple[int, int | None]:
@@ -165,6 +177,23 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
             raise search_error(replica.stream, replica.node_id, cause) from error
 
 
+async def subjects_of(replica: Replica, request: pb.ListSubjectsRequest) -> pb.ListSubjectsResponse:
+    """A page of the subjects of a stream that this node leads. Sorts them all, in a thread."""
+    if request.pattern:
+        check_pattern(request.pattern)
+    if request.offset < 0 or not 0 <= request.limit <= SUBJECTS_MAX:
+        raise InvalidRequestError(f"offset: 0 or more; limit: at most {SUBJECTS_MAX}")
+    ends = await asyncio.to_thread(sorted, committed_subjects(replica, request.pattern))
+    page = ends[request.offset : request.offset + request.limit]
+    subjects = [
+        pb.ListSubjectsResponse.Subject(
+            subject=subject.decode("utf-8", "replace"), last_offset=last.offset
+        )
+        for subject, last in page
+    ]
+    return pb.ListSubjectsResponse(subjects=subjects, total=len(ends))
+
+
 def resolve_query(replica: Replica, query: pb.ListOffsetsRequest.Query) -> tuple[int, int | None]:
     """The offset that a query asks for; the high watermark when no record is late enough. For a
     query by offset also the time at which the record was appended. Raises UnavailableError where
@@ -177,13 +206,16 @@ def resolve_query(replica: Replica, query: pb.ListOffsetsRequest.Query) -> tuple
         return start, None
     if position == "offset":
         return min(max(start, query.offset), end), appended_us(replica, query.offset)
+    if position == "last_of_subject":
+        last = last_committed(replica, query.last_of_subject.encode())
+        return -1 if last is None else last.offset, None
     if position == "timestamp_us":
         found = replica.log.offset_for_timestamp(WallUs(query.timestamp_us))
         if found is not None and found[0] < end:
             return found[0], None
     elif position != "latest":
         raise InvalidRequestError(
-            "a query needs a position: earliest, latest, timestamp_us or offset"
+            "a query needs a position: earliest, latest, timestamp_us, offset or last_of_subject"
         )
     if replica.leadership is not None:
         replica.leadership.check_end()

@@ -97,9 +97,15 @@ def _opened(replica: Replica, data: bytes) -> list[RestoredBatch]:
     try:
         plain = decrypt_all(NO_KEYS if encryption is None else encryption.keys, data)
         opened = open_restored(plain)
-        if limit := replica.stream.config.max_message_bytes:
+        config = replica.stream.config
+        if config.max_message_bytes or config.is_keyed_by_subject:
             for batch in iterate(plain):
-                check_record_sizes(batch, limit)
+                check_record_sizes(batch, config.max_message_bytes)
+                if config.is_keyed_by_subject and batch.keys() != batch.subjects():
+                    raise InvalidRequestError(
+                        f"the batch at offset {batch.header.base_offset} has records whose key is "
+                        "not their subject, as the stream's `key: subject` wants it"
+                    )
         return opened
     except CannotDecryptError as error:
         raise PreconditionFailedError(

@@ -36,6 +36,7 @@ from jetstream_server.replication.drivers.compaction import status_of
 from jetstream_server.replication.drivers.replica_changes import ReplicaChanges
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.replication.subjects import count_if_known
 from jetstream_server.serving.grpc.convert import (
     config_from_proto,
     leaderless_state,
@@ -357,6 +358,7 @@ def description_of(replica: Replica) -> pb.StreamDescription:
         last_append_us=(log.last_append_timestamp if log.log_end_offset else 0) or None,
         key_id=active_key_id(replica.stream.config, log),
         end_unknown=replica.leadership is not None and not replica.leadership.knows_end,
+        subjects=count_if_known(replica),
     )
 
 

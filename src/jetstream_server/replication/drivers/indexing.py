@@ -1,0 +1,118 @@
+"""Keeps the indexes of subjects up to date: reads what they do not know yet, in the background.
+
+One replica at a time, one step in a worker thread at a time: a node that starts reads the logs of
+all streams that have such an index. A leader's index notes what is appended by itself; a follower's
+is brought up to what is committed in each round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from jetstream_protocol.errors import JetstreamError
+from jetstream_server.background import run_in_background
+from jetstream_server.clocks import MonotonicClock
+from jetstream_server.log.subject_index import SubjectIndex
+from jetstream_server.replication import subjects
+from jetstream_server.replication.listeners import RoleListener
+from jetstream_server.replication.replica import Replica
+
+ROUND_SECONDS: Final = 0.25
+STEPS_PER_TURN: Final = 64
+"""Of one replica in one round, so that a long log does not keep others waiting: 16 MiB."""
+FORGET_US: Final = 60_000_000
+"""Interval at which subjects without a record are looked for; 0.2 s for a million."""
+FULL_US: Final = 600_000_000
+"""After this time it is tried again to index a stream that had too many subjects."""
+
+logger = structlog.get_logger("jetstream.replication")
+
+
+class Indexing(RoleListener):
+    """Call `close` at the end. It runs while a replica here has an index."""
+
+    def __init__(self, *, monotonic_clock: MonotonicClock) -> None:
+        self._monotonic_clock = monotonic_clock
+        self._tracked: dict[Replica, None] = {}
+        self._forget_at_us: dict[Replica, int] = {}
+        self._full_since_us: dict[Replica, int] = {}
+        self._running: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    def track(self, replica: Replica) -> None:
+        """Bring the index of a replica up to date from now on."""
+        self._tracked[replica] = None
+        if self._running is None or self._running.done():
+            self._running = run_in_background(self._run(), "indexes of subjects")
+
+    def role_changed(self, replica: Replica) -> None:
+        """An index that only this leadership has needed goes with it."""
+        if replica.closed or (replica.leadership is None and not subjects.is_configured(replica)):
+            replica.log.subjects = None
+            self._tracked.pop(replica, None)
+            self._forget_at_us.pop(replica, None)
+            self._full_since_us.pop(replica, None)
+        elif replica.log.subjects is not None:
+            self.track(replica)
+
+    async def _run(self) -> None:
+        while self._tracked:
+            for replica in tuple(self._tracked):
+                await self._bring_up(replica)
+            await asyncio.sleep(ROUND_SECONDS)
+
+    async def _bring_up(self, replica: Replica) -> None:
+        """Read what the index does not know yet, or a part of it."""
+        for _ in range(STEPS_PER_TURN):
+            index = replica.log.subjects
+            if index is None or replica.closed or replica.unreadable_reason:
+                return
+            if index.is_full:
+                self._try_again(replica, index)
+                return
+            if not await self._step(replica, index):
+                break
+        self._forget(replica)
+
+    async def _step(self, replica: Replica, index: SubjectIndex) -> bool:
+        """Read a step. Returns whether there was one."""
+        log, limit = replica.log, subjects.limit_of(replica)
+        index.skip_to(log.log_start_offset)
+        if index.reached >= limit:
+            return False
+        cuts = index.cuts
+        try:
+            found = await asyncio.to_thread(
+                log.read_subjects, index.reached, subjects.STEP_BYTES, limit
+            )
+        except JetstreamError as error:
+            # Tried again in the next round. Damage is found and reported by scrub and readers.
+            logger.debug("subjects_not_read", stream=replica.stream.full_name, why=error.message)
+            return False
+        if found is None or not index.take(found, cuts):
+            return False
+        if index.is_full:
+            logger.warning("too_many_subjects", stream=replica.stream.full_name)
+        return True
+
+    def _forget(self, replica: Replica) -> None:
+        index, now_us = replica.log.subjects, self._monotonic_clock()
+        if index is None:
+            return
+        index.commit(replica.high_watermark)
+        if now_us >= self._forget_at_us.setdefault(replica, now_us + FORGET_US):
+            self._forget_at_us[replica] = now_us + FORGET_US
+            subjects.forget_gone(replica)
+
+    def _try_again(self, replica: Replica, index: SubjectIndex) -> None:
+        now_us = self._monotonic_clock()
+        if now_us >= self._full_since_us.setdefault(replica, now_us) + FULL_US:
+            del self._full_since_us[replica]
+            index.begin(replica.log.log_start_offset)

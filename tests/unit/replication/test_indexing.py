@@ -1,0 +1,137 @@
+"""Indexes of subjects are made in the background, and kept as long as somebody needs them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from jetstream_protocol.batch import encode
+from jetstream_protocol.errors import PreconditionFailedError, UnavailableError
+from jetstream_server.log.subject_index import SubjectIndex
+from jetstream_server.metadata.state.nodes import FeatureLevel
+from jetstream_server.replication import subjects
+from jetstream_server.replication.drivers import indexing
+from jetstream_server.replication.drivers.indexing import FULL_US, Indexing
+from jetstream_server.replication.replica import Replica
+from tests.support.loops import eventually, on_loop
+from tests.support.node import Node
+
+COUNT = 50
+
+
+def node_with_records(tmp_path: Path, **config: object) -> tuple[Node, Replica]:
+    """A stream with `key: subject` that has COUNT subjects, restarted: nothing is known of it."""
+    node = Node(tmp_path / "streams", level=FeatureLevel(6))
+    node.start()
+    replica = node.create(config={"key": "subject", **config})
+    for number in range(COUNT):
+        subject = b"orders.%d" % number
+        replica.append(encode([b"v"], subject, keys=[subject]))
+    node.flushes.run()
+    node.restart()
+    return node, node.replica(replica.stream)
+
+
+@asynccontextmanager
+async def running(node: Node) -> AsyncIterator[Indexing]:
+    driver = Indexing(monotonic_clock=node.clocks.monotonic)
+    try:
+        yield driver
+    finally:
+        await driver.close()
+
+
+def is_known(replica: Replica) -> bool:
+    return subjects.count_if_known(replica) is not None
+
+
+@on_loop
+async def test_it_is_made_step_by_step_and_says_nothing_until_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subjects, "STEP_BYTES", 1)
+    monkeypatch.setattr(indexing, "ROUND_SECONDS", 0.001)
+    monkeypatch.setattr(indexing, "STEPS_PER_TURN", 3)
+    node, replica = node_with_records(tmp_path)
+    with pytest.raises(UnavailableError, match="is being made"):
+        subjects.last_committed(replica, b"orders.7")
+    async with running(node) as driver:
+        driver.role_changed(replica)
+        await eventually(lambda: is_known(replica))
+    assert subjects.count_if_known(replica) == COUNT
+    last = subjects.last_committed(replica, b"orders.7")
+    assert last is not None
+    assert last.offset == 7
+    assert subjects.last_committed(replica, b"orders.other") is None
+    found = dict(subjects.committed_subjects(replica, "orders.1"))
+    assert {subject: last.offset for subject, last in found.items()} == {b"orders.1": 1}
+
+
+@on_loop
+async def test_what_is_not_committed_is_not_told(tmp_path: Path) -> None:
+    node, replica = node_with_records(tmp_path)
+    async with running(node) as driver:
+        driver.role_changed(replica)
+        await eventually(lambda: is_known(replica))
+    replica.append(encode([b"new"], b"orders.7", keys=[b"orders.7"]))
+    last = subjects.last_committed(replica, b"orders.7")
+    assert last is not None
+    assert last.offset == 7
+    assert subjects.expected_end(replica, b"orders.7") == COUNT + 1
+    node.flushes.run()
+    last = subjects.last_committed(replica, b"orders.7")
+    assert last is not None
+    assert last.offset == COUNT
+
+
+@on_loop
+async def test_one_that_only_a_leadership_has_needed_goes_with_it(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    replica = node.create()
+    async with running(node) as driver:
+        node.replicas.index_wanted = driver.track
+        assert subjects.expected_end(replica, b"orders.a") == 0
+        assert replica.log.subjects is not None
+        with pytest.raises(PreconditionFailedError, match="has no index"):
+            subjects.last_committed(replica, b"orders.a")
+        driver.role_changed(replica)
+        assert replica.log.subjects is not None
+        replica.retire()
+        driver.role_changed(replica)
+        assert replica.log.subjects is None
+
+
+@on_loop
+async def test_too_many_subjects_are_tried_again_much_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "ROUND_SECONDS", 0.001)
+    node, replica = node_with_records(tmp_path)
+    full = replica.log.subjects = SubjectIndex(0, bytes_max=200)
+    async with running(node) as driver:
+        driver.role_changed(replica)
+        await eventually(lambda: full.is_full)
+        full._bytes_max = 1 << 20
+        for _ in range(2):  # First it notes since when the index is full.
+            await eventually(lambda: replica in driver._full_since_us or not full.is_full)
+            node.clocks.advance(FULL_US)
+        await eventually(lambda: is_known(replica))
+
+
+@on_loop
+async def test_subjects_of_removed_records_are_forgotten(tmp_path: Path) -> None:
+    node, replica = node_with_records(tmp_path)
+    async with running(node) as driver:
+        driver.role_changed(replica)
+        await eventually(lambda: is_known(replica))
+    replica.log.begin_advance(20)
+    assert subjects.last_committed(replica, b"orders.7") is None
+    assert subjects.expected_end(replica, b"orders.7") == 0
+    assert subjects.count_if_known(replica) == COUNT - 20
+    index = replica.log.subjects
+    assert index is not None
+    assert len(index) == COUNT - 20
