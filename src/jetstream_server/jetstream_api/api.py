@@ -28,7 +28,7 @@ from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.types import StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.jetstream_api.answers import account_info
-from jetstream_server.jetstream_api.catalogue import Catalogue
+from jetstream_server.jetstream_api.catalogue import Catalogue, with_fewer_subjects
 from jetstream_server.jetstream_api.consumers import ConsumerRequests
 from jetstream_server.jetstream_api.errors import (
     ApiError,
@@ -239,7 +239,8 @@ class JetStreamApi:
     async def _stream_info(self, request: Request, payload: bytes) -> dict[str, Any]:
         if request.rest:
             raise bad_request_error()
-        return await self._catalogue.info(request.stream, body_of(payload), self._room(request))
+        info = await self._catalogue.info(request.stream, body_of(payload))
+        return with_fewer_subjects(info, self._room(request))
 
     async def _get(self, request: Request, payload: bytes) -> dict[str, Any]:
         async with self._working:

@@ -117,8 +117,9 @@ class Catalogue:
         answer = {"total": len(found), "offset": offset, "limit": limit, "streams": kept}
         return answer | ({"missing": missing} if missing else {})
 
-    async def info(self, name: str, body: dict[str, Any], bytes_max: int) -> dict[str, Any]:
-        """STREAM.INFO, of at most that length. Raises ApiError, JetstreamError."""
+    async def info(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        """STREAM.INFO. With subjects it may be long: see `with_fewer_subjects`. Raises ApiError,
+        JetstreamError."""
         stream = self.stream(name)
         subjects = pattern(body, "subjects_filter")
         if body.get("deleted_details"):
@@ -139,10 +140,8 @@ class Catalogue:
                 counted, total = {}, 0
             if is_counted:
                 page, total = await self._reads.subjects(stream, subjects, offset, SUBJECTS_MAX)
-                room = bytes_max - len(json.dumps(info))
-                counted = dict.fromkeys(page[: len(_fitting([f"{s}:1" for s in page], room))], 1)
-            found |= {"total": total, "offset": offset}
-            found |= {"limit": SUBJECTS_MAX if offset + len(counted) >= total else len(counted)}
+                counted = dict.fromkeys(page, 1)
+            found |= {"total": total, "offset": offset, "limit": SUBJECTS_MAX}
             info["state"] |= {"num_subjects": total}
             info["state"] |= {"subjects": counted} if counted else {}
         return found | info
@@ -170,6 +169,18 @@ class Catalogue:
             fenced=[each.node_id for each in self._registry.nodes.values() if each.fenced],
             now_us=self._wall_clock(),
         )
+
+
+def with_fewer_subjects(info: dict[str, Any], bytes_max: int) -> dict[str, Any]:
+    """A STREAM.INFO of at most that length: with a page of fewer subjects, if it is too long."""
+    subjects: dict[str, int] = info.get("state", {}).get("subjects", {})
+    if not subjects:
+        return info
+    room = bytes_max - len(json.dumps({**info, "state": {**info["state"], "subjects": {}}}))
+    kept = _fitting(list(subjects.items()), room)
+    if len(kept) == len(subjects):
+        return info
+    return {**info, "limit": len(kept), "state": {**info["state"], "subjects": dict(kept)}}
 
 
 def _fitting(page: list[Any], bytes_max: int) -> list[Any]:
