@@ -55,7 +55,7 @@ def client_for(config: ClientConfig) -> Client:
 
 
 async def asked_now(config: ClientConfig, ask: Callable[[AsyncClient], Awaitable[_T]]) -> _T:
-    """What `ask` returns of a client of its own, on the driver. Raises UnavailableError soon if all
+    """What `ask` returns of its own client, on the driver. Raises UnavailableError soon if all
     servers refuse connections."""
     until = time.monotonic() + REFUSED_SECONDS
     while True:

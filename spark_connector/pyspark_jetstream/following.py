@@ -247,7 +247,7 @@ class Follower:
 
     def _has_led(self, number: int, mark: Mark) -> bool:
         """Whether the leader of the record before the mark leads still. All records since have its
-        epoch then, and nobody need be asked for it."""
+        epoch then, and no node need be asked for it."""
         return mark.epoch != -1 and mark.epoch == self._leader_epochs.get(number)
 
     async def _epochs(self, ends: Mapping[int, int]) -> dict[int, int]:

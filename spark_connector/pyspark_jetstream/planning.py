@@ -34,7 +34,7 @@ RETRY_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Held:
-    """Committed records of a stream: [earliest, latest). leader_epoch: of the leader that said so;
+    """Committed records of a stream: [earliest, latest). leader_epoch: of the leader that answered;
     no record has a later one. -1: unknown."""
 
     earliest: int

@@ -185,9 +185,9 @@ def block_of_row(names: list[str | None], values: list[str | bytes | None]) -> b
     try:
         return block_of(found)
     except InvalidRequestError as error:
-        said = ", ".join(repr(name) for name in found)
+        listed = ", ".join(repr(name) for name in found)
         raise OptionError(
-            f"a row with headers {said} cannot be published: {error}; a key or a tombstone is "
+            f"a row with headers {listed} cannot be published: {error}; a key or a tombstone is "
             "given by the columns key and value, and other headers can be left out, for example by "
             "filter(headers, h -> NOT h.key LIKE 'Nats-%') AS headers"
         ) from error

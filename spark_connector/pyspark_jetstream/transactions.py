@@ -58,9 +58,9 @@ class Record:
     def of(cls, metadata: str) -> Record:
         """Whatever it says that this version does not understand counts as nothing."""
         try:
-            said = bounded_json.loads(metadata)
-            complete = [(int(first), int(last)) for first, last in said["complete"]]
-            begun = said["begun"]
+            saved = bounded_json.loads(metadata)
+            complete = [(int(first), int(last)) for first, last in saved["complete"]]
+            begun = saved["begun"]
             return cls(complete, None if begun is None else (int(begun[0]), int(begun[1])))
         except (ValueError, TypeError, KeyError, IndexError):
             return cls()

@@ -124,7 +124,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             log.warning(
                 "a write: %d of its %d rows were published before, by an attempt that failed or, "
                 "inside foreachBatch, perhaps by another write with the same rows: if you want "
-                "both, give each a txnAppId of its own",
+                "both, give each its own txnAppId",
                 duplicates,
                 rows,
             )

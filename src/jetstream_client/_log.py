@@ -15,7 +15,7 @@ from typing import Any
 
 
 class _Unfailing(logging.LoggerAdapter[logging.Logger]):
-    """Says what it is told as the logger would, and never raises."""
+    """Logs like the logger that it wraps, and never raises."""
 
     def log(self, level: int, msg: object, *args: object, **values: Any) -> None:
         values["stacklevel"] = values.get("stacklevel", 1) + 1  # The caller is not in this file.

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for callers without one.
+"""An event loop in its own thread, for callers without one.
 
 No lock is taken here. A finaliser or a signal handler may come in the middle of any call of this
 module, and may use the client: it would wait for a lock that its own thread holds, for ever.
@@ -118,7 +118,7 @@ class LoopThread:
         self, make: Callable[[], _Begun], kind: Callable[[LoopThread, _Begun], _Made]
     ) -> _Made:
         """What `make` returns, made and begun in the loop's thread, as a `kind` that uses it. If
-        the call fails or is interrupted, however late, it is closed: nobody else could."""
+        the call fails or is interrupted, however late, it is closed: nothing else could."""
         made: list[_Begun] = []
 
         async def begin() -> None:

@@ -148,7 +148,7 @@ def _server_command() -> str:
 
 
 def _free_ports() -> int:
-    """The first of `_PORTS` consecutive loopback ports that nobody listens on now."""
+    """The first of `_PORTS` consecutive loopback ports that are free now."""
     for _ in range(100):
         base = random.randrange(20_000, 32_000)  # Below the ports systems give to clients.
         if all(map(_is_free, range(base, base + _PORTS))):

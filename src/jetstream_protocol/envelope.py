@@ -1,7 +1,7 @@
 """The envelope: wraps a NATS payload so that it carries more than the value.
 
 An envelope holds one record (with a key, a header block, a null value) or one whole batch. It may
-ask for an ack at an inbox of its own. docs/protocol.md is the normative text.
+ask for an ack at its own inbox. docs/protocol.md is the normative text.
 
     0   8s  cookie 89 "JSENV" 0d 0a      24  u32 key_length
     8   u32 crc, CRC32C of all after    28  u32 header_block_length

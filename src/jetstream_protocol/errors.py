@@ -321,7 +321,7 @@ CODES: dict[type[JetstreamError], Spelling] = {
     UnavailableError: Spelling("unavailable", "UNAVAILABLE", 503, 10008),
     TooManyRequestsError: Spelling("too_many_requests", "RESOURCE_EXHAUSTED", 429, 20021),
     NotEnoughReplicasError: Spelling("not_enough_replicas", "UNAVAILABLE", 503, 20012),
-    # Not 503: to some NATS clients that looks as if nobody had received the message.
+    # Not 503: to some NATS clients that means "no responders".
     UnknownOutcomeError: Spelling("unknown_outcome", "UNKNOWN", 504, 20013),
     NotEnoughReplicasAfterAppendError: Spelling(
         "not_enough_replicas_after_append", "UNKNOWN", 504, 20014

@@ -102,8 +102,8 @@ def _check_claims(flags: int, record_count: int, uncompressed_length: int) -> No
 
 
 def _check_producer(producer_id: int, sequence: int) -> None:
-    is_nobody = (producer_id, sequence) == (NO_PRODUCER, -1)
-    if not is_nobody and (producer_id < 0 or sequence < 0):
+    is_without_producer = (producer_id, sequence) == (NO_PRODUCER, -1)
+    if not is_without_producer and (producer_id < 0 or sequence < 0):
         raise InvalidRequestError(
             f"producer id {producer_id} with sequence {sequence}: both must be -1, or neither "
             "negative"

@@ -1,4 +1,4 @@
-"""The settings of a stream and of the cluster, each said once.
+"""The settings of a stream and of the cluster, each defined once.
 
 What is made from this table: the registry's check (metadata/state/setting_checks.py), the
 conversion to gRPC (setting_messages.py), the types of server and SDK (scripts/generate writes

@@ -118,9 +118,9 @@ def test_a_node_that_is_stopped_hands_its_leaderships_over_first(
     load = Load(cluster.nats, name).start()
     load.wait_for_acks(500)
     leader = cluster.describe(name).stream.leader
-    said_before = len(cluster.log(leader))
+    options_before = len(cluster.log(leader))
     cluster.stop(leader)
-    assert "not_handed_over" not in cluster.log(leader)[said_before:]
+    assert "not_handed_over" not in cluster.log(leader)[options_before:]
     others = [node for node in cluster.nodes if node != leader]
     stream = cluster.describe(name, others).stream
     assert stream.leader in others

@@ -68,9 +68,9 @@ def test_a_follower_that_lost_files_copies_anew_and_takes_nothing_from_the_other
         segment.with_suffix(".index").unlink()
     missing = [each for each in verify(folder.parents[1]) if each["kind"] == "missing_records"]
     assert any(str(folder) in str(each) and not each["repairable"] for each in missing)
-    said_before = len(cluster.log(follower))
+    options_before = len(cluster.log(follower))
     cluster.restart(follower)
-    assert "log_damaged" in cluster.log(follower)[said_before:]
+    assert "log_damaged" in cluster.log(follower)[options_before:]
     cluster.wait_for_isr(name, cluster.nodes)
     lead(cluster, name, follower)
     assert cluster.settled(name).log_start_offset == 0
@@ -112,9 +112,9 @@ def test_an_only_replica_whose_last_batch_rotted_gives_no_offset_twice(
     content = bytearray(last.read_bytes())
     content[-20] ^= 1
     last.write_bytes(content)
-    said_before = len(cluster.log(leader))
+    options_before = len(cluster.log(leader))
     cluster.restart(leader)
-    assert "log_damaged" in cluster.log(leader)[said_before:]
+    assert "log_damaged" in cluster.log(leader)[options_before:]
     cluster.wait_for("it is led", lambda: cluster.api(leader).describe(name).stream.leader >= 0)
     load = Load(cluster.nats, name).start()
     cluster.wait_for("it is refused", lambda: len(load.books.nacked) > 100)
@@ -133,15 +133,15 @@ def test_a_node_that_lost_all_streams_says_so_though_it_is_killed_before_it_has_
     for node in cluster.nodes:
         cluster.kill(node)
     shutil.rmtree(folder.parent)
-    said_before = len(cluster.log(follower))
+    options_before = len(cluster.log(follower))
     cluster.cluster.start_node(follower)
     cluster.wait_for(
         "it waits for the others",
-        lambda: "waiting_for_metadata_leader" in cluster.log(follower)[said_before:],
+        lambda: "waiting_for_metadata_leader" in cluster.log(follower)[options_before:],
     )
     cluster.kill(follower)
     cluster.restart(*cluster.nodes)
-    assert f"{folder} was lost with the folder" in cluster.log(follower)[said_before:]
+    assert f"{folder} was lost with the folder" in cluster.log(follower)[options_before:]
     cluster.wait_for_isr(name, cluster.nodes)
     lead(cluster, name, follower)
     cluster.check_everywhere(name, books)

@@ -205,7 +205,7 @@ def _unread(naming: Naming, number: int, known: dict[int, Any]) -> int:
 
 RENAMED: dict[type, dict[str, Rename]] = {
     FollowerProgress: {
-        "counts_from": _stream_epoch, "incarnation": _incarnation, "said_ahead": _stream_epoch,
+        "counts_from": _stream_epoch, "incarnation": _incarnation, "reported_ahead": _stream_epoch,
     },
     FollowerState: {
         "_incarnation": _incarnation, "_log": _value,

@@ -49,7 +49,7 @@ class TwoWays(World):
             self.told(sending.token, UnknownOutcomeError("the connection ended"))
 
     def told(self, token: str, error: UnavailableError | UnknownOutcomeError) -> None:
-        self.settle(self.in_flight.told(token, ("orders", error), 0, self.now, 0.5))
+        self.settle(self.in_flight.answer_received(token, ("orders", error), 0, self.now, 0.5))
 
     def deliver(self, sending: Sending, calm: bool) -> None:
         if not self.in_flight.wants(sending):
@@ -87,7 +87,9 @@ class TwoWays(World):
                 found = parse_ack(answer)
                 assert found is not None
                 count = 0 if isinstance(found, tuple) else count_of(answer)
-                self.settle(self.in_flight.told(sending.token, found, count, self.now, 0.5))
+                self.settle(
+                    self.in_flight.answer_received(sending.token, found, count, self.now, 0.5)
+                )
             else:
                 self.answers.append((sending.token, answer))
 

@@ -40,16 +40,16 @@ def _literal(subject: str) -> str:
 
 def _streams(context: typer.Context) -> list[Stream]:
     try:
-        tls = tls_of(*(_said(context, name) for name in ("tls", "ca", "cert", "key")))
-        before = Common(tls=tls, context=_said(context, "context_name"))
-        config = reached(_said(context, "server"), before, PATIENCE_SECONDS)
+        tls = tls_of(*(_option(context, name) for name in ("tls", "ca", "cert", "key")))
+        before = Common(tls=tls, context=_option(context, "context_name"))
+        config = reached(_option(context, "server"), before, PATIENCE_SECONDS)
         with Client.from_config(config) as client:
             return client.list_streams()
     except JetstreamError:
         return []
 
 
-def _said(context: typer.Context, option: str) -> Any:
+def _option(context: typer.Context, option: str) -> Any:
     """The option's value in the half-written command, at any level; None: it is not there."""
     level: Any = context
     while level is not None:

@@ -38,7 +38,7 @@ def reached(
     A context that the user did not name gives its certificates, its credentials and its token to
     its own servers only. nats_options: those of the command; the files for TLS go together.
     """
-    said = NatsOptions() if nats_options is None else nats_options
+    given = NatsOptions() if nats_options is None else nats_options
     name = before.context or os.environ.get(CONTEXT_VARIABLE)
     found = None
     if name:
@@ -47,13 +47,13 @@ def reached(
         file = ContextFile()
         found = file.contexts.get(file.current)
     if found is None:
-        login = _either(said, NatsOptions.of_environment())
+        login = _either(given, NatsOptions.of_environment())
         return ClientConfig.of(server, nats, login, timeout=timeout, tls=before.tls)
     own = found.nats_options if name or not nats else NatsOptions()
     return ClientConfig.of(
         server or found.servers,
         nats or found.nats or None,
-        _either(_either(said, own), NatsOptions.of_environment()),
+        _either(_either(given, own), NatsOptions.of_environment()),
         timeout=timeout,
         token=found.token or None,
         tls=before.tls or found.tls_config,

@@ -16,7 +16,7 @@ from jetstream_client.values.types import Stream, StreamDescription
 from jetstream_protocol.errors import JetstreamError
 
 Look: TypeAlias = Callable[[int, Iterable[Stream]], None]
-"""Told how many streams have moved, and which are on their way."""
+"""Called with how many streams have moved, and which are on their way."""
 
 LOOK_SECONDS = 1.0
 DESCRIBED_MAX = 16
@@ -37,16 +37,16 @@ def copy_progress(client: Client, total: int) -> Iterator[Look]:
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(f"0/{total} streams", total=total)
         looked_at = -LOOK_SECONDS
-        said, part = "", 0.0
+        note, part = "", 0.0
 
         def look(done: int, under_way: Iterable[Stream]) -> None:
-            nonlocal looked_at, said, part
+            nonlocal looked_at, note, part
             if time.monotonic() - looked_at >= LOOK_SECONDS:
                 part, behind = seen.look(under_way)
-                said = f", {behind:,} records to copy" if behind else ""
+                note = f", {behind:,} records to copy" if behind else ""
                 looked_at = time.monotonic()
             completed = min(done + part, total)
-            progress.update(task, completed=completed, description=f"{done}/{total} streams{said}")
+            progress.update(task, completed=completed, description=f"{done}/{total} streams{note}")
 
         yield look
 
@@ -74,7 +74,7 @@ class CopyWatch:
 
 
 def to_copy(stream: StreamDescription) -> int:
-    """How many records the stream's new replicas lack, all together; 0: none, or nobody knows."""
+    """How many records the stream's new replicas lack, all together; 0: none, or unknown."""
     if stream.log_end_offset is None or stream.log_start_offset is None:
         return 0
     joining = {*stream.target_replicas} - {*stream.isr}

@@ -125,7 +125,7 @@ def _nowhere() -> TextIO:
 
 
 def forget_stdout() -> None:
-    """Nobody reads it any more: keep the interpreter from complaining when it flushes at exit."""
+    """Its reader is gone: keep the interpreter from complaining when it flushes at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

@@ -65,13 +65,13 @@ class GroupFetch:
             _Part(stream, first.offset, last.offset, start == "earliest")
             for stream, first, last in zip(self.streams, firsts, lasts, strict=True)
         ]
-        is_said = False
+        is_reported = False
         left = count_max
         while True:
             try:
                 for count in self._print(parts, left):
                     left = None if left is None else left - count
-                    is_said = False
+                    is_reported = False
                 if not follow or stop is not None or left == 0:
                     return
                 time.sleep(FOLLOW_SECONDS)
@@ -80,13 +80,13 @@ class GroupFetch:
             except JetstreamError as error:
                 if not (follow and error.retriable):
                     raise
-                if not is_said:
+                if not is_reported:
                     print(
                         f"waiting for a server: {printable(error.message)}",
                         file=sys.stderr,
                         flush=True,
                     )
-                is_said = True
+                is_reported = True
                 time.sleep(FOLLOW_SECONDS)
 
     def _offsets(self, position: Position) -> list[OffsetAt]:

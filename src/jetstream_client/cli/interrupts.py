@@ -34,10 +34,10 @@ def end_in_foreign_code() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing)
-    threading.Thread(target=_end_when_told, args=(reading,), daemon=True).start()
+    threading.Thread(target=_end_when_asked, args=(reading,), daemon=True).start()
 
 
-def _end_when_told(pipe: int) -> None:
+def _end_when_asked(pipe: int) -> None:
     while signal.SIGINT not in os.read(pipe, 16):
         continue
     _end()

@@ -95,8 +95,8 @@ def common_options(
         own = dict(list(inspect.signature(command, eval_str=True).parameters.items())[1:])
 
         def run(context: typer.Context, **given: Any) -> Any:
-            said = {name: given[name] if name in own else given.pop(name) for name in shared}
-            return command(_invocation(context, said, total=total and not patience), **given)
+            values = {name: given[name] if name in own else given.pop(name) for name in shared}
+            return command(_invocation(context, values, total=total and not patience), **given)
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__
         context = inspect.Parameter("context", _KEYWORD, annotation=typer.Context)
@@ -127,11 +127,13 @@ def _merged(
     return merged + added
 
 
-def _invocation(context: typer.Context, said: Mapping[str, Any], *, total: bool) -> Invocation:
-    watch, login = said.get("watch", False), None
-    if "creds" in said:
-        login = options.nats_options(*(said[name] for name in _LOGIN))
-    config = options.config(context, said["server"], said["timeout"], said.get("nats"), login)
+def _invocation(context: typer.Context, values: Mapping[str, Any], *, total: bool) -> Invocation:
+    watch, login = values.get("watch", False), None
+    if "creds" in values:
+        login = options.nats_options(*(values[name] for name in _LOGIN))
+    config = options.config(context, values["server"], values["timeout"], values.get("nats"), login)
     if total and not watch:
         config = replace(config, total_timeout=config.timeout)
-    return Invocation(context, config, options.wants_json(context, said.get("json", False)), watch)
+    return Invocation(
+        context, config, options.wants_json(context, values.get("json", False)), watch
+    )

@@ -108,9 +108,9 @@ def root(
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such stream or node, 4 no server answered in
     time, 5 outcome unknown, 6 damaged log files, 7 the cluster is not healthy, 130 Ctrl-C or the
-    answer no, 141 nobody reads the output any more.
+    answer no, 141 the reader of the output is gone.
     """
-    options.said_before(context, server, timeout, json)
+    options.options_before(context, server, timeout, json)
     context.obj.tls = tls_of(tls, ca, cert, key)
     context.obj.context = context_name
 

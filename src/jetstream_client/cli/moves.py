@@ -15,10 +15,10 @@ from jetstream_protocol.errors import PreconditionFailedError, StreamNotFoundErr
 
 LOOK_SECONDS = 0.2
 LEADERLESS_SECONDS = 5.0
-"""A stream without a leader for so long is not waited for: nobody copies it. An election takes
+"""A stream without a leader for so long is not waited for: no replica copies it. An election takes
 less."""
 UNHEARD_SECONDS = 3.0
-"""After so long a move that waits for a node that is not heard is told."""
+"""After so long a move that waits for a node that is not heard is reported."""
 RACING_SECONDS = 10.0
 """For so long a move is tried again whose stream changes, but not the nodes that it is on."""
 
@@ -39,13 +39,13 @@ class Mover:
     def __init__(self, client: Client, at_a_time: int) -> None:
         self._client = client
         self._at_a_time = at_a_time
-        self._told: set[tuple[int, str]] = set()
-        self._waits: set[int] = set()  # The ids of those that were said to wait for a node.
+        self._reported: set[tuple[int, str]] = set()
+        self._waits: set[int] = set()  # The ids of those that were reported to wait for a node.
         self._asked_at = 0.0
         self.seen: set[int] = set()
         """The ids of the streams that it has waited for."""
         self.leaderless: set[int] = set()
-        """The ids of the streams of the last plan that it did not wait for: nobody leads them."""
+        """The ids of the streams of the last plan that it did not wait for: they have no leader."""
         self.changed: set[int] = set()
         """The ids of the streams of the last plan that are not where it wanted them, because
         somebody else has moved or deleted them since."""
@@ -164,8 +164,8 @@ class Mover:
 
     def _tell(self, stream: Stream, text: str) -> None:
         """Once for each stream and text."""
-        if (stream.id, text) not in self._told:
-            self._told.add((stream.id, text))
+        if (stream.id, text) not in self._reported:
+            self._reported.add((stream.id, text))
             print(printable(text), file=sys.stderr)
 
 
@@ -199,15 +199,15 @@ def _not_heard(nodes: Sequence[int]) -> str:
 
 def _undoing(move: _UnderWay, now: Stream) -> str:
     """The command that undoes a move that has not ended."""
-    if move.move is None:  # Nobody knows where it was: where it has all records is certain.
+    if move.move is None:  # Where it was is unknown: where it has all records is certain.
         replicas = [n for n in now.replicas if n not in now.target_replicas or n in now.isr]
         observers = now.observers
     else:
         before = move.move.stream
         replicas = list(before.target_replicas or before.replicas)
         observers = before.observers
-    said = f"jetstream stream reassign {shlex.quote(now.full_name)} --replicas {_list(replicas)}"
-    return said if observers == now.observers else f"{said} --observers {_list(observers)}"
+    text = f"jetstream stream reassign {shlex.quote(now.full_name)} --replicas {_list(replicas)}"
+    return text if observers == now.observers else f"{text} --observers {_list(observers)}"
 
 
 def _list(nodes: Sequence[int]) -> str:
@@ -215,9 +215,9 @@ def _list(nodes: Sequence[int]) -> str:
 
 
 def _text(stream: Stream) -> str:
-    said = f"on {','.join(map(str, stream.replicas))}"
+    text = f"on {','.join(map(str, stream.replicas))}"
     if stream.target_replicas:
-        said += f" on its way to {','.join(map(str, stream.target_replicas))}"
+        text += f" on its way to {','.join(map(str, stream.target_replicas))}"
     if stream.observers:
-        said += f" with observers on {','.join(map(str, stream.observers))}"
-    return said
+        text += f" with observers on {','.join(map(str, stream.observers))}"
+    return text

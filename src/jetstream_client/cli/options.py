@@ -177,7 +177,7 @@ ReadFromOption = Annotated[
 DEFAULT_TIMEOUT = 10.0
 
 
-def said_before(
+def options_before(
     context: typer.Context, server: Server = None, timeout: TimeoutBefore = None, json: Json = False
 ) -> None:
     """Note the options that stand in front of a command, at any level."""
@@ -199,7 +199,7 @@ def group(help_: str) -> typer.Typer:
     """A group of commands. Their help is plain text: rich cuts the names of options to fit its
     tables, and takes [sql] for markup."""
     app = typer.Typer(cls=Commands, no_args_is_help=True, rich_markup_mode=None)
-    app.callback(help=help_)(said_before)
+    app.callback(help=help_)(options_before)
     return app
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Advance = Callable[[int], None]
-"""Told how much further it is."""
+"""Called with what was done since the last call."""
 
 
 @contextmanager

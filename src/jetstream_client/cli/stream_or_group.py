@@ -28,7 +28,7 @@ def for_each(
     client: Client, name: str, do: Callable[[StreamLike], _Done]
 ) -> Iterator[tuple[str, _Done]]:
     """Do it to the stream of this name; if there is none, to each stream of the keyed group of this
-    name. Each is told by its name and what came of it, before the next is begun."""
+    name. Each is reported by its name and result, before the next is begun."""
     try:
         done = do(name)
     except NO_SUCH_STREAM as error:

@@ -167,14 +167,14 @@ class _Going:
         await self.processor.gone(consumers)
 
 
-async def run_until(processor: Processor, told: Coroutine[Any, Any, object] | None) -> Processed:
-    """Run it; stop it once `told` has returned."""
+async def run_until(processor: Processor, until: Coroutine[Any, Any, object] | None) -> Processed:
+    """Run it; stop it once `until` has returned."""
 
-    async def stop(told: Coroutine[Any, Any, object]) -> None:
-        await told
+    async def stop(until: Coroutine[Any, Any, object]) -> None:
+        await until
         processor.stop()
 
-    stopping = None if told is None else asyncio.create_task(stop(told))
+    stopping = None if until is None else asyncio.create_task(stop(until))
     try:
         return await processor.run()
     finally:

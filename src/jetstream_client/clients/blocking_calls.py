@@ -413,7 +413,7 @@ class Calls:
         dry_run: bool = False,
         stream_epoch: int | None = None,
     ) -> UncleanElection:
-        """Elect a replica of a stream that nobody leads, although committed records may be lost.
+        """Elect a replica of a stream without a leader, although committed records may be lost.
 
         dry_run: only say what the election would cost. stream_epoch: elect only if the stream still
         has this epoch. Raises PreconditionFailedError if the stream has a leader, or the replica

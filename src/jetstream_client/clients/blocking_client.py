@@ -1,6 +1,6 @@
 """`Client`: the methods of `AsyncClient`, for programs without asyncio.
 
-The asynchronous client runs in a thread of its own. Every method passes its coroutine to that
+The asynchronous client runs in its own thread. Every method passes its coroutine to that
 thread and waits. So many threads may use a `Client` at once.
 """
 
@@ -107,7 +107,7 @@ class Client(Calls, ProcessingMethods, Closing):
         elsewhere = {name: in_thread(each) for name, each in callbacks.items()}  # type: ignore[type-var]
         self._client = AsyncClient.observed(config, cast("Callbacks", elsewhere))
         self._thread = LoopThread()
-        self._tells_closed = callbacks.get("closed_cb") is not None
+        self._reports_closed = callbacks.get("closed_cb") is not None
         self._choosing = threading.RLock()  # A signal handler may close it, too.
         self._closer: threading.Thread | None = None
         self._has_closed = threading.Event()
@@ -214,8 +214,9 @@ class Client(Calls, ProcessingMethods, Closing):
                 self._has_closed.wait()
             return
         try:
-            is_told = self._tells_closed and not self._has_closed.is_set()  # Even if it is unused.
-            if self._thread.is_running or is_told:
+            # Even if it is unused.
+            must_report = self._reports_closed and not self._has_closed.is_set()
+            if self._thread.is_running or must_report:
                 self._thread.run(self._client.aclose())
         finally:
             try:

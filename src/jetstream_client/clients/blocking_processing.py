@@ -109,17 +109,17 @@ class _Stopper:
 
     def __init__(self) -> None:
         self._stop: Callable[[], object] | None = None
-        self._is_told = False
+        self._is_stopped = False
 
     def stops(self, processor: Processor) -> None:
         """To be called in its loop."""
         loop = asyncio.get_running_loop()
         self._stop = lambda: loop.call_soon_threadsafe(processor.stop)
-        if self._is_told:
+        if self._is_stopped:
             processor.stop()
 
     def stop(self) -> None:
-        self._is_told = True
+        self._is_stopped = True
         if self._stop is not None:
             self._stop()
 

@@ -56,13 +56,13 @@ _MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 _FETCH_BYTES = 4 * 1024 * 1024
 
 Advance = Callable[[int], None]
-"""Told how many offsets further it is."""
+"""Called with the number of offsets done since the last call."""
 Bar = Callable[[int | None, str], AbstractContextManager[Advance]]
 """Begins a step: how many offsets it has (None: unknown), and what is done, in a word."""
 
 
 Note = Callable[[str], None]
-"""Told in a sentence what the caller may want to know."""
+"""Called with a sentence that the caller may want to show."""
 
 
 def back_up(

@@ -25,8 +25,8 @@ from jetstream_client.migration.restore import (
     held_between,
     listen,
     listening,
+    names_what_is_left,
     records_of,
-    told_what_is_left,
 )
 from jetstream_client.migration.restore_writer import RestoreWriter
 from jetstream_client.values.types import Stream
@@ -79,7 +79,7 @@ class Import:
 
     def add(self, source: Iterable[Records], advance: Advance) -> None:
         """Records in the order of their offsets; returns once all of them are committed."""
-        with told_what_is_left(self.stream):
+        with names_what_is_left(self.stream):
             for records in source:
                 before = self._writer.next_offset
                 self._digest.add(records)
@@ -99,8 +99,8 @@ class Import:
 
     def verify(self, end_offset: int, advance: Advance) -> Imported:
         """Compare the records that were read with what the stream holds; its log must end at
-        `end_offset`. What was verified before is not read again: nobody else writes to the stream.
-        Raises CorruptBatchError."""
+        `end_offset`. What was verified before is not read again: no other program writes to the
+        stream. Raises CorruptBatchError."""
         self._writer.cover(end_offset)
         self._writer.flush()
         whole, of_source = self._whole, self._of_source

@@ -289,7 +289,7 @@ class NatsStream:
 
     async def _next(self, after: int, wait: float) -> list[_Delivered]:
         """What one request brings, in the order of delivery. after: the sequence that was read
-        last, for an error. Earlier requests may end only now, so each has an inbox of its own."""
+        last, for an error. Earlier requests may end only now, so each has its own inbox."""
         from nats import errors
 
         assert self._client is not None

@@ -70,7 +70,7 @@ class OneView:
         try:
             return fetched(offset)
         except OffsetOutOfRangeError as error:
-            return fetched(error.high_watermark)  # It is said wherever one asks.
+            return fetched(error.high_watermark)  # Every server answers so.
 
     def _cleaned_to(self) -> int:
         """What a leader of an earlier release says: a pass that has not ended is not in it."""

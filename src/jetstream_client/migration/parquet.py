@@ -40,8 +40,8 @@ from jetstream_client.migration.restore import (
     difference_error,
     finish,
     listen,
+    names_what_is_left,
     restored_before,
-    told_what_is_left,
 )
 from jetstream_client.migration.restore_writer import RestoreWriter, check_records
 from jetstream_client.migration.whole_file import is_file_or_free, whole_file
@@ -233,7 +233,7 @@ def restore(
             raise
         return done
     writer = RestoreWriter(client, stream)
-    with bar(manifest.records, "copying") as advance, told_what_is_left(stream):
+    with bar(manifest.records, "copying") as advance, names_what_is_left(stream):
         for records in read(path, Defaults(manifest.subject, 0)):
             writer.put(records)
             advance(len(records))

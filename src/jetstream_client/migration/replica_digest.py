@@ -29,7 +29,7 @@ from jetstream_protocol.generated import common_pb2
 _ATTEMPTS = 10
 _WAIT_SECONDS = 0.2
 Progress = Callable[[int, int], None]
-"""Told the offsets that are compared, and how many of them are done."""
+"""Called with the offsets that are compared, and how many of them are done."""
 
 
 @dataclass(slots=True)
@@ -144,13 +144,13 @@ class _Comparing:
             return
         done = dict.fromkeys(self._compared, 0.0)
 
-        def told(node: int, now: float) -> None:
+        def advanced(node: int, now: float) -> None:
             done[node] = max(done[node], now)
             progress(int(min(done.values()) * (end - start)))
 
         nodes = self._compared
         answers = await asyncio.gather(
-            *(self._digest_keys(node, start, end, partial(told, node)) for node in nodes)
+            *(self._digest_keys(node, start, end, partial(advanced, node)) for node in nodes)
         )
         found = {
             node: answer.digest
@@ -160,7 +160,7 @@ class _Comparing:
         self._note(found, (start, end), by_key=True)
 
     async def _digest_keys(
-        self, node: int, start: int, end: int, told: Callable[[float], None]
+        self, node: int, start: int, end: int, advanced: Callable[[float], None]
     ) -> pb.DigestKeysResponse | None:
         request = pb.DigestKeysRequest(
             stream=common_pb2.StreamRef(id=self._stream.id), start_offset=start, end_offset=end
@@ -169,7 +169,7 @@ class _Comparing:
         deadline = loop.time() + self._control.timeout
         while True:
             try:
-                return await self._keys_of(node, request, told)
+                return await self._keys_of(node, request, advanced)
             except JetstreamError as error:
                 if not error.retriable or loop.time() >= deadline:
                     self._replicas[node].problem = error.message
@@ -177,14 +177,14 @@ class _Comparing:
             await asyncio.sleep(_WAIT_SECONDS)
 
     async def _keys_of(
-        self, node: int, request: pb.DigestKeysRequest, told: Callable[[float], None]
+        self, node: int, request: pb.DigestKeysRequest, advanced: Callable[[float], None]
     ) -> pb.DigestKeysResponse:
         """Returns the last answer. Raises JetstreamError."""
         address = self._addresses.get(node)
         answer: pb.DigestKeysResponse | None = None
         if address is not None:
             async for answer in self._control.stream(request, address=address):
-                told(answer.done)
+                advanced(answer.done)
         if answer is None or answer.node_id != node or not answer.digest:
             raise UnavailableError(f"node {node} does not answer")
         return answer

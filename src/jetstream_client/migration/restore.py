@@ -66,7 +66,7 @@ def restore(
         return done
     writer = RestoreWriter(client, stream)
     whole = _WholeBatches(manifest)
-    with bar(manifest.length, "copying") as advance, told_what_is_left(stream):
+    with bar(manifest.length, "copying") as advance, names_what_is_left(stream):
         for header, batch in stored_batches(folder, manifest):
             writer.put_batches(batch)
             whole.add(header)
@@ -177,7 +177,7 @@ def _stream_exists_error(
 
 
 @contextmanager
-def told_what_is_left(stream: Stream) -> Iterator[None]:
+def names_what_is_left(stream: Stream) -> Iterator[None]:
     """What cannot be copied leaves a stream that never becomes complete."""
     try:
         yield
@@ -214,7 +214,7 @@ def finish(
 def followed(
     source: Iterable[Records], bounds: tuple[int, int], advance: Advance
 ) -> Iterator[Records]:
-    """The records, while `advance` is told how much further they are between two offsets."""
+    """The records, while `advance` is called with the progress between two offsets."""
     offset, end_offset = bounds
     for records in source:
         yield records

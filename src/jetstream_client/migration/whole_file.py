@@ -26,7 +26,7 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
             yield file
         return
     target = Path(os.path.realpath(path))
-    # A name of its own: another command that writes there must not write into this one's.
+    # Its own name: another command that writes there must not write into this one's.
     partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.partial")
     try:
         mode = 0o600 if private else 0o666  # Less what the user's umask takes.

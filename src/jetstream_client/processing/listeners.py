@@ -1,4 +1,4 @@
-"""Functions that the program of a blocking client passes. They run in a thread of their own, where
+"""Functions that the program of a blocking client passes. They run in their own thread, where
 they may wait for the client, for example in `commit`."""
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def dead_letter(
     """Key and headers of a dead letter: the record's own, and before them where it comes from and
     why. The value stays as it is. message: as it is stored. stream: `name@subject`.
     """
-    said = {
+    texts = {
         STREAM: stream,
         STREAM_ID: str(stream_id),
         OFFSET: str(message.offset),
@@ -87,9 +87,9 @@ def dead_letter(
     }
     key: bytes | None = message.key
     if key is not None and not _passes_as_text(key):
-        said[KEY] = base64.b64encode(key).decode()
+        texts[KEY] = base64.b64encode(key).decode()
         key = None
-    headers = {name: [_header_text(text)] for name, text in said.items()}
+    headers = {name: [_header_text(text)] for name, text in texts.items()}
     for name, value in message.headers.multi_items():
         if not speaks_to_the_server(name):
             # A dead letter that fails again: the newest is first.

@@ -1,8 +1,8 @@
 """The run of a processing: it reads, calls the handler when the `Schedule` says so, publishes the
 outputs, and commits what is done.
 
-It has four tasks (reading, committing, waiting for the stop, noticing that nobody answers) and one
-for each record that is being handled.
+It has four tasks (reading, committing, waiting for the stop, noticing that no server answers) and
+one for each record that is being handled.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Processor:
             for task in beside:
                 task.add_done_callback(self._has_ended)
             try:
-                await self._read_until_told()
+                await self._read_until_stopped()
                 await self._finish()
             finally:
                 await _cancelled(*beside)
@@ -139,7 +139,7 @@ class Processor:
             raise self._failure
         return Processed(self._records, self._dead_letters, self._failures)
 
-    async def _read_until_told(self) -> None:
+    async def _read_until_stopped(self) -> None:
         reading = asyncio.create_task(self._read())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -160,7 +160,7 @@ class Processor:
         self.stop()
 
     async def _finish(self) -> None:
-        """Handle the rest of what was read, if nobody has stopped it; then let what runs end."""
+        """Handle the rest of what was read, unless it is stopped; then let what runs end."""
         await self._until(lambda: self._schedule.records == 0 or self._stopping.is_set())
         streams = self._schedule.streams()
         for stream in streams:

@@ -196,7 +196,7 @@ class Schedule:
         if not reading.works:
             return reading.next
         first = reading.works[0].offset
-        # Where records are missing before it, nobody has seen the epoch just before it.
+        # Where records are missing before it, the epoch just before it is unknown.
         return reading.done if reading.done[0] == first else (first, -1)
 
     def is_busy(self, streams: Iterable[int]) -> bool:

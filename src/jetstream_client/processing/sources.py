@@ -30,7 +30,7 @@ class Source(Protocol):
         """Of the streams that it reads now, as far as they have begun."""
 
     async def adjust(self) -> None:
-        """Let go of streams and begin others, if it was told to."""
+        """Let go of streams and begin others, if the assignment has changed."""
 
     async def wait_for_news(self) -> None:
         """Return when `adjust` is to be called."""

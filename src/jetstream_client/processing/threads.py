@@ -1,7 +1,7 @@
 """Threads that call a handler, and the time limit of one call.
 
 Python cannot end a thread. A call that exceeds its limit is abandoned: it fails at once for its
-caller, runs on in its thread, and nobody learns its result. Another thread takes its place. The
+caller, runs on in its thread, and its result is lost. Another thread takes its place. The
 threads are daemons, so an abandoned call does not keep the program from ending.
 """
 
@@ -86,7 +86,7 @@ class HandlerThreads(Generic[_A, _R]):
         if self._abandoned >= ABANDONED_MAX:
             raise EndsProcessing from TimeoutError(
                 f"{self._abandoned} calls of the handler took longer than {self._seconds:g} s "
-                "(handler_timeout) and still run, each in a thread of its own: a thread cannot be "
+                "(handler_timeout) and still run, each in its own thread: a thread cannot be "
                 "ended, so give what the handler waits for a timeout"
             )
         call = _Call(argument)
@@ -114,7 +114,7 @@ class HandlerThreads(Generic[_A, _R]):
         self._running -= 1
         self._abandoned -= call.is_abandoned
         if not call.ended.cancelled():
-            call.ended.exception()  # Nobody asks for that of an abandoned call.
+            call.ended.exception()  # It is not asked for: the call is abandoned.
 
     def _serve(self) -> None:
         """The work of one thread."""
@@ -141,7 +141,7 @@ class _Call:
 
     def ends(self, result: Any, error: BaseException | None) -> None:
         """To be called in the thread."""
-        with suppress(RuntimeError):  # The loop is closed: nobody waits.
+        with suppress(RuntimeError):  # The loop is closed: no task waits.
             self._loop.call_soon_threadsafe(self._set, result, error)
 
     def _set(self, result: Any, error: BaseException | None) -> None:

@@ -99,8 +99,8 @@ def parse_ack(payload: bytes, cluster: str = "") -> Ack | tuple[str, JetstreamEr
 def in_offsets(description: str, stream: str) -> str:
     """Translate JetStream's error text for a condition that does not hold into an error with
     offsets."""
-    _, said, last = description.partition("wrong last sequence: ")
-    if not said:
+    _, separator, last = description.partition("wrong last sequence: ")
+    if not separator:
         return description
     return f"the next offset of stream {stream!r} is {last}, not the expected one"
 
@@ -178,8 +178,8 @@ class Pending:
 
     def _strike(self, stream: str) -> bool:
         """Note that the stream has answered; an answer without a name counts for the first
-        expectation. False: nobody waits for that stream, because the client does not know it yet,
-        or did not ask it."""
+        expectation. False: no publish waits for that stream, because the client does not know it
+        yet, or did not ask it."""
         for index, expectation in enumerate(self.missing):
             if stream in expectation or not stream:
                 self.missing = self.missing[:index] + self.missing[index + 1 :]

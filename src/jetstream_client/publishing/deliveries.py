@@ -171,7 +171,7 @@ class _Delivery(ABC, Generic[_T]):
         if not future.done():
             try:
                 self.hurry()
-                # A future of its own: if its task is cancelled, nothing else is.
+                # Its own future: if its task is cancelled, nothing else is.
                 yield from asyncio.wrap_future(future).__await__()
             except (asyncio.CancelledError, GeneratorExit):
                 self._batch.give_up()

@@ -92,7 +92,7 @@ class DirectPublisher:
         self._data_plane = data_plane
         self._avoided: Recent[int, float] = Recent(STREAMS_MAX)
         self._going: set[asyncio.Task[Ack]] = set()
-        """To streams that nobody waits for any more, because another one has acknowledged."""
+        """To streams that no publish waits for any more, because another one has acknowledged."""
 
     async def publish(
         self,
@@ -168,7 +168,7 @@ class DirectPublisher:
     def _has_gone(self, task: asyncio.Task[Ack]) -> None:
         self._going.discard(task)
         if not task.cancelled():
-            task.exception()  # There may be nobody who waits for it.
+            task.exception()  # There may be no caller that waits for it.
 
     async def _store(self, sent: _Message, name: str, stream_id: int) -> Ack:
         """Send it to one stream until that has an answer. Raises _ByNats, JetstreamError."""
@@ -258,7 +258,7 @@ class DirectPublisher:
         return Ack(name, found.base_offset, found.duplicate)
 
     async def close(self) -> None:
-        """Those that nobody waits for end."""
+        """End those that no caller waits for."""
         going = list(self._going)
         for task in going:
             task.cancel()

@@ -7,7 +7,7 @@ recognises those that it has stored, and stores the others in their place.
 `InFlightBatches` decides; its driver sends what `due` returns and passes in answers and the time.
 Terms:
 
-* *Attempt*: each sending has a token of its own. A refusal counts only for the last attempt of its
+* *Attempt*: each sending has its own token. A refusal counts only for the last attempt of its
   batch; an acknowledgement counts for any attempt.
 * *Doubtful*: an attempt got no answer before the next one, so the batch may be stored already.
 * *Set back*: after a refusal, everything in flight waits a while until it is sent again.
@@ -249,9 +249,9 @@ class InFlightBatches:
             self._of_others = True
             return self._fail_answered()
         count = count_of(payload) if isinstance(answer, Ack) else 0
-        return self.told(token, answer, count, now, chance)
+        return self.answer_received(token, answer, count, now, chance)
 
-    def told(
+    def answer_received(
         self,
         token: str,
         answer: Ack | tuple[str, JetstreamError],
@@ -261,9 +261,9 @@ class InFlightBatches:
     ) -> list[Done]:
         """Take in what a stream says: an ack, and of how many records, or its name and the reason
         why it refused."""
-        return self._told(token, answer, count, now, chance) + self._fail_answered()
+        return self._take_answer(token, answer, count, now, chance) + self._fail_answered()
 
-    def _told(
+    def _take_answer(
         self,
         token: str,
         answer: Ack | tuple[str, JetstreamError],

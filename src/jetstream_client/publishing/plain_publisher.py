@@ -61,7 +61,7 @@ _KEY_MARK, _KEY_END = "p", "-"  # Our own tokens are hexadecimal numbers.
 
 
 class NobodyListensError(UnavailableError):
-    """NATS delivered the message to nobody: nothing was stored."""
+    """NATS had no subscriber for the message: nothing was stored."""
 
 
 class PublishOptions(NamedTuple):
@@ -317,7 +317,7 @@ class PlainPublisher:
             if route.group is not None:
                 place = self.place(route, failed.subject, key, options)
             # In a class that is everybody's.
-            curable = error = UnavailableError(f"{error.message}: {place.route.why_nobody}")
+            curable = error = UnavailableError(f"{error.message}: {place.route.why_no_listener}")
         elif repeats:
             if isinstance(error, UnknownOutcomeError):
                 curable = UnavailableError(error.message)
@@ -388,8 +388,8 @@ class PlainPublisher:
     # The connection.
 
     async def route(self, subject: str, deadline: float) -> SubjectRoute:
-        """The streams to wait for. Raises NoStreamError, or UnavailableError if nobody answers in
-        time."""
+        """The streams to wait for. Raises NoStreamError, or UnavailableError if no server answers
+        in time."""
         left = deadline - asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(left * (1 + _CALL_GRACE_SHARE)):

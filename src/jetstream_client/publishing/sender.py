@@ -5,9 +5,9 @@ chooses, and passes it the answers. Encoding is the only work per record, with a
 per batch.
 
 A batch is an envelope (docs/protocol.md, "Envelopes") with an ack inbox. It has a NATS reply
-subject as well, so that NATS says at once when nobody listens. If a stream of the subject has
-`acks: envelope` it has none, because a request-reply service on the subject must not take the batch
-for a request.
+subject as well, so that NATS answers at once when there is no subscriber. If a stream of the
+subject has `acks: envelope` it has none, because a request-reply service on the subject must not
+take the batch for a request.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _STALE_SECONDS = 0.2
 
 _FAILED_MAX = 100
 """Failures are remembered for `flush`, which raises the first one that no caller has seen. Of more
-than so many that nobody has seen, the first ones and the last are remembered."""
+than so many that are not reported yet, the first ones and the last are remembered."""
 
 _COMPRESSIONS = {None: 0, "zstd": int(Flags.ZSTD), "lz4": int(Flags.LZ4)}
 
@@ -112,7 +112,7 @@ class PublisherOptions:
 class Sender:
     """Belongs to the event loop that creates it, and starts at once; `stop` ends it.
 
-    place: what to send on, and who answers, as the registry has just told. max_payload: the most
+    place: what to send on, and who answers, from the registry's last answer. max_payload: the most
     bytes that one message, or one frame, may have. find_place: the same as `place` in what the
     registry tells later; None: the subject's own. data_plane: for options that say "direct" or
     "auto". buffer: where callers add records.
@@ -178,7 +178,7 @@ class Sender:
         wants, via = self._in_flight.wants, self._options.via
         if data_plane is None or via == "nats":
             return NatsWay(self._plain, wants, self._on_answer, self._on_refusal)
-        direct = DirectWay(data_plane, self._subject, wants, self._on_told)
+        direct = DirectWay(data_plane, self._subject, wants, self._on_direct_answer)
         if via == "direct":
             return direct
         nats = NatsWay(self._plain, wants, self._on_answer, self._on_refusal)
@@ -288,17 +288,21 @@ class Sender:
         now, chance = self._loop.time(), random.random()
         token = token.partition(SIGN)[0]
         if payload is None:
-            nobody = UnavailableError(f"nobody listens at the moment: {self._route.why_nobody}")
-            self._settle(self._in_flight.not_sent(token, nobody, now, chance))
+            unheard = UnavailableError(
+                f"nobody listens at the moment: {self._route.why_no_listener}"
+            )
+            self._settle(self._in_flight.not_sent(token, unheard, now, chance))
             self._route_asked = min(self._route_asked, now - _ROUTE_SECONDS + _STALE_SECONDS)
         else:
             self._settle(self._in_flight.answered(token, payload, now, chance))
         self._say_trouble()
         self._wanted.set()
 
-    def _on_told(self, token: str, answer: Ack | tuple[str, JetstreamError], count: int) -> None:
+    def _on_direct_answer(
+        self, token: str, answer: Ack | tuple[str, JetstreamError], count: int
+    ) -> None:
         now, chance = self._loop.time(), random.random()
-        self._settle(self._in_flight.told(token, answer, count, now, chance))
+        self._settle(self._in_flight.answer_received(token, answer, count, now, chance))
         self._say_trouble()
         self._wanted.set()
 

@@ -36,7 +36,7 @@ class Senders:
         max_payload: int,
         data_plane: DataPlane | None = None,
     ) -> None:
-        """route: as the registry has just told, and `check` has found good. max_payload,
+        """route: from the registry's last answer, found good by `check`. max_payload,
         data_plane: see Sender."""
         self.is_keyed = route.group is not None
         self.all: tuple[Sender, ...] = ()

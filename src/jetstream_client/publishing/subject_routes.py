@@ -99,8 +99,8 @@ class SubjectRoute:
         )
 
     @property
-    def why_nobody(self) -> str:
-        """Why NATS delivers to nobody although these streams exist. The registry does not say it:
+    def why_no_listener(self) -> str:
+        """Why NATS has no subscriber although these streams exist. The registry does not say it:
         without a majority it goes on naming a leader that is gone."""
         one = len(self.names) == 1
         whose = f"stream {min(self.names)!r} has" if one else "its streams have"
@@ -255,7 +255,7 @@ class SubjectRoutes:
 
     streams_on: asks any node's registry. as_led: returns a stream as its leader knows it. The
     leader is asked about streams that do not listen: another node may not know yet that they do
-    again. cluster: the mark of all answers, as the registry told last.
+    again. cluster: the mark of all answers, from the registry's last answer.
     """
 
     def __init__(

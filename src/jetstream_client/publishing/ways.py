@@ -62,7 +62,7 @@ class Way(Protocol):
 
 class NatsWay:
     """wants: whether an attempt is still to be made, after a wait. on_answer: called with the
-    attempt's token and the payload; None: nobody listens. on_refusal: see
+    attempt's token and the payload; None: there is no subscriber. on_refusal: see
     plain_publisher.Listener."""
 
     def __init__(
@@ -101,7 +101,7 @@ class NatsWay:
 
 
 class DirectWay:
-    """wants: as in NatsWay. on_told: called with the attempt's token, what a stream says, and the
+    """wants: as in NatsWay. on_answer: called with the attempt's token, what a stream says, and the
     count of records that an ack is for."""
 
     def __init__(
@@ -109,12 +109,12 @@ class DirectWay:
         data_plane: DataPlane,
         subject: str,
         wants: Callable[[Sending], bool],
-        on_told: Callable[[str, Ack | tuple[str, JetstreamError], int], None],
+        on_answer: Callable[[str, Ack | tuple[str, JetstreamError], int], None],
     ) -> None:
         self._data_plane = data_plane
         self._subject = subject
         self._wants = wants
-        self._on_told = on_told
+        self._on_answer = on_answer
         self._closed = False
         self._opening: asyncio.Task[None] | None = None
         self.why_lost = ""
@@ -185,14 +185,14 @@ class DirectWay:
             offset = found.base_offset + found.record_count - 1
             self._tell(token, Ack(name, offset, found.duplicate), found.record_count)
         elif isinstance(error, JetstreamError):
-            told = self._data_plane.was_refused(stream, connection, error)
-            self._tell(token, (name, told), 0)
+            shown = self._data_plane.was_refused(stream, connection, error)
+            self._tell(token, (name, shown), 0)
         else:
             raise error
 
     def _tell(self, token: str, answer: Ack | tuple[str, JetstreamError], count: int) -> None:
         if not self._closed:
-            self._on_told(token, answer, count)
+            self._on_answer(token, answer, count)
 
     def close(self) -> None:
         self._closed = True

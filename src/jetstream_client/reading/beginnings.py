@@ -2,14 +2,14 @@
 
 Pure: takes the time.
 
-    told to read ──(next)──> being begun ──> begun
+    assigned     ──(next)──> being begun ──> begun
          ^                        │
          └── after a pause ── failed
 
 One stream is begun after the other, as long as that goes quickly: so streams that are taken away
-meanwhile are not begun. A beginning that takes long holds nobody up: from then on many are begun at
-a time, and the reader goes on with what it has. A beginning that failed is repeated after a pause
-that grows, and those that wait for longer come first.
+meanwhile are not begun. A beginning that takes long holds no other up: from then on many are begun
+at a time, and the reader goes on with what it has. A beginning that failed is repeated after a
+pause that grows, and those that wait for longer come first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PAUSE_SECONDS_MAX = 10.0
 
 
 class Beginnings:
-    """Of one member. missing: the streams that it was told to read, and has not begun."""
+    """Of one member. missing: the streams that were assigned to it, and has not begun."""
 
     def __init__(self) -> None:
         self._since: dict[int, float] = {}

@@ -25,7 +25,7 @@ class GroupConsumer(Closing):
         self._consumer = consumer
 
     def __del__(self) -> None:
-        """Nobody can read any more, as when Ctrl-C came just as `consume_group` returned: its
+        """No caller can read any more, as when Ctrl-C came just as `consume_group` returned: its
         streams are for other members."""
         if hasattr(self, "_consumer"):  # Else LoopThread.begun closes it.
             self._thread.post(self._consumer.aclose())
@@ -40,7 +40,7 @@ class GroupConsumer(Closing):
 
     @property
     def generation(self) -> int:
-        """The generation of the group that the coordinator last told this member."""
+        """The generation of the group that the coordinator last sent to this member."""
         return self._consumer.generation
 
     def __iter__(self) -> Self:

@@ -142,8 +142,8 @@ class AsyncConsumer(AsyncClosing):
         self._checkpoints: asyncio.Task[None] | None = None
         self._close_was_cancelled = False  # The next consumer may have the cursor by now.
         self._failure: JetstreamError | None = None
-        self._failure_is_told = False
-        self._told_of_failure: weakref.WeakMethod[Callable[[], None]] | None = None
+        self._failure_is_reported = False
+        self._on_failure: weakref.WeakMethod[Callable[[], None]] | None = None
         self.reset_count = 0
         """How often it went on elsewhere because the stream did not hold its position any more."""
         self.wait_max = WAIT_SECONDS
@@ -308,7 +308,7 @@ class AsyncConsumer(AsyncClosing):
             TRACING.active.received(messages)
 
     async def _recover(self, error: JetstreamError) -> None:
-        """Say where the next fetch goes on. Raises the error if nobody has said that it may."""
+        """Say where the next fetch goes on. Raises the error if no option permits it."""
         course = self.buffer.course
         if isinstance(error, OffsetOutOfRangeError):
             may_be_later = not self._pinned and course.last_epoch < 0
@@ -331,7 +331,7 @@ class AsyncConsumer(AsyncClosing):
         """`told`, a method, is called when it fails: records that it handed out, and that the
         caller has not seen, are not to be handled any more. `check` says why. It may have failed
         already."""
-        self._told_of_failure = weakref.WeakMethod(told)
+        self._on_failure = weakref.WeakMethod(told)
         if self._failure is not None:
             told()
 
@@ -383,7 +383,7 @@ class AsyncConsumer(AsyncClosing):
         try:
             await asyncio.gather(checkpoints, return_exceptions=True)
             if self._failure is not None:
-                return None if self._failure_is_told else self._failure
+                return None if self._failure_is_reported else self._failure
             return await self._checkpoint_at_last()
         except asyncio.CancelledError:
             self._checkpoints = checkpoints  # The next call makes the last commit.
@@ -425,15 +425,15 @@ class AsyncConsumer(AsyncClosing):
         """Raise the error in the task that reads, now or at the next record."""
         self._failure = error
         self.buffer.end()
-        told = None if self._told_of_failure is None else self._told_of_failure()
-        if told is not None:
-            told()
+        on_failure = None if self._on_failure is None else self._on_failure()
+        if on_failure is not None:
+            on_failure()
         await self._give_up()
 
     def check(self) -> None:
         """Raise the error by which it has failed, if it has."""
         if self._failure is not None:
-            self._failure_is_told = True
+            self._failure_is_reported = True
             raise self._failure
 
     def _check_patience(self, messages: Messages) -> None:

@@ -130,7 +130,7 @@ class Course:
         if self._waiting:
             self.current = self._waiting.pop(0)
         elif len(self.current.messages):
-            self.current = _nothing_at(*self.current.end())  # Nobody needs its records any more.
+            self.current = _nothing_at(*self.current.end())  # Its records are not needed any more.
         return not self.current.is_over
 
     @property

@@ -1,9 +1,9 @@
 """Reading as a member of a consumer group: `async for message in client.consume_group(…)`.
 
-Each stream that the member reads has a consumer of its own, with the group's cursor. A stream that
+Each stream that the member reads has its own consumer, with the group's cursor. A stream that
 goes to another member is released between two records: `on_revoked` is called, the records that are
-done are committed, and only then the coordinator is told. So records come in the order of their
-stream, and no two members that the coordinator still counts read the same stream.
+done are committed, and only then it is reported to the coordinator. So records come in the order of
+their stream, and no two members that the coordinator still counts read the same stream.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ MakeConsumer: TypeAlias = Callable[[int, Membership], AsyncConsumer]
 
 
 class Part:
-    """One stream of the member. name: once it has begun. is_told: `on_assigned` was called."""
+    """One stream of the member. name: once it has begun. is_announced: `on_assigned` was called."""
 
     def __init__(self, stream_id: int, consumer: AsyncConsumer) -> None:
         self.stream_id = stream_id
         self.consumer = consumer
         self.fetching: asyncio.Task[bool] | None = None
         self.is_held = True
-        self.is_told = False
+        self.is_announced = False
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class Part:
 
 
 class Beginning(NamedTuple):
-    """A stream that is being begun, beside the reader. generation: in which it was told to."""
+    """A stream that is being begun, beside the reader. generation: in which it was assigned."""
 
     task: asyncio.Task[Part]
     generation: int
@@ -106,7 +106,7 @@ class AsyncGroupConsumer(AsyncClosing):
 
     @property
     def generation(self) -> int:
-        """The generation of the group that the coordinator last told this member."""
+        """The generation of the group that the coordinator last sent to this member."""
         return self._membership.generation
 
     @property
@@ -147,8 +147,8 @@ class AsyncGroupConsumer(AsyncClosing):
                 await self._membership.end()
 
     def _held(self) -> Set[int]:
-        """A method of its own, so that it lives as long as it is a member: closing the client then
-        closes it even if the program has let go of it."""
+        """A bound method keeps this consumer alive while it is a member, so that closing the client
+        can close it."""
         return self._parts.keys()
 
     def __aiter__(self) -> Self:
@@ -232,8 +232,8 @@ class AsyncGroupConsumer(AsyncClosing):
         return None
 
     async def adjust(self) -> None:
-        """Release streams and begin others, if the coordinator said so: for a caller that delays
-        its next call."""
+        """Release streams and begin others, if the coordinator asks for it: for a caller that
+        delays its next call."""
         if self.must_adjust:
             await self._adjust()
 
@@ -247,7 +247,7 @@ class AsyncGroupConsumer(AsyncClosing):
         self._membership.check_heard(timeout)
 
     async def _adjust(self) -> None:
-        """Bring what is read in line with what this member was told."""
+        """Bring what is read in line with what is assigned to this member."""
         membership = self._membership
         membership.check_lease()
         self._check_parts()
@@ -258,9 +258,9 @@ class AsyncGroupConsumer(AsyncClosing):
             membership.is_lost = False
             membership.adjusted()
             return
-        told = membership.told
+        assigned = membership.told
         # A call that was cancelled may have left some half closed: they begin anew.
-        going = [p for n, p in self._parts.items() if n not in told or p in self._ending]
+        going = [p for n, p in self._parts.items() if n not in assigned or p in self._ending]
         await self._let_go(going, commit=True)
         failure = await self._begin_parts()
         missing = membership.told - self._parts.keys()
@@ -355,12 +355,12 @@ class AsyncGroupConsumer(AsyncClosing):
         return failures
 
     async def _take(self, part: Part, generation: int) -> None:
-        """Read a stream that has begun. **safety** What it was told meanwhile counts: a stream that
+        """Read a stream that has begun. **safety** What is assigned meanwhile counts: a stream that
         was taken away belongs to another member, and its position moves on."""
         membership, number = self._membership, part.stream_id
         membership.check_lease()
-        still_told = number in membership.told and membership.generation == generation
-        if self._closed or not still_told:
+        still_assigned = number in membership.told and membership.generation == generation
+        if self._closed or not still_assigned:
             await part.close(commit=False)
             return
         self._parts[number] = part
@@ -396,7 +396,7 @@ class AsyncGroupConsumer(AsyncClosing):
         """Raises an error of the listener, before anything is committed, or of the commits, in the
         end."""
         try:
-            await self._tell_revoked([part for part in parts if part.is_told], commit=commit)
+            await self._tell_revoked([part for part in parts if part.is_announced], commit=commit)
         except Exception:
             await self._close(parts, commit=False)
             raise
@@ -405,7 +405,7 @@ class AsyncGroupConsumer(AsyncClosing):
     async def _tell_assigned(self) -> None:
         """Until the listener has returned, it is called again before the next record."""
         for part in self._untold:
-            part.is_told = True
+            part.is_announced = True
         await tell(self._on_assigned, [part.name for part in self._untold])
         self._untold = []
 
@@ -423,7 +423,7 @@ class AsyncGroupConsumer(AsyncClosing):
         finally:
             self._is_letting_go = False
         for part in parts:
-            part.is_told = False
+            part.is_announced = False
 
     async def _close(self, parts: Sequence[Part], *, commit: bool) -> None:
         """All at a time: their commits share a call, and its time limit."""
@@ -487,7 +487,7 @@ class AsyncGroupConsumer(AsyncClosing):
         self._closed = True
         self._stop_alarm()
         for part in self._parts.values():
-            part.consumer.buffer.end()  # No record comes after its stream was told as revoked.
+            part.consumer.buffer.end()  # No record comes after `on_revoked` for its stream.
         try:
             await self._stop_beginning(list(self._beginning))
             await self._let_go(list(self._parts.values()), commit=not self._membership.is_lost)

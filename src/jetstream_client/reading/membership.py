@@ -1,18 +1,18 @@
 """A member of a consumer group: its heartbeats, and the streams that they tell it to read.
 
-`told` is what the coordinator has said, `held` is what the consumer reads or is beginning to read.
-Between two records the consumer changes what it reads accordingly, and says so (`adjusted`); the
-next heartbeat tells the coordinator.
+`told` is what the coordinator has assigned, `held` is what the consumer reads or is beginning to
+read. Between two records the consumer changes what it reads accordingly, and says so (`adjusted`);
+the next heartbeat tells the coordinator.
 
 **safety** One session after the last heartbeat that was answered, by the member's own clock, it
 holds nothing any more: its streams may belong to other members. It joins again under another id,
 after a pause that grows. A member whose instance another process has taken ends: before it joins
-again it asks for that under its last id, because nobody may have told it. If the name is taken only
-then, the coordinator sees by the id that this process joins again, and refuses it.
+again it asks for that under its last id, because the answer that named it may be lost. If the name
+is taken only then, the coordinator sees by the id that this process joins again, and refuses it.
 
 **safety** With an instance it asks twice to join: the second heartbeat says whom it replaces, as
-the answer to the first one told. So what arrives after its process has died takes the name from
-nobody who has got it since.
+the answer to the first one named. So what arrives after its process has died takes the name from
+no member that has got it since.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Membership:
         self.is_lost = False
         self._differs = False  # It must begin or release streams.
         self._coming: Set[int] = frozenset()
-        """What it was told to read, and cannot begin yet: the reader goes on with the others."""
+        """What is assigned to it and it cannot begin yet: the reader goes on with the others."""
         self.failure: JetstreamError | None = None
         self.news = asyncio.Event()
         self._groups = groups
@@ -126,8 +126,8 @@ class Membership:
             self.lost()
 
     def adjusted(self, coming: Set[int] = frozenset()) -> None:
-        """What it reads has changed: the coordinator is told at once. coming: what it was told to
-        read, and begins as soon as it can."""
+        """What it reads has changed: the coordinator is asked at once. coming: what is assigned and
+        it is to read, and begins as soon as it can."""
         self._coming = coming
         self._compare()
         self._adjusted.set()
@@ -152,7 +152,7 @@ class Membership:
         """A bug of ours must not leave a reader waiting for ever."""
         try:
             await self._beat_on_and_on()
-        except Exception as error:  # noqa: BLE001  told to the reader, who would wait for ever
+        except Exception as error:  # noqa: BLE001  reported to the reader, who would wait for ever
             self.failure = InternalError(f"the heartbeats of the member failed: {error!r}")
             self.news.set()
 
@@ -215,7 +215,7 @@ class Membership:
         except FencedInstanceError:
             raise
         except PreconditionFailedError:
-            pass  # It was removed, and nobody has its name.
+            pass  # It was removed, and its name is free.
         self._last = None
 
     def _request(
@@ -254,7 +254,7 @@ class Membership:
                 self._may_be_member = False
             raise
         if self.id != member_id:
-            return  # It was lost meanwhile: this was said to a member that it is no more.
+            return  # It was lost meanwhile: this was answered to a member that it is no more.
         self._heard = asked
         if not self.generation:
             self._joined = asked
@@ -265,8 +265,8 @@ class Membership:
             self.news.set()
 
     async def _answer(self, wait: float) -> pb.GroupHeartbeatResponse:
-        """To one heartbeat, or to those by which it joins: again if it was told whom it replaces,
-        and after a pause if that has changed meanwhile."""
+        """To one heartbeat, or to those by which it joins: again if the answer named whom it
+        replaces, and after a pause if that has changed meanwhile."""
         member_id, generation = self.id, self.generation
         replaces = "" if self._instance and not generation else None
         asked = 0
@@ -289,7 +289,7 @@ class Membership:
             )
 
     async def end(self) -> None:
-        """A member with a name of its own keeps its place until its session ends. One whose joining
+        """A member with its own name keeps its place until its session ends. One whose joining
         was not answered, or was cancelled, may be a member all the same; but its caller has waited
         for that answer already. While `begin` is under way, whoever has called it ends it
         afterwards."""

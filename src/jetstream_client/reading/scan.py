@@ -148,5 +148,5 @@ class Scan:
         return to_pandas(self.to_table())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        """The Arrow PyCapsule interface: a reading of its own for each engine that asks."""
+        """The Arrow PyCapsule interface: a separate reading for each engine that asks."""
         return self.reader().__arrow_c_stream__(requested_schema)

@@ -70,7 +70,8 @@ class Rows(Mapping[Any, Any]):
 
     @property
     def is_current(self) -> bool:
-        """Whether it has everything that is committed, as far as a server said in the last seconds.
+        """Whether it has everything that is committed, by what a server answered in the last
+        seconds.
 
         For a moment after an election, above all after a restart of all nodes, a leader may not
         know all that is committed, and does not say so here. `wait_until_current` waits until one
@@ -195,7 +196,7 @@ class AsyncTable(Rows, AsyncClosing):
             await self.begin()
             while self._wait and not await self._is_loaded():
                 pass
-        except BaseException as error:  # Cancelled, too: nobody else would close it.
+        except BaseException as error:  # Cancelled, too: nothing else would close it.
             await close_after(error, self.aclose())
             raise
         return self
@@ -228,7 +229,7 @@ class AsyncTable(Rows, AsyncClosing):
                     self._waiting.append((target, reached))
                     try:
                         await reached
-                    finally:  # Also after a time limit: nobody waits for it any more.
+                    finally:  # Also after a time limit: no caller waits for it any more.
                         self._waiting = [w for w in self._waiting if w[1] is not reached]
         except TimeoutError as error:
             raise UnavailableError(f"the table is at {self.position} after {timeout} s") from error
@@ -310,7 +311,8 @@ class Table(Mapping[Any, Any], Closing):
 
     @property
     def is_current(self) -> bool:
-        """Whether it has everything that is committed, as far as a server said in the last seconds.
+        """Whether it has everything that is committed, by what a server answered in the last
+        seconds.
 
         For a moment after an election, above all after a restart of all nodes, a leader may not
         know all that is committed, and does not say so here. `wait_until_current` waits until one

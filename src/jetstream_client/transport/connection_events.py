@@ -122,8 +122,8 @@ class ConnectionEvents:
 
     async def close(self) -> None:
         """Returns when the last callback has returned, or takes too long: a callback may be closing
-        the client. `closed_cb` is then called beside it, and what waits to be told is not told.
-        Idempotent."""
+        the client. `closed_cb` is then called beside it, and what waits to be reported is not
+        reported. Idempotent."""
         if self._is_closed:
             return
         closed_cb = self._callbacks.get("closed_cb")

@@ -5,7 +5,7 @@
 * A server that cannot be reached did nothing: the next one is asked, with back-off.
 * A retriable error means, by its definition (jetstream_protocol.errors), that nothing was done.
 * A redirect names the node to ask instead.
-* If no answer came in time, or the connection was lost in the middle, nobody knows what was done.
+* If no answer came in time, or the connection was lost in the middle, the outcome is unknown.
   Then calls that may be repeated are repeated, and all calls of the API may (a create finds its own
   stream, a delete goes by id, and ids are never used again). When time runs out after such a
   failure, a call that changes something ends with UnknownOutcomeError, and a read with
@@ -108,17 +108,17 @@ def outcome_error(error: JetstreamError, what: str, changes: bool, lost: bool) -
 
 
 def cause_error(
-    error: JetstreamError, said: JetstreamError | None, unreached: Iterable[UnreachedError]
+    error: JetstreamError, answered: JetstreamError | None, unreached: Iterable[UnreachedError]
 ) -> JetstreamError:
     """Why a call failed whose last attempt failed with `error`, as a public class of error.
 
-    said: what a server answered to an earlier attempt; that tells more than that another one is
+    answered: what a server answered to an earlier attempt; that tells more than that another one is
     dead. unreached: the last error of each server that could not be reached.
     """
     if not isinstance(error, UnreachedError | LostCallError):
         return error
-    if said is not None:
-        return said
+    if answered is not None:
+        return answered
     if isinstance(error, LostCallError):
         return UnavailableError(error.message)
     messages = [each.message for each in unreached] or [error.message]
@@ -128,7 +128,7 @@ def cause_error(
 def first_contact(
     given: Iterable[str], unreached: dict[str, UnreachedError]
 ) -> JetstreamError | None:
-    """The error to raise at once if nobody has ever answered; None: keep trying."""
+    """The error to raise at once if no server has ever answered; None: keep trying."""
     failures = [unreached.get(address) for address in given]
     if not all(isinstance(each, RefusedError) for each in failures):
         return None
@@ -198,7 +198,7 @@ class ControlPlane:
         deadline = self._deadline(loop.time(), self.timeout if timeout is None else timeout)
         address = address or self._servers.first
         lost = False
-        said: JetstreamError | None = None
+        answered: JetstreamError | None = None
         unreached: dict[str, UnreachedError] = {}
         attempt = 0
         while True:
@@ -219,14 +219,14 @@ class ControlPlane:
                 elif isinstance(error, LostCallError):
                     lost = True
                 elif not isinstance(error, NotLeaderError | NotReplicaError):
-                    said = error
+                    answered = error
                 step = next_step(error, attempt, random.random())
                 hopeless = None if self._has_met_one else first_contact(self._given, unreached)
                 if hopeless is not None:
                     raise hopeless from None
                 if step is None or self._is_closed or loop.time() + step.wait >= deadline:
-                    told = cause_error(error, said, unreached.values())
-                    raise outcome_error(told, what, changes, lost) from None
+                    cause = cause_error(error, answered, unreached.values())
+                    raise outcome_error(cause, what, changes, lost) from None
                 self._retrying(what, error, attempt)
                 address = step.address or self._servers.after(address)
                 await asyncio.sleep(step.wait)

@@ -53,7 +53,7 @@ class Cursors:
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
         self.unanswered: Recent[str, bool] = Recent(OWNERS_MAX)
-        """Owners of whose last commit nobody knows whether it is or will be carried out."""
+        """Owners whose last commit has an unknown outcome: it may be carried out, now or later."""
         self._waiting: list[_Waiting] = []
         self._sending: asyncio.Task[None] | None = None
 
@@ -83,7 +83,7 @@ class Cursors:
             del self._waiting[:ended]
 
     def _has_sent(self, sending: asyncio.Task[None]) -> None:
-        """Whatever it ended with, nobody is left waiting."""
+        """Whatever it ended with, no caller is left waiting."""
         self._sending = None
         failure: BaseException | None
         if sending.cancelled():
@@ -100,7 +100,7 @@ class Cursors:
             self._begin_sending()
 
     async def _send_some(self, asked: list[_Waiting]) -> JetstreamError | None:
-        """The error of the whole call, which those who wait are told."""
+        """The error of the whole call, which those who wait get."""
         try:
             found: pb.CommitCursorsResponse = await self._control.call(
                 pb.CommitCursorsRequest(commits=[commit for commit, _ in asked]),
@@ -252,8 +252,8 @@ def _fail(waiting: Iterable[_Waiting], error: BaseException) -> None:
 
 def _says(cursor: Cursor, offset: int, last_epoch: int, metadata: str) -> bool:
     """Whether it is what `commit_cursor` would have made of it."""
-    said = (cursor.offset, cursor.last_epoch, cursor.metadata, cursor.owner)
-    return said == (offset, last_epoch, metadata, "")
+    held = (cursor.offset, cursor.last_epoch, cursor.metadata, cursor.owner)
+    return held == (offset, last_epoch, metadata, "")
 
 
 def commit_of(

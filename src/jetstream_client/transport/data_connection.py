@@ -74,7 +74,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._slack = TLS_RECORD_BYTES if over_tls else 0
         self.closed = False
         self.on_lost: Callable[[str], None] | None = None
-        """Called with the reason if it ends and nobody has closed it."""
+        """Called with the reason if it ends without being closed."""
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(frames.RESPONSE_BYTES_MAX)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))

@@ -99,7 +99,7 @@ class DataPlane:
         following: Following | None = None,
     ) -> Fetched:
         """One answer, perhaps empty after `wait_ms_max`. following: of the reader, which goes on
-        where an answer ends. Raises UnavailableError if nobody answers
+        where an answer ends. Raises UnavailableError if no server answers
         within that plus the configured timeout, otherwise the answer's own error.
         """
         loop = asyncio.get_running_loop()
@@ -251,7 +251,7 @@ class DataPlane:
             async with asyncio.timeout(timeout):
                 address = await self._routes.address(stream, "leader")
         except TimeoutError as error:
-            raise UnavailableError("no node told in time who leads the stream") from error
+            raise UnavailableError("no node answered in time who leads the stream") from error
         connection = self._producing.get(address)
         if connection is None or connection.closed:
             connection = await self._opened(address, deadline, for_batches=True)
@@ -339,7 +339,7 @@ class DataPlane:
         def has_ended(opening: asyncio.Task[DataConnection]) -> None:
             del self._opening[key]
             if not opening.cancelled():
-                opening.exception()  # There may be nobody left who waits for it.
+                opening.exception()  # There may be no caller left that waits for it.
 
         opening = asyncio.get_running_loop().create_task(self._open(address, for_batches))
         self._opening[key] = opening

@@ -24,7 +24,7 @@ KEEP_ALIVE_SECONDS = 2.0
 
 class Follow:
     """Answers of one server, back to back from `end` on. The connection holds it weakly: it is
-    ended once nobody has it any more."""
+    ended once it has no user any more."""
 
     def __init__(self, connection: DataConnection, request: pb.DataFetchRequest) -> None:
         """Begins it. Raises UnavailableError."""
@@ -40,7 +40,7 @@ class Follow:
         self._next: tuple[int, int] | None = None  # with a filter: where to go on
         self._taken = 0  # of the credit, and not given back yet
         self._woken: asyncio.Future[None] | None = None
-        self._heard = self._said = self._loop.time()
+        self._heard = self._credited_at = self._loop.time()
         asked = pb.FollowRequest(credit=self._window)
         beginning = getattr(asked, "from")
         beginning.CopyFrom(request)
@@ -62,7 +62,7 @@ class Follow:
                 self._tails.append(frame.tail)
             if head.HasField("next_offset"):
                 self._next = head.next_offset, head.last_epoch
-            if self._heard - self._said >= KEEP_ALIVE_SECONDS:
+            if self._heard - self._credited_at >= KEEP_ALIVE_SECONDS:
                 self._say()
         self._wake()
 
@@ -129,7 +129,7 @@ class Follow:
 
     def _say(self) -> None:
         """That somebody is there, and takes what comes."""
-        self._said = self._loop.time()
+        self._credited_at = self._loop.time()
         taken, self._taken = self._taken, 0
         self._connection.credit(self._correlation, taken)
 

@@ -2,7 +2,7 @@
 
 gRPC's own asyncio has one poller for all loops of a process, and complains on standard error when
 one of them is closed or two are used at a time. Its plain channels do not have these problems: they
-answer in a thread of their own, which passes the answer to the waiting loop.
+answer in their own thread, which passes the answer to the waiting loop.
 
 No other module of the client imports gRPC. This one first tells it not to log.
 """
@@ -140,11 +140,11 @@ class LostCallError(UnavailableError):
 
 
 class UnreachedError(UnavailableError):
-    """The call was never sent: nobody is there."""
+    """The call was never sent: there is no server."""
 
 
 class RefusedError(UnreachedError):
-    """Nobody listens there, or there is no such host; it is not a slow answer."""
+    """The connection is refused, or there is no such host; it is not a slow answer."""
 
 
 def to_error(error: Any, address: str) -> JetstreamError:
@@ -174,11 +174,11 @@ def to_error(error: Any, address: str) -> JetstreamError:
 
 
 def _unavailable_error(details: str, address: str) -> UnavailableError:
-    said = details.lower()
-    if any(words in said for words in _UNCONNECTED):
-        if "refused" in said:
+    text = details.lower()
+    if any(words in text for words in _UNCONNECTED):
+        if "refused" in text:
             return RefusedError(f"cannot reach {address}: connection refused")
         return UnreachedError(f"cannot reach {address}: it does not answer")
-    if any(words in said for words in _UNRESOLVED):
+    if any(words in text for words in _UNRESOLVED):
         return RefusedError(f"cannot reach {address}: its name is not known")
     return LostCallError(f"lost the connection to {address}: {details}")

@@ -69,7 +69,7 @@ class Lags:
         )
 
     async def _age(self, cursor: Cursor, offset: int) -> float | None:
-        """Since the record there was appended, by this machine's clock; None: nobody says."""
+        """Since the record there was appended, by this machine's clock; None: unknown."""
         try:
             appended_us = await self._appended_us(cursor.stream_id, offset)
         except JetstreamError:

@@ -95,7 +95,7 @@ def _what_to_give(reason: str) -> str:
 class NatsInbox:
     """A connection and the subscription that gets all answers.
 
-    on_answer(token, payload): payload None says that nobody listens on the subject at all.
+    on_answer(token, payload): a payload of None says that the subject has no subscriber.
     on_refusal(subject, error): NATS forbids a subject; "" if the error names none. An answer to a
     publish with a token comes to `prefix` + token.
     """

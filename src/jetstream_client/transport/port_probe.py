@@ -1,7 +1,7 @@
 """Finds out what listens on a port with an unexpected protocol: perhaps another port of a Jetstream
 server.
 
-People type addresses by hand, and a server has five ports. Each port answers a question of its own
+People type addresses by hand, and a server has five ports. Each port answers its own question
 at once: NATS and the metadata group greet every client; HTTP, the data plane and gRPC answer the
 first bytes of their protocols. The client asks only after a failure.
 """
@@ -30,7 +30,7 @@ _SETTINGS_TYPE = 4
 
 
 async def what_listens(address: str) -> str:
-    """As "NATS", "the HTTP port"; "": nobody, or a stranger."""
+    """As "NATS", "the HTTP port"; "": nothing that is known."""
     answers = await asyncio.gather(
         *(_answer(address, each) for each in (b"", _HTTP, _HTTP2, _HELLO))
     )
@@ -49,7 +49,7 @@ async def what_listens(address: str) -> str:
 
 
 async def _answer(address: str, question: bytes) -> bytes:
-    """The first bytes that come; none: nobody answers that."""
+    """The first bytes that come; none: there is no answer."""
     host, _, port = address.rpartition(":")
     with suppress(OSError, TimeoutError, UnicodeError):  # The last: no possible host name.
         async with asyncio.timeout(PROBE_SECONDS):

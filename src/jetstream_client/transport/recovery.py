@@ -4,7 +4,7 @@
 now. The calls themselves go by that (transport/control.py). When they have given up, this table
 decides: what lives on for months goes on after everything that passes without anybody's help, also
 what no other node can do at the moment, such as a coordinator whose disk has failed before another
-node leads. What does not pass ends it, and the program is told.
+node leads. What does not pass ends it, and the program gets the error.
 """
 
 from __future__ import annotations

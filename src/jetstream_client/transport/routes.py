@@ -1,6 +1,6 @@
 """Chooses the replica of a stream that a reader asks, and for how long the reader stays with it.
 
-    leader    the leader. If nobody leads, or it cannot be reached, another replica, if possible
+    leader    the leader. If it has no leader, or it cannot be reached, another replica, if possible
               one in sync; the leader is looked for again every AVOID_SECONDS
     nearest   a replica in sync, or an observer, in the client's `rack`; if there is none, or no
               rack is given, the one whose data plane greets most quickly

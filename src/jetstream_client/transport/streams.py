@@ -44,7 +44,8 @@ class Streams:
         self._control = control
         self._names: Recent[int, str] = Recent(STREAMS_MAX)
         self.ack_cluster = ""
-        """The mark of the cluster's acks, as `find` was told last; "": some may have none."""
+        """The mark of the cluster's acks, from the last answer to `find`; "": some may have
+        none."""
 
     async def describe(self, stream: StreamLike) -> StreamDescription:
         ref = wire.to_ref(stream)

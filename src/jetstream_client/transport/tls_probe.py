@@ -45,7 +45,7 @@ async def why_tls_fails(address: str, tls: TlsConfig) -> str:
             "the file that ca (--ca, JETSTREAM_CA) names?"
         )
     except ssl.SSLError as error:
-        return _said(error.reason or "", tls)
+        return _advice(error.reason or "", tls)
     except JetstreamError as error:
         return f"cannot be asked: {error.message}"
     except (OSError, UnicodeError):  # A UnicodeError: no possible host name.
@@ -53,7 +53,7 @@ async def why_tls_fails(address: str, tls: TlsConfig) -> str:
     return ""
 
 
-def _said(reason: str, tls: TlsConfig) -> str:
+def _advice(reason: str, tls: TlsConfig) -> str:
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
         return "does not speak TLS: connect without tls (--ca, JETSTREAM_CA)"
     if ("ALERT" in reason and "CERT" in reason) or "UNKNOWN_CA" in reason:

@@ -84,8 +84,8 @@ def _number_of(setting: Setting, choice: str) -> int:
     """Raises InvalidRequestError."""
     numbers = NUMBERS[setting.field]
     if choice not in numbers:
-        said = f"invalid {setting.name} {choice!r}: say one of {', '.join(numbers)}"
-        raise InvalidRequestError(said)
+        text = f"invalid {setting.name} {choice!r}: say one of {', '.join(numbers)}"
+        raise InvalidRequestError(text)
     return numbers[choice]
 
 
@@ -156,17 +156,17 @@ def election_of(answer: api_pb2.ElectLeaderResponse) -> UncleanElection:
 
 
 def _replica_of(state: api_pb2.ReplicaState) -> ReplicaState:
-    def told(field: str) -> int | None:
+    def known(field: str) -> int | None:
         return int(getattr(state, field)) if state.HasField(field) else None
 
     return ReplicaState(
         node=state.node_id,
         alive=state.alive,
         standing=state.standing,
-        log_start_offset=told("log_start_offset"),
-        log_end_offset=told("log_end_offset"),
-        last_epoch=told("last_epoch"),
-        high_watermark=told("high_watermark"),
+        log_start_offset=known("log_start_offset"),
+        log_end_offset=known("log_end_offset"),
+        last_epoch=known("last_epoch"),
+        high_watermark=known("high_watermark"),
         problem=state.problem,
     )
 

@@ -124,9 +124,10 @@ class StreamDescription(Stream):
     `compaction` is also None for a stream that never had `compact`. `damaged`: records that disks
     have lost and that are not repaired yet: all ranges of the leader, and the first of each
     follower. hand_overs: how often its leader got the leadership by a hand-over; hand_over_gap: for
-    how many seconds nobody listened at the last one, so that messages without acks were lost.
-    last_append: when the leader appended the last record; None: there is none, or the server is too
-    old to tell. key_id: of the key with which the leader encrypts new batches; "": it does not.
+    how many seconds there was no subscription at the last one, so that messages without acks were
+    lost. last_append: when the leader appended the last record; None: there is none, or the server
+    is too old to tell. key_id: of the key with which the leader encrypts new batches; "": it does
+    not.
     """
 
     log_start_offset: int | None = None
@@ -173,7 +174,7 @@ class ReplicaState:
 class UncleanElection:
     """What an election by hand costs, and the stream after it (with dry_run: as it is).
     records_lost_max: other replicas hold at most so many records that the chosen one lacks.
-    unheard: nodes that may hold further committed records; nobody knows how many."""
+    unheard: nodes that may hold further committed records; their number is unknown."""
 
     stream: Stream
     replicas: tuple[ReplicaState, ...]

@@ -5,7 +5,7 @@
 
 It is a second record of what the checkpoint says, outside of the folder: so the loss of any one of
 segment, checkpoint, folder and this file can be detected by the others. It is written in place,
-without an fsync of its own, so that it costs one system call: after each fsync of the log
+without its own fsync, so that it costs one system call: after each fsync of the log
 (`bounds`), and after each append (`end`). What was written survives the process; it survives a
 power failure as far as the kernel had written it back. Before records are removed, `bounds` is
 written and synced.

@@ -25,7 +25,7 @@ import google_crc32c
 
 SYNCED_NAME = "synced"
 SLOT_OFFSETS = (0, 4096)
-"""Each slot has a disk block of its own: a disk that tears one write does not harm the other."""
+"""Each slot has its own disk block: a disk that tears one write does not harm the other."""
 FILE_BYTES = SLOT_OFFSETS[-1] + 4096
 
 _MAGIC = b"JSSL"

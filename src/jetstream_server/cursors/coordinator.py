@@ -105,7 +105,7 @@ class _Live:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nothing of it was written, and nobody is about to."""
+        """Whether nothing of it was written, nor is about to be."""
         return not (self.state.generation or self.calls or self.coming)
 
 

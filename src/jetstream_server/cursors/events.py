@@ -1,9 +1,9 @@
-"""Events about cursors for the stream of activity: what is told, and where it waits.
+"""Events about cursors for the stream of activity: what is published, and where it waits.
 
     one batch of `__cursors`: the cursor's record, and the event ─> committed ─> NoteCursors
                                                    └──────────(noted)──> deleted
 
-The event is a record of its own, in the batch that makes the change. So neither is ever without the
+The event is a separate record, in the batch that makes the change. So neither is ever without the
 other, whichever node fails, and whoever leads `__cursors` next finds what was not noted yet. Keys
 sort like the log: by leader epoch, then by offset.
 """
@@ -38,8 +38,8 @@ class Event(NamedTuple):
     text: str
 
 
-class Told(NamedTuple):
-    """What is told of a change. text: JSON. is_move: the cursor was moved by hand, and neither
+class CursorEvent(NamedTuple):
+    """The event of a change. text: JSON. is_move: the cursor was moved by hand, and neither
     created nor deleted."""
 
     text: str
@@ -56,21 +56,27 @@ def waiting_event(key: bytes, value: bytes) -> Event:
     return Event(key, int(leader_epoch), int(offset), value.decode())
 
 
-def event_about(before: bytes | None, after: bytes | None, cause: Cause) -> Told | None:
+def event_about(before: bytes | None, after: bytes | None, cause: Cause) -> CursorEvent | None:
     """What to tell of a write: the cursor's record before and after; None: there is none.
 
-    Commits of consumers, which come each second, are told only when they create the cursor. A
+    Commits of consumers, which come each second, are published only when they create the cursor. A
     cursor of a stream that was deleted is created anew for the next stream of that name.
     """
     was = None if before is None else Cursor.FromString(before)
     if after is None:
-        return None if was is None else Told(_text("cursor_deleted", was, cause, offset=was.offset))
+        return (
+            None
+            if was is None
+            else CursorEvent(_text("cursor_deleted", was, cause, offset=was.offset))
+        )
     now = Cursor.FromString(after)
     if was is None or was.stream_id != now.stream_id:
-        return Told(_text("cursor_created", now, cause, offset=now.offset))
+        return CursorEvent(_text("cursor_created", now, cause, offset=now.offset))
     if cause.by_hand and was.offset != now.offset:
         offset = {"before": was.offset, "after": now.offset}
-        return Told(_text("cursor_moved", now, cause, changes={"offset": offset}), is_move=True)
+        return CursorEvent(
+            _text("cursor_moved", now, cause, changes={"offset": offset}), is_move=True
+        )
     return None
 
 

@@ -48,7 +48,7 @@ class Share:
 @dataclass(frozen=True, slots=True)
 class Group:
     """source: what the group reads: a group of streams, or a stream. shares: by stream id. creator:
-    the principal whose quota the group counts against while it has members; "": nobody's. gone: ids
+    the principal whose quota the group counts against while it has members; "": none. gone: ids
     of the members that have gone last, the latest at the end. is_deleted: it has no members, and
     its record goes.
 
@@ -104,7 +104,7 @@ def is_fenced(group: Group, member: Member) -> bool:
 
 
 def last_of(group: Group, instance: str) -> str:
-    """The member that has the instance; if none has, the last member that has gone; "": nobody has
+    """The member that has the instance; if none has, the last member that has gone; "": none has
     gone. It changes whenever somebody else gets the name: who wants it says what it knows."""
     holders = (member.id for member in group.members if member.instance == instance)
     return next(holders, group.gone[-1] if group.gone else "")

@@ -16,7 +16,7 @@ def cursor_key(name: str, stream: str) -> bytes:
 
 
 def creator_of(key: bytes, value: bytes) -> str:
-    """The principal that created the cursor; "": nobody's, or not a cursor."""
+    """The principal that created the cursor; "": none, or not a cursor."""
     return Cursor.FromString(value).creator if key.startswith(CURSOR_PREFIX) else ""
 
 

@@ -46,7 +46,7 @@ from jetstream_server.replication.replica import Replica
 
 CURSORS = "__cursors"
 SUBJECT = CURSORS.encode()
-"""Subject of the records: a batch has a subject, and nobody listens to this one."""
+"""Subject of the records: a batch has a subject, and this one has no subscriber."""
 SETTINGS = {
     "acks": "off",
     "compact": True,

@@ -9,7 +9,7 @@ else. A request is decided against all records appended before it, committed or 
 once all of them are committed, so no answer depends on a record that may still be lost. A key
 counts for its creator until it is deleted, whoever writes it later. The revision of a record is its
 offset, so it grows with every record of a key. **safety** While activity is recorded, a change that
-has to be told is in one batch with its event (events.py), or is refused.
+has to be published is in one batch with its event (events.py), or is refused.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from jetstream_server.cursors.events import (
     EVENT_PREFIX,
     NO_CAUSE,
     Cause,
+    CursorEvent,
     Event,
-    Told,
     event_about,
     event_key,
     waiting_event,
@@ -56,12 +56,12 @@ EVENTS_WAITING_MAX = 20_000
 need one are refused."""
 MOVES_WAITING_MAX = EVENTS_WAITING_MAX // 2
 """While so many wait, moves by hand are refused. The rest is for creations and deletions: consumers
-must not suffer from a client that moves cursors faster than that can be told."""
+must not suffer from a client that moves cursors faster than that can be published."""
 
 
 class Entry(NamedTuple):
     """The latest record of a key. revision: its offset. creator: the principal that has created the
-    key; "": nobody's."""
+    key; "": none."""
 
     value: bytes
     revision: int
@@ -191,7 +191,7 @@ class CursorTable:
         telling_epoch: int | None = None,
     ) -> Plan:
         """Decide the requests in their order. Changes nothing; `appended` does. telling_epoch: the
-        leader epoch, if changes of cursors are to be told; else None."""
+        leader epoch, if changes of cursors are to be published; else None."""
         plan = Plan(base_offset, [], [], [])
         planned: dict[bytes, Entry | None] = {}
         more = _More(Counter(), Counter())
@@ -214,8 +214,8 @@ class CursorTable:
         revision = NO_REVISION if before is None else before.revision
         if expected is not None and expected != revision:
             error = PreconditionFailedError(
-                f"its revision is {_said(revision)}, not {_said(expected)}: another client has "
-                "committed it meanwhile"
+                f"its revision is {_in_words(revision)}, not {_in_words(expected)}: another client "
+                "has committed it meanwhile"
             )
             return Outcome(before, error)
         if write.value is None and before is None:
@@ -235,7 +235,7 @@ class CursorTable:
         if write.value is not None:
             entry = Entry(with_creator(write.value, creator), plan.end_offset, creator)
         event = None if telling_epoch is None else _event(before, entry, write)
-        if event is not None and (cannot := self._cannot_tell(event, plan)):
+        if event is not None and (cannot := self._cannot_publish_error(event, plan)):
             return Outcome(before, cannot)
         change = (entry is not None) - (before is not None)
         more.created[creator] += change
@@ -248,7 +248,7 @@ class CursorTable:
             plan.add(plan.events[-1], Entry(event.text.encode(), offset))
         return Outcome(entry)
 
-    def _cannot_tell(self, event: Told, plan: Plan) -> UnavailableError | None:
+    def _cannot_publish_error(self, event: CursorEvent, plan: Plan) -> UnavailableError | None:
         """Why no more events may be written; None: they may."""
         waiting = len(self._events) + self._uncommitted_events + len(plan.events)
         if waiting >= EVENTS_WAITING_MAX:
@@ -323,7 +323,7 @@ class CursorTable:
         return [self._committed[key] for key in found], b"" if is_last else keys[-1]
 
 
-def _event(before: Entry | None, after: Entry | None, write: Write) -> Told | None:
+def _event(before: Entry | None, after: Entry | None, write: Write) -> CursorEvent | None:
     """What to tell of a write; None: nothing."""
     if not write.key.startswith(CURSOR_PREFIX):
         return None
@@ -362,5 +362,5 @@ def _records(plan: Plan) -> Iterator[tuple[int, bytes, Entry | None]]:
         yield offset, key, None if value is None else Entry(value, offset, creator)
 
 
-def _said(revision: int) -> str:
+def _in_words(revision: int) -> str:
     return "none" if revision == NO_REVISION else str(revision)

@@ -11,7 +11,7 @@ asks again for what NATS refuses (nats/connection.py).
 The `ReplicaListener` of the node. This node listens to a stream exactly while it leads it, and
 shortly before a hand-over (replication/drivers/hand_over.py). Group members that cannot store leave
 their queue group: otherwise their messages would be lost. They also stop receiving the messages of
-publishers that chose them (keyed groups): NATS tells those publishers that nobody listens.
+publishers that chose them (keyed groups): NATS answers those publishers "no responders".
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ DRAIN_SECONDS = 5.0
 STAND_BY_SECONDS = 5.0
 """Longer than the rest of a hand-over takes (replication/drivers/hand_over.py)."""
 PAUSE_SECONDS = 1.0
-"""Nobody listens meanwhile, so a hand-over that takes longer is given up."""
+"""There is no subscription meanwhile, so a hand-over that takes longer is given up."""
 _POLL_SECONDS = 0.005
 
 logger = structlog.get_logger("jetstream.ingest")
@@ -250,7 +250,7 @@ class Ingest(ReplicaListener):
         wanted = self._wants(ingest)
         if wanted and not ingest.is_listening:
             if ingest.has_listened:
-                replica.counters.gap_suspected()  # Nobody listened meanwhile.
+                replica.counters.gap_suspected()  # There was no subscription meanwhile.
             self._subscribe(ingest)
         elif ingest.is_listening and not wanted:
             ingest.listens_no_more()
@@ -323,16 +323,17 @@ class Ingest(ReplicaListener):
         if self._wants(ingest):
             self._unsubscribe(ingest)  # If `pause` has not begun.
             self._subscribe(ingest)
-            ingest.replica.counters.gap_suspected()  # Nobody listened meanwhile.
+            ingest.replica.counters.gap_suspected()  # There was no subscription meanwhile.
 
     async def stand_by(
         self, stream: StreamMetadata, leader_epoch: int, end_offset: int, silent_us: int
     ) -> int:
         """Listen to a stream that this node is about to lead, for STAND_BY_SECONDS at most.
 
-        leader_epoch, end_offset: of the old leader. silent_us: for how long nobody has listened.
-        Returns the length of the whole gap in µs, once NATS has confirmed. Raises UnavailableError
-        if NATS does not confirm; nobody stands by then, and none does if the caller is cancelled.
+        leader_epoch, end_offset: of the old leader. silent_us: for how long there was no
+        subscription. Returns the length of the whole gap in µs, once NATS has confirmed. Raises
+        UnavailableError if NATS does not confirm; no stand-by is left then, nor if the caller is
+        cancelled.
         """
         if stream.is_silent:
             return silent_us
@@ -451,7 +452,7 @@ class Ingest(ReplicaListener):
         self._suspect_gaps()
 
     def _suspect_gaps(self) -> None:
-        """Count a gap for every stream: nobody listens to them."""
+        """Count a gap for every stream: they have no subscription."""
         for ingest in self._streams.values():
             if not ingest.replica.stream.is_internal:
                 ingest.replica.counters.gap_suspected()

@@ -1,1 +1,1 @@
-"""The JetStream API of NATS clients, served on a domain of its own over leaf links to NATS."""
+"""The JetStream API of NATS clients, served on its own domain over leaf links to NATS."""

@@ -1,4 +1,4 @@
-"""The streams that clients see: their names, and what is told of them.
+"""The streams that clients see: their names, and what is reported of them.
 
 A name is one token for NATS: the dots of ours are written as %2E. Of streams that share a name,
 none is shown: clients could not say which one they mean.

@@ -20,7 +20,7 @@ _DESCRIPTION_LENGTH_MAX = 500
 
 class ApiError(Exception):
     """A refusal. status: code and text where a status is the answer, not JSON; "": these. Clients
-    take 503 for "nobody answers", and do not show its text."""
+    take 503 for "no responders", and do not show its text."""
 
     def __init__(self, code: int, err_code: int, description: str, status: str = "") -> None:
         super().__init__(description)
@@ -104,6 +104,6 @@ def not_enabled_error() -> ApiError:
     return ApiError(
         503,
         10039,
-        "JetStream not enabled for account: nats.api_principal names nobody with a right",
+        "JetStream not enabled for account: nats.api_principal names a principal without a right",
         "503",
     )

@@ -142,7 +142,7 @@ class LogCheckpointer:
             pass  # The older record stays valid; it only says less.
         if self._storage.checkpoint.log_start_offset < self._log.log_start_offset:
             with suppress(StorageFullError):
-                self.save()  # A reset that was interrupted has taken the one that said so.
+                self.save()  # A reset that was interrupted has taken the one that recorded it.
         # An earlier run may have died while it removed the mark, if nothing was flushed since.
         self._may_be_marked = self._log.flushed_offset == self._log.log_start_offset
 

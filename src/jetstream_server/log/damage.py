@@ -6,7 +6,7 @@ Readers get the records before and after a marked range, and an error at it. **s
 a mark lacks records: its replica must not count as in sync (`is_damaged`).
 
 Crash policy. A mark is in memory first and in the file as soon as possible: a crash in between
-leaves damage that nobody has found yet. A mark leaves the file only after the folder in which the
+leaves damage that is not found yet. A mark leaves the file only after the folder in which the
 repaired segment has its name was synced. Segments with a mark in the file are inspected again
 after a start (replication/drivers/healing.py). If the file cannot be trusted, the whole log has to
 be inspected (`is_unknown`).

@@ -16,7 +16,7 @@ What the log relies on (a simulated disk must be no kinder):
 `OsDisk` keeps at most `descriptors_max` files open, whatever the number of logs. A descriptor in
 use is pinned: if it were closed during an fsync, its number could be reused, and the fsync would
 report on another file. Closing a descriptor with unsynced bytes is safe on Linux: the next open of
-the file reports a write-back error that nobody has seen.
+the file reports a write-back error that was not reported yet.
 
 Connections may take the descriptors that are meant for files. Then files that were not used for
 longest are closed, and spare descriptors are given up, until the file can be opened. They are taken

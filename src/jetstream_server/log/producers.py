@@ -179,7 +179,7 @@ class Producers:
         """Return None if the batch is the producer's next, otherwise the batch that it repeats.
 
         Raises OutOfSequenceError for a batch with a number that is neither, SequenceTakenError if
-        another batch has that number, and UnknownOutcomeError if nobody knows whether it is
+        another batch has that number, and UnknownOutcomeError if it is unknown whether it is
         another one.
         """
         producer = self._producers.get(producer_id)

@@ -161,7 +161,7 @@ def _recover(
     if is_trusted:
         _trust(found, producers)
     else:
-        # **safety** An fsync of a killed process may have failed, and nobody may have noted that.
+        # **safety** An fsync of a killed process may have failed without being noted.
         found.is_in_doubt = not recorded.boot_id or recorded.may_be_same_boot
         _Scan(disk, directory, found, producers, offsets).run(interval_bytes)
         if recorded.may_be_cut and segments and not found.offline_reason:

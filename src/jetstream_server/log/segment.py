@@ -39,7 +39,7 @@ come one at a time, a few under load."""
 @dataclass(slots=True, unsafe_hash=True)
 class LogSlice:
     """Whole batches in one segment file: the bytes to send, and the offsets that they cover. cuts:
-    how often the file had been cut when the slice was chosen. Nobody changes one."""
+    how often the file had been cut when the slice was chosen. It is never changed."""
 
     path: str
     position: int

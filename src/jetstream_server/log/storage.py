@@ -212,7 +212,7 @@ class LogStorage:
         self.checkpoint, self.recovery_point = checkpoint, checkpoint.recovery_point
         self._is_checkpoint_in_doubt = False
 
-    # Removing. Durable on return, except where said.
+    # Removing. Durable on return, except where stated.
 
     def cut(self, segment: Segment, position: int, log_end_offset: int) -> None:
         """Drop everything from `position` of `segment` on. log_end_offset: the base offset of the

@@ -8,7 +8,7 @@ Only for certificates that TLS has verified: nothing here checks signatures or d
   DNS name, e-mail address (each the first of its kind among the subject alternative names), common
   name of the subject.
 
-A certificate identifies nobody if it has none of them, has two different node ids, or if its name
+A certificate identifies no node if it has none of them, has two different node ids, or if its name
 is longer than NAME_LENGTH_MAX or not printable: the functions return None.
 """
 

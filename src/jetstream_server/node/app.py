@@ -94,10 +94,10 @@ async def _announce(server: Server, for_people: bool) -> None:
     """Print that the node is ready once it is. If that takes long, print first why it is not, as
     /readyz does."""
     begun = asyncio.get_running_loop().time()
-    has_told = False
+    has_announced = False
     while reasons := server.not_ready():
-        if not has_told and asyncio.get_running_loop().time() - begun >= ANNOUNCE_SECONDS:
-            has_told = True
+        if not has_announced and asyncio.get_running_loop().time() - begun >= ANNOUNCE_SECONDS:
+            has_announced = True
             print(server.announcement(reasons, for_people), flush=True)
         await asyncio.sleep(READY_CHECK_SECONDS)
     print(server.announcement([], for_people), flush=True)

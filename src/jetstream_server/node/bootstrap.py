@@ -47,9 +47,9 @@ def bootstrap(config: Config, node: NodeConfig, principal: str, lifetime_us: int
                     request, timeout=TIMEOUT_SECONDS, metadata=_proof(config, node)
                 )
             except grpc.RpcError as error:
-                said = _answer_error(error, node)
-                if not said.retriable or time.monotonic() > deadline:
-                    raise Refused(said.message) from error
+                answered = _answer_error(error, node)
+                if not answered.retriable or time.monotonic() > deadline:
+                    raise Refused(answered.message) from error
                 time.sleep(RETRY_SECONDS)
             else:
                 return answer.text
@@ -99,12 +99,12 @@ def _channel(config: Config, address: str) -> grpc.Channel:
 
 def _answer_error(error: Any, node: NodeConfig) -> JetstreamError:
     address = node.grpc.advertise
-    said = from_trailers(error.trailing_metadata())
-    if said is None:
+    answered = from_trailers(error.trailing_metadata())
+    if answered is None:
         return UnavailableError(f"node at {address} does not answer: is it running?")
-    if said.message == node_proof.NOT_VALID:
+    if answered.message == node_proof.NOT_VALID:
         return UnauthenticatedError(
             f"the credential is not the one of the server at {address}, or that is not node "
             f"{node.id}"
         )
-    return said
+    return answered

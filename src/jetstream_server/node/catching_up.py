@@ -21,7 +21,7 @@ has failed for example, must not keep it away for ever."""
 
 def out_of_sync(streams: Iterable[StreamMetadata], node_id: NodeId) -> int:
     """How many replicas of the node are to join the ISR again. Not counted: observers; replicas of
-    a stream without a leader, which nobody can follow; and those of a stream that is being
+    a stream without a leader, which no replica can follow; and those of a stream that is being
     reassigned, because a restart waits for no move."""
     return sum(
         node_id in stream.replicas

@@ -35,7 +35,7 @@ command = typer.Typer(
 def main() -> None:
     """Run the command and exit."""
     protect_complaints()
-    os.umask(0o077)  # What it writes, its children included, is for nobody else on the machine.
+    os.umask(0o077)  # What it writes, its children included, is for its user alone.
     try:
         code = command(standalone_mode=False)
     except _UsageError as error:
@@ -295,12 +295,12 @@ def token(
     except Refused as error:
         _fail(str(error), 1)
     print(made, flush=True)
-    said = [f"{principal} made at {node.grpc.advertise}"]
+    lines = [f"{principal} made at {node.grpc.advertise}"]
     if security_is_off(settings, node, made):
-        said.append(f"warning: security is off at {node.grpc.advertise}: it ignores tokens")
+        lines.append(f"warning: security is off at {node.grpc.advertise}: it ignores tokens")
         if config is None and port_base is None and os.environ.get("JETSTREAM_SERVERS"):
-            said.append("JETSTREAM_SERVERS is not read here: say --config or --port-base")
-    print("\n".join(said), file=sys.stderr)
+            lines.append("JETSTREAM_SERVERS is not read here: say --config or --port-base")
+    print("\n".join(lines), file=sys.stderr)
 
 
 def _configured(

@@ -72,7 +72,7 @@ _ORIGIN = re.compile(
     r"(?P<scheme>https?)://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:(?P<port>[1-9][0-9]{0,4}))?", re.ASCII
 )
 _BYTES_MAX = 2**62
-"""More than any disk. What is told of it fits in an int64."""
+"""More than any disk. Reported numbers of it fit in an int64."""
 _MERGE = "tag:yaml.org,2002:merge"
 PORT_BASE_DEFAULT = 9292
 VOTERS_MAX = 5
@@ -356,7 +356,7 @@ class NatsConfig(_NatsLogin):
     embedded_listen: Address = f"127.0.0.1:{EMBEDDED_NATS_PORT_DEFAULT}"
     servers: list[NatsUrl] = ["nats://127.0.0.1:4222"]
     advertise: list[NatsUrl] = []
-    """The URLs that clients are told to publish to; empty: `servers`, without credentials."""
+    """The URLs that clients get to publish to; empty: `servers`, without credentials."""
     api_domain: Annotated[str, Field(pattern="^([A-Za-z0-9_-]{1,64})?$")] = ""
     """The JetStream domain that this cluster serves; "": none."""
     api_principal: str = ""

@@ -53,9 +53,9 @@ def _meant(location: Sequence[str], model: type[BaseModel]) -> str:
     return did_you_mean(location[-1], beside) or did_you_mean(location[-1], elsewhere, 0.0)
 
 
-def did_you_mean(said: str, known: Iterable[str], likeness: float = 0.6) -> str:
+def did_you_mean(given: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """The most similar known name as the end of a sentence; "" when none is similar."""
-    close = get_close_matches(said, list(known), 1, likeness)
+    close = get_close_matches(given, list(known), 1, likeness)
     return f", did you mean {close[0]}?" if close else ""
 
 

@@ -32,7 +32,7 @@ COMMAND_CHECK_SECONDS: Final = 300.0
 """How often a command is run again: it may ask a service that others use, too."""
 _STOP_CHECK_SECONDS: Final = 0.1
 _STATE: Final = "encryption"
-_SAID_MAX: Final = 500
+_OUTPUT_MAX: Final = 500
 
 logger = structlog.get_logger("jetstream.server")
 
@@ -100,9 +100,10 @@ def _command_output(command: list[str], stopped: threading.Event) -> str:
     except UnicodeDecodeError:
         raise ConfigurationError(f"encryption.key_command: {name} prints no text") from None
     if status:
-        said = complaints.strip()[-_SAID_MAX:]
+        output = complaints.strip()[-_OUTPUT_MAX:]
         raise ConfigurationError(
-            f"encryption.key_command: {name} ended with {status}" + (f": {said}" if said else "")
+            f"encryption.key_command: {name} ended with {status}"
+            + (f": {output}" if output else "")
         )
     return output
 

@@ -36,10 +36,10 @@ class _OursToFix(logging.Filter):
         if record.name.startswith("grpc."):
             caller_left = type(error).__name__ == "ExecuteBatchError"  # From a private module.
             # As a message it is the reason why the server ended. Its replacement is logged.
-            told = isinstance(error, UnicodeDecodeError) or isinstance(
+            shown = isinstance(error, UnicodeDecodeError) or isinstance(
                 record.msg, UnicodeDecodeError
             )
-            return not (caller_left or told)
+            return not (caller_left or shown)
         return True
 
 
@@ -74,8 +74,8 @@ class RecentLog:
     def __call__(
         self, logger: Any, method: str, event: structlog.types.EventDict
     ) -> structlog.types.EventDict:
-        told = {name: value for name, value in event.items() if not name.startswith("_")}
-        line = json.dumps(structlog.processors.format_exc_info(logger, method, told), default=repr)
+        shown = {name: value for name, value in event.items() if not name.startswith("_")}
+        line = json.dumps(structlog.processors.format_exc_info(logger, method, shown), default=repr)
         self._lines.append(line[:RECENT_LINE_LENGTH_MAX])
         return event
 

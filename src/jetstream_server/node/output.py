@@ -48,7 +48,7 @@ def protect_complaints() -> None:
 
 
 def protect_announcements() -> None:
-    """Standard output never fails from now on: what is said there is for people, too."""
+    """Standard output never fails from now on: what is printed there is for people, too."""
     sys.stdout = _protected(sys.stdout, 1)
 
 

@@ -17,7 +17,7 @@ class StartError(Exception):
 
 
 class CannotListenError(StartError):
-    """It cannot listen on a port of its own, often because another process does."""
+    """It cannot listen on its own port, often because another process does."""
 
 
 class RunState:

@@ -1,4 +1,4 @@
-"""The batch that a leader has just appended, while its followers are told of it.
+"""The batch that a leader has just appended, while its followers are notified of it.
 
 A follower that lacks nothing else is sent it from memory, in a frame that is made once for all of
 them. Everybody else reads it from the segment file, as ever. Nothing is kept: see Replica.append.

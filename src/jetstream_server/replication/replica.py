@@ -11,7 +11,7 @@
 
 The cores decide, this class changes the log, asks for its flush, and calls the listeners, always in
 this order: persist, flush, send. The event loop owns it. It has no I/O except the log's. Times are
-in µs, of the monotonic clock unless it is said otherwise. Readers see only committed records.
+in µs, of the monotonic clock unless stated otherwise. Readers see only committed records.
 
 Invariants. `high_watermark <= log.log_end_offset`, and it falls only when a lossy election cut the
 log. Listeners are notified of every rise, once. After `close` nothing is appended, and every waiter
@@ -211,7 +211,7 @@ class Replica:
     @property
     def waits_for_election(self) -> bool:
         """Whether no eligible replica is left, and this one may hold the most records."""
-        return self.stream.has_nobody_eligible and self.node_id in self.stream.replicas
+        return self.stream.has_no_eligible_replica and self.node_id in self.stream.replicas
 
     def record_incompleteness(self) -> None:
         """Clear the mark of a log that may lack records, because the metadata knows it.
@@ -298,9 +298,9 @@ class Replica:
         if is_altered:
             self._altered()
         # A follower sends its position again: the earlier one may not count any more.
-        is_told = self.following is not None and stream.stream_epoch != known.stream_epoch
+        is_news_to_leader = self.following is not None and stream.stream_epoch != known.stream_epoch
         is_moved = (stream.replicas, stream.observers) != (known.replicas, known.observers)
-        if changes or is_altered or is_told or is_moved or stream.purge != known.purge:
+        if changes or is_altered or is_news_to_leader or is_moved or stream.purge != known.purge:
             listeners.role_changed(self)
         self._progressed()
 
@@ -576,7 +576,9 @@ class Replica:
             return None
         step = following.decide(answer)
         if not isinstance(step, Ignore):
-            self.closeness.told(answer.snapshot.high_watermark, self.log.log_end_offset, now_us)
+            self.closeness.leader_reported(
+                answer.snapshot.high_watermark, self.log.log_end_offset, now_us
+            )
         if self.log.is_damaged and not isinstance(step, Ignore | Reset):
             self.log.salvage()  # The leader has the records. Fetch them again.
         match step:

@@ -199,7 +199,7 @@ class AccessControl:
 
     def quota_holder(self, identity: Identity) -> str:
         """The principal whose quota the caller's new streams, groups and cursors count against; "":
-        nobody's."""
+        none."""
         return identity.principal if self._is_limited(identity) else ""
 
     def connected(self, identity: Identity) -> None:

@@ -3,10 +3,10 @@
     audit  outcome=refused|done|unknown  principal=…  operation=…  resource=…  peer=…
 
 Contains no secrets: neither tokens nor payloads are passed in. Refusals are throttled, so that
-nobody fills the disk: of unknown callers by network, of a principal by what it wants to do to what,
-and whence. `repeated` says how many were left out. So are positions of cursors that are committed
-by hand, for each principal. The parts of one request are refused in one line (`Refusals`). What
-consumers commit is not noted.
+no caller fills the disk: of unknown callers by network, of a principal by what it wants to do to
+what, and whence. `repeated` says how many were left out. So are positions of cursors that are
+committed by hand, for each principal. The parts of one request are refused in one line
+(`Refusals`). What consumers commit is not noted.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ class Audit:
         )
 
     def in_doubt(self, identity: Identity, operation: str, resource: str, **details: int) -> None:
-        """Log a change that was begun and whose outcome nobody has heard: the caller has left, or
-        something has failed. Nobody escapes the log by hanging up. details: as in `done`."""
+        """Log a change that was begun and whose outcome no caller has heard: the caller has left,
+        or something has failed. Hanging up does not keep a change out of the log. details: as in
+        `done`."""
         logger.info(
             "audit",
             outcome="unknown",

@@ -35,5 +35,5 @@ def checked(secret: bytes, value: str, authorization: str) -> str:
 
 
 def _mac(secret: bytes, peer: str, authorization: str) -> str:
-    said = "\0".join(("origin", peer, authorization)).encode()
-    return hmac.new(secret, said, hashlib.sha256).hexdigest()
+    signed = "\0".join(("origin", peer, authorization)).encode()
+    return hmac.new(secret, signed, hashlib.sha256).hexdigest()

@@ -30,7 +30,7 @@ class Scope(Enum):
     """The stream that the request would create: its name, that of its group, and its subject. Who
     joins or shadows what has one of these names needs the right to that, too."""
     EACH = auto()
-    """Each stream that the request names. A refused one gets an error of its own."""
+    """Each stream that the request names. A refused one gets its own error."""
     RPCS = auto()
     """The rights of the RPCs that answer it, which are called in the caller's name."""
 

@@ -86,12 +86,12 @@ class SecurityState:
         return replace(self, rules=kept)
 
     def with_commit(self) -> SecurityState:
-        """`commit` as a right of its own, which everybody has who had it as a part of `read`."""
+        """`commit` as a separate right, which everybody has who had it as a part of `read`."""
         rules = {rule_id: rule.with_commit() for rule_id, rule in self.rules.items()}
         return replace(self, rules=rules, has_commit=True)
 
     def to_dict(self) -> dict[str, Any]:
-        """**safety** Before `commit` is a right of its own, older software writes the same."""
+        """**safety** Before `commit` is a separate right, older software writes the same."""
         return {
             "tokens": [token.to_dict() for token in self.tokens.values()],
             "rules": [rule.to_row() for rule in self.rules.values()],

@@ -58,7 +58,8 @@ class WaitingRoom:
             del self._by_origin[waiting.origin]
 
     def take_next(self) -> Waiting | None:
-        """Take out the request whose turn it is: each origin has its turn. None: nobody waits."""
+        """Take out the request whose turn it is: each origin has its turn. None: no request
+        waits."""
         for origin, waiting in self._by_origin.items():
             first = next(iter(waiting))
             self.leave(first)

@@ -406,8 +406,8 @@ class Poll:
 
 
 def _check_knows(replica: Replica) -> None:
-    """Raise UnavailableError if "no more records" would be a guess: nobody leads, and this replica
-    was not in sync with the last leader. Its log may be empty where the stream is not."""
+    """Raise UnavailableError if "no more records" would be a guess: there is no leader, and this
+    replica was not in sync with the last leader. Its log may be empty where the stream is not."""
     stream, node_id = replica.stream, replica.node_id
     if stream.leader != NO_NODE or node_id in (*stream.isr, *stream.elr):
         return

@@ -70,11 +70,11 @@ def elects_without_waiting(patches: Patches) -> None:
         **rest: bool,
     ) -> ElectLeader | None:
         alive = [r for r in stream.replicas if not nodes[r].fenced and r in reports]
-        if not stream.has_nobody_eligible or not alive:
+        if not stream.has_no_eligible_replica or not alive:
             return None
         return ElectLeader(stream_id=stream.id, leader=alive[0])
 
-    patches.set(unclean, "has_all_last_known", lambda stream, *_: stream.has_nobody_eligible)
+    patches.set(unclean, "has_all_last_known", lambda stream, *_: stream.has_no_eligible_replica)
     patches.set(unclean, "choose_unclean", choose)
 
 

@@ -38,5 +38,5 @@ def test_it_looks_once_a_second_where_nothing_is_appended_or_much_is_free(tmp_pa
     assert seconds == 1.0
     assert check_space(tmp_path, 0) == ("", 1.0)
     unknown, seconds = check_space(tmp_path / "missing", 0)
-    assert "cannot be told" in unknown
+    assert "is unknown" in unknown
     assert seconds == 1.0

@@ -172,7 +172,7 @@ def say_decision(
 
 
 def _question(rule_id: int, rules: list[AclRule]) -> str:
-    """Of `remove`. Says so if nobody could change rules any more."""
+    """Of `remove`. Warns if no principal could change rules any more."""
     found = next((rule for rule in rules if rule.id == rule_id), None)
     question = f"Remove rule {rule_id}{f' ({_text(found)})' if found else ''}?"
     administrators = [rule for rule in rules if _lets_change_rules(rule)]

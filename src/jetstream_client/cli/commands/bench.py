@@ -216,7 +216,7 @@ def _tell(cli: Invocation, measured: Measured) -> None:
     if cli.json:
         emit_json(row)
         return
-    told: dict[str, object] = {
+    fields: dict[str, object] = {
         "messages": f"{measured.messages:,}",
         "rate": f"{row['messages_per_second']:,.0f} messages/s, "
         f"{size_text(round(row['bytes_per_second']))}/s",
@@ -224,5 +224,5 @@ def _tell(cli: Invocation, measured: Measured) -> None:
     }
     shown = [f"{name.removesuffix('_us')} {row[name]:,.0f} µs" for name in row if "_us" in name]
     if shown:
-        told["latency"] = ", ".join(shown)
-    print_fields(told)
+        fields["latency"] = ", ".join(shown)
+    print_fields(fields)

@@ -93,8 +93,8 @@ def alter(cli: Invocation, **settings: Any) -> None:
             client.alter_cluster(**settings)
         cluster = client.describe_cluster()
     row = {name: getattr(cluster, name) for name in _SETTINGS}
-    said = ", ".join(f"{name} {_in_words(_SETTINGS[name], row[name])}" for name in row)
-    cli.answer(row, said)
+    text = ", ".join(f"{name} {_in_words(_SETTINGS[name], row[name])}" for name in row)
+    cli.answer(row, text)
 
 
 def _in_words(setting: Setting, value: float) -> str:
@@ -178,8 +178,8 @@ def _node_cells(cluster: ClusterInfo, node: Node) -> tuple[object, ...]:
 
 
 def _state(cluster: ClusterInfo, node: Node) -> str:
-    """Only the controller notices that a node has died: without one nobody knows."""
+    """Only the controller notices that a node has died: without one it is unknown."""
     if cluster.controller < 0:
         return "unknown"
-    said = {"fenced": node.fenced, "draining": node.draining, "not ready": bool(node.not_ready)}
-    return ", ".join(word for word, holds in said.items() if holds) or "serving"
+    states = {"fenced": node.fenced, "draining": node.draining, "not ready": bool(node.not_ready)}
+    return ", ".join(word for word, holds in states.items() if holds) or "serving"

@@ -81,19 +81,19 @@ def _files(client: Client) -> Iterator[tuple[str, str]]:
 def _of_nodes(client: Client, cluster: ClusterInfo) -> Iterator[tuple[str, str]]:
     for node in cluster.nodes:
         try:
-            told = client.debug_node(node.id)
+            answer = client.debug_node(node.id)
         except JetstreamError as error:
             yield f"nodes/{node.id}/error.txt", f"{error.message}\n"
         else:
-            for name, text in _of_node(told):
+            for name, text in _of_node(answer):
                 yield f"nodes/{node.id}/{name}", text
 
 
-def _of_node(told: NodeDebug) -> Iterator[tuple[str, str]]:
-    yield "config.json", _json(told.config)
-    yield "versions.json", _json(told.versions)
-    yield "metrics.txt", told.metrics
-    yield "log.jsonl", "".join(f"{line}\n" for line in told.log)
+def _of_node(answer: NodeDebug) -> Iterator[tuple[str, str]]:
+    yield "config.json", _json(answer.config)
+    yield "versions.json", _json(answer.versions)
+    yield "metrics.txt", answer.metrics
+    yield "log.jsonl", "".join(f"{line}\n" for line in answer.log)
 
 
 def _json(value: Any) -> str:

@@ -77,7 +77,7 @@ def _row(found: Comparison) -> dict[str, object]:
 
 def _draw(found: Comparison) -> None:
     rows = [
-        (each.node, each.digest or "-", _said(each, found.stream.leader)) for each in found.replicas
+        (each.node, each.digest or "-", _note(each, found.stream.leader)) for each in found.replicas
     ]
     print_table(("NODE", "DIGEST", ""), rows)
     print(f"offsets {found.start} to {found.end - 1}" if found.end > found.start else "no offsets")
@@ -85,12 +85,12 @@ def _draw(found: Comparison) -> None:
         print(f"to offset {found.bytes_from - 1} by the last record of each key, as compacted")
 
 
-def _said(replica: ReplicaDigest, leader: int) -> str:
-    said = "leader" if replica.node == leader else ""
+def _note(replica: ReplicaDigest, leader: int) -> str:
+    note = "leader" if replica.node == leader else ""
     if replica.differs_at is not None:
         start, end = replica.differs_at
         how = ", in the last record of a key" if replica.by_key else ""
-        said = f"{said} differs from offset {start} to {end - 1}{how}".strip()
+        note = f"{note} differs from offset {start} to {end - 1}{how}".strip()
     if replica.problem:
-        said = f"{said} {replica.problem}".strip()
-    return said
+        note = f"{note} {replica.problem}".strip()
+    return note

@@ -207,23 +207,23 @@ class _Wanted:
     def _batches_of(self, consumer: Consumer) -> Iterator[Messages]:
         """follow: go on after passing failures, where it was; standard error says so once in each
         gap between records."""
-        is_said = False
+        is_reported = False
         while True:
             try:
                 for messages in consumer.batches():
-                    is_said = False
+                    is_reported = False
                     yield messages
                 return
             except JetstreamError as error:
                 if not (self.follow and error.retriable):
                     raise
-                if not is_said:
+                if not is_reported:
                     print(
                         f"waiting for a server: {printable(error.message)}",
                         file=sys.stderr,
                         flush=True,
                     )
-                is_said = True
+                is_reported = True
             time.sleep(RETRY_SECONDS)
 
 

@@ -262,13 +262,13 @@ def _follow(
     subject, settings = _settings_of(info, subject, settings)
     copying = importing.Import(client, name, subject, settings, may_shrink=True)
     copying.begin(max(0, info.first_sequence - 1))
-    before, said_at = -1, -math.inf
+    before, reported_at = -1, -math.inf
     for records in _followed(opened, info, lambda: copying.next_offset):
         if len(records):
             copying.add([records], lambda _: None)
-        due = not len(records) or time.monotonic() >= said_at + SAY_SECONDS
+        due = not len(records) or time.monotonic() >= reported_at + SAY_SECONDS
         if due and copying.next_offset != before:
-            before, said_at = copying.next_offset, time.monotonic()
+            before, reported_at = copying.next_offset, time.monotonic()
             if as_json:
                 emit_json({"stream": name, "next_offset": before})
             else:

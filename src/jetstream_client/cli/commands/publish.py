@@ -129,7 +129,7 @@ def publish(
     )
     nothing = None
     if value is None and lines is None:
-        # Nobody has asked for an empty record, and it would be stored for good.
+        # An empty record was not asked for, and would be stored for good.
         nothing = UsageError("say the value, or - to read standard input", cli.context)
         if not is_given():
             raise nothing
@@ -230,7 +230,7 @@ class _Job:
         return self._publish_options != PublishOptions()
 
     async def run_lines(self, source: BinaryIO, *, text_only: bool) -> None:
-        """Each line a record, in their order. text_only: nobody has said so, so that it must look
+        """Each line a record, in their order. text_only: no option says so, so that it must look
         like lines."""
         begun = time.perf_counter()
         async with AsyncClient.from_config(self._config) as client:

@@ -59,7 +59,7 @@ def reassign(
     The command shows the plan and asks. A stream stays on its old nodes until the new ones have all
     of it. If the command is interrupted, moves that have begun go on; to undo one, name the old
     nodes. A stream whose nodes have changed since the plan is left as it is, with exit code 1. One
-    that nobody leads moves once it has a leader; the command ends with exit code 4 then. An
+    without a leader moves once it has a leader; the command ends with exit code 4 then. An
     observer that is named in --replicas becomes a replica. Observers change at once.
 
     Examples:
@@ -100,7 +100,7 @@ def decommission(
     it say that the node is empty. Then stop its process, and remove it from the cluster with
     `node remove`.
 
-    Exit code 4: streams without a leader are left, which nobody can copy. Keep the node's disk.
+    Exit code 4: streams without a leader are left, which no replica can copy. Keep the node's disk.
 
     Example: jetstream node decommission 3
     """
@@ -138,7 +138,7 @@ def decommission(
 def _empty(
     client: Client, node: int, at_a_time: int, *, quiet: bool
 ) -> tuple[list[ReplicaMove], list[Stream]]:
-    """Move streams away until none is on the node, or only some that nobody leads. Returns the
+    """Move streams away until none is on the node, or only some without a leader. Returns the
     moves, and those streams. quiet: do not show the plans."""
     mover = Mover(client, at_a_time)
     made: list[ReplicaMove] = []
@@ -299,5 +299,5 @@ def _cells(move: ReplicaMove) -> tuple[str, str, str]:
 
 def _text(replicas: Sequence[int], observers: Sequence[int]) -> str:
     """0,1,2+3: three replicas, and an observer."""
-    said = ",".join(map(str, replicas))
-    return f"{said}+{','.join(map(str, observers))}" if observers else said
+    text = ",".join(map(str, replicas))
+    return f"{text}+{','.join(map(str, observers))}" if observers else text

@@ -101,7 +101,7 @@ class _Table:
 
 
 class _Query:
-    """One query in a database of its own."""
+    """One query in its own database."""
 
     def __init__(
         self, client: Client, query: str, start: Position, stop: Position, read_from: ReadFrom

@@ -127,5 +127,5 @@ def alter(
         else:
             altered = for_each(client, stream, change)
         for _, after in altered:
-            said = f"altered {after.name}, stream epoch {after.stream_epoch}"
-            cli.answer(stream_row(after), said)
+            text = f"altered {after.name}, stream epoch {after.stream_epoch}"
+            cli.answer(stream_row(after), text)

@@ -163,7 +163,9 @@ def _draw_description(description: StreamDescription) -> None:
     row |= _compaction_fields(row.pop("compaction"))
     row["damaged"] = tuple(map(_damaged_text, description.damaged))
     row |= {name: duration_text(row[name]) for name in _DURATIONS if row[name] is not None}
-    row |= {name: said for name, said in _ZERO_MEANS.items() if not getattr(description, name)}
+    row |= {
+        name: meaning for name, meaning in _ZERO_MEANS.items() if not getattr(description, name)
+    }
     print_fields(row)
 
 

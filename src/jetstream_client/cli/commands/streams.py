@@ -49,11 +49,11 @@ def readonly(
       jetstream stream readonly orders --undo
     """
     with cli.client() as client:
-        said = "takes records again" if undo else "is read-only"
+        text = "takes records again" if undo else "is read-only"
         for _, after in for_each(
             client, stream, lambda each: client.set_stream_readonly(each, not undo)
         ):
-            cli.answer(stream_row(after), f"{after.name} {said}")
+            cli.answer(stream_row(after), f"{after.name} {text}")
 
 
 @app.command()
@@ -80,8 +80,8 @@ def resume(cli: Invocation, stream: options.StreamName) -> None:
     """
     with cli.client() as client:
         for _, after in for_each(client, stream, client.resume_stream):
-            said = f"{after.name} keeps {after.subject} again"
-            cli.answer(stream_row(after), said)
+            text = f"{after.name} keeps {after.subject} again"
+            cli.answer(stream_row(after), text)
 
 
 @app.command("transfer-leader")

@@ -1,1 +1,1 @@
-"""The NATS client of ingest: connection, parser, subscriptions, and a nats-server of our own."""
+"""The NATS client of ingest: connection, parser, subscriptions, and our own nats-server."""

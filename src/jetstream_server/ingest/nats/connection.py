@@ -291,7 +291,7 @@ class NatsConnection:
             self._refuse(each, LINE_TOO_LONG, again=False)
 
     def _refuse(self, each: Subscription, text: str, *, again: bool) -> None:
-        """Note a refusal. Only a new one is told: it is repeated at each retry.
+        """Note a refusal. Only a new one is reported: it is repeated at each retry.
 
         again: ask for it again later. A line that is too long would end the connection again: only
         another server is asked, or the same one after its restart."""

@@ -343,7 +343,7 @@ class NatsLink(asyncio.BufferedProtocol):
         """In a later turn. In the first one, asyncio closes the connection if a delivery fails."""
         try:
             self._deliver()
-        except Exception as error:  # noqa: BLE001  told to the loop, and the end of the link
+        except Exception as error:  # noqa: BLE001  reported to the loop, and ends the link
             self._why_ended = self._why_ended or f"{type(error).__name__}: {error}"
             context = {"message": "a delivery failed", "exception": error, "protocol": self}
             self._loop.call_exception_handler(context)

@@ -95,8 +95,8 @@ class AckFormat:
             "description": error.message,
         }
         text = json.dumps(fields, separators=(",", ":"))
-        said = f'{{"error":{text},"stream":{self._name},"seq":0'.encode()
-        return said + _correlated(correlation) + self._after
+        head = f'{{"error":{text},"stream":{self._name},"seq":0'.encode()
+        return head + _correlated(correlation) + self._after
 
 
 def _correlated(correlation: bytes) -> bytes:

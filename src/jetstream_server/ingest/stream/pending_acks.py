@@ -123,8 +123,8 @@ class PendingAcks:
         cluster: str = "",
         is_of_others: Callable[[Replica, str], None] = lambda replica, mark: None,
     ) -> None:
-        """cluster: the mark of this one. is_of_others: told that a publisher expects the answers of
-        another one, and its mark."""
+        """cluster: the mark of this one. is_of_others: called when a publisher expects the answers
+        of another one, and its mark."""
         self._format = AckFormat(replica.stream.name, cluster)
         self._cluster = cluster
         self._is_of_others = is_of_others
@@ -237,8 +237,8 @@ class PendingAcks:
         """Add a batch after those that wait already, if somebody waits for it. `end_offset` never
         falls.
 
-        What nobody waits for does not count: it may be uncommitted for days, while too few replicas
-        are in sync, and it would use up the bounds of all streams."""
+        What no publisher waits for does not count: it may be uncommitted for days, while too few
+        replicas are in sync, and it would use up the bounds of all streams."""
         acks = len(pending.replies) + len(pending.answers)
         if acks:
             self._pending.append(pending)
@@ -271,7 +271,7 @@ class PendingAcks:
     def drop(self) -> None:
         """Answer nothing on NATS, because the leadership ended: the new leader may have
         acknowledged already. A producer on its own connection hears nothing from there, so it is
-        told that the outcome is unknown. Call it once."""
+        answered that the outcome is unknown. Call it once."""
         self._bounds.streams -= 1
         error = UnknownOutcomeError("the leader changed before the batch was committed")
         while self._pending:

@@ -30,8 +30,8 @@ a tenth of a second."""
 
 
 class StandBy:
-    """The stand-by of one stream. gap_us: for how long nobody has listened before. refusal: of the
-    subscription, by NATS."""
+    """The stand-by of one stream. gap_us: for how long there was no subscription before. refusal:
+    of the subscription, by NATS."""
 
     __slots__ = (
         "_bytes",

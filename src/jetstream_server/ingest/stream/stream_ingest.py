@@ -147,7 +147,7 @@ class StreamIngest:
         self._deliver_batch(ArrivedBatch(batch, subject, direct, b""), has_room=True)
 
     def listens(self, sid: int) -> None:
-        """Note that there is a new subscription, of which NATS has said nothing yet."""
+        """Note that there is a new subscription, that NATS has not confirmed yet."""
         self.sid, self.is_listening = sid, True
         self.has_listened = True
         self._note_refusal(None)
@@ -363,14 +363,14 @@ class StreamIngest:
 
     def _remember(self, admitted: Admitted, base_offset: int, length: int) -> None:
         """Answer level `leader` at once, and level `all` after the commit (perhaps already)."""
-        answers = self._told_more(admitted, base_offset) if admitted.demands else []
+        answers = self._answers_with_correlation(admitted, base_offset) if admitted.demands else []
         if admitted.early:
             self._answers.ack_early(admitted.early, base_offset)
         replies = self._answers.allowed(admitted)
         end_offset = base_offset + len(admitted.values)
         self._wait(PendingAck(end_offset, base_offset, replies, length, answers))
 
-    def _told_more(self, admitted: Admitted, base_offset: int) -> list[Answer]:
+    def _answers_with_correlation(self, admitted: Admitted, base_offset: int) -> list[Answer]:
         """Remove messages with a correlation id from the ordinary ones. Answers those of level
         `leader`, and returns the answers for the others."""
         answers = []

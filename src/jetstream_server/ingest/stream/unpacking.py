@@ -1,7 +1,7 @@
 """How much a node unpacks of batches that are packed more closely than data usually is.
 
 Seven hundred bytes may unpack to 16 MiB, which takes some ten milliseconds of the event loop.
-Without a limit, a publisher that sends twenty kilobytes a second to a stream of its own would keep
+Without a limit, a publisher that sends twenty kilobytes a second to its own stream would keep
 the whole node from its work. So what a batch unpacks to beyond USUAL_RATIO times its length has a
 limit per second: for each stream, so that one leaves the others theirs, and for all of them.
 """

@@ -1,6 +1,6 @@
 """The login on a leaf link. Pure, except that credentials may be read from files.
 
-NATS takes this node for a leaf node: a name of its own, the cluster's name beside it, so that NATS
+NATS takes this node for a leaf node: its own name, the cluster's name beside it, so that NATS
 passes nothing from one node of ours to another.
 """
 

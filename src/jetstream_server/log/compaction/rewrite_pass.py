@@ -2,7 +2,7 @@
 
     run ──> Mapped(end_offset) ──> Rewritten(…) for each segment that changes ──> Done(…)
 
-Runs beside the log, in a process of its own: it only reads the segments and writes new files beside
+Runs beside the log, in its own process: it only reads the segments and writes new files beside
 them, `<segment>.<token>.tmp` and `<index>.<token>.tmp`, the first synced when it is yielded.
 The log's owner then swaps them in (`LogStorage.swap`). Crash policy: an interrupted pass leaves
 temporary files, which recovery removes, and segments that were already swapped, each of which holds

@@ -63,7 +63,7 @@ class Streams:
         config: the settings that the user gave, None for the others. allow_same_name: create it
         even if a stream of that name exists on another subject. check_names: returns `names_at`
         (commands.py), or raises if the caller may not share the names; asked again when somebody
-        has taken one meanwhile. creator: the calling principal, whose quota counts; "": nobody's.
+        has taken one meanwhile. creator: the calling principal, whose quota counts; "": none.
         It is recorded only once every node's software supports it.
 
         Idempotent. Raises the errors of check_names, StreamExistsError, InvalidRequestError,

@@ -1,6 +1,6 @@
 """The member's controller role and its extension: work on the Raft thread besides Raft.
 
-The role is claimed here, by an entry of its own, so that a new metadata leader can act even if its
+The role is claimed here, by its own entry, so that a new metadata leader can act even if its
 server's loop is busy. **safety** A claim counts only in its term, and only once this member has
 applied an entry of that term: by then it has applied everything committed in earlier terms
 (docs/replication.md, "Controller").
@@ -97,7 +97,7 @@ class ControllerContext:
 
     @property
     def is_certain(self) -> bool:
-        """See RaftThreadExtension; without one, nobody gives leases that depend on it."""
+        """See RaftThreadExtension; without one, no leases are given that depend on it."""
         return self._extension is None or self._extension.is_certain(self)
 
     def send(self, peer: NodeId, frame: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""One member of the metadata group, on a thread of its own.
+"""One member of the metadata group, on its own thread.
 
 The thread has its own event loop, so that a busy server never costs the group a term, and a slow
 disk never blocks the server. Other threads call `propose` and get changes through a listener, whose

@@ -5,7 +5,7 @@
 after every message, and at least once per tick. So nothing counts before it is durable, neither an
 entry nor a vote nor an acknowledgement, and all messages of a turn share one flush.
 
-**safety** The journal is synced on a thread of its own. Raft pauses until the sync has ended:
+**safety** The journal is synced on its own thread. Raft pauses until the sync has ended:
 messages that arrive wait, and only frames that promise nothing are sent: a leader's heartbeats, and
 frames of the extension (sessions). So a disk that blocks for a second costs neither the leadership
 nor a lease.
@@ -97,7 +97,7 @@ class MemberLoop:
         ask_group: AskGroup | None = None,
     ) -> None:
         """make_core, make_links: create the Raft core and the links; the simulation passes its
-        own. ask_group: asks a node who votes (joining.py); None: nobody can be asked."""
+        own. ask_group: asks a node who votes (joining.py); None: no node can be asked."""
         self.failure = ""
         self.not_leading = asyncio.Event()
         self.proposals = Proposals()
@@ -108,7 +108,7 @@ class MemberLoop:
         self._journal = journal
         self._group_file = group_file
         self._listener = listener
-        self._told: Mapping[NodeId, str] = {}
+        self._answered_addresses: Mapping[NodeId, str] = {}
         voters = group.voter_set
         self._core = make_core(config.node_id, voters, journal, self.machine, config.raft)
         identity = Identity(config.node_id, os.urandom(16), config.secret)
@@ -120,7 +120,7 @@ class MemberLoop:
             config.links,
             superseded=self._superseded_digests,
             certificates=config.certificates,
-            group=self._told_to_new_nodes,
+            group=self._group_for_new_nodes,
         )
         self._controller_context = ControllerContext(
             config.node_id, self._core, self.links, self.machine.registry, extension,
@@ -309,11 +309,16 @@ class MemberLoop:
             self._led_at = now
         is_lost = now - self._led_at > LOST_SECONDS
         if not is_lost:
-            self._told = {}
+            self._answered_addresses = {}
         elif self._may_ask(now) and self._ask_group is not None:
             self._asked_at = now
             self._asking = run_in_background(self._ask(self._ask_group), "search for voters")
-        seen = (self._core.voters, self.machine.registry.revision, is_lost, self._told)
+        seen = (
+            self._core.voters,
+            self.machine.registry.revision,
+            is_lost,
+            self._answered_addresses,
+        )
         if seen != self._seen_voters:
             self._seen_voters = seen
             addresses = self._addresses(is_lost=is_lost)
@@ -329,15 +334,15 @@ class MemberLoop:
         """Ask the nodes that are dialled who votes. The links report those that do not answer."""
         known = self._group_file.group.cluster_id
         others = [at for peer, at in self._dialled.items() if peer != self._config.node_id]
-        told: dict[NodeId, str] = {}
+        answered: dict[NodeId, str] = {}
         for address in dict.fromkeys(address for addresses in others for address in addresses):
             try:
                 group = await ask_group(address, self._identity, self._config.certificates)
             except JetstreamError:
                 continue
             if known in ("", group.cluster_id):
-                told.update(group.addresses)
-        self._told = told
+                answered.update(group.addresses)
+        self._answered_addresses = answered
 
     def _addresses(self, *, is_lost: bool = False) -> dict[NodeId, tuple[str, ...]]:
         """Where the voters in force may be: as they have registered, as the group has agreed, and
@@ -345,17 +350,23 @@ class MemberLoop:
         nodes, configured = self.machine.registry.nodes, self._config.voters
         agreed = dict(self._core.voters.addresses)
         ahead = self._core.addresses_ahead
-        others: set[NodeId] = {*nodes, *configured, *ahead, *self._told} if is_lost else set()
+        others: set[NodeId] = (
+            {*nodes, *configured, *ahead, *self._answered_addresses} if is_lost else set()
+        )
         others -= {self._config.node_id}
         addresses = {}
         for node_id in sorted({*agreed, *others}):
             registered = nodes[node_id].addresses.raft if node_id in nodes else ""
-            told = (ahead.get(node_id, ""), registered, self._told.get(node_id, ""))
-            known = (*told, agreed.get(node_id, ""), configured.get(node_id, ""))
+            answered = (
+                ahead.get(node_id, ""),
+                registered,
+                self._answered_addresses.get(node_id, ""),
+            )
+            known = (*answered, agreed.get(node_id, ""), configured.get(node_id, ""))
             addresses[node_id] = tuple(dict.fromkeys(address for address in known if address))
         return addresses
 
-    def _told_to_new_nodes(self) -> bytes:
+    def _group_for_new_nodes(self) -> bytes:
         """The group, as far as this node has applied its log."""
         group = self._group_file.group
         voters = self._core.committed_voters or group.voter_set

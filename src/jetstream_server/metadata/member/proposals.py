@@ -137,8 +137,8 @@ class Proposals:
         return outcomes
 
     def _drop_ended(self) -> None:
-        """Drop proposals that have ended from the queue: nobody takes them out of it while there is
-        no leader."""
+        """Drop proposals that have ended from the queue: nothing takes them out of it while there
+        is no leader."""
         self._queue = deque(item for item in self._queue if item.text in self._by_text)
 
     def _requeue(self, batch: _Batch, *, in_doubt: bool) -> None:

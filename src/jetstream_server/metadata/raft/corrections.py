@@ -8,7 +8,7 @@ Each correction has a test in tests/unit/metadata/test_raft_core.py or test_raft
 * the commit index beside a snapshot's pieces is not applied to a log that was not compared; a
   snapshot is acknowledged only if it was installed;
 * votes and acknowledgements count only from members that may give them (voting.py);
-* a command whose outcome nobody will tell does not wait for it: its entry came in a snapshot, or
+* a command whose outcome is never reported does not wait for it: its entry came in a snapshot, or
   the link to the leader that it was forwarded to has broken (core.py).
 
 Methods with pysyncobj's names replace its own.

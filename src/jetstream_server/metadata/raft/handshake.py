@@ -61,7 +61,7 @@ FRAME_HEAD_BYTES = _LENGTH.size + TAG_BYTES
 class Purpose(IntEnum):
     LINK = 1
     PROBE = 2  # Ask whether this node id is free, then hang up.
-    ASK = 3  # Of a node that knows nobody: who votes? `target` means nothing then.
+    ASK = 3  # Of a node that knows no other: who votes? `target` means nothing then.
 
 
 class Capability(IntFlag):

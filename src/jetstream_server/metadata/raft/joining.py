@@ -72,7 +72,7 @@ async def ask(
     not join, and UnavailableError after `seconds`.
     """
     deadline = asyncio.get_running_loop().time() + seconds
-    told: dict[str, str] = {}
+    reasons_of: dict[str, str] = {}
     while True:
         for address in addresses:
             try:
@@ -80,11 +80,11 @@ async def ask(
             except (PreconditionFailedError, UnauthenticatedError) as error:
                 raise type(error)(f"{address} {error.message}") from error
             except UnavailableError as error:
-                if told.get(address) != error.message:
-                    told[address] = error.message
+                if reasons_of.get(address) != error.message:
+                    reasons_of[address] = error.message
                     logger.warning("cannot_join_yet", address=address, reason=error.message)
         if asyncio.get_running_loop().time() > deadline:
-            reasons = "; ".join(f"{address} {reason}" for address, reason in told.items())
+            reasons = "; ".join(f"{address} {reason}" for address, reason in reasons_of.items())
             raise UnavailableError(f"cannot join a cluster: {reasons}")
         await asyncio.sleep(PAUSE_SECONDS)
 

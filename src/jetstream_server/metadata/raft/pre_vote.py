@@ -1,7 +1,7 @@
 """Decides whether a voter may call an election, and whether it may help others to one.
 
 A voter that misses its leader first asks the others whether they would elect it (*pre-vote*), in a
-term that nobody enters by that. Only when a majority would, it calls the election. A voter grants
+term that no voter enters by that. Only when a majority would, it calls the election. A voter grants
 neither pre-vote nor vote while it hears a leader. So a member that is cut off, or comes back, moves
 no term and ends no leadership.
 
@@ -37,7 +37,7 @@ class PreVote:
         self._linked.pop(peer, None)
 
     def is_known_to(self, peer: NodeId) -> bool:
-        """Whether that member has told that it understands the messages of the pre-vote."""
+        """Whether that member has reported that it understands the messages of the pre-vote."""
         return self._linked.get(peer, False)
 
     def is_known_to_all(self, voters: set[NodeId]) -> bool:

@@ -1,6 +1,6 @@
 """A voter's status, from its journal: whether it may vote, and the runs that wrote the journal.
 
-A *learner* follows and counts for nothing: it votes for nobody, is not a candidate, and adds to no
+A *learner* follows and counts for nothing: it never votes, is not a candidate, and adds to no
 majority. A node is a learner while its journal may lack something that it has promised
 (docs/replication.md, "Learners").
 

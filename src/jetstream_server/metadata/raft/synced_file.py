@@ -64,9 +64,9 @@ class SyncedFile:
 
     def write(self, generation: int, identity: int, length: int, *, clean: bool = False) -> None:
         """Record how many bytes of that journal file are synced. Durable on return."""
-        said = (generation, identity, length, clean)
+        wanted = (generation, identity, length, clean)
         last = self._last
-        if said == (last.generation, last.identity, last.length, last.clean):
+        if wanted == (last.generation, last.identity, last.length, last.clean):
             return
         self._last = SyncedLength(last.sequence + 1, generation, identity, length, clean)
         slot, at = self._last.encode(), self._last.offset

@@ -145,7 +145,8 @@ class PeerLinks:
     addresses: for every voter, host:port, likely ones first; `use` replaces them. cluster: a digest
     of the cluster id, as far as known. superseded: digests of the group before its recoveries.
     certificates: links begin with mutual TLS, and each end must show its node's certificate.
-    problems: for each peer without a link, the reason. group: what a new node is told (joining.py).
+    problems: for each peer without a link, the reason. group: what a new node is answered
+    (joining.py).
     """
 
     def __init__(

@@ -11,10 +11,10 @@ The rules (docs/adr/0030; each has a mutant in tests/unit/metadata). A leader ap
    caught up (catching_up.py). Otherwise commits would wait for it.
 4. only if the voters of the new set that it hears are a majority of it. It never removes the last.
 5. that removes the leader itself, never: it hands over first, and its successor appends the change.
-   So nobody leads without a vote, and counts majorities of which it is no part.
+   So no member leads without a vote, counting majorities of which it is no part.
 6. **safety** only while it is certain to be the only leader, by voters of the set in force, and
-   once those that elected it have told how long earlier leaders were certain. So that stays known
-   to the voters that a later leader asks (replication/sessions/quorum.py).
+   once those that elected it have reported how long earlier leaders were certain. So that stays
+   known to the voters that a later leader asks (replication/sessions/quorum.py).
 
 Votes are counted by the set in force at the candidate, acknowledgements by that at the leader
 (`Voting.counts`). Whoever is asked for a vote looks neither whether the candidate is in its own set

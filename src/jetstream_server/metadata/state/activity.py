@@ -168,7 +168,7 @@ _INNER = ("id", "name", "subject", "config", "stream_epoch", "created_at_us")
 
 
 @cache
-def _told(level: FeatureLevel) -> dict[str, Callable[[StreamMetadata], Any]]:
+def _fields_of(level: FeatureLevel) -> dict[str, Callable[[StreamMetadata], Any]]:
     """The fields and settings that the feature level has, by what they are called in events, in
     their order. **safety** Older software writes the same events."""
     # Which nodes hold replicas, or observe, says how many do.
@@ -181,7 +181,7 @@ def _told(level: FeatureLevel) -> dict[str, Callable[[StreamMetadata], Any]]:
 
 
 def _stream(stream: StreamMetadata, level: FeatureLevel) -> dict[str, Any]:
-    return {name: value_of(stream) for name, value_of in _told(level).items()}
+    return {name: value_of(stream) for name, value_of in _fields_of(level).items()}
 
 
 def _stream_differences(
@@ -191,7 +191,7 @@ def _stream_differences(
     every stream that it has a copy of."""
     return {
         name: {"before": was, "after": now}
-        for name, value_of in _told(level).items()
+        for name, value_of in _fields_of(level).items()
         if (was := value_of(before)) != (now := value_of(after))
     }
 
@@ -214,7 +214,7 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any
 
 def _of_security(before: SecurityState, after: SecurityState) -> Iterator[dict[str, Any]]:
     """Events about tokens name id and principal, never the hash. A rule that has changed, when
-    `commit` became a right of its own, was removed and added."""
+    `commit` became a separate right, was removed and added."""
     for token_id, token in after.tokens.items():
         if token_id not in before.tokens:
             yield {"type": "token_created", "token": token_id, "principal": token.principal}

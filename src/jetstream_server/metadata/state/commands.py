@@ -44,7 +44,7 @@ ACK_CLUSTER_LEVEL = FeatureLevel(6)
 """From this level on every node names its cluster in its acks (ListStreams)."""
 COMMIT_LEVEL = FeatureLevel(6)
 WRITE_LEVEL = FeatureLevel(6)
-"""From this level on `commit` is a right of its own (SetCluster, AddAcl)."""
+"""From this level on `commit` is a separate right (SetCluster, AddAcl)."""
 LAG_LIMIT_LEVEL = FeatureLevel(6)
 """From this level on the cluster has a limit on the lag of replicas in sync."""
 NEW_MINIMUM_LEVEL = FeatureLevel(6)

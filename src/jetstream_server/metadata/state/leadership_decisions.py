@@ -133,8 +133,8 @@ def report_leader(tables: Tables, command: ReportLeader) -> Decision:
     decision = changed(tables, stream, after)
     if after is stream:
         return Decision({**decision.result, "deposed": False})
-    told = LeaderDeposed(stream.id, stream.leader)
-    return Decision({**decision.result, "deposed": True}, (told, *decision.changes))
+    deposed = LeaderDeposed(stream.id, stream.leader)
+    return Decision({**decision.result, "deposed": True}, (deposed, *decision.changes))
 
 
 def _check_all_reported(
@@ -150,14 +150,14 @@ def _check_all_reported(
     asked = asked_in_election(stream, leader)
     if incarnations != tuple(tables.nodes[node_id].incarnation for node_id in asked):
         raise UnavailableError(
-            f"replicas of {stream.full_name} have restarted since they told what they hold"
+            f"replicas of {stream.full_name} have restarted since they reported what they hold"
         )
 
 
 def _check_incarnation(tables: Tables, leader: NodeId, incarnations: tuple[int, ...]) -> None:
     """Raise UnavailableError for a replica that has restarted since its report."""
     if incarnations and incarnations != (tables.nodes[leader].incarnation,):
-        raise UnavailableError(f"node {leader} has restarted since it told what it holds")
+        raise UnavailableError(f"node {leader} has restarted since it reported what it holds")
 
 
 def _reports_with(

@@ -2,8 +2,8 @@
 
 The class of each command (commands.py) says what it means. A decision changes nothing: it returns a
 Decision, or raises the JetstreamError that the proposer gets. One entry ends a node's session and
-passes its leaderships on, so that nobody ever sees the one without the other (docs/replication.md,
-"Fencing").
+passes its leaderships on, so that no reader ever sees the one without the other
+(docs/replication.md, "Fencing").
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def set_cluster(tables: Tables, command: SetCluster) -> Decision:
 
 
 def _commit_rights(tables: Tables, level: FeatureLevel) -> tuple[Change, ...]:
-    """What makes `commit` a right of its own, and takes it from nobody."""
+    """What makes `commit` a separate right, and takes it from no principal."""
     before = tables.security
     if before.has_commit or level < COMMIT_LEVEL:
         return ()

@@ -1,6 +1,6 @@
 """Plans which streams to move where, to empty a node or to spread the replicas evenly.
 
-A plan is a proposal: it changes nothing, and each move is a command of its own (ReassignStream). It
+A plan is a proposal: it changes nothing, and each move is a separate command (ReassignStream). It
 counts a stream that is already being moved as if it were on its target. Everything is a function of
 applied metadata, and ties are broken by id. Plans of many streams take a while: give them copies of
 the mappings, on another thread.

@@ -208,8 +208,8 @@ class Registry(Tables):
         if fresh.activity != self.activity:
             changes.append(ActivityChanged(self.activity, fresh.activity))
         changes.extend(diff_nodes(self.nodes, fresh.nodes))
-        told = self.deleted.keys() | self.streams.keys()
-        if learned := tuple(known for known in fresh.deleted if known not in told):
+        known_ids = self.deleted.keys() | self.streams.keys()
+        if learned := tuple(known for known in fresh.deleted if known not in known_ids):
             changes.append(DeletionsLearned(learned))
         changes.extend(diff_streams(self.streams, fresh.streams, fresh.deleted))
         for slot in (*Tables.__slots__, "_results"):

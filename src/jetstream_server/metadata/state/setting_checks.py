@@ -1,7 +1,8 @@
 """Reads and checks a stream's settings: types, ranges, and which settings fit together.
 
 This is the registry's check: the same on every node, for every proposer. What each setting may be
-is said in the table (jetstream_protocol/settings.py). Names and units are those of StreamSettings.
+is stated in the table (jetstream_protocol/settings.py). Names and units are those of
+StreamSettings.
 """
 
 from __future__ import annotations

@@ -270,8 +270,8 @@ def _check_name_is_free(tables: Tables, name: str, subject: str) -> None:
 
 
 def _difference(name: str, value: Any, wished: Any) -> str:
-    said, found = in_words(name, value)
-    return f"{said} is {found}, not {in_words(name, wished)[1]}"
+    label, found = in_words(name, value)
+    return f"{label} is {found}, not {in_words(name, wished)[1]}"
 
 
 def _check_acks(subject: str, config: StreamSettings, cluster: ClusterSettings) -> None:

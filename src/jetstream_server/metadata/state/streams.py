@@ -99,7 +99,7 @@ class StreamSettings(SettingFields):
 class StreamMetadata:
     """One stream. id: the metadata revision of its creation, never reused.
 
-    subject: "" for a stream of the server's own, to which nobody publishes.
+    subject: "" for an internal stream, to which no client publishes.
     last_known: while `isr` is below its minimum, the replicas that left it and `elr` because their
     logs are not trusted. They may hold everything committed all the same: when `isr` and `elr` are
     both empty, an election needs the reports of all of them (docs/replication.md).
@@ -111,7 +111,7 @@ class StreamMetadata:
     purged_offset, purged_epoch: records below that offset are purged if they are of that leader
     epoch or an older one: a record stored at such an offset later is another record.
     readonly: its leader refuses records. paused: its leader does not listen to its subject.
-    creator: the principal that created it, whose quota it counts against; "": nobody's.
+    creator: the principal that created it, whose quota it counts against; "": none.
     partition: its number among the group's `partitions`, from 0. partitions: as of its creation,
     so that a growing group has streams with different ones; 0: the stream is not a partition.
     observers: nodes that follow like replicas and never count: not in sync, not elected, not waited
@@ -159,7 +159,7 @@ class StreamMetadata:
         return self.replicas == (node_id,)
 
     @property
-    def has_nobody_eligible(self) -> bool:
+    def has_no_eligible_replica(self) -> bool:
         """Whether there is no leader, and no replica that may be elected without a loss."""
         return self.leader == NO_NODE and not self.isr and not self.elr
 

@@ -20,8 +20,8 @@ class Counters:
     acks_suppressed: int = 0
     suspected_gaps: int = 0
     hand_overs: int = 0
-    """Leaderships received by hand-over, and how long nobody listened, in the last one and in
-    all."""
+    """Leaderships received by hand-over, and how long there was no subscription, in the last one
+    and in all."""
     hand_over_gap_us: int = 0
     hand_over_gaps_us: int = 0
 
@@ -44,11 +44,11 @@ class Counters:
         self.duplicates += 1
 
     def gap_suspected(self) -> None:
-        """Count a gap: messages may have arrived while nobody listened."""
+        """Count a gap: messages may have arrived while there was no subscription."""
         self.suspected_gaps += 1
 
     def handed_over(self, gap_us: int) -> None:
-        """Count a hand-over to this node, during which nobody listened for `gap_us`."""
+        """Count a hand-over to this node, with no subscription for `gap_us`."""
         self.hand_overs += 1
         self.hand_over_gap_us = gap_us
         self.hand_over_gaps_us += gap_us

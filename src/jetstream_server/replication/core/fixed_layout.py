@@ -2,7 +2,7 @@
 
 Every acknowledged message takes one of each for every follower. Whatever is rarer, such as errors,
 divergence, damage and dropped streams, goes in protobuf messages (wire.py), on connections on which
-both ends have said in their hello that they know this layout, and all of it on others.
+both ends have stated in their hello that they know this layout, and all of it on others.
 
     FIXED_POSITIONS, for each stream:        FIXED_RECORDS, for each stream:
 

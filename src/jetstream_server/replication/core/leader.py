@@ -202,8 +202,8 @@ class LeaderState:
             if self.counts_flushed:
                 counted = min(counted, request.flushed_offset)
             is_ahead = request.stream_epoch > self.stream.stream_epoch
-            said_ahead = request.stream_epoch if is_ahead else NOT_AHEAD
-            progress.fetched(counted, self._log.log_end_offset, now_us, said_ahead)
+            reported_ahead = request.stream_epoch if is_ahead else NOT_AHEAD
+            progress.fetched(counted, self._log.log_end_offset, now_us, reported_ahead)
             self._advance()
         elif (
             problem is None

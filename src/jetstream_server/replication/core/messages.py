@@ -7,7 +7,7 @@ The position in a request *is* the acknowledgement of everything before it. An a
 request: **safety** a follower acts on an answer only while its position is that of the request, so
 late, repeated and reordered answers do nothing.
 
-Nobody changes a message. They are not `frozen`, because making a frozen one takes six times as
+Messages are never changed. They are not `frozen`, because making a frozen one takes six times as
 long, and each acknowledged message takes several.
 """
 

@@ -14,18 +14,18 @@ NO_POSITION = -1
 ANY_EPOCH = -1
 """As `counts_from`: every position in this leadership counts."""
 NOT_AHEAD = -2
-"""As `said_ahead`: the follower has reported no metadata that the leader does not know."""
+"""As `reported_ahead`: the follower has reported no metadata that the leader does not know."""
 
 
 class FollowerProgress:
     """Times are µs of the leader's monotonic clock. counts_from: positions count from this stream
-    epoch on. counts: whether `position` was sent since. said_ahead: the stream epoch with which it
-    was sent, if the leader has not applied that one yet. is_silent: its node was not heard for a
+    epoch on. counts: whether `position` was sent since. reported_ahead: the stream epoch with which
+    it was sent, if the leader has not applied that one yet. is_silent: its node was not heard for a
     while (liveness.py). cannot_append: it says so."""
 
     __slots__ = (
         "_mark_at_us", "_mark_offset", "cannot_append", "caught_up_at_us", "counts",
-        "counts_from", "damaged", "incarnation", "is_silent", "position", "said_ahead",
+        "counts_from", "damaged", "incarnation", "is_silent", "position", "reported_ahead",
     )  # fmt: skip
 
     def __init__(self, incarnation: int, now_us: MonotonicUs, counts_from: int) -> None:
@@ -39,7 +39,7 @@ class FollowerProgress:
         """Begin with a new incarnation, of which nothing is known."""
         self.incarnation = incarnation
         self.position = NO_POSITION
-        self.said_ahead = NOT_AHEAD
+        self.reported_ahead = NOT_AHEAD
         self.counts = True
         self.caught_up_at_us = now_us
         self._mark_at_us = now_us
@@ -53,21 +53,25 @@ class FollowerProgress:
         count that it sent after it had applied this metadata, perhaps before its leader did.
         """
         self.counts_from = stream_epoch
-        self.counts = self.counts and self.said_ahead >= stream_epoch
+        self.counts = self.counts and self.reported_ahead >= stream_epoch
 
     def learnt(self, stream_epoch: int) -> None:
         """Note that the leader has applied metadata of that stream epoch."""
-        if self.said_ahead <= stream_epoch:
-            self.said_ahead = NOT_AHEAD
+        if self.reported_ahead <= stream_epoch:
+            self.reported_ahead = NOT_AHEAD
 
     def fetched(
-        self, position: int, log_end_offset: int, now_us: MonotonicUs, said_ahead: int = NOT_AHEAD
+        self,
+        position: int,
+        log_end_offset: int,
+        now_us: MonotonicUs,
+        reported_ahead: int = NOT_AHEAD,
     ) -> None:
         """Note a fetch from `position` on, while the leader's log ended at `log_end_offset`."""
-        if said_ahead < self.said_ahead:
+        if reported_ahead < self.reported_ahead:
             return  # A request with later metadata has overtaken this one.
-        is_in_better_knowledge = said_ahead > self.said_ahead
-        self.said_ahead = said_ahead
+        is_in_better_knowledge = reported_ahead > self.reported_ahead
+        self.reported_ahead = reported_ahead
         if position >= self._mark_offset:
             # It has everything up to the mark, so it was caught up at that time.
             self.caught_up_at_us = max(self.caught_up_at_us, self._mark_at_us)

@@ -137,10 +137,10 @@ def choose_unclean(
 def has_all_last_known(
     stream: StreamMetadata, nodes: Mapping[NodeId, NodeMetadata], reports: Reports
 ) -> bool:
-    """Whether the stream has nobody eligible, and all its last known replicas have reported."""
+    """Whether the stream has no eligible replica, and all its last known replicas have reported."""
     known = stream.last_known
     has_all = bool(known) and all(_is_current(node_id, nodes, reports) for node_id in known)
-    return has_all and stream.has_nobody_eligible
+    return has_all and stream.has_no_eligible_replica
 
 
 def _rank(report: ReplicaReport, node_id: NodeId) -> tuple[int, int, bool, int]:

@@ -1,7 +1,7 @@
 """Compacts the logs of streams with `compact`, one at a time, the dirtiest first.
 
 Each node compacts the logs of its own replicas, leader and follower alike, and only below the high
-watermark and the flushed offset. The pass runs in a process of its own (log/compaction/worker.py);
+watermark and the flushed offset. The pass runs in its own process (log/compaction/worker.py);
 this module plans it, swaps in its files, and records its progress.
 """
 

@@ -43,7 +43,7 @@ def check_space(folder: Path, reserve_bytes: int) -> tuple[str, float]:
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        reason = f"the free space of the data folder cannot be told: {error.strerror}"
+        reason = f"the free space of the data folder is unknown: {error.strerror}"
         return reason, CHECK_SECONDS_MAX
     if free < reserve_bytes:
         reason = (

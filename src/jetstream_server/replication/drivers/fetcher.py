@@ -118,7 +118,7 @@ class Fetcher:
         stream = replica.stream
         if self._retries.waits(stream.id):
             # At once: the refusal may have been for the earlier metadata. The leader has answered
-            # this position, so it must be told to answer it again.
+            # this position, so it must be asked to answer it again.
             self._retries.forget(stream.id)
             self._dropped.append(stream.id)
         if not self._following and self._connection is None:

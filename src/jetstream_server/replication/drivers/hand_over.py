@@ -9,9 +9,9 @@
     committed: every ack is out
     transfer_leader ───────── metadata ──────────────────> leads, stores what it has kept
 
-Between the third line and the fourth nobody listens. A publisher that wants an ack gets "no
-responders" from NATS and tries again; messages without a reply subject are lost. This is the gap:
-the new leader counts and shows it.
+Between the third line and the fourth there is no subscription. A publisher that wants an ack gets
+"no responders" from NATS and tries again; messages without a reply subject are lost. This is the
+gap: the new leader counts and shows it.
 
 Every wait is bounded, and the metadata changes only with the transfer. After an earlier failure the
 old leader listens again; if it dies or hangs, it is replaced like any leader. **safety** Before it
@@ -170,7 +170,7 @@ class HandOver:
             _check_leads(replica, leadership)
             self._check_stays(replica, target)
             await self._publishers.pause(stream_id)
-            # The request takes its time too, during which nobody listens.
+            # The request takes its time too, and there is no subscription meanwhile.
             silent_us = round((self._seconds() - silent_since + trip_seconds) * 1e6)
             end_offset = replica.log.log_end_offset
             is_asked = True
@@ -197,7 +197,7 @@ class HandOver:
         )
 
     def _check_stays(self, replica: Replica, target: NodeId) -> None:
-        """Nobody is silent for a transfer that the metadata would refuse."""
+        """No leader stops listening for a transfer that the metadata would refuse."""
         if not self._metadata.registry.may_be_given_leaderships(target):
             raise PreconditionFailedError(
                 f"node {target} cannot lead {replica.stream.full_name} now: it is draining"
@@ -224,7 +224,7 @@ class HandOver:
         return min(trips)
 
     async def _come_near(self, replica: Replica, leadership: LeaderState, target: NodeId) -> None:
-        """Wait until the target follows closely: nobody listens while it catches up."""
+        """Wait until the target follows closely: there is no subscription while it catches up."""
         deadline = self._seconds() + CATCH_UP_SECONDS
         while True:
             asked_at = self._seconds()

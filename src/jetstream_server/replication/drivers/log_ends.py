@@ -19,7 +19,7 @@ def leaderless_log_ends(
     replica_of: Callable[[StreamId], Replica | None],
     record: RunRecord,
 ) -> tuple[LogEnd, ...]:
-    """The log ends for streams that have nobody eligible, of this node's replicas.
+    """The log ends for streams that have no eligible replica, of this node's replicas.
 
     A failed log cannot lead: it reports nothing before it is revived (log_replacement.py). A log
     that could not be opened reports nothing either. **safety** It may hold everything, and a later
@@ -29,7 +29,7 @@ def leaderless_log_ends(
     """
     found = []
     for stream in streams:
-        if not stream.has_nobody_eligible or node_id not in stream.replicas:
+        if not stream.has_no_eligible_replica or node_id not in stream.replicas:
             continue
         replica = replica_of(stream.id)
         # A replica that has not applied this metadata yet may still append.

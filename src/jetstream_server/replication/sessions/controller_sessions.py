@@ -88,7 +88,7 @@ class ControllerSessions:
 
     def is_certain(self, context: ExtensionContext) -> bool:
         """Whether a majority of the voters in force has confirmed this leader, and the one that
-        elected it has told of earlier leaders."""
+        elected it have reported of earlier leaders."""
         quorum = self._quorum
         return (
             quorum is not None
@@ -127,8 +127,8 @@ class ControllerSessions:
         quorum = self._quorum
         if epoch is None or quorum is None or self._sessions is not None:
             return
-        # **safety** What the voters that elected this leader have told. Later ones need not have
-        # backed an earlier leader. The bound holds for the whole term.
+        # **safety** What the voters that elected this leader have reported. Later ones need not
+        # have backed an earlier leader. The bound holds for the whole term.
         if self._elected_in != context.term:
             self._elected_in, self._earlier_sure_at_us = context.term, None
         if self._earlier_sure_at_us is None:

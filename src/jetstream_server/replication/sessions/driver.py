@@ -155,8 +155,8 @@ class SessionDriver:
         self, context: ExtensionContext, incarnation: int, now_us: BootUs, *, is_new: bool
     ) -> None:
         log_ends = self.log_ends
-        is_told = not is_new and log_ends is self._reported
-        if is_told and (not log_ends or now_us - self._reported_at_us < REPORT_US):
+        is_reported = not is_new and log_ends is self._reported
+        if is_reported and (not log_ends or now_us - self._reported_at_us < REPORT_US):
             return
         had_some = bool(self._reported)
         self._reported, self._reported_at_us = log_ends, now_us

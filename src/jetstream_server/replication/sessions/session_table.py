@@ -128,7 +128,7 @@ class Sessions:
         return decisions
 
     def _excuse(self, now_us: BootUs) -> None:
-        """Extend every node's time: this process did not run for a while and could hear nobody."""
+        """Extend every node's time: this process did not run for a while and could hear no node."""
         for session in self._sessions.values():
             if not session.fenced:
                 session.heard_at_us = now_us

@@ -232,7 +232,7 @@ class Connection:
             self._node_hello = frame
             return True
         if self._nodes_only and not self._identity.is_node:
-            raise EOFError("it said that it was a node")
+            raise EOFError("it claimed to be a node")
         if frame.kind == Kind.PRODUCE:
             self._produce(frame)
         elif frame.kind == Kind.FOLLOW:

@@ -169,7 +169,7 @@ class Follow(Fetch):
         """KEEP_ALIVE_SECONDS have passed."""
         self.silent_ticks += 1
         if self.silent_ticks > SILENT_TICKS:
-            self._end(UnavailableError("the reader has said nothing for some time"))
+            self._end(UnavailableError("nothing was received from the reader for some time"))
         elif self._is_waiting:
             is_out = self._fetches.long_poll.is_out_of_sync
             replica = self._waits_at
@@ -180,8 +180,8 @@ class Follow(Fetch):
         self._was_answered = False
 
     def credited(self, credit: pb.Credit) -> bool:
-        """The reader has said something. Returns whether the follow is over, and waits for nothing.
-        Raises InvalidRequestError."""
+        """A message of the reader has arrived. Returns whether the follow is over, and waits for
+        nothing. Raises InvalidRequestError."""
         self.silent_ticks = 0
         self.credit += credit.bytes
         if self.credit > CREDIT_MAX:

@@ -16,7 +16,7 @@ class SendingTurn:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def take(self) -> bool:
-        """Take it if nobody has it. Returns whether it was taken; `give` it back then."""
+        """Take it if it is free. Returns whether it was taken; `give` it back then."""
         if self._is_taken:
             return False
         self._is_taken = True

@@ -43,7 +43,7 @@ CONNECTIONS_MAX = 4096
 oldest of those is closed. Each may hold 64 KiB of an unfinished frame."""
 KEPT_FOR_NODES = 64
 """Connections above the limits that nodes may use: a leader whose followers find no room for theirs
-is deposed. One each, and a few whose clients have not said yet who they are."""
+is deposed. One each, and a few whose clients have not identified themselves yet."""
 RECEIVED_BYTES_MAX = 256 * 1024 * 1024
 """Of long frames that are being received, over all connections."""
 _BACKLOG = 512

@@ -1,8 +1,8 @@
 """Counts running calls, and closes connections when there are too many.
 
 A call counts from its headers on, before gRPC has read its request. A client may leave its request
-half sent for any time, and a server with CALLS_MAX calls serves nobody else. So when most calls are
-in use, connections are closed: those of strangers, until the rest are few enough, first of the
+half sent for any time, and a server with CALLS_MAX calls serves no other client. So when most calls
+are in use, connections are closed: those of strangers, until the rest are few enough, first of the
 origin that has most calls. If no stranger has any, the connection with the most calls. When many
 requests stay half sent (each may hold megabytes), the same is done to those that have these.
 

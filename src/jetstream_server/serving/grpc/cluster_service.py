@@ -133,7 +133,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
     async def _add_readiness(self, answer: pb.DescribeClusterResponse, *, only_here: bool) -> None:
         """Add the readiness of this node, or of all nodes that have a session."""
 
-        async def told_by(node_id: NodeId) -> pb.DescribeClusterResponse.Node:
+        async def described_by(node_id: NodeId) -> pb.DescribeClusterResponse.Node:
             if node_id == self._node_id:
                 return pb.DescribeClusterResponse.Node(
                     not_ready=self._not_ready(), use=await self._node_use()
@@ -150,11 +150,11 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
             for node in answer.nodes
             if node.address.node_id == here or not (only_here or node.fenced)
         ]
-        asked = (told_by(NodeId(node.address.node_id)) for node in nodes)
-        for node, told in zip(nodes, await asyncio.gather(*asked), strict=True):
-            node.not_ready.extend(told.not_ready)
-            if told.HasField("use"):
-                node.use.CopyFrom(told.use)
+        asked = (described_by(NodeId(node.address.node_id)) for node in nodes)
+        for node, described in zip(nodes, await asyncio.gather(*asked), strict=True):
+            node.not_ready.extend(described.not_ready)
+            if described.HasField("use"):
+                node.use.CopyFrom(described.use)
 
     async def TransferLeader(
         self, request: pb.TransferLeaderRequest, call: Call
@@ -223,7 +223,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         )
 
     async def _digest_keys(self, digest: KeyDigest) -> None:
-        """Goes on whether or not the caller reads what it is told: nobody else waits for that."""
+        """Goes on even if the caller does not read the progress: no other call waits for that."""
         async with self._digesting_keys:
             async for progress in digest.steps():
                 digest.progress = progress
@@ -241,10 +241,10 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         await self._streams.create_internal(ACTIVITY, activity_recorder.SETTINGS)
         stream = self._metadata.registry.find(ACTIVITY, "")
         assert stream is not None, "a stream of the server's own is not deleted"
-        await self._until_cursors_are_told(stream)
+        await self._until_cursors_are_published(stream)
         return pb.RecordActivityResponse(stream=stream_to_proto(stream))
 
-    async def _until_cursors_are_told(self, stream: StreamMetadata) -> None:
+    async def _until_cursors_are_published(self, stream: StreamMetadata) -> None:
         """Return once the leader of the cursors knows the stream of activity. A later leader does:
         it was elected by a later entry. Raises UnavailableError."""
         reason = "its leader does not answer"

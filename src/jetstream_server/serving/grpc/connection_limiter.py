@@ -1,15 +1,15 @@
-"""Limits the connections to the gRPC port. Those over which nobody has signed in go first.
+"""Limits the connections to the gRPC port. Those without a signed-in caller go first.
 
 gRPC itself closes connections above a limit at once, whoever they are, and does not report one
 without a call. So its limit is twice ours, and this module looks at the sockets of the process, on
-a thread of its own. It closes
+its own thread. It closes
 
     those over which no call was made for STRANGER_SECONDS,
     of strangers above a quarter of the limit, the oldest of the origin that has most,
     of one origin above its limit, strangers, then the newest,
     of all above the limit, strangers, then the newest of clients: never those of nodes.
 
-A stranger is a connection over which nobody has signed in (with security off: made a call of our
+A stranger is a connection without a signed-in caller (with security off: made a call of our
 services). An origin is an IPv4 address, or the /64 of an IPv6 address.
 """
 

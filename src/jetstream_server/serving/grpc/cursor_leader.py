@@ -56,7 +56,7 @@ class CursorLeader:
         if was_forwarded(call):
             raise NotLeaderError("this node does not lead the cursors; try again")
         if log.leader == NO_NODE:
-            raise UnavailableError("nobody leads the cursors now; try again")
+            raise UnavailableError("the cursors have no leader now; try again")
         try:
             found = await self._peers.cursors(log.leader, method, request, principal)
         except NotLeaderError as error:

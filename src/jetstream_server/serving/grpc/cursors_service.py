@@ -110,11 +110,11 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
     ) -> pb.CommitCursorsResponse:
         principal = quota_holder(self._access.control, call)
         await self._leader.create()
-        told = await self._leader.forward(
+        answer = await self._leader.forward(
             call, "CommitCursors", request, pb.CommitCursorsResponse, principal
         )
-        if told is not None:
-            return told
+        if answer is not None:
+            return answer
         now_us = self._wall_clock()
         check = partial(self._checked, now_us, principal)
         checked = await self._turns.map(check, request.commits)
@@ -130,8 +130,8 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
     def _noting_doubt(
         self, commits: Sequence[pb.CommitCursorsRequest.Commit], identity: Identity
     ) -> Iterator[None]:
-        """Around making commits: note in the audit log if nobody hears whether cursors were moved
-        by hand."""
+        """Around making commits: note in the audit log if no caller hears whether cursors were
+        moved by hand."""
         is_decided = identity.is_node
         try:
             yield
@@ -209,9 +209,9 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         )
 
     async def _list(self, request: pb.ListCursorsRequest, call: Call) -> pb.ListCursorsResponse:
-        told = await self._leader.forward(call, "ListCursors", request, pb.ListCursorsResponse)
-        if told is not None:
-            return told
+        answer = await self._leader.forward(call, "ListCursors", request, pb.ListCursorsResponse)
+        if answer is not None:
+            return answer
         table = await self._store.table()
         if request.name and request.HasField("stream"):
             entry = table.committed.get(_key(request))
@@ -227,11 +227,11 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         self._check_may_delete(request, call.identity)
         principal = quota_holder(self._access.control, call)
         if self._leader.exists:
-            told = await self._leader.forward(
+            answer = await self._leader.forward(
                 call, "DeleteCursor", request, pb.DeleteCursorResponse, principal
             )
-            if told is not None:
-                return told
+            if answer is not None:
+                return answer
         key, ref = _key(request), request.stream
         if not self._leader.exists or key not in (await self._store.table()).committed:
             raise NotFoundError(

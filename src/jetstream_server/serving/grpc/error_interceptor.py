@@ -126,7 +126,7 @@ def _unknown(around: _Supervised) -> Callable[[Any, _Context], Awaitable[None]]:
 
 def _guarded(handler: Any, method: str, callers: CallLimiter, around: _Supervised) -> Any:
     """For gRPC every request is a stream, which is the same to a client. It calls a handler of one
-    request only when that has arrived, and until then nobody can tell whose call it is."""
+    request only when that has arrived, and until then the caller is unknown."""
     coders = {
         "request_deserializer": _checked(handler.request_deserializer, method, callers),
         "response_serializer": handler.response_serializer,

@@ -57,11 +57,11 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         await self._leader.create()
         with self._access.control.while_allowed(call.identity, check):
             try:
-                told = await self._leader.forward(
+                answer = await self._leader.forward(
                     call, "GroupHeartbeat", request, pb.GroupHeartbeatResponse, principal
                 )
-                if told is not None:
-                    return told
+                if answer is not None:
+                    return answer
                 group = await (await self._store.coordinator()).heartbeat(heartbeat)
             except PermissionDeniedError as error:
                 self._note_refusal(call.identity, request.group, error)
@@ -72,9 +72,9 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         check_cursor_name(request.group)
         self._check_member(request.source, request.group, call.identity)
         await self._leader.create()
-        told = await self._leader.forward(call, "LeaveGroup", request, pb.LeaveGroupResponse)
-        if told is not None:
-            return told
+        answer = await self._leader.forward(call, "LeaveGroup", request, pb.LeaveGroupResponse)
+        if answer is not None:
+            return answer
         await (await self._store.coordinator()).leave(
             request.group, request.source, request.member_id
         )
@@ -83,9 +83,9 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
     async def ListGroups(self, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsResponse:
         if not self._leader.exists:
             return pb.ListGroupsResponse()
-        told = await self._leader.forward(call, "ListGroups", request, pb.ListGroupsResponse)
-        if told is not None:
-            known = [each for each in told.groups if self._may_see(each.source, call.identity)]
+        answer = await self._leader.forward(call, "ListGroups", request, pb.ListGroupsResponse)
+        if answer is not None:
+            known = [each for each in answer.groups if self._may_see(each.source, call.identity)]
             return pb.ListGroupsResponse(groups=known)
         groups = (await self._store.coordinator()).groups()
         return pb.ListGroupsResponse(
@@ -112,10 +112,10 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         of those that the group reads."""
         principal = quota_holder(self._access.control, call)
         if self._leader.exists:
-            told = await self._leader.forward(
+            answer = await self._leader.forward(
                 call, "DeleteGroup", request, pb.DeleteGroupResponse, principal
             )
-            if told is not None:
+            if answer is not None:
                 return
         if not self._leader.exists:
             raise NotFoundError(f"there is no consumer group {request.group!r}")
@@ -157,8 +157,8 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
             access.check(identity, Operation.READ, stream)
 
     def _may_take(self, principal: str, group: str, source: str) -> bool:
-        """Whether the principal, "" for nobody's, may use the consumer group where it reads now, so
-        that it may take the name away from there. What is gone is nobody's."""
+        """Whether the principal, "" for none, may use the consumer group where it reads now, so
+        that it may take the name away from there. What is gone belongs to no principal."""
         if not principal:
             return True
         access, caller = self._access.control, Identity(principal)

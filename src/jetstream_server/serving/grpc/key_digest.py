@@ -68,7 +68,7 @@ class _Part:
 
 class KeyDigest:
     """The digest of the records in [start, end) of one replica. `steps` does the work; then
-    `digest` and `records` are set. keys_max: see the module. progress: as `steps` has told it last,
+    `digest` and `records` are set. keys_max: see the module. progress: the last one of `steps`,
     noted by who calls it."""
 
     def __init__(

@@ -272,7 +272,7 @@ class Peers:
         self, node_id: NodeId, method: str, request: Message, principal: str = ""
     ) -> Any:
         """Forward a request of the services `Cursors` and `Groups` to the leader of the cursors.
-        principal: the caller, whose quota counts; "": nobody's. Raises the leader's
+        principal: the caller, whose quota counts; "": none. Raises the leader's
         JetstreamError."""
         in_groups = hasattr(groups_pb2_grpc.GroupsServicer, method)
         return await self._call(
@@ -328,7 +328,7 @@ class Peers:
 
 
 def quota_holder(access: AccessControl, call: Call) -> str:
-    """The principal whose quota counts for what the call creates; "": nobody's."""
+    """The principal whose quota counts for what the call creates; "": none."""
     if not call.identity.is_node:
         return access.quota_holder(call.identity)
     return unquote(call.header(PRINCIPAL))

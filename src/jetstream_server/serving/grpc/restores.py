@@ -23,8 +23,8 @@ from jetstream_server.log.encryption import NO_KEYS, CannotDecryptError, decrypt
 from jetstream_server.replication.replica import Replica
 
 COMMIT_SECONDS = 8.0
-"""After this time the client is told that the outcome is unknown. It asks where the log ends, and
-continues there."""
+"""After this time the client gets the answer that the outcome is unknown. It asks where the log
+ends, and continues there."""
 AHEAD_US_MAX = 3600 * 1_000_000
 """How far a batch's time may be ahead of this node's clock. Later batches never get an earlier
 time, so one wrong time would become the time of everything that follows."""

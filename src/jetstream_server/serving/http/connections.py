@@ -22,7 +22,7 @@ UNREAD_SECONDS = 30.0
 
 
 class Connections:
-    """Those that are open. `take` and `asked` are told of them, `look` is called again and
+    """Those that are open. `take` and `asked` are called for them, `look` is called again and
     again."""
 
     def __init__(self, refused: Counter[str]) -> None:

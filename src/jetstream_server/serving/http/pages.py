@@ -39,9 +39,9 @@ class Pages:
 
     async def _readyz(self, request: web.Request) -> web.Response:
         reasons = self._readiness()
-        said = [*(reasons or ["ready"]), *self._notes()]
+        lines = [*(reasons or ["ready"]), *self._notes()]
         return web.Response(
-            status=503 if reasons else 200, text="".join(f"{line}\n" for line in said)
+            status=503 if reasons else 200, text="".join(f"{line}\n" for line in lines)
         )
 
     async def _metrics_text(self, request: web.Request) -> web.Response:

@@ -246,7 +246,7 @@ class HttpServer:
         return Route(path, handle, "OPTIONS")
 
     async def _finish_headers(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Records and metadata stay in no cache, and nobody learns which software answers."""
+        """Records and metadata stay in no cache, and no answer names the software."""
         response.headers.setdefault("Cache-Control", "no-store")
         response.headers.setdefault("X-Content-Type-Options", "nosniff")
         response.headers.pop("Server", None)

@@ -130,7 +130,7 @@ _COUNTERS = (
     ),
     _Number(
         "hand_over_gap_seconds",
-        "Time during hand-overs in which nobody listened",
+        "Time during hand-overs without a subscription",
         lambda s: s.streams.counters.hand_over_gaps_us / 1e6,
     ),
     _Number("elections", "Leaderships begun here", lambda s: s.leaderships.elections),

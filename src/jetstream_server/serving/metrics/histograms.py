@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client import Histogram, disable_created_metrics
 from prometheus_client.metrics_core import Metric
 
-# Without this, each histogram has a gauge `*_created` beside it, which nobody expects.
+# Without this, each histogram has a gauge `*_created` beside it, which is not expected.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 LOOP_CHECK_SECONDS = 0.1

@@ -112,8 +112,8 @@ async function api(what, body, signal, token = sessionStorage.getItem(TOKEN)) {
     clearTimeout(patience);
     if (signal) signal.removeEventListener("abort", end);
   }
-  const told = Date.parse(answer.headers.get("Date"));
-  if (!Number.isNaN(told)) ahead = told - Date.now();
+  const date = Date.parse(answer.headers.get("Date"));
+  if (!Number.isNaN(date)) ahead = date - Date.now();
   if (answer.ok) return found;
   const error = new Refused(found.error ? found.error.message : `${answer.status} ${answer.statusText}`);
   error.status = answer.status;
@@ -351,13 +351,13 @@ const sync = (stream) => {
 const marks = (stream) => [[stream.readonly, "read-only"], [stream.paused, "paused"], [(stream.config || {}).restoring, "restoring"]]
   .map(([holds, mark]) => holds && h("span", { class: "warn" }, ` ${mark}`));
 
-/** Whether its leader has told of it: else all of its numbers are 0. */
+/** Whether its leader has reported it: else all of its numbers are 0. */
 const isTold = (found) => found.stream.leader >= 0 && found.state !== "" && !found.state.startsWith("unknown:");
 
-/** Committed records are below it; null: its leader does not know that yet, or has not told. */
+/** Committed records are below it; null: its leader does not know that yet, or has not reported it. */
 const end = (found) => found.end_unknown || !isTold(found) ? null : Number(found.high_watermark);
 
-/** Compaction leaves offsets without a record: nobody counts those. */
+/** Compaction leaves offsets without a record: they are not counted. */
 const records = (found) => end(found) === null ? "unknown" : `${(found.stream.config || {}).compact ? "≤ " : ""}${count(end(found) - found.log_start_offset)}`;
 const offsets = (found) => !isTold(found) ? "unknown" : end(found) === null ? `${count(found.log_start_offset)} – unknown` : end(found) === Number(found.log_start_offset) ? `none below ${count(end(found))}` : `${count(found.log_start_offset)} – ${count(end(found) - 1)}`;
 

@@ -33,13 +33,13 @@ function seekCursor(cursor) {
   const name = cursorStream(cursor);
   const where = h("select", {}, [["earliest", "The first record"], ["latest", "The end: what comes next"], ["offset", "An offset"], ["time", "A time (UTC)"]].map(([value, text]) => h("option", { value }, text)));
   const at = field({ placeholder: "100, or 2026-01-31T12:00:00" });
-  const said = (v) => {
+  const position = (v) => {
     if (v.where === "offset") return v.at || "OFFSET";
     if (v.where !== "time") return v.where;
     return Number.isNaN(timeOf(v.at)) ? "TIME" : new Date(timeOf(v.at)).toISOString();
   };
   ask(`Move ${cursor.name} in ${name}`, [["where", "Where its next consumer begins. Stop the one that uses it now: it ends with an error.", where], ["at", "Offset or time", at]],
-    (v) => command("cursor", "seek", cursor.name, name, said({ where: v.where || "earliest", at: v.at || "" })), async (v) => {
+    (v) => command("cursor", "seek", cursor.name, name, position({ where: v.where || "earliest", at: v.at || "" })), async (v) => {
       const place = { earliest: { earliest: true }, latest: { latest: true } }[v.where];
       if (place) return changeCursor(cursor, "seek", place);
       if (v.where === "offset") {
