@@ -138,7 +138,7 @@ def test_nonsense_from_a_peer_that_knows_the_credential_is_harmless(tmp_path: Pa
                     identity = handshake.Identity(NodeId(9 + number), b"i" * 16, SECRET)
                     links = PeerLinks(identity, addresses, _Silent(), lambda: bytes(16))
                     links.start()
-                    await until(lambda links=links: len(links.connected()) == 3)
+                    await until(lambda links=links: len(links.connected_nodes()) == 3)
                     for peer in group.voters:
                         links.send(peer, frame)
                     await asyncio.sleep(0.3)

@@ -211,7 +211,7 @@ RENAMED: dict[type, dict[str, Rename]] = {
         "_incarnation": _incarnation, "_log": _value,
         "_node_id": _node, "stream": _value,
     },
-    InSyncReplicas: {"committed": _members, "maximal": _members, "pending": _value},
+    InSyncReplicas: {"agreed": _members, "maximal": _members, "pending": _value},
     LeaderEpochCache: {"_entries": _starts},
     LeaderState: {
         "_followers": _by_node, "_in_sync": _value, "_log": _value, "_node_id": _node,

@@ -91,7 +91,7 @@ class Nodes:
         process: Process = self.states[state]
         record = RunRecord((session_of(process.node_id, process.run),), boot_id="0")
         boot_id = "1" if process.power_lost else "0"
-        begun = record.begun(session_of(process.node_id, process.run + 1), boot_id)
+        begun = record.of_new_run(session_of(process.node_id, process.run + 1), boot_id)
         return judge(begun, registered_session, {int(self._metadata.stream_id): ""})
 
     def run_of(self, state: int) -> int:

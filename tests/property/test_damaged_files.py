@@ -138,7 +138,7 @@ def content_of(log: CommitLog) -> tuple[Content, list[int]]:
 
 
 def is_believed(log: CommitLog) -> bool:
-    record = RunRecord(("first",), BOOT).begun("second", BOOT)
+    record = RunRecord(("first",), BOOT).of_new_run("second", BOOT)
     trust = judge(record, "first", {17: log.offline_reason or log.incomplete_reason})
     return trust.trusted and not trust.distrusted
 

@@ -96,7 +96,7 @@ class Attack:
             assert found in self.possible
         self.possible = [found]
         self.count += 1
-        self.journal.save_standing(self.journal.standing.begun(f"run {self.count}"))
+        self.journal.save_standing(self.journal.standing.with_run(f"run {self.count}"))
         self._noted()
         self._sync()
 

@@ -249,7 +249,7 @@ def test_mutant_that_does_not_verify_what_repairs_dies(
             bad.end_offset,
         ),
     )
-    monkeypatch.setattr(repairs.Repair, "_checked", lambda self: (Index(200), 0))
+    monkeypatch.setattr(repairs.Repair, "_check", lambda self: (Index(200), 0))
     with pytest.raises((AssertionError, CorruptBatchError, DivergedError)):
         check_others_bytes_repair_nothing(spoil)
 

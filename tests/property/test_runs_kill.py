@@ -51,7 +51,7 @@ class Attack:
             for _ in range(self.random.randrange(8)):
                 self._step()
             if self.random.random() < 0.5:
-                self._note(self.runs.record.stopped(), self.runs.stop)
+                self._note(self.runs.record.of_clean_end(), self.runs.stop)
         except Killed:
             pass
         except StorageError:
@@ -64,7 +64,7 @@ class Attack:
         self.runs = runs = RunRecordFile(OsDisk(), "/data/runs", "c/0")
         assert not runs.damage
         assert runs.record in self.possible
-        self._note(runs.record.begun(session, boot), lambda: runs.begin(session, boot))
+        self._note(runs.record.of_new_run(session, boot), lambda: runs.begin(session, boot))
 
     def _step(self) -> None:
         runs, random = self.runs, self.random
@@ -72,7 +72,7 @@ class Attack:
         step = random.randrange(5)
         if step == 0:
             session = record.sessions[-1]
-            self._note(record.registered(session), lambda: runs.registered(session))
+            self._note(record.of_registered_run(session), lambda: runs.registered(session))
         elif step == 1:
             revision = random.randrange(9)
             self._note(record.streams_lost(revision), lambda: runs.streams_lost(revision))

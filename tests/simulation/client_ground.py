@@ -42,7 +42,7 @@ from jetstream_server.cursors.records import (
 )
 from jetstream_server.cursors.store import COMMIT_SECONDS
 from jetstream_server.cursors.table import CursorTable, Entry, Outcome, Write
-from jetstream_server.serving.grpc.groups_service import _answer, _checked
+from jetstream_server.serving.grpc.groups_service import _answer, _heartbeat_of
 from tests.property.test_sender import Stream as PublishedStream
 from tests.simulation.loop import SimulatedLoop
 
@@ -220,7 +220,7 @@ class Leader:
         self.table.load(range(len(log)), [key for key, _, _ in log], [value for _, value, _ in log])
         self.coordinator.load(
             group_from_proto(groups_pb2.ConsumerGroup.FromString(entry.value))
-            for key, entry in self.table.committed.items()
+            for key, entry in self.table.committed_entries.items()
             if key.startswith(GROUP_PREFIX)
         )
         self.loop.create_task(self.coordinator.watch())
@@ -290,7 +290,7 @@ class Leader:
         reply(found)
 
     async def GroupHeartbeat(self, request: Any) -> groups_pb2.GroupHeartbeatResponse:
-        heartbeat = _checked(request)
+        heartbeat = _heartbeat_of(request)
         return _answer(heartbeat.member, await self.coordinator.heartbeat(heartbeat))
 
     async def LeaveGroup(self, request: Any) -> groups_pb2.LeaveGroupResponse:
@@ -302,7 +302,9 @@ class Leader:
 
     async def ListCursors(self, request: Any) -> cursors_pb2.ListCursorsResponse:
         stream = self.ground.named(request.stream)
-        entry = self.table.committed.get(cursor_key(request.name, f"{stream.name}@{stream.name}"))
+        entry = self.table.committed_entries.get(
+            cursor_key(request.name, f"{stream.name}@{stream.name}")
+        )
         cursors = [] if entry is None else [_cursor(entry)]
         return cursors_pb2.ListCursorsResponse(cursors=cursors)
 
@@ -328,7 +330,7 @@ class Leader:
         member = commit.member_id, commit.generation
         reason = self.coordinator.why_not(commit.name, stream.id, *member)
         if reason:
-            return Outcome(self.table.committed.get(key), PreconditionFailedError(reason))
+            return Outcome(self.table.committed_entries.get(key), PreconditionFailedError(reason))
         cursor = cursors_pb2.Cursor(
             name=commit.name,
             stream_id=stream.id,

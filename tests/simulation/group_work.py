@@ -392,7 +392,7 @@ class World:
             worker.held[stream] = place
 
     def committed(self, stream: int) -> Place:
-        entry = self.table.committed.get(b"%d" % stream)
+        entry = self.table.committed_entries.get(b"%d" % stream)
         if entry is None:
             return Place(0, NO_REVISION)
         committed = self.log[entry.revision][1]

@@ -171,7 +171,7 @@ class ModelLinks:
     def use(self, addresses: object) -> None:
         """There is nothing to be dialled."""
 
-    def connected(self) -> tuple[NodeId, ...]:
+    def connected_nodes(self) -> tuple[NodeId, ...]:
         return ()
 
     def drop(self, peer: NodeId, reason: str) -> None:

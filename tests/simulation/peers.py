@@ -72,7 +72,7 @@ class SimulatedPeers:
         self, leader: NodeId, stream_id: StreamId, target: NodeId, *, urgent: bool
     ) -> None:
         async def ask(there: Process) -> None:
-            stream = there.node.replicas.led(stream_id).stream
+            stream = there.node.replicas.led_replica(stream_id).stream
             await there.node.transfers.transfer(stream, target, forward=False, urgent=urgent)
 
         await self._ask(leader, ask, seconds=10.0)

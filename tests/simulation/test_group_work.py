@@ -80,7 +80,7 @@ def revisions_are_not_looked_at(patch: Patch) -> None:
 
 
 def a_stream_moves_before_its_owner_has_let_go(patch: Patch) -> None:
-    rebalanced = groups._rebalanced
+    rebalanced = groups._rebalance
 
     def at_once(group: Group) -> Group:
         after = rebalanced(group)
@@ -90,7 +90,7 @@ def a_stream_moves_before_its_owner_has_let_go(patch: Patch) -> None:
         }
         return replace(after, shares=shares)
 
-    patch.setattr(groups, "_rebalanced", at_once)
+    patch.setattr(groups, "_rebalance", at_once)
 
 
 def members_are_told_before_it_is_written(patch: Patch) -> None:
@@ -104,7 +104,7 @@ def members_are_told_before_it_is_written(patch: Patch) -> None:
 
 
 def who_is_gone_keeps_its_streams(patch: Patch) -> None:
-    rebalanced = groups._rebalanced
+    rebalanced = groups._rebalance
 
     def kept(group: Group) -> Group:
         after = rebalanced(group)
@@ -116,7 +116,7 @@ def who_is_gone_keeps_its_streams(patch: Patch) -> None:
         }
         return replace(after, shares=shares)
 
-    patch.setattr(groups, "_rebalanced", kept)
+    patch.setattr(groups, "_rebalance", kept)
 
 
 def the_next_coordinator_begins_anew(patch: Patch) -> None:

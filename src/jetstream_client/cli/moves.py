@@ -66,7 +66,7 @@ class Mover:
                     if begun is not None:
                         under_way[begun.id] = _UnderWay(begun, move)
                 time.sleep(LOOK_SECONDS)
-                for ended in self._ended(under_way):
+                for ended in self._take_ended(under_way):
                     del under_way[ended]
                 done = total - len(waiting) - len(under_way)
                 look(done, [each.stream for each in under_way.values()])
@@ -107,7 +107,7 @@ class Mover:
         was, is_now = _text(move.stream), _text(now)
         self._tell(now, f"{name} changed since the plan: it was {was}, and is {is_now}: not moved")
 
-    def _ended(self, under_way: dict[int, _UnderWay]) -> list[int]:
+    def _take_ended(self, under_way: dict[int, _UnderWay]) -> list[int]:
         """Those that need not be waited for any more."""
         known = {each.id: each for each in self._client.list_streams(internal=True)}
         self._tell_unheard(under_way, known)

@@ -79,11 +79,11 @@ def back_up(
     """
     described = describe_with_end(client, stream)
     cluster_id = client.describe_cluster().cluster_id
-    _begun(cluster_id, described, folder)  # May refuse the folder: then it stays as it is.
+    _begin(cluster_id, described, folder)  # May refuse the folder: then it stays as it is.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _only_run(folder):
         while True:
-            files = _Files(folder, _begun(cluster_id, described, folder))
+            files = _Files(folder, _begin(cluster_id, described, folder))
             try:
                 return _copy(client, described, files, advance, note)
             except OffsetOutOfRangeError as error:
@@ -181,7 +181,7 @@ def _only_run(folder: Path) -> Iterator[None]:
         yield
 
 
-def _begun(cluster_id: str, stream: StreamDescription, folder: Path) -> Manifest:
+def _begin(cluster_id: str, stream: StreamDescription, folder: Path) -> Manifest:
     """The manifest of the folder, or a new one, which is not written yet."""
     if (folder / MANIFEST).exists():
         manifest = read_manifest(folder)
@@ -249,7 +249,7 @@ class _Files:
                 check_restorable(batch, 0)
                 self._note(header, batch)
             self._done.append(each)
-        for path in _unlisted(self.folder, self.manifest):
+        for path in _unlisted_files(self.folder, self.manifest):
             begins = int(path.stem)  # The first one perhaps before the first record.
             if self._done and begins < self.next_offset:
                 raise _discontinuity_error(path)
@@ -398,10 +398,10 @@ def stored_batches(folder: Path, manifest: Manifest) -> Iterator[tuple[BatchHead
 
 def was_interrupted(folder: Path, manifest: Manifest) -> bool:
     """Whether a run after the last complete one has left something that is not restored."""
-    return not manifest.is_complete or bool(_unlisted(folder, manifest))
+    return not manifest.is_complete or bool(_unlisted_files(folder, manifest))
 
 
-def _unlisted(folder: Path, manifest: Manifest) -> list[Path]:
+def _unlisted_files(folder: Path, manifest: Manifest) -> list[Path]:
     """What a run that has not ended has left."""
     listed = {each.name for each in manifest.files}
     return [each for each in batch_files(folder) if each.name not in listed]

@@ -73,7 +73,7 @@ def _row(number: int, line: bytes) -> _Row:
         number,
         _offset(fields.get("offset")),
         None if timestamp is None else timestamp_of(timestamp),
-        None if subject is None else _encoded("subject", subject, "surrogateescape"),
+        None if subject is None else _encode("subject", subject, "surrogateescape"),
         _bytes(fields, "key", text),
         _bytes(fields, "value", text),
         _header_block(fields, text),
@@ -108,16 +108,16 @@ def _bytes(fields: dict[str, Any], name: str, line: str) -> bytes | None:
     if not isinstance(given, str):
         if encoding is not None:
             raise ValueError(f'{name} must be text: its "{name}_encoding" is "{encoding}"')
-        return _encoded(name, _texts(line)[name])
+        return _encode(name, _texts(line)[name])
     if encoding != "base64":
-        return _encoded(name, given)
+        return _encode(name, given)
     try:
         return base64.b64decode(given, validate=True)
     except (binascii.Error, ValueError) as error:
         raise ValueError(f"{name} is not base64: {error}") from None
 
 
-def _encoded(name: str, text: str, errors: str = "strict") -> bytes:
+def _encode(name: str, text: str, errors: str = "strict") -> bytes:
     try:
         return text.encode("utf-8", errors)
     except UnicodeEncodeError:

@@ -41,7 +41,7 @@ class OneView:
         self._has_one_leader = True
         self._is_whole = gone_below is None
         self._begun = time.monotonic()
-        gone = self._seen(offset).tombstones_gone_below
+        gone = self._view(offset).tombstones_gone_below
         self.gone_below = gone if gone_below is None else gone_below
         """The offset below which tombstones were gone before anything was copied."""
         self._check_tombstones(gone)
@@ -49,7 +49,7 @@ class OneView:
     def end(self, offset: int) -> int:
         """Before which offset the copy must end, if everything before `offset` is copied; `offset`:
         it is complete."""
-        seen = self._seen(offset)
+        seen = self._view(offset)
         below = seen.compacted_below
         if below is None:
             if not self._stream.compact and self._stream.compaction is None:
@@ -61,7 +61,7 @@ class OneView:
         self._check_tombstones(seen.tombstones_gone_below)
         return max(offset, below)
 
-    def _seen(self, offset: int) -> FetchedBatches:
+    def _view(self, offset: int) -> FetchedBatches:
         """What compaction has done to the leader's log by now."""
 
         def fetched(at: int) -> FetchedBatches:

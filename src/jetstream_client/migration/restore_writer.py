@@ -56,7 +56,7 @@ def check_restorable(data: bytes, position: int) -> None:
     header = decode_header(data, position)
     if header.length <= RESTORE_BYTES_MAX:
         return
-    check_records(_divided(header, data, position))
+    check_records(_divide(header, data, position))
 
 
 def check_records(records: Records) -> None:
@@ -65,10 +65,10 @@ def check_records(records: Records) -> None:
         if size > RESTORE_BYTES_MAX - _SPARE_BYTES:
             # With a gap before it and another time than its batch: so it takes most.
             base, timestamp = records.offsets[row] - 1, records.timestamps[row] + 1
-            _encoded(records.rows(row, row + 1), base, timestamp)
+            _encode(records.rows(row, row + 1), base, timestamp)
 
 
-def _divided(header: BatchHeader, data: bytes, position: int) -> Records:
+def _divide(header: BatchHeader, data: bytes, position: int) -> Records:
     """The records of a stored batch. Raises MessageTooLargeError if they are encrypted."""
     if header.flags & Flags.ENCRYPTED:
         raise MessageTooLargeError(
@@ -122,7 +122,7 @@ class RestoreWriter:
             end = position + header.length
             if header.next_offset > self.next_offset:
                 if header.base_offset < self.next_offset or header.length > RESTORE_BYTES_MAX:
-                    self.put(_divided(header, data, position))
+                    self.put(_divide(header, data, position))
                     self._cover(header.next_offset, header.append_timestamp)
                 else:
                     self._cover(header.base_offset, header.append_timestamp)
@@ -142,7 +142,7 @@ class RestoreWriter:
             self._cover(first, min(records.timestamps[0], newest))
         base = self.next_offset
         self._timestamp = max(self._timestamp, newest, 0)
-        encoded = _encoded(records, base, self._timestamp)
+        encoded = _encode(records, base, self._timestamp)
         encoded.stamp(base, 0, WallUs(self._timestamp))
         self._enqueue(_Sent(base, last + 1, encoded.to_bytes()))
 
@@ -173,13 +173,13 @@ class RestoreWriter:
                 self._client.restore_batches(self._stream, data)
             except (PreconditionFailedError, UnknownOutcomeError) as error:
                 # Perhaps an attempt whose answer was lost has done it, or a part of it.
-                if not self._settled() and time.monotonic() > deadline:
+                if not self._settle() and time.monotonic() > deadline:
                     raise error from None
             else:
                 self._queue.clear()
         self._queued_bytes = 0
 
-    def _settled(self) -> bool:
+    def _settle(self) -> bool:
         """Drop from the queue what the log holds; whether it was anything."""
         time.sleep(_SETTLE_SECONDS)
         found = self._client.describe_stream(self._stream)
@@ -202,7 +202,7 @@ class RestoreWriter:
         return done > 0
 
 
-def _encoded(records: Records, base: int, timestamp: int) -> EncodedBatch:
+def _encode(records: Records, base: int, timestamp: int) -> EncodedBatch:
     """A batch from offset `base` on, appended at `timestamp`. Raises MessageTooLargeError."""
     first, last = records.offsets[0], records.offsets[-1]
     is_dense = last - base + 1 == len(records)

@@ -181,8 +181,8 @@ class DirectPublisher:
             try:
                 connection = self._data_plane.producing_now(stream)
                 if connection is None:
-                    connection = await self._reached(sent, stream)
-                return await self._stored(connection, sent, name, stream)
+                    connection = await self._reach(sent, stream)
+                return await self._ack_of(connection, sent, name, stream)
             except JetstreamError as error:
                 failure = curable = error
             if isinstance(failure, UnknownOutcomeError):
@@ -204,7 +204,7 @@ class DirectPublisher:
             self._plain.events.failed(curable)
             await asyncio.sleep(step.wait)
 
-    async def _reached(self, sent: _Message, stream: common_pb2.StreamRef) -> DataConnection:
+    async def _reach(self, sent: _Message, stream: common_pb2.StreamRef) -> DataConnection:
         """The connection to the leader. Raises _ByNats if NATS is to be taken instead of it."""
         now = asyncio.get_running_loop().time()
         seconds = sent.deadline - now
@@ -225,7 +225,7 @@ class DirectPublisher:
             raise _ByNats(is_doubtful=False) from None
         return connection
 
-    async def _stored(
+    async def _ack_of(
         self,
         connection: DataConnection,
         sent: _Message,

@@ -151,12 +151,12 @@ def check_room(streams: Sequence[Stream], group: str, subject: str, count: int) 
     ]
     if deaf:
         raise InvalidRequestError(
-            f"{_listed(deaf)} on this subject already and would miss what is published by key: "
+            f"{_list(deaf)} on this subject already and would miss what is published by key: "
             f"delete {'it' if len(deaf) == 1 else 'them'}, or choose another subject"
         )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list(names: Sequence[str]) -> str:
     """The first of them, and that they listen."""
     if len(names) == 1:
         return f"{names[0]} listens"

@@ -480,7 +480,7 @@ class RecordAccumulator:
         self._queue.popleft()
         return batch
 
-    def expired(self, now: float) -> list[Batch]:
+    def take_expired(self, now: float) -> list[Batch]:
         """Remove and return the batches that have waited for their turn too long."""
         with self._lock:
             found = []
@@ -489,8 +489,8 @@ class RecordAccumulator:
             return found
 
     def next_time(self, *, has_room: bool = True) -> float | None:
-        """When `take` or `expired` will have something to return; None: nothing waits. has_room:
-        whether the sender may take a batch."""
+        """When `take` or `take_expired` will have something to return; None: nothing waits.
+        has_room: whether the sender may take a batch."""
         with self._lock:
             batch = self._queue[0] if self._queue else None
             if batch is None or not batch.count:

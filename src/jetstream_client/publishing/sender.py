@@ -238,7 +238,9 @@ class Sender:
         while True:
             now = self._loop.time()
             self._settle(self._in_flight.expire(now, self._way.why_lost))
-            self._settle([Done(batch, _never_sent_error()) for batch in self.buffer.expired(now)])
+            self._settle(
+                [Done(batch, _never_sent_error()) for batch in self.buffer.take_expired(now)]
+            )
             while self._in_flight.has_room and (batch := self.buffer.take(now)) is not None:
                 self._in_flight.add(batch)
             for sending in self._in_flight.due(now):

@@ -175,7 +175,7 @@ class SubjectRoute:
                 f"no stream on {subject!r} acknowledges plain messages: "
                 "publish with ack_level='none', or create a stream with acks 'reply'"
             )
-        return self._chosen(self.expectations, subject, acks, "plain messages")
+        return self._choose(self.expectations, subject, acks, "plain messages")
 
     def wanted_of_batches(self, subject: str, acks: str | Sequence[str]) -> tuple[Expectation, ...]:
         """The same for a batched publisher. Streams of a group cannot be used: each batch would
@@ -187,9 +187,9 @@ class SubjectRoute:
             )
         if not self.enveloping:
             raise InvalidRequestError(f"no stream on {subject!r} acknowledges: all have acks 'off'")
-        return self._chosen(self.enveloping, subject, acks, "batches")
+        return self._choose(self.enveloping, subject, acks, "batches")
 
-    def _chosen(
+    def _choose(
         self,
         expectations: tuple[Expectation, ...],
         subject: str,

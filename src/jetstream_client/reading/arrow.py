@@ -95,7 +95,7 @@ def iter_batches(
         yield from table.slice(start, length).combine_chunks().to_batches()
 
 
-def _wrapped(chunk: Chunk, buffers: Sequence[tuple[int, int] | None], kind: Any) -> Any:
+def _wrap(chunk: Chunk, buffers: Sequence[tuple[int, int] | None], kind: Any) -> Any:
     """The rows of `chunk` from parts of its batch's body, each (position, length)."""
     body = pa.py_buffer(chunk.batch.body)
     slices = [None if part is None else body.slice(*part) for part in buffers]
@@ -112,7 +112,7 @@ def _strings(chunk: Chunk, column: Column | None, kind: Any) -> Any:
     count = len(chunk.batch)
     validity = None if column.validity < 0 else (column.validity, (count + 7) // 8)
     offsets = (column.offsets, 4 * (count + 1))
-    return _wrapped(chunk, (validity, offsets, (column.data, column.data_length)), kind)
+    return _wrap(chunk, (validity, offsets, (column.data, column.data_length)), kind)
 
 
 def _binary(chunks: Sequence[Chunk], column_of: Callable[[Layout], Column | None]) -> Any:
@@ -163,7 +163,7 @@ def _constant(text: str, length: int) -> Any:
 def _same(text: str, length: int) -> Any:
     """`text` in every row. Successive fetches are of one stream and of similar length, so the
     column of the last one is used again, unless it is too long to keep."""
-    rounded = _rounded(length)
+    rounded = _round_up(length)
     if len(text) * rounded > KEPT_BYTES_MAX:
         return pa.repeat(text, length)
     return _constant(text, rounded)[:length]
@@ -171,10 +171,10 @@ def _same(text: str, length: int) -> Any:
 
 def _counting(start: int, length: int) -> Any:
     # With a type: to guess one, Arrow looks for a module that is usually not installed.
-    return pc.add(_ramp(_rounded(length))[:length], pa.scalar(start, pa.int64()))
+    return pc.add(_ramp(_round_up(length))[:length], pa.scalar(start, pa.int64()))
 
 
-def _rounded(length: int) -> int:
+def _round_up(length: int) -> int:
     return 1 << max(0, length - 1).bit_length()
 
 
@@ -192,7 +192,7 @@ def _offsets(chunks: Sequence[Chunk]) -> Any:
         elif deltas < 0:
             arrays.append(_counting(base + chunk.start, len(chunk)))
         else:
-            column = _wrapped(chunk, (None, (deltas, 4 * len(chunk.batch))), pa.int32())
+            column = _wrap(chunk, (None, (deltas, 4 * len(chunk.batch))), pa.int32())
             arrays.append(pc.add(column.cast(pa.int64()), base))
     return pa.chunked_array(arrays, pa.int64())
 
@@ -214,7 +214,7 @@ def _timestamps(chunks: Sequence[Chunk]) -> Any:
             moment = pa.scalar(chunk.batch.header.append_timestamp, TIMESTAMP)
             arrays.append(pa.repeat(moment, len(chunk)))
         else:
-            arrays.append(_wrapped(chunk, (None, (column, 8 * len(chunk.batch))), TIMESTAMP))
+            arrays.append(_wrap(chunk, (None, (column, 8 * len(chunk.batch))), TIMESTAMP))
     return pa.chunked_array(arrays, TIMESTAMP)
 
 

@@ -33,7 +33,7 @@ class FetchedBatches:
     tombstones_gone_below: int = 0
 
 
-def checked(
+def check_batches(
     data: bytes, offset: int, last_epoch: int, head: pb.DataFetchResponse
 ) -> FetchedBatches:
     """An answer to a fetch at `offset`. Raises CorruptBatchError."""

@@ -458,11 +458,11 @@ class AsyncConsumer(AsyncClosing):
         return next_offset <= self._stop if self.reverse else next_offset >= self._stop
 
     def _fetch_ahead(self) -> asyncio.Future[Messages]:
-        task = asyncio.ensure_future(self._fetched(self.buffer.course))
+        task = asyncio.ensure_future(self._fetch_next(self.buffer.course))
         task.add_done_callback(self._has_fetched)
         return task
 
-    async def _fetched(self, course: Course) -> Messages:
+    async def _fetch_next(self, course: Course) -> Messages:
         if self._budget is not None:
             await self._budget.room()
             self._count()  # Not what it asks for: a long poll of an idle stream brings nothing.

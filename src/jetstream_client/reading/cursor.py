@@ -190,9 +190,9 @@ class ConsumerCursor:
             return False
         if self._member()[0] or (now is None and self._revision == NO_REVISION):
             raise error  # To a member it says whether the stream is still the member's.
-        raise PreconditionFailedError(self._taken(now))
+        raise PreconditionFailedError(self._take_name(now))
 
-    def _taken(self, now: Cursor | None) -> str:
+    def _take_name(self, now: Cursor | None) -> str:
         if now is None:
             return f"cursor {self.name!r} on {self.stream.full_name!r} was deleted meanwhile"
         who = now.owner or "by hand"

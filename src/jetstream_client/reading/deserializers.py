@@ -47,10 +47,10 @@ class Deserializers:
         return _Applied(self, iter(messages)) if self else iter(messages)
 
     def key_of(self, key: bytes | None, stream: str, offset: int) -> Any:
-        return _deserialized(self.key, key, "key", stream, offset)
+        return _deserialize(self.key, key, "key", stream, offset)
 
     def value_of(self, value: bytes | None, stream: str, offset: int) -> Any:
-        return _deserialized(self.value, value, "value", stream, offset)
+        return _deserialize(self.value, value, "value", stream, offset)
 
 
 class _Applied(Iterator[Message]):
@@ -67,7 +67,7 @@ class _Applied(Iterator[Message]):
         return message
 
 
-def _deserialized(
+def _deserialize(
     deserializer: Deserializer | None, data: bytes | None, what: str, stream: str, offset: int
 ) -> Any:
     if deserializer is None or data is None:

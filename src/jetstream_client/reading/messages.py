@@ -97,11 +97,11 @@ class Message:
     def __repr__(self) -> str:
         return (
             f"Message(stream={self.stream!r}, offset={self.offset}, subject={self.subject!r}, "
-            f"key={self.key!r}, value={_shortened(self.value)})"
+            f"key={self.key!r}, value={_shorten(self.value)})"
         )
 
 
-def _shortened(value: object) -> str:
+def _shorten(value: object) -> str:
     if not isinstance(value, bytes) or len(value) <= 64:
         return repr(value)
     return f"{value[:64]!r}… {len(value)} bytes"
@@ -157,17 +157,17 @@ class Chunk:
         return offsets[self.start : self.stop]
 
     def values(self) -> list[bytes | None]:
-        return self._trimmed(self.batch.values())
+        return self._trim(self.batch.values())
 
     def keys(self) -> list[bytes | None]:
-        return self._trimmed(self.batch.keys())
+        return self._trim(self.batch.keys())
 
     def header_blocks(self) -> list[bytes]:
-        return self._trimmed(self.batch.header_blocks())
+        return self._trim(self.batch.header_blocks())
 
     def subjects(self) -> list[str]:
         """Subjects repeat, so each distinct one is decoded once."""
-        subjects = self._trimmed(self.batch.subjects())
+        subjects = self._trim(self.batch.subjects())
         decoded = {subject: subject.decode("utf-8", "surrogateescape") for subject in set(subjects)}
         return [decoded[subject] for subject in subjects]
 
@@ -177,14 +177,14 @@ class Chunk:
             Message,
             repeat(stream),
             self.offsets(),
-            self._trimmed(batch.timestamps()),
+            self._trim(batch.timestamps()),
             self.subjects(),
-            self._trimmed(batch.keys()),
+            self._trim(batch.keys()),
             self.values(),
             self.header_blocks(),
         )
 
-    def _trimmed(self, rows: list[T]) -> list[T]:
+    def _trim(self, rows: list[T]) -> list[T]:
         if self.picked is not None:
             return [rows[row] for row in self.picked]
         return rows if len(self) == len(rows) else rows[self.start : self.stop]

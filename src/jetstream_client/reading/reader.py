@@ -14,7 +14,7 @@ from jetstream_client.reading.backwards import (
     last_of,
     newest_first,
 )
-from jetstream_client.reading.batches import FetchedBatches, checked
+from jetstream_client.reading.batches import FetchedBatches, check_batches
 from jetstream_client.reading.byte_budget import ByteBudget
 from jetstream_client.reading.consumer import FETCH_BYTES, AsyncConsumer
 from jetstream_client.reading.cursor import ConsumerCursor
@@ -271,7 +271,7 @@ class Reader:
         for attempt in range(REFUSALS_MAX):
             fetched = await self._data.fetch(request)
             try:
-                return checked(bytes(fetched.batches), offset, last_epoch, fetched.head)
+                return check_batches(bytes(fetched.batches), offset, last_epoch, fetched.head)
             except CorruptBatchError:
                 if attempt == REFUSALS_MAX - 1:
                     raise
@@ -355,7 +355,7 @@ class Reader:
         _check_bounds(max_messages, max_bytes)
         name = await self._streams.name_of(stream)
         ref = wire.to_ref(stream)
-        start, end = await self._committed(stream, position, stop, read_from, ref=ref)
+        start, end = await self._committed_range(stream, position, stop, read_from, ref=ref)
         size = FIRST_OFFSETS
         if max_messages is not None and wanted is None:
             size = min(max_messages, size)
@@ -366,7 +366,7 @@ class Reader:
             name, windows, read, count_max=max_messages, bytes_max=FETCH_BYTES, bytes_min=max_bytes
         )
 
-    async def _committed(
+    async def _committed_range(
         self,
         stream: StreamLike,
         start: Position,
@@ -549,7 +549,7 @@ class Reader:
         async def resolve(start: Position, stop: Position | None) -> tuple[int, int | None]:
             if cursor is not None:
                 _pin(ref, cursor.stream.id)
-            resolved = self._committed if reverse else self.resolve
+            resolved = self._committed_range if reverse else self.resolve
             return await resolved(stream, start, stop, read_from, patience, ref=ref)
 
         consumer = AsyncConsumer(

@@ -203,7 +203,7 @@ class DataConnection(asyncio.BufferedProtocol):
     def begin_follow(self, request: pb.FollowRequest, sink: FollowSink) -> int:
         """From now on the sink gets the answers. Returns what the follow is called. Raises
         UnavailableError."""
-        transport = self._connected()
+        transport = self._connect()
         correlation = self._next_correlation()
         self._follows[correlation] = sink
         transport.write(frames.encode(Kind.FOLLOW, correlation, request.SerializeToString()))
@@ -236,7 +236,7 @@ class DataConnection(asyncio.BufferedProtocol):
     # Requests.
 
     def _ask(self, kind: Kind, head: bytes, *tail: bytes | bytearray) -> asyncio.Future[Frame]:
-        transport = self._connected()
+        transport = self._connect()
         correlation = self._next_correlation()
         answer: asyncio.Future[Frame] = self._loop.create_future()
         self._waiting[correlation] = answer
@@ -248,7 +248,7 @@ class DataConnection(asyncio.BufferedProtocol):
             transport.write(data)
         return answer
 
-    def _connected(self) -> asyncio.Transport:
+    def _connect(self) -> asyncio.Transport:
         if self._transport is None or self.closed:
             raise UnavailableError(f"not connected to {self.address}")
         return self._transport

@@ -254,7 +254,7 @@ class DataPlane:
             raise UnavailableError("no node answered in time who leads the stream") from error
         connection = self._producing.get(address)
         if connection is None or connection.closed:
-            connection = await self._opened(address, deadline, for_batches=True)
+            connection = await self._open_connection(address, deadline, for_batches=True)
             if connection is None:
                 raise UnavailableError("the client is closed")
         await connection.writable(TAKING_SECONDS)
@@ -314,12 +314,12 @@ class DataPlane:
             for connection in self._pools.get(address, ()):
                 if not connection.closed and connection.pending < PENDING_MAX:
                     return connection
-            opened = await self._opened(address, deadline)
+            opened = await self._open_connection(address, deadline)
             if opened is not None and opened.pending < PENDING_MAX:
                 return opened
         raise UnavailableError("the client is closed")
 
-    async def _opened(
+    async def _open_connection(
         self, address: str, deadline: float, *, for_batches: bool = False
     ) -> DataConnection | None:
         """A new connection. All who wait for one share it, and its failure. None: the client is

@@ -116,8 +116,8 @@ def join(group: Group, member: Member) -> Group:
         return group
     for before in group.members:
         if member.instance and before.instance == member.instance:
-            return _replaced(group, before, member)
-    return _rebalanced(replace(group, members=(*group.members, member)))
+            return _replace_member(group, before, member)
+    return _rebalance(replace(group, members=(*group.members, member)))
 
 
 def leave(group: Group, member_ids: Collection[str]) -> Group:
@@ -126,7 +126,7 @@ def leave(group: Group, member_ids: Collection[str]) -> Group:
     if staying == group.members:
         return group
     gone = [member.id for member in group.members if member.id in member_ids]
-    return _rebalanced(_without(replace(group, members=staying), gone))
+    return _rebalance(_without(replace(group, members=staying), gone))
 
 
 def with_streams(group: Group, stream_ids: Iterable[int]) -> Group:
@@ -135,7 +135,7 @@ def with_streams(group: Group, stream_ids: Iterable[int]) -> Group:
     if wanted == sorted(group.shares):
         return group
     shares = {number: group.shares.get(number, Share()) for number in wanted}
-    return _rebalanced(replace(group, shares=shares))
+    return _rebalance(replace(group, shares=shares))
 
 
 def release(group: Group, member_id: str, held: Collection[int]) -> Group:
@@ -148,10 +148,10 @@ def release(group: Group, member_id: str, held: Collection[int]) -> Group:
             shares[number] = replace(share, owner=NOBODY)
     if shares == group.shares:
         return group
-    return _given(replace(group, shares=shares))
+    return _give_free(replace(group, shares=shares))
 
 
-def _replaced(group: Group, before: Member, after: Member) -> Group:
+def _replace_member(group: Group, before: Member, after: Member) -> Group:
     generation = group.generation + 1
     members = tuple(after if member is before else member for member in group.members)
     shares = {
@@ -172,7 +172,7 @@ def _without(group: Group, member_ids: Collection[str]) -> Group:
     return replace(group, gone=gone[-max(GONE_MIN, 2 * len(group.members)) :])
 
 
-def _rebalanced(group: Group) -> Group:
+def _rebalance(group: Group) -> Group:
     ids = [member.id for member in group.members]
     before = {
         number: next((id_ for id_ in (share.owner, share.target) if id_ in ids), NOBODY)
@@ -187,10 +187,10 @@ def _rebalanced(group: Group) -> Group:
         )
         for number, share in group.shares.items()
     }
-    return _given(replace(group, generation=group.generation + 1, shares=shares))
+    return _give_free(replace(group, generation=group.generation + 1, shares=shares))
 
 
-def _given(group: Group) -> Group:
+def _give_free(group: Group) -> Group:
     """Give each stream without an owner to its target."""
     shares = {
         number: Share(share.target, share.target, group.generation)

@@ -127,7 +127,7 @@ class CursorStore(RoleListener):
         leading = self._leading
         if leading is None or leading.ended or not leading.loaded.is_set():
             return {}
-        return leading.table.committed if self._lease_held() else {}
+        return leading.table.committed_entries if self._lease_held() else {}
 
     def cursors_known(self) -> int | None:
         """The number of cursors; None on a node that does not lead them."""
@@ -221,7 +221,9 @@ class Leadership:
                 offset = max(offset, log.log_start_offset)
         self._load_groups()
         self._teller.start()
-        logger.info("cursors_loaded", count=len(self.table.committed), records_end=end_offset)
+        logger.info(
+            "cursors_loaded", count=len(self.table.committed_entries), records_end=end_offset
+        )
         self.loaded.set()
 
     async def _load_from(self, offset: int) -> int:
@@ -260,7 +262,7 @@ class Leadership:
         self.coordinator.load(
             (
                 group_from_proto(ConsumerGroup.FromString(entry.value))
-                for key, entry in self.table.committed.items()
+                for key, entry in self.table.committed_entries.items()
                 if key.startswith(GROUP_PREFIX)
             ),
             ages,
@@ -286,7 +288,7 @@ class Leadership:
         allowed = [write for write, reason in zip(writes, reasons, strict=True) if not reason]
         outcomes = iter(await self.write(allowed) if allowed else ())
         return [
-            Outcome(self.table.committed.get(write.key), PreconditionFailedError(reason))
+            Outcome(self.table.committed_entries.get(write.key), PreconditionFailedError(reason))
             if reason
             else next(outcomes)
             for write, reason in zip(writes, reasons, strict=True)
@@ -325,16 +327,16 @@ class Leadership:
             asyncio.get_running_loop().call_soon(self._append)
         answers = [answer for _, answer in queue]
         try:
-            plan = self._appended([writes for writes, _ in queue])
+            plan = self._append_plan([writes for writes, _ in queue])
         except JetstreamError as error:
             _refuse(answers, error)
             self._waiting -= sum(len(writes) for writes, _ in queue)
             return
         self.table.appended(plan)
         self._plan_answers.append(answers)
-        self._committed()
+        self._answer_committed()
 
-    def _appended(self, requests: list[Sequence[Write]]) -> Plan:
+    def _append_plan(self, requests: list[Sequence[Write]]) -> Plan:
         if self._replica.leadership is None:
             raise NotLeaderError("this node does not lead the cursors any more; try again")
         tells = tells_of_cursors(self._registry)
@@ -346,7 +348,7 @@ class Leadership:
         if plan.keys:
             encoded = batches.encode(plan.values, SUBJECT, keys=plan.keys)
             base_offset = self._replica.append(encoded)
-            assert base_offset == plan.base_offset, "nobody else appends"
+            assert base_offset == plan.base_offset, "only this leader appends"
         return plan
 
     def _watch(self) -> None:
@@ -359,9 +361,9 @@ class Leadership:
         self._is_watching = False
         self._rose.set()
         if not self.ended:
-            self._committed()
+            self._answer_committed()
 
-    def _committed(self) -> None:
+    def _answer_committed(self) -> None:
         for plan in self.table.advance(self._replica.high_watermark):
             for answer, outcomes in zip(self._plan_answers.popleft(), plan.answers, strict=True):
                 self._waiting -= len(outcomes)

@@ -2,14 +2,14 @@
 
 Pure: requests in, records to append and answers out. The log is the truth: a new leader loads it.
 
-    plan ──> records to append ──(appended)──> waits ──(committed)──> answers, and `committed`
+    plan ──> records to append ──(appended)──> waits ──(committed)──> answers, and entries
 
-Invariants. `committed` holds only records that every later leader will have. Readers see nothing
-else. A request is decided against all records appended before it, committed or not. It is answered
-once all of them are committed, so no answer depends on a record that may still be lost. A key
-counts for its creator until it is deleted, whoever writes it later. The revision of a record is its
-offset, so it grows with every record of a key. **safety** While activity is recorded, a change that
-has to be published is in one batch with its event (events.py), or is refused.
+Invariants. `committed_entries` holds only records that every later leader will have. Readers see
+nothing else. A request is decided against all records appended before it, committed or not. It is
+answered once all of them are committed, so no answer depends on a record that may still be lost. A
+key counts for its creator until it is deleted, whoever writes it later. The revision of a record is
+its offset, so it grows with every record of a key. **safety** While activity is recorded, a change
+that has to be published is in one batch with its event (events.py), or is refused.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class CursorTable:
         self._uncommitted_events = 0
 
     @property
-    def committed(self) -> Mapping[bytes, Entry]:
+    def committed_entries(self) -> Mapping[bytes, Entry]:
         """The latest committed record of each key."""
         return self._committed
 

@@ -81,7 +81,7 @@ class Catalogue:
         principal may know of."""
         named = [
             stream
-            for stream in self._registry.named(own_name(name))
+            for stream in self._registry.streams_named(own_name(name))
             if not stream.is_internal and self._access.knows(self._identity, stream)
         ]
         if not named:

@@ -58,7 +58,7 @@ class Messages:
     async def direct(self, request: Request, message: LeafMessage, link: LeafConnection) -> None:
         """Answer DIRECT.GET. Raises ApiError, JetstreamError."""
         stream = self._catalogue.stream(request.stream, Operation.READ)
-        wanted = _wanted(request, message)
+        wanted = _request_of(request, message)
         if wanted.batch or wanted.subjects:
             found = await self._search.batch(stream, wanted)
             await _send_batch(request, found, wanted, message.reply, link)
@@ -73,7 +73,7 @@ class Messages:
         link.send(reply, b"", status_headers(error.status))
 
 
-def _wanted(request: Request, message: LeafMessage) -> GetRequest:
+def _request_of(request: Request, message: LeafMessage) -> GetRequest:
     if not request.rest:
         return GetRequest.of(message.payload)
     if message.payload.strip():

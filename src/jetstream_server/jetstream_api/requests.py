@@ -174,10 +174,10 @@ def flag(body: dict[str, Any], field: str) -> bool:
 def pattern(body: dict[str, Any], field: str) -> str:
     """A field that is a subject or pattern; "": absent. Raises ApiError."""
     found = body.get(field)
-    return "" if found in (None, "") else _checked(found, field)
+    return "" if found in (None, "") else _checked_subject(found, field)
 
 
-def _checked(found: object, field: str) -> str:
+def _checked_subject(found: object, field: str) -> str:
     if not isinstance(found, str):
         raise invalid_json_error(f"{field} must be a subject")
     try:
@@ -196,7 +196,7 @@ def _patterns(body: dict[str, Any], field: str) -> tuple[str, ...]:
     if len(found) > SUBJECTS_MAX:
         raise ApiError(413, 10003, f"{field} has more than {SUBJECTS_MAX} subjects",
                        "413 Too Many Results")  # fmt: skip
-    return tuple(_checked(each, field) for each in found)
+    return tuple(_checked_subject(each, field) for each in found)
 
 
 def time_of(body: dict[str, Any], field: str) -> WallUs | None:
@@ -252,7 +252,7 @@ class GetRequest:
 
     @classmethod
     def last_of(cls, subject: str) -> GetRequest:
-        return cls(last_subject=_checked(subject, "subject"))
+        return cls(last_subject=_checked_subject(subject, "subject"))
 
     def _check(self) -> None:
         starts = (bool(self.sequence), bool(self.last_subject), self.start_time is not None)

@@ -136,7 +136,7 @@ class Search:
         if get.start_time is not None:
             start = max(start, await self._reads.offset_at(stream, get.start_time))
         start = max(start, get.sequence - 1)
-        wanted = _wanted(stream, (get.next_subject,) if get.next_subject else ())
+        wanted = _patterns_to_find(stream, (get.next_subject,) if get.next_subject else ())
         async with self._searching:
             return await self._forward(stream, wanted, start, end, count, get.bytes_max)
 
@@ -172,7 +172,7 @@ class Search:
 
     async def _last(self, stream: StreamMetadata, subject: str) -> Record:
         start, end = await self._reads.bounds(stream)
-        wanted, last, budget = _wanted(stream, (subject,)), _Last(), _Budget()
+        wanted, last, budget = _patterns_to_find(stream, (subject,)), _Last(), _Budget()
         async with self._searching:
             low = await self._backward(
                 stream, wanted, start, end, budget, lambda found: bool(found), last
@@ -205,7 +205,7 @@ class Search:
             raise ApiError(413, 10003, "too many results", "413 Too Many Results")
         if low > start and not is_enough(last.by_subject):
             raise not_searched_error(low + 1)
-        kept = _cut(found, get.batch or len(found), get.bytes_max)
+        kept = _first_of(found, get.batch or len(found), get.bytes_max)
         return Results(kept, len(found) - len(kept), end)
 
     async def _indexed_each(self, stream: StreamMetadata, get: GetRequest, end: int) -> Results:
@@ -283,12 +283,12 @@ async def _look(
     return await asyncio.to_thread(look_through, data, wanted, start, stop, looked_at_max)
 
 
-def _wanted(stream: StreamMetadata, patterns: tuple[str, ...]) -> Wanted:
+def _patterns_to_find(stream: StreamMetadata, patterns: tuple[str, ...]) -> Wanted:
     """Patterns that cover the whole stream leave nothing to search for."""
     return Wanted(() if any(covers(each, stream.subject) for each in patterns) else patterns)
 
 
-def _cut(records: list[Record], count: int, bytes_max: int) -> list[Record]:
+def _first_of(records: list[Record], count: int, bytes_max: int) -> list[Record]:
     kept: list[Record] = []
     size = 0
     for record in records:

@@ -209,6 +209,6 @@ class LogCheckpointer:
             self._offsets.replace_refused(mark)
             self._offsets.write_end(0)
             self._offsets.write_bounds(mark)
-        with self._health.committed("resetting"):  # The next start may empty the log by now.
+        with self._health.must_succeed("resetting"):  # The next start may empty the log by now.
             self._offsets.write_bounds(mark, durable=True)
             self._storage.sync_directories()

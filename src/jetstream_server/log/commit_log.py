@@ -222,7 +222,7 @@ class CommitLog:
         timestamp = max(timestamp_us, self.last_append_timestamp)
         self.start_epoch(leader_epoch)
         batch.stamp(base_offset, leader_epoch, timestamp)
-        stored = self._config.stored(batch, self.encryption)
+        stored = self._config.stored_form(batch, self.encryption)
         segment = self._segment_for(stored.length, timestamp)
         self._write(segment, (stored.header, stored.body))
         next_offset = base_offset + batch.last_offset_delta + 1
@@ -548,7 +548,7 @@ class CommitLog:
             doubt = f"{self.directory}: lost beginning" if is_start_lost and not is_elected else ""
             if self._storage.has_retired:
                 self.records.removing_in_front()
-            with self._health.committed("repairing"):
+            with self._health.must_succeed("repairing"):
                 self._storage.make_folder()
                 self._storage.drop_damaged()
                 if self._health.has_failed:

@@ -30,7 +30,7 @@ class LogConfig:
         keys."""
         return None if self.keys is None else self.keys.of_stream(int(owner_of(directory)))
 
-    def stored(self, batch: EncodedBatch, encryption: Encryption | None) -> EncodedBatch:
+    def stored_form(self, batch: EncodedBatch, encryption: Encryption | None) -> EncodedBatch:
         """A stamped batch as it has to be stored. Raises StorageError, MessageTooLargeError."""
         if self.must_encrypt and (reason := why_no_key(encryption)):
             raise StorageError(reason)

@@ -191,7 +191,7 @@ class DataFolder:
             return False
         root = os.path.join(self.path, "quarantine")
         try:
-            found = [at for known, at in self._quarantined() if known == stream_id]
+            found = [at for known, at in self._quarantined_folders() if known == stream_id]
             if not found or max(found) < created_at_us:
                 return False
             source = os.path.join(root, f"{stream_id}.{max(found)}")
@@ -213,7 +213,7 @@ class DataFolder:
         root = os.path.join(self.path, "quarantine")
         names = [
             f"{stream_id}.{at}"
-            for stream_id, at in self._quarantined()
+            for stream_id, at in self._quarantined_folders()
             if at <= until_us and stream_id in not_needed
         ]
         for name in names:
@@ -223,7 +223,7 @@ class DataFolder:
                 self._disk.remove(offsets)
         return names
 
-    def _quarantined(self) -> list[tuple[int, int]]:
+    def _quarantined_folders(self) -> list[tuple[int, int]]:
         """Stream id and time (µs) of each folder that was set aside."""
         names = sorted(os.listdir(os.path.join(self.path, "quarantine")))
         parts = [name.partition(".") for name in names if name.isascii()]

@@ -114,7 +114,7 @@ class Keys:
         assert all(len(key) == KEY_BYTES for key in keys), "the caller checks the keys"
         self._keys = {key_id_of(key): key for key in keys}
         self._ciphers: dict[tuple[str, bytes], AESGCM] = {}
-        self._active = self._salted() if keys else None
+        self._active = self._new_salt() if keys else None
 
     def __repr__(self) -> str:
         return f"Keys({', '.join(self._keys)})"
@@ -147,7 +147,7 @@ class Keys:
         """The encryption of one stream's log."""
         return Encryption(self, stream_id)
 
-    def _salted(self) -> _Salted:
+    def _new_salt(self) -> _Salted:
         key_id, key = next(iter(self._keys.items()))
         salt = self._randomness(SALT_BYTES)
         return _Salted(key_id, salt, _cipher(key, salt), count())
@@ -159,7 +159,7 @@ class Keys:
         assert active is not None, "without a key nothing is encrypted"
         sequence = next(active.numbers)
         if sequence >= BATCHES_PER_SALT:
-            active = self._active = self._salted()
+            active = self._active = self._new_salt()
             sequence = next(active.numbers)
         prefix = Prefix(active.key_id, stream_id, active.salt, sequence)
         text = prefix.to_bytes()

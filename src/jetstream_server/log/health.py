@@ -118,7 +118,7 @@ class Health:
             raise self.failure_error(error, doing) from error
 
     @contextmanager
-    def committed(self, doing: str) -> Iterator[None]:
+    def must_succeed(self, doing: str) -> Iterator[None]:
         """Wraps code that must succeed, even if the disk is full: if it failed half-way, files and
         memory would differ."""
         try:
@@ -131,7 +131,7 @@ class Health:
 
     @contextmanager
     def repeatable(self, doing: str) -> Iterator[None]:
-        """Like `committed`, for code that is run again from its beginning if it has lacked
+        """Like `must_succeed`, for code that is run again from its beginning if it has lacked
         descriptors."""
         try:
             yield

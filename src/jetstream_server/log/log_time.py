@@ -64,7 +64,9 @@ class LogTime:
             self._read_at_us = now_us
         return LogTimeUs(self.image.time_us + max(0, now_us - self._read_at_us))
 
-    def appended(self, header: BatchHeader, now_us: MonotonicUs, age_us: int = 0) -> LogTimeUs:
+    def time_of_append(
+        self, header: BatchHeader, now_us: MonotonicUs, age_us: int = 0
+    ) -> LogTimeUs:
         """The time of a batch that was made `age_us` ago. **safety** That much must not count again
         when the batches after it are copied."""
         before_us = now_us if self._read_at_us is None else self._read_at_us
@@ -73,7 +75,7 @@ class LogTime:
         self._follow(header, time_us, made_us)
         return time_us
 
-    def copied(self, header: BatchHeader) -> LogTimeUs:
+    def time_of_copy(self, header: BatchHeader) -> LogTimeUs:
         """The time of a batch that was made some time ago."""
         before = self.image
         time_us = self._origin(header) if self._is_new else before.time_us

@@ -225,7 +225,11 @@ class Producers:
     ) -> LogTimeUs:
         """Note everything except the message ids. Returns the log's time, for `note_ids`."""
         time = self._time
-        time_us = time.copied(header) if now_us is None else time.appended(header, now_us, age_us)
+        time_us = (
+            time.time_of_copy(header)
+            if now_us is None
+            else time.time_of_append(header, now_us, age_us)
+        )
         if header.producer_id >= 0:
             self._note_batch(header, time_us)
         return time_us

@@ -119,13 +119,13 @@ def read_producers(
     if state.setdefault("version", 1) not in (1, _VERSION):
         raise CorruptBatchError(f"version {state['version']!r}: written by newer software?")
     if isinstance(hidden := state.get(_HIDDEN), str):
-        state |= _decrypted(hidden, encryption)
+        state |= _decrypt(hidden, encryption)
     if isinstance(hidden := state.get(_IDS_1), str):
-        state[_IDS_1] = _decrypted(hidden, encryption)
+        state[_IDS_1] = _decrypt(hidden, encryption)
     return _decode(state, window_us)
 
 
-def _decrypted(hidden: str, encryption: Encryption | None) -> Any:
+def _decrypt(hidden: str, encryption: Encryption | None) -> Any:
     try:
         data = base64.b64decode(hidden, validate=True)
         if encryption is None:
@@ -148,7 +148,7 @@ def _decode(state: dict[str, Any], window_us: int) -> Saved:
                 Producer(
                     int(last_sequence),
                     LogTimeUs(int(time_us)),
-                    tuple(_stored(row, is_old=is_old) for row in batches),
+                    tuple(_stored_batch(row, is_old=is_old) for row in batches),
                     int(known_from),
                 ),
             )
@@ -168,7 +168,7 @@ def _decode(state: dict[str, Any], window_us: int) -> Saved:
     return Saved(end_offset, leader_epoch, Producers(window_us, producers, ids, time), nameless)
 
 
-def _stored(row: Sequence[Any], *, is_old: bool) -> StoredBatch:
+def _stored_batch(row: Sequence[Any], *, is_old: bool) -> StoredBatch:
     return StoredBatch(*map(int, row), *([UNKNOWN_CRC] if is_old else []))
 
 
@@ -224,17 +224,17 @@ class ProducersRecovery:
 
         Reads a day of the log if the file does not match the checkpoint. Raises OSError.
         """
-        producers = self._finished(segments, scanned_from, tail, epochs)
+        producers = self._state_at_end(segments, scanned_from, tail, epochs)
         records = _Records(segments, self._encryption)
         for base_offset in producers.unknown_contents():
             header = records.header_at(base_offset)
             if header is not None:
                 producers.learn_content(header)
         if self._nameless and producers is self._producers:
-            producers.recall_ids(records.named(self._nameless))
+            producers.recall_ids(records.message_ids_at(self._nameless))
         return producers
 
-    def _finished(
+    def _state_at_end(
         self, segments: Sequence[Segment], scanned_from: int, tail: Tail, epochs: LeaderEpochCache
     ) -> Producers:
         """The same, as far as headers and file tell it."""
@@ -248,10 +248,10 @@ class ProducersRecovery:
             # may have removed what the file remembers.
             saved = self._read()
             if saved is not None:
-                return self._continued(saved, segments)
-        return self._replayed(_of_the_last_day(segments))
+                return self._state_from_file(saved, segments)
+        return self._state_from_log(_of_the_last_day(segments))
 
-    def _continued(self, saved: Saved, segments: Sequence[Segment]) -> Producers:
+    def _state_from_file(self, saved: Saved, segments: Sequence[Segment]) -> Producers:
         """What the file says, and the batches after it."""
         self._producers, self._nameless = saved.producers, saved.nameless
         for segment in segments:
@@ -262,7 +262,7 @@ class ProducersRecovery:
                     self.note(segment, position, header)
         return self._producers
 
-    def _replayed(self, segments: Sequence[Segment]) -> Producers:
+    def _state_from_log(self, segments: Sequence[Segment]) -> Producers:
         """Read the last day again. Reads bodies, which hold the ids, only where ids still count."""
         producers = Producers(self._window_us)
         with_ids: deque[tuple[LogTimeUs, Segment, int, BatchHeader]] = deque()
@@ -305,7 +305,7 @@ class _Records:
                 segment.unload_index()
         return None
 
-    def named(self, times: Mapping[int, LogTimeUs]) -> list[MessageId]:
+    def message_ids_at(self, times: Mapping[int, LogTimeUs]) -> list[MessageId]:
         """The ids of the records at those offsets, oldest first, as far as they can be read."""
         found: list[MessageId] = []
         offsets = sorted(times)

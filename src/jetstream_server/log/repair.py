@@ -136,12 +136,12 @@ class Repair:
         segment = self._segment
         self.copy_until(segment.size)
         self._disk.fsync(self.path)
-        index, gaps_end_at = self._checked()
+        index, gaps_end_at = self._check()
         self._disk.create(self.index_path)
         self._disk.write(self.index_path, 0, [index.to_bytes(segment.base_offset, self._size)])
         return Successor(self.path, self.index_path, self._size, gaps_end_at)
 
-    def _checked(self) -> tuple[Index, int]:
+    def _check(self) -> tuple[Index, int]:
         segment = self._segment
         index = Index(self._interval_bytes)
         tail = Tail(segment.base_offset)

@@ -459,7 +459,7 @@ class Replica:
     def check_can_commit(self) -> None:
         """Raise NotEnoughReplicasError below the minimum of replicas in sync, and NotLeaderError.
         What waits for its commit is not appended then; messages that ask for no ack are."""
-        self._led().check_can_append()
+        self._leader_state().check_can_append()
 
     @property
     def why_no_appends(self) -> str:
@@ -468,7 +468,7 @@ class Replica:
 
     def _append(self, batch: EncodedBatch, timestamp_us: WallUs, now_us: MonotonicUs) -> int:
         """Change the log and the counters. timestamp_us: of the wall clock."""
-        self._led()
+        self._leader_state()
         try:
             epoch, log = self.stream.leader_epoch, self.log
             base_offset = log.append(
@@ -502,7 +502,7 @@ class Replica:
         Raises NotLeaderError, FencedEpochError, UnknownEpochError, InvalidRequestError. Raises
         CorruptBatchError and StorageError when the next records cannot be read.
         """
-        leadership = self._led()
+        leadership = self._leader_state()
         problem = leadership.fetch(request, now_us)
         if leadership.high_watermark > self.high_watermark:
             self._rose(leadership.high_watermark)
@@ -514,7 +514,7 @@ class Replica:
 
     def answer_again(self, request: FetchRequest, bytes_max: int = FETCH_BYTES_MAX) -> Answer:
         """Answer a recorded request that has waited. Raises the errors of `fetch`."""
-        leadership = self._led()
+        leadership = self._leader_state()
         leadership.check(request)
         return leadership.compare(request) or self._records(leadership, request, bytes_max)
 
@@ -542,7 +542,7 @@ class Replica:
         if self.leadership is not None and self.leadership.settle(change, outcome, now_us):
             self._rose(self.leadership.high_watermark)
 
-    def _led(self) -> LeaderState:
+    def _leader_state(self) -> LeaderState:
         if self.leadership is None:
             raise NotLeaderError(f"this node does not lead stream {self.stream.name!r}")
         return self.leadership
@@ -585,14 +585,14 @@ class Replica:
             case Append(leader_epoch, True):
                 if self.log.log_start_offset == self.log.log_end_offset:
                     self.log.compaction.note_copied_under(answer.snapshot.tombstones_gone_below)
-                committed = answer.snapshot.high_watermark
+                high_watermark = answer.snapshot.high_watermark
                 # Records that are already committed were appended some time ago.
-                is_late = committed > self.log.log_end_offset
+                is_late = high_watermark > self.log.log_end_offset
                 try:
                     self.log.append_replica(
                         data,
                         leader_epoch=leader_epoch,
-                        gaps_below=committed if self.stream.was_compacted else 0,
+                        gaps_below=high_watermark if self.stream.was_compacted else 0,
                         now_us=None if is_late else now_us,
                     )
                 except JetstreamError:
@@ -747,9 +747,9 @@ class Replica:
                 log.log_start_offset,
                 self.high_watermark,
             )
-        committed = self.high_watermark
-        check_history(self.stream, log, committed, offset, last_epoch, is_leader=is_leader)
-        return self._read(offset, bytes_max, committed) if offset < committed else None
+        end = self.high_watermark
+        check_history(self.stream, log, end, offset, last_epoch, is_leader=is_leader)
+        return self._read(offset, bytes_max, end) if offset < end else None
 
     def _read(self, offset: int, bytes_max: int, limit_offset: int) -> LogSlice | None:
         """Read the log. Raises RecordsDamagedError for known damage, otherwise UnavailableError."""

@@ -133,7 +133,7 @@ class ReplicaManager:
     def get(self, stream_id: int) -> Replica | None:
         return self._replicas.get(StreamId(stream_id))
 
-    def led(self, stream_id: int) -> Replica:
+    def led_replica(self, stream_id: int) -> Replica:
         """The replica of a stream that this node leads. Raises NotLeaderError."""
         replica = self._replicas.get(StreamId(stream_id))
         if replica is None or replica.leadership is None:

@@ -48,10 +48,10 @@ class RunRecordFile:
 
     def begin(self, session: str, boot_id: str) -> None:
         """Record a new run, which will register as `session`."""
-        self._write(self.record.begun(session, boot_id))
+        self._write(self.record.of_new_run(session, boot_id))
 
     def registered(self, session: str) -> None:
-        self._write(self.record.registered(session))
+        self._write(self.record.of_registered_run(session))
 
     def suspect(self, stream_id: int) -> None:
         """Record that an fsync of that stream's log failed."""
@@ -73,7 +73,7 @@ class RunRecordFile:
         """Record that the run ends cleanly. If that cannot be written, the next start takes the run
         for one that was killed, and scans every log."""
         try:
-            self._write(self.record.stopped())
+            self._write(self.record.of_clean_end())
         except StorageError as error:
             logger.error("stop_not_noted", reason=error.message)
 

@@ -231,11 +231,11 @@ def check_principal(principal: str) -> None:
 
 
 def name_matches(pattern: str, name: str) -> bool:
-    return pattern in (ANY_NAME, name) or _compiled(pattern).fullmatch(name) is not None
+    return pattern in (ANY_NAME, name) or _compile(pattern).fullmatch(name) is not None
 
 
 @lru_cache(4096)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     # Match each part as early as possible: then nothing is tried again, for any number of `*`.
     first, *rest = (re.escape(part) for part in re.sub(r"\*+", "*", pattern).split("*"))
     if not rest:

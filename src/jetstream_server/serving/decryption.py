@@ -33,11 +33,12 @@ def read_plain(replica: Replica, slices: Sequence[LogSlice], *, partly: bool) ->
     enough. Raises StorageError, UnreadableSliceError.
     """
     return b"".join(
-        decrypted(replica, _read(replica, each), each.base_offset, partly=partly) for each in slices
+        decrypt_batches(replica, _read(replica, each), each.base_offset, partly=partly)
+        for each in slices
     )
 
 
-def decrypted(replica: Replica, data: bytes, offset: int, *, partly: bool = False) -> bytes:
+def decrypt_batches(replica: Replica, data: bytes, offset: int, *, partly: bool = False) -> bytes:
     """Decrypt whole batches of a replica's log. offset: where they begin. Raises StorageError,
     which names the stream and the node."""
     encryption = replica.log.encryption

@@ -150,7 +150,7 @@ class LongPoll:
             self._loop = asyncio.get_running_loop()
         return self._loop
 
-    def shared(self, found: LogSlice, make: Callable[[], Made]) -> Made:
+    def share(self, found: LogSlice, make: Callable[[], Made]) -> Made:
         """What `make` makes of a slice: once for all fetches that were woken together and found it.
         Later fetches get their own, because the records may have been removed meanwhile."""
         if self._found is None:

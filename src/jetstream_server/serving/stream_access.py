@@ -153,7 +153,7 @@ class StreamAccess:
         """Raise StreamExistsError if another subject has a stream of that name; without details if
         the caller may not know of one. The metadata's own words for it are part of the replicated
         state, and so must stay as they are."""
-        named = self._registry.named(name)
+        named = self._registry.streams_named(name)
         if not all(self.knows(identity, stream) for stream in named):
             raise StreamExistsError(f"the name {name!r} is taken: choose another one")
         if named and all(stream.subject != subject for stream in named):
@@ -179,7 +179,7 @@ class StreamAccess:
     ) -> StreamMetadata:
         """The stream of an ambiguous name, among those that the caller may describe."""
         self.control.check_current(identity, operation)
-        named = self._registry.named(ref.name)
+        named = self._registry.streams_named(ref.name)
         known = [stream for stream in named if self.knows(identity, stream)]
         if not known:
             raise self.control.denied_error(identity, operation, _as_asked(ref), refusals)

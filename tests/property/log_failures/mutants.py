@@ -117,7 +117,7 @@ def takes_the_mark_of_a_reset_back() -> Any:
         try:
             self._save(LogCheckpoint(segments=()))
         except StorageFullError:
-            with self._health.committed("resetting"):
+            with self._health.must_succeed("resetting"):
                 offsets.write_bounds(bounds, durable=True)
                 offsets.write_end(end_offset or 0)
             raise

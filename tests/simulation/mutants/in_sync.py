@@ -35,7 +35,7 @@ def counts_joiners_late(patches: Patches) -> None:
     """A member that is being added counts only once the leader has heard that it was."""
 
     def follow(self: InSyncReplicas) -> None:
-        self.maximal = self.committed
+        self.maximal = self.agreed
 
     patches.set(InSyncReplicas, "_follow", follow)
 
@@ -83,7 +83,7 @@ def counts_what_who_is_not_eligible_said_before(patches: Patches) -> None:
     update = LeaderState.update
 
     def lenient(self: LeaderState, stream: StreamMetadata, nodes: Any) -> bool:
-        members = self._in_sync.committed
+        members = self._in_sync.agreed
         others = [p for f, p in self._followers.items() if f not in members]
         before = [(progress, progress.counts_from, progress.counts) for progress in others]
         rose = update(self, stream, nodes)

@@ -8,7 +8,7 @@ from typing import Any
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.state import elections, reassignment_decisions, registry
 from jetstream_server.metadata.state.commands import ReassignStream
-from jetstream_server.metadata.state.decision import Decision, changed, stream_at_epoch
+from jetstream_server.metadata.state.decision import Decision, decision_for, stream_at_epoch
 from jetstream_server.metadata.state.operations import Operation
 from jetstream_server.metadata.state.placement import Election
 from jetstream_server.metadata.state.streams import StreamMetadata
@@ -21,7 +21,7 @@ from tests.simulation.runner import OBSERVED
 @mutant(kind=OBSERVED)
 def proposes_observers(patches: Patches) -> None:
     """A leader wants its observers in sync, and waits for them."""
-    wanted = LeaderState._wanted
+    wanted = LeaderState._members_due
 
     def all_copies(self: LeaderState, now_us: Any) -> tuple[NodeId, ...]:
         stream = self.stream
@@ -31,13 +31,13 @@ def proposes_observers(patches: Patches) -> None:
         finally:
             self.stream = stream
 
-    patches.set(LeaderState, "_wanted", all_copies)
+    patches.set(LeaderState, "_members_due", all_copies)
 
 
 @mutant(kind=OBSERVED)
 def elects_observers(patches: Patches) -> None:
     """Where no replica can lead without a loss, an observer does."""
-    elected = elections._elected
+    elected = elections._election_of
 
     def anybody(stream: StreamMetadata, leaderless: Any, election: Election) -> Any:
         state = elected(stream, leaderless, election)
@@ -46,7 +46,7 @@ def elects_observers(patches: Patches) -> None:
         leader = election.choose(stream.observers)
         return state if leader == NO_NODE else state._replace(isr=(leader,), leader=leader)
 
-    patches.set(elections, "_elected", anybody)
+    patches.set(elections, "_election_of", anybody)
 
 
 @mutant(kind=OBSERVED)
@@ -67,7 +67,7 @@ def takes_promoted_observers_for_replicas_in_sync(patches: Patches) -> None:
         if before.leader == NO_NODE or not promoted:
             return decision
         isr = tuple(each for each in after.replicas if each in (*after.isr, *promoted))
-        return changed(tables, before, replace(after, isr=isr, elr=()))
+        return decision_for(tables, before, replace(after, isr=isr, elr=()))
 
     _decide_by(patches, reassign)
 
@@ -86,7 +86,7 @@ def demotes_before_the_others_are_in_sync(patches: Patches) -> None:
         if not demoted or before.leader in demoted:
             return decision
         replicas = tuple(each for each in after.replicas if each not in demoted)
-        return changed(
+        return decision_for(
             tables, before, reassignment_decisions._in_order(replace(after, replicas=replicas))
         )
 

@@ -40,23 +40,23 @@ from tests.simulation.scenarios import (
 @mutant()
 def trusts_logs_after_a_power_failure(patches: Patches) -> None:
     """A node vouches for its logs although the machine has restarted."""
-    begun = RunRecord.begun
+    begun = RunRecord.of_new_run
 
     def begin(self: RunRecord, session: str, boot_id: str) -> RunRecord:
         return replace(begun(self, session, boot_id), power_lost=False)
 
-    patches.set(RunRecord, "begun", begin)
+    patches.set(RunRecord, "of_new_run", begin)
 
 
 @mutant()
 def trusts_a_clean_stop_for_ever(patches: Patches) -> None:
     """The mark of a clean stop is not taken back when the next run begins."""
-    begun = RunRecord.begun
+    begun = RunRecord.of_new_run
 
     def begin(self: RunRecord, session: str, boot_id: str) -> RunRecord:
         return replace(begun(self, session, boot_id), clean=self.clean)
 
-    patches.set(RunRecord, "begun", begin)
+    patches.set(RunRecord, "of_new_run", begin)
 
 
 @mutant(SlowLeaders)
@@ -73,12 +73,12 @@ def trusts_any_folder(patches: Patches) -> None:
 @mutant(LateRegistrations)
 def forgets_runs_that_never_registered(patches: Patches) -> None:
     """A run that ended before it registered leaves no trace of what it found lost."""
-    begun = RunRecord.begun
+    begun = RunRecord.of_new_run
 
     def begin(self: RunRecord, session: str, boot_id: str) -> RunRecord:
         return begun(replace(self, power_lost=False), session, boot_id)
 
-    patches.set(RunRecord, "begun", begin)
+    patches.set(RunRecord, "of_new_run", begin)
 
 
 @mutant(FailingDisks)

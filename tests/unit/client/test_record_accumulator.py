@@ -158,9 +158,9 @@ def test_what_waits_too_long_for_its_turn_is_taken_out() -> None:
     buffer.seal()
     clock.now = 5.0
     buffer.put(b"2", None, b"")
-    assert [len(batch) for batch in buffer.expired(9.9)] == []
-    assert [len(batch) for batch in buffer.expired(10.0)] == [1]
-    assert [len(batch) for batch in buffer.expired(15.0)] == [1]
+    assert [len(batch) for batch in buffer.take_expired(9.9)] == []
+    assert [len(batch) for batch in buffer.take_expired(10.0)] == [1]
+    assert [len(batch) for batch in buffer.take_expired(15.0)] == [1]
     assert buffer.next_time() is None
 
 

@@ -198,8 +198,8 @@ def test_when_too_many_wait_only_changes_that_must_be_told_are_refused(
     (refused,) = log.write(delete("a"))
     assert isinstance(refused, UnavailableError)
     assert log.write(commit("a", 9), commit("b", 9)) == [None, None]
-    assert cursor_key("a", "orders@orders.>") in log.table.committed
-    assert cursor_key("c", "orders@orders.>") not in log.table.committed
+    assert cursor_key("a", "orders@orders.>") in log.table.committed_entries
+    assert cursor_key("c", "orders@orders.>") not in log.table.committed_entries
     log.write(Write(log.table.events(1, 1)[0].key, None))
     assert log.write(commit("c", 0)) == [None]
 
@@ -259,7 +259,7 @@ def lifecycle_is_told(log: Log) -> bool:
                 exist.add(event["cursor"])
             elif event["type"] == "cursor_deleted":
                 exist.remove(event["cursor"])
-    cursors = [key for key in log.table.committed if not key.startswith(EVENT_PREFIX)]
+    cursors = [key for key in log.table.committed_entries if not key.startswith(EVENT_PREFIX)]
     return {key.split(b"/")[1].decode() for key in cursors} == exist
 
 
@@ -348,7 +348,7 @@ async def test_events_reach_the_outbox_and_leave_the_cursors(tmp_path: Path) -> 
         ("cursor_deleted", "b"),
     ]
     table = await leader.store.table()
-    assert [key for key in table.committed if key.startswith(EVENT_PREFIX)] == []
+    assert [key for key in table.committed_entries if key.startswith(EVENT_PREFIX)] == []
     await leader.store.close()
 
 
@@ -570,7 +570,7 @@ async def test_who_does_not_ask_pays_nothing(tmp_path: Path, level: int) -> None
         leader.record()
     await leader.write(commit("a", 0))
     await leader.write(delete("a"))
-    replica = leader.node.replicas.get(leader.metadata.registry.named(CURSORS)[0].id)
+    replica = leader.node.replicas.get(leader.metadata.registry.streams_named(CURSORS)[0].id)
     assert replica is not None
     assert replica.log.log_end_offset == 2
     assert leader.metadata.proposed == []

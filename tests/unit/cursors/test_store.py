@@ -66,11 +66,11 @@ async def test_an_answer_waits_for_the_commit(tmp_path: Path) -> None:
     writing = asyncio.ensure_future(leader.store.write([Write(b"a", b"1")]))
     await eventually(lambda: bool(leader.node.flushes.waiting))
     assert not writing.done()
-    assert not (await leader.store.table()).committed
+    assert not (await leader.store.table()).committed_entries
     leader.flush()
     (outcome,) = await writing
     assert outcome.entry == Entry(b"1", 0)
-    assert (await leader.store.table()).committed == {b"a": Entry(b"1", 0)}
+    assert (await leader.store.table()).committed_entries == {b"a": Entry(b"1", 0)}
 
 
 @on_loop
@@ -110,7 +110,7 @@ async def test_a_restarted_leader_knows_what_was_committed(tmp_path: Path) -> No
     )
     leader.node.begin(Listeners(roles=(again,)))
     leader.flush()
-    assert (await again.table()).committed == {b"a": Entry(b"2", 2)}
+    assert (await again.table()).committed_entries == {b"a": Entry(b"2", 2)}
     await again.close()
 
 
@@ -176,7 +176,7 @@ async def test_a_commit_that_takes_too_long_is_answered_all_the_same(
     with pytest.raises(UnavailableError, match="may be later"):
         await leader.store.write([Write(b"a", b"1")])
     leader.flush()  # Nobody waits any more.
-    assert (await leader.store.table()).committed == {b"a": Entry(b"1", 0)}
+    assert (await leader.store.table()).committed_entries == {b"a": Entry(b"1", 0)}
 
 
 @on_loop

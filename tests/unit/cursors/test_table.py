@@ -43,12 +43,12 @@ class Log:
 def test_what_is_not_committed_is_neither_shown_nor_answered() -> None:
     log = Log()
     first, second = log.append([Write(b"a", b"1")]), log.append([Write(b"a", b"2")])
-    assert not log.table.committed
+    assert not log.table.committed_entries
     assert log.table.advance(0) == []
     assert log.table.advance(1) == [first]
-    assert log.table.committed == {b"a": Entry(b"1", 0)}
+    assert log.table.committed_entries == {b"a": Entry(b"1", 0)}
     assert log.table.advance(2) == [second]
-    assert log.table.committed == {b"a": Entry(b"2", 1)}
+    assert log.table.committed_entries == {b"a": Entry(b"2", 1)}
     assert not log.table.waits
 
 
@@ -92,7 +92,7 @@ def test_deleting_what_there_is_not_writes_nothing() -> None:
     assert log.append([Write(b"a", None)]).keys == []
     log.write(b"a", b"1")
     assert log.write(b"a", None) is None
-    assert log.table.committed == {}
+    assert log.table.committed_entries == {}
     assert log.write(b"a", b"2", NO_REVISION) == Entry(b"2", 2)
 
 
@@ -147,10 +147,10 @@ def test_whoever_loads_the_log_knows_what_the_leader_knew(
         [key for key, _ in log.records],
         [value for _, value in log.records],
     )
-    assert later.committed == log.table.committed
+    assert later.committed_entries == log.table.committed_entries
     assert not log.table.waits
     for key in (b"a", b"b"):
-        now = later.committed.get(key)
+        now = later.committed_entries.get(key)
         expected = NO_REVISION if now is None else now.revision
         (outcome,) = log.append([Write(key, b"next", expected)]).answers[0]
         assert outcome.error is None

@@ -187,7 +187,7 @@ class Fabric:
         is_only_voter = self.initial.ids == (node_id,)
         journal = Journal.open(str(directory), alone=is_only_voter, expected=expected)
         self.runs += 1
-        journal.save_standing(journal.standing.begun(f"run-{self.runs}"))
+        journal.save_standing(journal.standing.with_run(f"run-{self.runs}"))
         journal.sync()
         machine = ListMachine()
         snapshot = read_snapshot(str(directory))

@@ -225,7 +225,7 @@ class TestDoubt:
             synced.write_bytes(content)
             journal = Journal.open(str(tmp_path), alone=True)
             assert journal.synced.damage, at
-            journal.save_standing(journal.standing.begun(f"run {at}"))
+            journal.save_standing(journal.standing.with_run(f"run {at}"))
             journal.sync()
             journal.close()
             assert reopened(tmp_path).synced.damage == "", at

@@ -118,14 +118,14 @@ def founds_with_a_majority(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_what_was_synced_for_a_torn_write(patch: pytest.MonkeyPatch) -> None:
-    promised = journal_recovery._promised
+    promised = journal_recovery._promised_length
 
     def nothing_promised(
         generation: int, synced: SyncedLength | None, identity: int, size: int
     ) -> journal_recovery._Promised:
         return replace(promised(generation, synced, identity, size), length=0, doubt="")
 
-    patch.setattr(journal_recovery, "_promised", nothing_promised)
+    patch.setattr(journal_recovery, "_promised_length", nothing_promised)
 
 
 def takes_copies_for_the_journal(patch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def takes_copies_for_the_journal(patch: pytest.MonkeyPatch) -> None:
 
 def records_no_run(patch: pytest.MonkeyPatch) -> None:
     """The run record is not written when a run begins."""
-    patch.setattr(VoterStatus, "begun", lambda standing, session: standing)
+    patch.setattr(VoterStatus, "with_run", lambda standing, session: standing)
 
 
 def keeps_the_runs_of_a_lost_journal(patch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def keeps_the_runs_of_a_lost_journal(patch: pytest.MonkeyPatch) -> None:
     def lost(standing: VoterStatus) -> VoterStatus:
         return replace(standing, state=VoterState.LEARNER, runs=standing.runs[-1:])
 
-    patch.setattr(VoterStatus, "lost", lost)
+    patch.setattr(VoterStatus, "after_loss", lost)
 
 
 def restores_the_vote_without_the_others(patch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def restores_the_vote_without_the_others(patch: pytest.MonkeyPatch) -> None:
     def begun(standing: VoterStatus, session: str) -> VoterStatus:
         return replace(standing, state=VoterState.VOTER, runs=(*standing.runs, session))
 
-    patch.setattr(VoterStatus, "begun", begun)
+    patch.setattr(VoterStatus, "with_run", begun)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class Bench:
 
     # Replicas
 
-    def led(self, stream_id: int) -> Any:
+    def led_replica(self, stream_id: int) -> Any:
         if self.replica.leadership is None:
             raise NotLeaderError("not led here")
         return self.replica

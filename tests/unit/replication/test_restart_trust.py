@@ -13,27 +13,29 @@ FINE = {1: "", 2: ""}
 
 
 def run(boot_id: str = "boot") -> RunRecord:
-    return RunRecord().begun("first", boot_id).registered("first")
+    return RunRecord().of_new_run("first", boot_id).of_registered_run("first")
 
 
 class TestJudge:
     def test_the_same_boot_is_trusted(self) -> None:
-        assert judge(run().begun("second", "boot"), "first", FINE) == Trust(True, ())
+        assert judge(run().of_new_run("second", "boot"), "first", FINE) == Trust(True, ())
 
     def test_another_boot_is_not_unless_the_stop_was_clean(self) -> None:
-        assert judge(run().begun("second", "other"), "first", FINE) == Trust(False, ())
-        assert judge(run().stopped().begun("second", "other"), "first", FINE) == Trust(True, ())
+        assert judge(run().of_new_run("second", "other"), "first", FINE) == Trust(False, ())
+        assert judge(run().of_clean_end().of_new_run("second", "other"), "first", FINE) == Trust(
+            True, ()
+        )
 
     def test_a_run_that_never_registered_hides_no_power_failure(self) -> None:
-        record = run().begun("second", "other").begun("third", "other")
+        record = run().of_new_run("second", "other").of_new_run("third", "other")
         assert judge(record, "first", FINE) == Trust(False, ())
 
     def test_a_folder_of_another_session_is_not_believed_at_all(self) -> None:
-        record = RunRecord.from_dict(None).begun("second", "boot")
+        record = RunRecord.from_dict(None).of_new_run("second", "boot")
         assert judge(record, "first", FINE) == Trust(False, (1, 2))
 
     def test_damage_and_failed_flushes_are_named(self) -> None:
-        record = run().suspecting(2).begun("second", "boot")
+        record = run().suspecting(2).of_new_run("second", "boot")
         assert judge(record, "first", {1: "rot", 2: "", 3: ""}) == Trust(True, (1, 2))
 
     def test_the_record_survives_its_state_file(self) -> None:

@@ -58,7 +58,7 @@ async def served(service: Reads) -> AsyncIterator[tuple[GrpcLoop, str]]:
     """The service on a port of its own."""
     grpc_loop = GrpcLoop()
     grpc_loop.start()
-    relayed = grpc_loop.relayed(service)
+    relayed = grpc_loop.relay(service)
 
     async def listen() -> tuple[aio.Server, int]:
         server = aio.server()

@@ -116,7 +116,11 @@ class NatsConnection:
             self._pool,
             options or LinkOptions(),
             LinkEvents(
-                self._may_feed, self._received, self._delivered, self._informed, self._complained
+                self._may_feed,
+                self._received,
+                self._delivered,
+                self._informed,
+                self._take_complaint,
             ),
             ReconnectorEvents(self._adopt, self._release, self._lost),
         )
@@ -475,7 +479,7 @@ class NatsConnection:
         if isinstance(connect_urls, list):
             self._pool.learn(connect_urls, link.address)
 
-    def _complained(self, link: NatsLink, text: str) -> bool:
+    def _take_complaint(self, link: NatsLink, text: str) -> bool:
         complaint = parse_permissions_violation(text)
         if complaint is None:
             logger.error("nats_error", server=link.address.url, error=text)

@@ -73,7 +73,7 @@ class AckFormat:
             b"%b%d" % (self._before, answer.end_offset),
             b',"count":%d' % answer.record_count if answer.record_count else b"",
             b',"duplicate":true' if answer.duplicate else b"",
-            _correlated(answer.correlation),
+            _correlation_field(answer.correlation),
             self._after,
         ))  # fmt: skip
         return b"PUB %b %d\r\n%b\r\n" % (answer.reply, len(payload), payload)
@@ -96,9 +96,9 @@ class AckFormat:
         }
         text = json.dumps(fields, separators=(",", ":"))
         head = f'{{"error":{text},"stream":{self._name},"seq":0'.encode()
-        return head + _correlated(correlation) + self._after
+        return head + _correlation_field(correlation) + self._after
 
 
-def _correlated(correlation: bytes) -> bytes:
+def _correlation_field(correlation: bytes) -> bytes:
     """The field with the message's correlation id; b"" for none."""
     return b',"correlation":%b' % json.dumps(correlation.decode()).encode() if correlation else b""

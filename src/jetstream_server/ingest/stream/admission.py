@@ -204,7 +204,7 @@ def _follow(
         outcome, correlation = asked, b""
         if position in opened:
             correlation = opened[position].envelope.correlation
-            outcome = _enveloped(outcome, opened[position])
+            outcome = _combined(outcome, opened[position])
         outcome = _expect(outcome, stream_name, given.subjects[position])
         if isinstance(outcome, Directives) and (outcome.rollup or rules.keyed_by_subject):
             outcome = _ruled(outcome, given, position, rules)
@@ -272,7 +272,7 @@ def _apply(kept: Admitted, position: int, directive: Directives, correlation: by
             kept.early[position] = reply
 
 
-def _enveloped(outcome: Directives | JetstreamError, opened: Opened) -> Directives | JetstreamError:
+def _combined(outcome: Directives | JetstreamError, opened: Opened) -> Directives | JetstreamError:
     """Combine what a message asks for in its headers and in its envelope. Asking for the same thing
     in both is an error."""
     if isinstance(outcome, JetstreamError):

@@ -151,7 +151,7 @@ class PendingAcks:
         """Count the replies that may not be answered."""
         self._counters.acknowledged(0, replies.refused)
 
-    def allowed(self, asking: Delivery | Admitted) -> Replies:
+    def allowed_replies(self, asking: Delivery | Admitted) -> Replies:
         """The replies that may be answered; the others are counted."""
         replies = self.select(asking)
         self.suppressed(replies)
@@ -159,16 +159,16 @@ class PendingAcks:
 
     def may_answer(self, reply: bytes | Direct) -> bool:
         """Whether that reply may be answered: a producer on its own connection always may."""
-        return isinstance(reply, Direct) or bool(self._allowed([reply]))
+        return isinstance(reply, Direct) or bool(self._allowed_of([reply]))
 
-    def _allowed(self, replies: list[bytes]) -> Replies:
-        allowed = self._policy.select(replies)
-        self.suppressed(allowed)
-        return allowed
+    def _allowed_of(self, replies: list[bytes]) -> Replies:
+        allowed_replies = self._policy.select(replies)
+        self.suppressed(allowed_replies)
+        return allowed_replies
 
     def ack_early(self, early: Mapping[int, bytes], base_offset: int) -> None:
         """Acknowledge messages of level `leader`. early: their replies, by position."""
-        self.ack(self._allowed(list(early.values())).at(list(early)), base_offset)
+        self.ack(self._allowed_of(list(early.values())).at(list(early)), base_offset)
 
     def ack(self, replies: Replies, base_offset: int) -> None:
         """Acknowledge records. replies: only allowed ones."""
@@ -196,13 +196,13 @@ class PendingAcks:
             self.nack([reply], error, correlation)
 
     def nack(self, replies: list[bytes], error: JetstreamError, correlation: bytes = b"") -> None:
-        allowed = self._allowed(replies)
-        if len(allowed):
+        allowed_replies = self._allowed_of(replies)
+        if len(allowed_replies):
             nacks = self._format.nacks(
-                allowed.to_list(), self._publishers_error(error), correlation
+                allowed_replies.to_list(), self._publishers_error(error), correlation
             )
             self._send(nacks)
-            self._counters.refused(len(allowed), error.code)
+            self._counters.refused(len(allowed_replies), error.code)
 
     def nack_all(self, askers: Sequence[tuple[bytes, bytes]], error: JetstreamError) -> None:
         """Refuse messages. askers: reply and correlation id of each, b"" for none."""

@@ -62,7 +62,7 @@ class StandBy:
         if self._bytes > BYTES_MAX:
             self._kept = None
         if self._kept is not None:
-            self._kept.append(_copied(delivery))
+            self._kept.append(_copy_of(delivery))
 
     def refused(self, sid: int, error: PermissionDeniedError | None) -> None:
         if self._ingest is None:
@@ -83,7 +83,7 @@ class StandBy:
         return True
 
 
-def _copied(delivery: Delivery) -> Delivery:
+def _copy_of(delivery: Delivery) -> Delivery:
     return Delivery(
         delivery.sid,
         delivery.subjects,

@@ -366,7 +366,7 @@ class StreamIngest:
         answers = self._answers_with_correlation(admitted, base_offset) if admitted.demands else []
         if admitted.early:
             self._answers.ack_early(admitted.early, base_offset)
-        replies = self._answers.allowed(admitted)
+        replies = self._answers.allowed_replies(admitted)
         end_offset = base_offset + len(admitted.values)
         self._wait(PendingAck(end_offset, base_offset, replies, length, answers))
 
@@ -516,7 +516,7 @@ class StreamIngest:
             self._spans.dropped()
 
 
-def _unexpected(expected_offset: int | None, next_offset: int) -> JetstreamError | None:
+def _expectation_error(expected_offset: int | None, next_offset: int) -> JetstreamError | None:
     """Why a message that expects that offset must not be stored next."""
     if expected_offset in (None, NO_EXPECTATION, next_offset):
         return None

@@ -96,7 +96,9 @@ class LeafConnection:
         self._reconnector = Reconnector(
             self._pool,
             options,
-            LinkEvents(lambda: True, lambda _: None, self._delivered, self._informed, _complained),
+            LinkEvents(
+                lambda: True, lambda _: None, self._delivered, self._informed, _take_complaint
+            ),
             ReconnectorEvents(self._adopt, self._release, self._lost),
         )
         self._link: NatsLink | None = None
@@ -298,7 +300,7 @@ class LeafConnection:
             self._permissions = Permissions(fields.get("export"))
 
 
-def _complained(link: NatsLink, text: str) -> bool:
+def _take_complaint(link: NatsLink, text: str) -> bool:
     """On a leaf link NATS closes the connection after each -ERR."""
     logger.error("leaf_link_refused", server=link.address.url, error=text)
     return False

@@ -146,7 +146,7 @@ def _map(disk: Disk, task: Task, pause: Pause, encryption: Encryption | None) ->
                 continue
             if not latest.has_room_for(header):
                 return latest
-            plain = _decrypted(header, data, encryption) if header.flags & _KEYS else None
+            plain = _decrypt(header, data, encryption) if header.flags & _KEYS else None
             if plain is not None:
                 latest.add(Batch.decode(plain))
             else:
@@ -164,7 +164,7 @@ def _rewrite(
     rewriter.begin_segment(source.base_offset)
     for header, data in _batches(disk, task, source, pause):
         position += header.length
-        plain = _decrypted(header, data, encryption)
+        plain = _decrypt(header, data, encryption)
         if plain is None:
             left = rewriter.leave(data)
             _note_undecrypted(header, data, encryption, undecrypted)
@@ -181,7 +181,7 @@ def _rewrite(
     return writer.finish()
 
 
-def _decrypted(header: BatchHeader, data: bytes, encryption: Encryption | None) -> bytes | None:
+def _decrypt(header: BatchHeader, data: bytes, encryption: Encryption | None) -> bytes | None:
     """The batch without encryption; None: its key is not known here. Raises CorruptBatchError."""
     if not header.flags & _ENCRYPTED:
         return data

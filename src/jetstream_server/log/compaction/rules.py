@@ -48,7 +48,7 @@ _AFTER_GAP: Final = int(Flags.AFTER_GAP)
 _NULL_VALUES: Final = int(Flags.VALUE_VALIDITY)
 
 
-def _mapped(keys: Sequence[bytes | None]) -> Sequence[bytes | None]:
+def _map_keys(keys: Sequence[bytes | None]) -> Sequence[bytes | None]:
     """The keys as a map holds them."""
     if max(map(len, filter(None, keys)), default=0) <= KEY_BYTES_KEPT:
         return keys
@@ -85,7 +85,7 @@ class LatestOffsets:
 
     def add(self, batch: Batch) -> None:
         if batch.header.flags & _KEYS:
-            self._latest.update(zip(_mapped(batch.keys()), batch.offsets(), strict=True))
+            self._latest.update(zip(_map_keys(batch.keys()), batch.offsets(), strict=True))
             self._latest.pop(None, None)
         self.end_offset = batch.header.next_offset
 
@@ -95,7 +95,7 @@ class LatestOffsets:
 
     def are_latest(self, keys: Sequence[bytes | None], offsets: Sequence[int]) -> list[bool]:
         """For each record, whether no later record in the stretch has its key."""
-        latest = map(self._latest.get, _mapped(keys), repeat(-1))
+        latest = map(self._latest.get, _map_keys(keys), repeat(-1))
         return list(map(operator.le, latest, offsets))
 
 
@@ -146,7 +146,7 @@ class Rewriter:
         after_gap = self._advance(header)
         if keep is not None and kept < header.record_count:
             return _without(batch, keep, after_gap)
-        return _marked(data, header, after_gap)
+        return _mark_gap(data, header, after_gap)
 
     def leave(self, data: bytes) -> bytes:
         """Keep a stamped batch that cannot be decrypted, whatever it holds, and every tombstone
@@ -155,7 +155,7 @@ class Rewriter:
         if header.flags & _KEYS:
             self._tombstones_below = min(self._tombstones_below, header.base_offset)
         self._leader_epoch = header.leader_epoch
-        return _marked(data, header, self._advance(header))
+        return _mark_gap(data, header, self._advance(header))
 
     def _advance(self, header: BatchHeader) -> bool:
         """Move past the batch, and return whether there is a gap before it."""
@@ -189,7 +189,7 @@ class Rewriter:
                     self.tombstones += 1
 
 
-def _marked(data: bytes, header: BatchHeader, after_gap: bool) -> bytes:
+def _mark_gap(data: bytes, header: BatchHeader, after_gap: bool) -> bytes:
     if after_gap and not header.flags & _AFTER_GAP:
         return with_flags(data, header.flags | _AFTER_GAP)
     return data

@@ -166,7 +166,7 @@ class Member:
             if must_begin_anew(group, journal):
                 logger.warning("metadata_begins_anew", snapshot_index=journal.snapshot_index)
                 journal.begin_anew()
-            standing = journal.standing.begun(config.session)
+            standing = journal.standing.with_run(config.session)
             if config.accept_voters:
                 standing = standing.vouched_for()
             journal.save_standing(standing)

@@ -445,7 +445,7 @@ class MemberLoop:
             voters=core.voters.ids,
             voter_addresses=core.voters.addresses,
             are_voters_committed=core.are_voters_committed,
-            connected=self.links.connected(),
+            connected=self.links.connected_nodes(),
             problems=tuple(sorted(self.links.problems.items())),
             failure=self.failure,
             controller_epoch=None if self.failure else self._controller_context.controller_epoch,

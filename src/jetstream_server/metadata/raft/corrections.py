@@ -160,7 +160,7 @@ class CorrectedSyncObj(OpenSyncObj):
         if session is None or not self.otherNodes:
             return
         before = self.core_journal.standing
-        self._become(before.registered(session, self.raftLastApplied))
+        self._become(before.with_registration(session, self.raftLastApplied))
 
     def _become(self, standing: VoterStatus) -> None:
         """Change the status. The others learn it once it is durable here."""

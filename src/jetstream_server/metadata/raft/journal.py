@@ -120,9 +120,9 @@ class Journal:
             journal.lost = expected
         if journal.lost and not alone:
             # An empty journal counts as new: only a group of new journals accepts it.
-            journal.standing = VoterStatus() if not expected else journal.standing.lost()
+            journal.standing = VoterStatus() if not expected else journal.standing.after_loss()
             if not journal.is_pristine:
-                journal.standing = journal.standing.lost()
+                journal.standing = journal.standing.after_loss()
         journal._check_beginning(path)
         journal._ready(path, snapshot, is_synced)
         return journal

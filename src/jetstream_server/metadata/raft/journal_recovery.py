@@ -89,7 +89,7 @@ def recover(
         # Written by a release that recorded neither status nor runs: the node voted.
         found.standing = VoterStatus(VoterState.VOTER, (UNKNOWN_RUN,))
     found.alone = alone and not _names_others(path, found.held)
-    promised = _promised(found.generation, synced, identity, len(data))
+    promised = _promised_length(found.generation, synced, identity, len(data))
     _check_end(path, found, damage, promised, data, alone=found.alone)
     found.is_synced = found.end == promised.length and not promised.doubt
     return found
@@ -111,7 +111,9 @@ def _names_others(path: str, held: list[Entry]) -> bool:
     return count > 1
 
 
-def _promised(generation: int, synced: SyncedLength | None, identity: int, size: int) -> _Promised:
+def _promised_length(
+    generation: int, synced: SyncedLength | None, identity: int, size: int
+) -> _Promised:
     if generation == 0:  # From an earlier release, or its first record is gone.
         return _Promised(synced.length if synced is not None and synced.generation else None)
     if synced is None:

@@ -44,7 +44,7 @@ class VoterStatus:
     runs: tuple[str, ...] = ()
     confirmed: int = 0
 
-    def begun(self, session: str) -> VoterStatus:
+    def with_run(self, session: str) -> VoterStatus:
         """The status once a run has begun. Must be durable before anything else is sent."""
         runs = (*self.runs, session)
         if len(runs) > RUNS_MAX:
@@ -60,7 +60,7 @@ class VoterStatus:
         """The status once an operator lets this journal vote, whatever the log says of its runs."""
         return VoterStatus(VoterState.VOTER, (UNKNOWN_RUN, *self.runs[-1:]), self.confirmed)
 
-    def lost(self) -> VoterStatus:
+    def after_loss(self) -> VoterStatus:
         """The status of a journal that may lack something it has promised.
 
         **safety** It keeps none of its runs: a newer snapshot beside it may name one of them as
@@ -68,7 +68,7 @@ class VoterStatus:
         """
         return VoterStatus(VoterState.LEARNER, (), self.confirmed)
 
-    def registered(self, session: str, index: int) -> VoterStatus:
+    def with_registration(self, session: str, index: int) -> VoterStatus:
         """The status after the committed entry `index` has registered this session for the node."""
         if index <= self.confirmed:
             return self

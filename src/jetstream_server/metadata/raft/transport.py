@@ -228,7 +228,7 @@ class PeerLinks:
             link.close()
         self.problems[peer] = problem
 
-    def connected(self) -> tuple[NodeId, ...]:
+    def connected_nodes(self) -> tuple[NodeId, ...]:
         return tuple(sorted(self._links))
 
     async def check_id_is_free(self, patience: float) -> None:
@@ -277,7 +277,7 @@ class PeerLinks:
             if peer in self._links or peer not in self._addresses:
                 await asyncio.sleep(self._timings.redial_max)
                 continue
-            if (link := await self._dialled(peer, attempt)) is not None:
+            if (link := await self._dial_link(peer, attempt)) is not None:
                 pause = self._timings.redial_min
                 ended = await self._serve(link)
                 if peer not in self.problems:  # Else this node has ended it, and noted why.
@@ -289,7 +289,7 @@ class PeerLinks:
             pause = min(pause * 2, self._timings.redial_max)
         self._sought.discard(peer)
 
-    async def _dialled(self, peer: NodeId, attempt: int) -> Link | None:
+    async def _dial_link(self, peer: NodeId, attempt: int) -> Link | None:
         """A link; None: there is none now, and `problems` says why."""
         try:
             address = self._address(peer, attempt)
@@ -395,13 +395,13 @@ class PeerLinks:
             stream = ByteStream(sock)
             link = None
             try:
-                link = await self._admitted(stream)
+                link = await self._admit(stream)
             finally:
                 if link is None:
                     stream.close()
             return link
 
-    async def _admitted(self, stream: ByteStream) -> Link | None:
+    async def _admit(self, stream: ByteStream) -> Link | None:
         challenge = secrets.token_bytes(handshake.NONCE_BYTES)
         stream.write(handshake.encode_challenge(challenge))
         data = await stream.read_exactly(handshake.HELLO_BYTES)

@@ -50,7 +50,7 @@ NOTED_MAX = 500
 """Upper bound on the events of one command: it is one entry of the metadata group."""
 
 
-def noted(tables: Tables, changes: Iterable[Change]) -> Outbox:
+def outbox_after(tables: Tables, changes: Iterable[Change]) -> Outbox:
     """The outbox with the events of these changes, which are committed already."""
     outbox = tables.activity
     if tables.find(ACTIVITY, "") is None:

@@ -142,11 +142,11 @@ _known: dict[type[Command], tuple[_Field, ...]] = {}
 
 def _fields_of(command: type[Command]) -> tuple[_Field, ...]:
     if command not in _known:
-        _known[command] = _described(command)
+        _known[command] = _read_fields_of(command)
     return _known[command]
 
 
-def _described(command: type[Command]) -> tuple[_Field, ...]:
+def _read_fields_of(command: type[Command]) -> tuple[_Field, ...]:
     hints = get_type_hints(command)
     return tuple(
         _Field(

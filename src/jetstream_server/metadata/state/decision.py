@@ -50,7 +50,7 @@ def check_stream_epoch(stream: StreamMetadata, stream_epoch: int) -> None:
         )
 
 
-def changed(tables: Tables, before: StreamMetadata, after: StreamMetadata) -> Decision:
+def decision_for(tables: Tables, before: StreamMetadata, after: StreamMetadata) -> Decision:
     if before is after:
         return Decision(epochs(before))
     void = reports_void(tables, before) if before.leader_epoch != after.leader_epoch else ()

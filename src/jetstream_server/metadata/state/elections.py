@@ -70,7 +70,7 @@ def without_elr(stream: StreamMetadata) -> StreamMetadata:
     """As `under_new_minimum` below NEW_MINIMUM_LEVEL: the stream without an ELR."""
     if stream.leader != NO_NODE:
         return replace(stream, elr=(), last_known=())
-    return replace(stream, elr=(), last_known=_known(stream, stream.isr, ()))
+    return replace(stream, elr=(), last_known=_replicas_to_ask(stream, stream.isr, ()))
 
 
 def without_node(
@@ -94,17 +94,19 @@ def without_node(
     if led:
         election.remove(node_id)
     leaderless = _ElectionState(isr, elr, NO_NODE, last_known, stream.lossy_elections)
-    return _successor(stream, _elected(stream, leaderless, election), leadership_ended=led)
+    return _successor(stream, _election_of(stream, leaderless, election), leadership_ended=led)
 
 
 def with_node(stream: StreamMetadata, election: Election) -> StreamMetadata:
     """The stream after a node became alive: it is elected if there is no leader and it may lead."""
     if stream.leader != NO_NODE:
         return stream
-    return _successor(stream, _elected(stream, _election_state(stream), election))
+    return _successor(stream, _election_of(stream, _election_state(stream), election))
 
 
-def deposed(stream: StreamMetadata, election: Election, chosen: NodeId = NO_NODE) -> StreamMetadata:
+def with_another_leader(
+    stream: StreamMetadata, election: Election, chosen: NodeId = NO_NODE
+) -> StreamMetadata:
     """The stream with another leader: `chosen`, or the one that the election prefers.
 
     Unchanged if the ISR has no other candidate.
@@ -124,7 +126,7 @@ def depose_unreachable(stream: StreamMetadata, election: Election) -> StreamMeta
     The old leader leaves the ISR unless the rest is below its minimum: it can probably not reach
     its followers either, and every commit would wait until it counts as lagging.
     """
-    successor = deposed(stream, election)
+    successor = with_another_leader(stream, election)
     isr = tuple(member for member in stream.isr if member != stream.leader)
     if successor is stream or len(isr) < stream.config.min_insync_replicas:
         return successor
@@ -163,7 +165,7 @@ def _election_state(stream: StreamMetadata) -> _ElectionState:
     )
 
 
-def _elected(
+def _election_of(
     stream: StreamMetadata, leaderless: _ElectionState, election: Election
 ) -> _ElectionState:
     """Elect a leader if one can be elected without a loss."""
@@ -196,10 +198,10 @@ def _last_known(
     minimum, because more can be committed without them then."""
     if len(isr) >= stream.config.min_insync_replicas:
         return ()
-    return _known(stream, isr, elr)
+    return _replicas_to_ask(stream, isr, elr)
 
 
-def _known(
+def _replicas_to_ask(
     stream: StreamMetadata, isr: tuple[NodeId, ...], elr: tuple[NodeId, ...]
 ) -> tuple[NodeId, ...]:
     """Replicas that are not eligible any more. An election without an eligible replica must wait

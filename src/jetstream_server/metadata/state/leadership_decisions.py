@@ -27,8 +27,8 @@ from jetstream_server.metadata.state.commands import (
 )
 from jetstream_server.metadata.state.decision import (
     Decision,
-    changed,
     check_stream_epoch,
+    decision_for,
     epochs,
     stream_at_epoch,
     stream_of,
@@ -36,8 +36,8 @@ from jetstream_server.metadata.state.decision import (
 from jetstream_server.metadata.state.elections import (
     asked_in_election,
     depose_unreachable,
-    deposed,
     elected_uncleanly,
+    with_another_leader,
     with_isr,
     without_node,
 )
@@ -66,7 +66,7 @@ def change_isr(tables: Tables, command: ChangeIsr) -> Decision:
     after = with_isr(stream, isr)
     if after.isr == stream.isr:
         return Decision({"stream_id": stream.id, "stream_epoch": stream.stream_epoch})
-    return changed(tables, stream, after)
+    return decision_for(tables, stream, after)
 
 
 def transfer_leader(tables: Tables, command: TransferLeader) -> Decision:
@@ -85,7 +85,7 @@ def transfer_leader(tables: Tables, command: TransferLeader) -> Decision:
             f"node {leader} cannot lead {stream.full_name} now: it {reason}"
         )
     election = Election(tables.nodes, tables.leaderships)
-    return changed(tables, stream, deposed(stream, election, leader))
+    return decision_for(tables, stream, with_another_leader(stream, election, leader))
 
 
 def elect_leader(tables: Tables, command: ElectLeader) -> Decision:
@@ -99,7 +99,7 @@ def elect_leader(tables: Tables, command: ElectLeader) -> Decision:
         _check_incarnation(tables, leader, command.incarnations)
     else:
         _check_all_reported(tables, stream, leader, command.incarnations)
-    return changed(tables, stream, elected_uncleanly(stream, leader))
+    return decision_for(tables, stream, elected_uncleanly(stream, leader))
 
 
 def distrust_replica(tables: Tables, command: DistrustReplica) -> Decision:
@@ -116,7 +116,7 @@ def distrust_replica(tables: Tables, command: DistrustReplica) -> Decision:
     after = without_node(stream, node_id, election, trusted=False)
     if after is stream and node_id in stream.copies:
         after = replace(stream, stream_epoch=stream.stream_epoch + 1)
-    return changed(tables, stream, after)
+    return decision_for(tables, stream, after)
 
 
 def report_leader(tables: Tables, command: ReportLeader) -> Decision:
@@ -130,7 +130,7 @@ def report_leader(tables: Tables, command: ReportLeader) -> Decision:
     if len(reports) * 2 <= followers:
         return Decision({"deposed": False}, (LeaderReported(stream.id, reports),))
     after = depose_unreachable(stream, Election(tables.nodes, tables.leaderships))
-    decision = changed(tables, stream, after)
+    decision = decision_for(tables, stream, after)
     if after is stream:
         return Decision({**decision.result, "deposed": False})
     deposed = LeaderDeposed(stream.id, stream.leader)

@@ -165,7 +165,7 @@ def set_cluster(tables: Tables, command: SetCluster) -> Decision:
     if command.recoveries is not None:
         after = replace(after, recoveries=_checked_recoveries(before, command.recoveries))
         if after.recoveries != before.recoveries:
-            others += _recovered(tables)
+            others += _recovery_changes(tables)
     for setting in CLUSTER_SETTINGS:
         if (value := getattr(command, setting.field)) is not None:
             given: dict[str, Any] = {setting.field: check_range(setting, value)}
@@ -189,7 +189,7 @@ def _checked_recoveries(before: ClusterSettings, recoveries: tuple[str, ...]) ->
     return recoveries
 
 
-def _recovered(tables: Tables) -> tuple[Change, ...]:
+def _recovery_changes(tables: Tables) -> tuple[Change, ...]:
     """End every session. Nodes stay eligible, and may lead again once they register."""
     nodes = [node for _, node in sorted(tables.nodes.items()) if not node.fenced]
     is_earlier = tables.settings.feature_level < RECOVERY_LEVEL

@@ -24,9 +24,9 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.state.commands import FinishReassignment, ReassignStream
 from jetstream_server.metadata.state.decision import (
     Decision,
-    changed,
     check_known,
     check_observers,
+    decision_for,
     epochs,
     stream_at_epoch,
 )
@@ -53,10 +53,10 @@ def reassign_stream(tables: Tables, command: ReassignStream) -> Decision:
         replicas=tuple(sorted((*target, *leaving))),
         target_replicas=stream.target_replicas if is_target else target,
         observers=observers,
-        config=StreamSettings.shared(config.to_row()),
+        config=StreamSettings.of_row(config.to_row()),
         stream_epoch=stream.stream_epoch + 1,
     )
-    return changed(tables, stream, _in_order(after))
+    return decision_for(tables, stream, _in_order(after))
 
 
 def finish_reassignment(tables: Tables, command: FinishReassignment) -> Decision:
@@ -74,7 +74,7 @@ def finish_reassignment(tables: Tables, command: FinishReassignment) -> Decision
         target_replicas=(),
         stream_epoch=stream.stream_epoch + 1,
     )
-    return changed(tables, stream, _in_order(after))
+    return decision_for(tables, stream, _in_order(after))
 
 
 def may_finish(stream: StreamMetadata) -> bool:
@@ -95,13 +95,13 @@ def _check_target(tables: Tables, stream: StreamMetadata, target: tuple[NodeId, 
 def _in_order(stream: StreamMetadata) -> StreamMetadata:
     """The stream with all its lists of nodes in the order of `replicas`, and limited to them."""
 
-    def kept(nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
+    def in_order(nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
         return tuple(node_id for node_id in stream.replicas if node_id in nodes)
 
     return replace(
         stream,
-        isr=kept(stream.isr),
-        elr=kept(stream.elr),
-        last_known=kept(stream.last_known),
-        unflushed=kept(stream.unflushed),
+        isr=in_order(stream.isr),
+        elr=in_order(stream.elr),
+        last_known=in_order(stream.last_known),
+        unflushed=in_order(stream.unflushed),
     )

@@ -31,9 +31,9 @@ def moves_off(nodes: NodesById, streams: StreamsById, leaving: NodeId) -> Moves:
     spread = _Spread(nodes, streams)
     moves: Moves = {}
     for _, stream in sorted(streams.items()):
-        if leaving not in _held(stream):
+        if leaving not in _holders(stream):
             continue  # It is not there, or is already being moved away.
-        targets = spread.targets(_held(stream), leaving)
+        targets = spread.targets(_holders(stream), leaving)
         if not targets:
             raise PreconditionFailedError(
                 f"{stream.full_name} has no other node to go to: start another node, or lower its "
@@ -78,7 +78,7 @@ class _Spread:
         self.nodes = nodes
         self.load = dict.fromkeys(nodes, 0)
         for stream in streams.values():
-            for node_id in _held(stream):
+            for node_id in _holders(stream):
                 self.load[node_id] = self.load.get(node_id, 0) + 1
 
     def targets(self, held: tuple[NodeId, ...], leaving: NodeId) -> list[NodeId]:
@@ -100,7 +100,10 @@ class _Spread:
         self.load[source] -= 1
         self.load[target] += 1
         replicas = stream.target_replicas or stream.replicas
-        return Placement(_moved(replicas, source, target), _moved(stream.observers, source, target))
+        return Placement(
+            _holders_after_move(replicas, source, target),
+            _holders_after_move(stream.observers, source, target),
+        )
 
 
 _Targets = frozenset[NodeId]
@@ -122,7 +125,7 @@ class _Movable:
         }
         self._targets: dict[tuple[tuple[NodeId, ...], NodeId], _Targets] = {}
         for stream_id, stream in sorted(streams.items()):
-            held = _held(stream)
+            held = _holders(stream)
             for source in held:
                 if source in self._groups and (targets := self._targets_of(held, source)):
                     self._groups[source].setdefault(targets, {})[stream_id] = None
@@ -158,18 +161,20 @@ class _Movable:
 
     def remove(self, stream: StreamMetadata) -> None:
         """A stream is moved once in a plan."""
-        held = _held(stream)
+        held = _holders(stream)
         for node_id in held:
             targets = self._targets_of(held, node_id)
             self._groups.get(node_id, {}).get(targets, {}).pop(stream.id, None)
 
 
-def _held(stream: StreamMetadata) -> tuple[NodeId, ...]:
+def _holders(stream: StreamMetadata) -> tuple[NodeId, ...]:
     """The nodes that will hold it."""
     return (stream.target_replicas or stream.replicas) + stream.observers
 
 
-def _moved(nodes: tuple[NodeId, ...], source: NodeId, target: NodeId) -> tuple[NodeId, ...]:
+def _holders_after_move(
+    nodes: tuple[NodeId, ...], source: NodeId, target: NodeId
+) -> tuple[NodeId, ...]:
     return tuple(sorted(target if node_id == source else node_id for node_id in nodes))
 
 

@@ -30,7 +30,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import StreamId
 from jetstream_server.metadata.state import commands
-from jetstream_server.metadata.state.activity import noted
+from jetstream_server.metadata.state.activity import outbox_after
 from jetstream_server.metadata.state.changes import (
     ActivityChanged,
     Change,
@@ -139,7 +139,7 @@ class Registry(Tables):
     def _note_activity(self, changes: Sequence[Change]) -> None:
         """Note events in the entry that makes the changes, so that neither is ever without the
         other."""
-        before, after = self.activity, noted(self, changes)
+        before, after = self.activity, outbox_after(self, changes)
         if after is not before:
             change = ActivityChanged(before, after)
             self.commit((change,))
@@ -197,7 +197,7 @@ class Registry(Tables):
         Raises StorageError, with nothing changed, when it has another format or a newer feature
         level, or is not a snapshot.
         """
-        fresh = _restored(snapshot)
+        fresh = _registry_from(snapshot)
         changes: list[Change] = []
         if fresh.settings != self.settings:
             changes.append(SettingsChanged(self.settings, fresh.settings))
@@ -229,7 +229,7 @@ def _error_result(error: JetstreamError, revision: int) -> dict[str, Any]:
     return {"revision": revision, "error": {"code": error.code, "message": error.message}}
 
 
-def _restored(snapshot: bytes) -> Registry:
+def _registry_from(snapshot: bytes) -> Registry:
     image = StateImage.decode(snapshot)
     registry = Registry()
     try:

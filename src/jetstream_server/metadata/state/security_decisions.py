@@ -40,13 +40,13 @@ def create_token(tables: Tables, command: CreateToken) -> Decision:
     token = _token(command)
     if state.tokens.get(token.id) == token:
         return Decision()
-    return _decided(tables, _with_token(state, token))
+    return _decision_for(tables, _with_token(state, token))
 
 
 def revoke_token(tables: Tables, command: RevokeToken) -> Decision:
     if command.token_id not in tables.security.tokens:
         raise NotFoundError(f"there is no token {command.token_id[:100]!r}")
-    return _decided(tables, tables.security.without_token(command.token_id))
+    return _decision_for(tables, tables.security.without_token(command.token_id))
 
 
 def add_acl(tables: Tables, command: AddAcl) -> Decision:
@@ -72,13 +72,13 @@ def add_acl(tables: Tables, command: AddAcl) -> Decision:
             return Decision({"id": known.id, "created": False})
     if len(state.rules) >= RULES_MAX:
         raise PreconditionFailedError(f"there are {RULES_MAX} ACL rules: remove some first")
-    return _decided(tables, state.with_rules(rule), {"id": rule.id, "created": True})
+    return _decision_for(tables, state.with_rules(rule), {"id": rule.id, "created": True})
 
 
 def remove_acl(tables: Tables, command: RemoveAcl) -> Decision:
     if command.rule_id not in tables.security.rules:
         raise NotFoundError(f"there is no ACL rule {command.rule_id}")
-    return _decided(tables, tables.security.without_rule(command.rule_id))
+    return _decision_for(tables, tables.security.without_rule(command.rule_id))
 
 
 def bootstrap_security(tables: Tables, command: BootstrapSecurity) -> Decision:
@@ -97,7 +97,7 @@ def bootstrap_security(tables: Tables, command: BootstrapSecurity) -> Decision:
     )
     for rule in rules:
         check_rule(rule)
-    return _decided(tables, _with_token(state, _token(command)).with_rules(*rules))
+    return _decision_for(tables, _with_token(state, _token(command)).with_rules(*rules))
 
 
 def _free_id(tables: Tables) -> int:
@@ -131,7 +131,7 @@ def _with_token(state: SecurityState, token: Token) -> SecurityState:
     return state.with_token(token)
 
 
-def _decided(
+def _decision_for(
     tables: Tables, after: SecurityState, result: dict[str, object] | None = None
 ) -> Decision:
     return Decision(result or {}, (SecurityChanged(tables.security, after),))

@@ -64,10 +64,10 @@ def effective_settings(
             f"the stream was given {observers} observers, not {wished['observers']}"
         )
     placed = {"replicas": replicas, "observers": observers}
-    return checked(StreamSettings.with_defaults(**{**wished, **placed}))
+    return checked_settings(StreamSettings.with_defaults(**{**wished, **placed}))
 
 
-def checked(config: StreamSettings) -> StreamSettings:
+def checked_settings(config: StreamSettings) -> StreamSettings:
     """The shared object for these settings. Raises InvalidRequestError when they do not fit
     together."""
     if config.min_insync_replicas > config.replicas:
@@ -75,4 +75,4 @@ def checked(config: StreamSettings) -> StreamSettings:
             f"min_insync_replicas {config.min_insync_replicas} is more than the stream's "
             f"{config.replicas} replicas"
         )
-    return StreamSettings.shared(config.to_row())
+    return StreamSettings.of_row(config.to_row())

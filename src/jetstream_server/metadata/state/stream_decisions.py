@@ -39,9 +39,9 @@ from jetstream_server.metadata.state.commands import (
 )
 from jetstream_server.metadata.state.decision import (
     Decision,
-    changed,
     check_known,
     check_observers,
+    decision_for,
     epochs,
     reports_void,
     stream_at_epoch,
@@ -50,7 +50,7 @@ from jetstream_server.metadata.state.decision import (
 from jetstream_server.metadata.state.elections import under_new_minimum, without_elr
 from jetstream_server.metadata.state.placement import Election
 from jetstream_server.metadata.state.setting_checks import (
-    checked,
+    checked_settings,
     effective_settings,
     in_words,
     requested_settings,
@@ -184,7 +184,7 @@ def alter_stream(tables: Tables, command: AlterStream) -> Decision:
         raise InvalidRequestError(
             f"{stream.full_name} takes its records from its subject: only a new stream is restored"
         )
-    config = checked(replace(stream.config, **requested))
+    config = checked_settings(replace(stream.config, **requested))
     _check_acks(stream.subject, config, tables.settings)
     if config == stream.config:
         return Decision({"stream_id": stream.id, "stream_epoch": stream.stream_epoch})
@@ -199,7 +199,7 @@ def alter_stream(tables: Tables, command: AlterStream) -> Decision:
         after = without_elr(after) if is_earlier else under_new_minimum(after)
     if config.flush != stream.config.flush:
         after = replace(after, unflushed=stream.replicas if config.flush == "group" else ())
-    return changed(tables, stream, after)
+    return decision_for(tables, stream, after)
 
 
 def purge_stream(tables: Tables, command: PurgeStream) -> Decision:
@@ -219,7 +219,7 @@ def purge_stream(tables: Tables, command: PurgeStream) -> Decision:
         purged_epoch=stream.leader_epoch,
         stream_epoch=stream.stream_epoch + 1,
     )
-    return changed(tables, stream, after)
+    return decision_for(tables, stream, after)
 
 
 def set_stream_access(tables: Tables, command: SetStreamAccess) -> Decision:
@@ -230,7 +230,7 @@ def set_stream_access(tables: Tables, command: SetStreamAccess) -> Decision:
     if (readonly, paused) == (stream.readonly, stream.paused):
         return Decision(epochs(stream))
     after = replace(stream, readonly=readonly, paused=paused, stream_epoch=stream.stream_epoch + 1)
-    return changed(tables, stream, after)
+    return decision_for(tables, stream, after)
 
 
 def confirm_flush(tables: Tables, command: ConfirmFlush) -> Decision:
@@ -239,7 +239,7 @@ def confirm_flush(tables: Tables, command: ConfirmFlush) -> Decision:
         return Decision({"stream_epoch": stream.stream_epoch})
     unflushed = tuple(member for member in stream.unflushed if member != command.node_id)
     after = replace(stream, unflushed=unflushed, stream_epoch=stream.stream_epoch + 1)
-    return changed(tables, stream, after)
+    return decision_for(tables, stream, after)
 
 
 def _check_same(existing: StreamMetadata, command: CreateStream, wished: RequestedSettings) -> None:
@@ -260,7 +260,7 @@ def _check_same(existing: StreamMetadata, command: CreateStream, wished: Request
 
 
 def _check_name_is_free(tables: Tables, name: str, subject: str) -> None:
-    others = tables.named(name)
+    others = tables.streams_named(name)
     if others:
         raise StreamExistsError(
             f"there is {others[0].full_name} already: with {name}@{subject} beside it the name "

@@ -77,7 +77,7 @@ class StreamSettings(SettingFields):
         settings = cls(
             replicas, min_insync_replicas, flush or default_flush, acks or "reply", **others
         )
-        return cls.shared(settings.to_row())
+        return cls.of_row(settings.to_row())
 
     def to_row(self) -> tuple[Any, ...]:
         """The fields in their order. Trailing fields of later feature levels are left out while
@@ -89,7 +89,7 @@ class StreamSettings(SettingFields):
 
     @staticmethod
     @cache
-    def shared(row: tuple[Any, ...]) -> StreamSettings:
+    def of_row(row: tuple[Any, ...]) -> StreamSettings:
         """The shared object for these settings: thousands of streams have the same. A row written
         before a setting existed is short; the setting then has its default."""
         return StreamSettings(*row)
@@ -212,7 +212,7 @@ class StreamMetadata:
         """The reverse of `to_row`. Raises TypeError or ValueError for a value that is not such a
         row."""
         values: list[Any] = [tuple(item) if isinstance(item, list) else item for item in row]
-        values[_CONFIG_AT] = StreamSettings.shared(values[_CONFIG_AT])
+        values[_CONFIG_AT] = StreamSettings.of_row(values[_CONFIG_AT])
         return cls(*values)
 
 

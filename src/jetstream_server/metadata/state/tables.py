@@ -124,7 +124,7 @@ class Tables:
             raise InvalidRequestError("no stream has a name or subject of that length")
         return self.resolve(ref.name, ref.subject)
 
-    def named(self, name: str) -> list[StreamMetadata]:
+    def streams_named(self, name: str) -> list[StreamMetadata]:
         """Every stream of that name, by subject."""
         return [self.streams[found] for _, found in sorted(self._by_name.get(name, {}).items())]
 
@@ -175,7 +175,7 @@ class Tables:
         names that clients give them, so a name that nothing has costs one look-up."""
         found: list[StreamMetadata] = []
         for number in range(PARTITIONS_MAX):
-            named = self.named(f"{group}-{number}")
+            named = self.streams_named(f"{group}-{number}")
             here = [stream for stream in named if stream.group == group and stream.partitions]
             if not here:
                 break

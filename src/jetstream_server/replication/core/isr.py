@@ -1,8 +1,8 @@
 """The in-sync replicas as their leader counts them, and its one pending change.
 
-    committed   the metadata as applied here
+    agreed      the ISR in the metadata as applied here
     pending     a proposed change whose outcome is not known yet
-    maximal     committed ∪ pending: every replica that may be in sync, and so must count
+    maximal     agreed ∪ pending: every replica that may be in sync, and so must count
 
 **safety** A removal counts only once it is committed; an added member counts at once. Whatever the
 metadata says at this moment, it has no member outside `maximal`: others only remove members, and
@@ -43,20 +43,20 @@ class Outcome(Enum):
 class InSyncReplicas:
     """See the module. Lives as long as one leadership."""
 
-    __slots__ = ("_awaits_metadata", "_not_before_us", "committed", "maximal", "pending")
+    __slots__ = ("_awaits_metadata", "_not_before_us", "agreed", "maximal", "pending")
 
     def __init__(self, stream: StreamMetadata) -> None:
-        self.committed: tuple[NodeId, ...] = stream.isr
+        self.agreed: tuple[NodeId, ...] = stream.isr
         self.maximal: tuple[NodeId, ...] = stream.isr
         self.pending: ChangeIsr | None = None
         self._awaits_metadata = False
         self._not_before_us = MonotonicUs(0)
 
-    def commit(self, stream: StreamMetadata) -> None:
+    def update(self, stream: StreamMetadata) -> None:
         """Apply newer metadata of the same leadership."""
         if self.pending is not None and stream.stream_epoch > self.pending.stream_epoch:
             self.pending = None
-        self.committed = stream.isr
+        self.agreed = stream.isr
         self._follow()
 
     def may_propose(self, now_us: MonotonicUs) -> bool:
@@ -90,5 +90,5 @@ class InSyncReplicas:
 
     def _follow(self) -> None:
         wished: Sequence[NodeId] = self.pending.isr if self.pending is not None else ()
-        joining = tuple(node_id for node_id in wished if node_id not in self.committed)
-        self.maximal = self.committed + joining
+        joining = tuple(node_id for node_id in wished if node_id not in self.agreed)
+        self.maximal = self.agreed + joining

@@ -105,12 +105,12 @@ class LeaderState:
     @property
     def isr(self) -> tuple[NodeId, ...]:
         """The committed ISR, as applied here."""
-        return self._in_sync.committed
+        return self._in_sync.agreed
 
     @property
     def can_commit(self) -> bool:
         """Whether the committed ISR has reached its minimum."""
-        return len(self._in_sync.committed) >= self.stream.config.min_insync_replicas
+        return len(self._in_sync.agreed) >= self.stream.config.min_insync_replicas
 
     @property
     def counts_flushed(self) -> bool:
@@ -155,7 +155,7 @@ class LeaderState:
         """Raise NotEnoughReplicasError while ack level `all` cannot be promised."""
         if not self.can_commit:
             raise NotEnoughReplicasError(
-                f"too few replicas are in sync: {len(self._in_sync.committed)}, and "
+                f"too few replicas are in sync: {len(self._in_sync.agreed)}, and "
                 f"{self.stream.config.min_insync_replicas} are needed; "
                 "wait for a replica to catch up"
             )
@@ -180,7 +180,7 @@ class LeaderState:
             raise UnavailableError(
                 f"node {self._node_id} has just begun to lead stream {self.stream.name!r} and does "
                 f"not know yet where its committed records end: {needed} replicas must be in sync "
-                f"(now {len(self._in_sync.committed)}) and say what they hold; try again"
+                f"(now {len(self._in_sync.agreed)}) and say what they hold; try again"
             )
 
     # Followers.
@@ -280,7 +280,7 @@ class LeaderState:
             if has_changed and follower not in stream.isr:
                 progress.left(stream.stream_epoch)
             progress.learnt(stream.stream_epoch)
-        self._in_sync.commit(stream)
+        self._in_sync.update(stream)
         return self._advance()
 
     def _track_followers(self) -> None:
@@ -302,10 +302,10 @@ class LeaderState:
         if not self.can_commit or log.offline_reason:
             return False
         own = log.flushed_offset if self.counts_flushed else log.log_end_offset
-        committed = self._held_by_all(own)
-        if committed <= self.high_watermark:
+        high_watermark = self._held_by_all(own)
+        if high_watermark <= self.high_watermark:
             return False
-        self.high_watermark = committed
+        self.high_watermark = high_watermark
         return True
 
     def _held_by_all(self, offset: int) -> int:
@@ -337,13 +337,13 @@ class LeaderState:
         fetch of a replica that is out of sync, or new metadata."""
         if not self._in_sync.may_propose(now_us):
             return False
-        log_end_offset, committed = self._log.log_end_offset, self._in_sync.committed
+        log_end_offset, agreed = self._log.log_end_offset, self._in_sync.agreed
         for replica, progress in self._followers.items():
-            if replica in committed and progress.position < log_end_offset:
+            if replica in agreed and progress.position < log_end_offset:
                 return False
-        return self._wanted(now_us) == committed
+        return self._members_due(now_us) == agreed
 
-    def _wanted(self, now_us: MonotonicUs) -> tuple[NodeId, ...]:
+    def _members_due(self, now_us: MonotonicUs) -> tuple[NodeId, ...]:
         """The replicas that should be in sync.
 
         A silent replica leaves as long as enough others remain to commit. Otherwise this leader is
@@ -366,8 +366,8 @@ class LeaderState:
             return retried
         if not self._in_sync.may_propose(now_us):
             return None
-        isr = self._wanted(now_us)
-        if isr == self._in_sync.committed:
+        isr = self._members_due(now_us)
+        if isr == self._in_sync.agreed:
             return None
         change = ChangeIsr(
             stream_id=self.stream.id,
@@ -389,7 +389,7 @@ class LeaderState:
         if replica == self._node_id:
             return True
         progress = self._followers[replica]
-        if replica in self._in_sync.committed:
+        if replica in self._in_sync.agreed:
             return not self._lags(progress, now_us)
         return self._may_join(replica, progress) and not self._lags(progress, now_us)
 
@@ -410,7 +410,7 @@ class LeaderState:
 
     def _counted_incarnation_of(self, member: NodeId) -> int:
         """The incarnation whose position counts; for an unknown member, the one in the metadata."""
-        if member == self._node_id or member in self._in_sync.committed:
+        if member == self._node_id or member in self._in_sync.agreed:
             return self._incarnation_of(member)
         return self._followers[member].incarnation
 

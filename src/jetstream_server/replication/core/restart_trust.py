@@ -51,7 +51,7 @@ class RunRecord:
         """Whether the metadata knows of this run which logs are not trusted."""
         return len(self.sessions) == 1 and not self.power_lost
 
-    def begun(self, session: str, boot_id: str) -> RunRecord:
+    def of_new_run(self, session: str, boot_id: str) -> RunRecord:
         """The record of a new run that will register as `session`. Make it durable first."""
         survived = self.clean or self.boot_id == boot_id
         return replace(
@@ -62,7 +62,7 @@ class RunRecord:
             power_lost=self.power_lost or not survived,
         )
 
-    def registered(self, session: str) -> RunRecord:
+    def of_registered_run(self, session: str) -> RunRecord:
         """The record once the metadata knows this run and everything lost before it."""
         return replace(self, sessions=(session,), power_lost=False)
 
@@ -82,7 +82,7 @@ class RunRecord:
         """The record if the folder is not that of the node's last run. revision: the metadata's."""
         return replace(self, replaced_through=max(self.replaced_through, revision))
 
-    def stopped(self) -> RunRecord:
+    def of_clean_end(self) -> RunRecord:
         """The record of a run that ends cleanly: every log is flushed and closed."""
         return replace(self, clean=True)
 
@@ -124,7 +124,7 @@ class Trust:
 def judge(record: RunRecord, registered_session: str | None, problems: Mapping[int, str]) -> Trust:
     """Decide what to register.
 
-    record: of this run (`begun`). registered_session: the node's in the metadata; None: it was
+    record: of this run (`of_new_run`). registered_session: the node's in the metadata; None: it was
     never registered. problems: for each stream of this node, why its log is not trusted after
     recovery and a flush (damaged, or cut where records may have been acknowledged); "": it is.
     """

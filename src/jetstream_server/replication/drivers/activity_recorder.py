@@ -148,12 +148,12 @@ def _records(events: Sequence[str], recorded: int) -> list[bytes]:
     for event in events:
         sequence = sequence_of(event)
         if sequence > recorded + 1:
-            records.append(_lost(recorded + 1, sequence - 1))
+            records.append(_lost_record(recorded + 1, sequence - 1))
         records.append(event.encode())
         recorded = sequence
     return records
 
 
-def _lost(first: int, last: int) -> bytes:
+def _lost_record(first: int, last: int) -> bytes:
     event = {"sequence": last, "type": "events_lost", "first": first, "last": last}
     return json.dumps(event, separators=(",", ":")).encode()

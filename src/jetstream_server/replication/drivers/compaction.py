@@ -300,7 +300,7 @@ class Compaction(RoleListener):
                 raise EOFError(f"the compaction process ended with {code}")
             if replica.closed:
                 raise EOFError("the stream is deleted, or the server stops")
-            match _decoded(line):
+            match _decode(line):
                 case _Refused(reason, file):
                     replica.suspect_file(file, None)
                     raise EOFError(reason)
@@ -370,7 +370,7 @@ class _Refused:
 _STEPS: dict[str, type[Step]] = {step.__name__: step for step in (Mapped, Rewritten, Done)}
 
 
-def _decoded(line: bytes) -> Step | _Refused:
+def _decode(line: bytes) -> Step | _Refused:
     """What the process says. Raises EOFError if that is not understood: after an update of the
     software, and before the restart, it is newer than this server."""
     try:

@@ -140,7 +140,7 @@ class HandOver:
         Raises NotLeaderError and UnavailableError (nothing has changed), UnknownOutcomeError, and
         PreconditionFailedError when the metadata does not allow it.
         """
-        replica = self._replicas.led(stream_id)
+        replica = self._replicas.led_replica(stream_id)
         leadership = replica.leadership
         assert leadership is not None
         if target not in leadership.isr:

@@ -248,7 +248,7 @@ class LeaderStream(Copier):
         """Count the position at once. The answer follows in its turn."""
         stream_id = request.stream_id
         try:
-            replica = self._replicas.led(stream_id)
+            replica = self._replicas.led_replica(stream_id)
             answer = replica.fetch(request, now_us)
         except JetstreamError as error:
             self._forget(stream_id)

@@ -97,7 +97,7 @@ class Membership:
         cluster the first node chooses it. Raises PreconditionFailedError for a folder whose
         cluster's metadata is gone.
         """
-        await self._repeated(Barrier())
+        await self._repeat(Barrier())
         if not self._metadata.registry.settings.cluster_id:
             if cluster_id:
                 raise PreconditionFailedError(
@@ -106,11 +106,11 @@ class Membership:
                     "move the data folders away"
                 )
             try:
-                await self._repeated(SetCluster(cluster_id=uuid.uuid4().hex))
+                await self._repeat(SetCluster(cluster_id=uuid.uuid4().hex))
             except PreconditionFailedError:
                 pass  # Another node was first: use its id.
-        await self._repeated(SetCluster(ack_subjects=tuple(ack_subjects)))
-        await self._repeated(Barrier())
+        await self._repeat(SetCluster(ack_subjects=tuple(ack_subjects)))
+        await self._repeat(Barrier())
         return self._metadata.registry.settings.cluster_id
 
     def watch_registration(self, removed: Callable[[], None]) -> None:
@@ -139,7 +139,7 @@ class Membership:
             runs.folder_replaced(self._metadata.registry.revision)
         problems = {int(replica.stream.id): _problem(replica) for replica in replicas}
         trust = judge(runs.record, None if known is None else known.session, problems)
-        registered = await self._repeated(
+        registered = await self._repeat(
             RegisterNode(
                 session=self._session,
                 node_id=self._node_id,
@@ -154,7 +154,7 @@ class Membership:
         runs.registered(self._session)
         return int(registered["incarnation"])
 
-    async def _repeated(self, command: Barrier | SetCluster | RegisterNode) -> dict[str, Any]:
+    async def _repeat(self, command: Barrier | SetCluster | RegisterNode) -> dict[str, Any]:
         """Propose until the outcome is known. Repeating these commands changes nothing."""
         while True:
             try:

@@ -96,7 +96,7 @@ class Fetches:
         Raises a JetstreamError, which becomes the answer."""
         if self._needs_task(request, identity):
             return None
-        fetch = self.checked(request, identity)
+        fetch = self.check(request, identity)
         if fetch.is_decrypted:
             return None
         answer_it = partial(self._answer, fetch, answer)
@@ -114,7 +114,7 @@ class Fetches:
         Raises a JetstreamError, which ends it."""
         if self._needs_task(request, identity):
             return None
-        fetch = self.checked(request, identity)
+        fetch = self.check(request, identity)
         return None if fetch.is_decrypted else fetch
 
     def is_current(self, fetch: CheckedFetch) -> bool:
@@ -128,7 +128,7 @@ class Fetches:
         return None if found is None else self._found_by(fetch, found)
 
     def _found_by(self, fetch: CheckedFetch, found: LogSlice) -> Found:
-        return self._long_poll.shared(
+        return self._long_poll.share(
             found, lambda: Found(self.head(fetch.replica), [found], fetch.replica)
         )
 
@@ -143,11 +143,11 @@ class Fetches:
 
     async def fetch(self, request: pb.DataFetchRequest, identity: Identity) -> Found:
         """Serve one fetch. Raises a JetstreamError, which becomes the answer."""
-        fetch = self.checked(request, identity)
+        fetch = self.check(request, identity)
         replica, position = fetch.replica, fetch.position
         if request.refused:
             await self._replicas.healer.examined(replica, position.offset)
-        slices, filtered = await self._found(request, replica, position, identity)
+        slices, filtered = await self._find(request, replica, position, identity)
         length = sum(each.length for each in slices)
         await self._access.control.pace(identity, replica.stream, length)
         self._check_again(fetch)
@@ -160,7 +160,7 @@ class Fetches:
             decrypt = partial(read_plain, replica, slices, partly=filtered is None)
         return Found(response, slices, replica, decrypt, is_filtered=filtered is not None)
 
-    def checked(self, request: pb.DataFetchRequest, identity: Identity) -> CheckedFetch:
+    def check(self, request: pb.DataFetchRequest, identity: Identity) -> CheckedFetch:
         """Check a fetch. Raises a JetstreamError."""
         access = self._access.control
         generation = access.generation
@@ -199,7 +199,7 @@ class Fetches:
             compacted_below=_compacted_below(replica),
         )
 
-    async def _found(
+    async def _find(
         self,
         request: pb.DataFetchRequest,
         replica: Replica,

@@ -323,7 +323,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         await self._metadata.barrier()  # This node must plan with current metadata.
         tables = self._metadata.registry
         nodes, streams = dict(tables.nodes), dict(tables.streams)
-        return await asyncio.to_thread(_planned, request, nodes, streams)
+        return await asyncio.to_thread(_plan, request, nodes, streams)
 
     async def AlterCluster(
         self, request: pb.AlterClusterRequest, call: Call
@@ -351,7 +351,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         )
 
 
-def _planned(
+def _plan(
     request: pb.PlanReassignmentRequest, nodes: NodesById, streams: StreamsById
 ) -> pb.PlanReassignmentResponse:
     """The answer, which takes a second for tens of thousands of streams."""

@@ -89,13 +89,13 @@ def config_from_proto(config: pb.StreamConfig) -> dict[str, Any]:
     for setting in STREAM_SETTINGS:
         field: Any = setting.field
         if field in NUMBERS:
-            values[field] = _named(field, getattr(config, field), NUMBERS[field])
+            values[field] = _choice_of(field, getattr(config, field), NUMBERS[field])
         else:
             values[field] = getattr(config, field) if config.HasField(field) else None
     return values
 
 
-def _named(field: str, value: int, names: Mapping[str, int]) -> str | None:
+def _choice_of(field: str, value: int, names: Mapping[str, int]) -> str | None:
     if value == 0:
         return None
     for name, number in names.items():

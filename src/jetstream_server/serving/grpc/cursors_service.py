@@ -116,7 +116,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         if answer is not None:
             return answer
         now_us = self._wall_clock()
-        check = partial(self._checked, now_us, principal)
+        check = partial(self._checked_write, now_us, principal)
         checked = await self._turns.map(check, request.commits)
         writes = [each for each in checked if isinstance(each, Write)]
         outcomes = iter(await self._store.write(writes) if writes else ())
@@ -214,7 +214,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
             return answer
         table = await self._store.table()
         if request.name and request.HasField("stream"):
-            entry = table.committed.get(_key(request))
+            entry = table.committed_entries.get(_key(request))
             return pb.ListCursorsResponse(cursors=self._cursors([entry] if entry else []))
         entries, next_page = table.page(CURSOR_PREFIX, request.page, PAGE)
         cursors = [each for each in self._cursors(entries) if _is_asked_for(each, request)]
@@ -233,7 +233,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
             if answer is not None:
                 return answer
         key, ref = _key(request), request.stream
-        if not self._leader.exists or key not in (await self._store.table()).committed:
+        if not self._leader.exists or key not in (await self._store.table()).committed_entries:
             raise NotFoundError(
                 f"there is no cursor {request.name!r} on stream {_full_name(ref)!r}"
             )
@@ -271,7 +271,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
                 identity, Operation.COMMIT, _full_name(ref), cursor=request.name
             )
 
-    def _checked(
+    def _checked_write(
         self, now_us: int, principal: str, commit: pb.CommitCursorsRequest.Commit
     ) -> Write | JetstreamError:
         try:

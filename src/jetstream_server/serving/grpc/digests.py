@@ -61,13 +61,13 @@ async def read_checked(replica: Replica, offset: int, bytes_max: int) -> bytes:
     if slice_ is None:
         return b""
     try:
-        return await asyncio.to_thread(_checked, replica, slice_)
+        return await asyncio.to_thread(_read_checked, replica, slice_)
     except StorageError as error:
         replica.suspect(offset, error)
         raise
 
 
-def _checked(replica: Replica, slice_: LogSlice) -> bytes:
+def _read_checked(replica: Replica, slice_: LogSlice) -> bytes:
     data = replica.log.pread(slice_)
     position = 0
     while position < len(data):

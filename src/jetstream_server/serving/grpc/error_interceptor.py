@@ -54,7 +54,7 @@ class _Refused:
     reason: str
 
 
-def _checked(deserialize: _Deserialize, method: str, callers: CallLimiter) -> _Deserialize:
+def _check_size(deserialize: _Deserialize, method: str, callers: CallLimiter) -> _Deserialize:
     bytes_max = LIMITS.get(method, REQUEST_BYTES_MAX)
 
     def read(data: bytes) -> Any:
@@ -95,7 +95,7 @@ class ErrorInterceptor(aio.ServerInterceptor):
         """called: called with the peer of each call."""
         self._callers = callers
         self._called = called
-        self._guarded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        self._guard: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     async def intercept_service(
         self,
@@ -103,7 +103,7 @@ class ErrorInterceptor(aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         method = handler_call_details.method
-        known = self._guarded.get(method)
+        known = self._guard.get(method)
         if known is not None:
             return known
         rule = RPCS.get(method)
@@ -112,7 +112,7 @@ class ErrorInterceptor(aio.ServerInterceptor):
         around = _Supervised(method, self._callers, self._called, is_public=is_public)
         if handler is None:  # Not remembered: there is no end of unknown methods.
             return grpc.stream_stream_rpc_method_handler(_unknown(around))
-        handler = self._guarded[method] = _guarded(handler, method, self._callers, around)
+        handler = self._guard[method] = _guard(handler, method, self._callers, around)
         return handler
 
 
@@ -124,11 +124,11 @@ def _unknown(around: _Supervised) -> Callable[[Any, _Context], Awaitable[None]]:
     return refuse
 
 
-def _guarded(handler: Any, method: str, callers: CallLimiter, around: _Supervised) -> Any:
+def _guard(handler: Any, method: str, callers: CallLimiter, around: _Supervised) -> Any:
     """For gRPC every request is a stream, which is the same to a client. It calls a handler of one
     request only when that has arrived, and until then the caller is unknown."""
     coders = {
-        "request_deserializer": _checked(handler.request_deserializer, method, callers),
+        "request_deserializer": _check_size(handler.request_deserializer, method, callers),
         "response_serializer": handler.response_serializer,
     }
     if handler.unary_unary is not None:
@@ -170,9 +170,9 @@ class _Supervised:
         request = await context.read()
         if request is aio.EOF:
             raise InvalidRequestError("there is no request")
-        return _readable(self.noted(request, context))
+        return _readable(self.note_call(request, context))
 
-    def noted(self, request: Any, context: _Context) -> Any:
+    def note_call(self, request: Any, context: _Context) -> Any:
         """The request, whose connection has made a call now."""
         self._called(context.peer())
         return request
@@ -198,7 +198,7 @@ def _stream(behaviour: Any, around: _Supervised) -> Callable[[Any, _Context], As
 def _both(behaviour: Any, around: _Supervised) -> Callable[[Any, _Context], AsyncIterator[Any]]:
     async def answers(requests: AsyncIterator[Any], context: _Context) -> AsyncIterator[Any]:
         async with around(context):
-            readable = (_readable(around.noted(each, context)) async for each in requests)
+            readable = (_readable(around.note_call(each, context)) async for each in requests)
             async for answer in behaviour(readable, context):
                 yield answer
 

@@ -47,7 +47,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
     ) -> pb.GroupHeartbeatResponse:
         principal = quota_holder(self._access.control, call)
         heartbeat = replace(
-            _checked(request),
+            _heartbeat_of(request),
             principal=principal,
             groups_max=self._access.control.quotas.groups,
             may_take=partial(self._may_take, principal, request.group),
@@ -178,7 +178,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         )
 
 
-def _checked(request: pb.GroupHeartbeatRequest) -> Heartbeat:
+def _heartbeat_of(request: pb.GroupHeartbeatRequest) -> Heartbeat:
     """Convert a request. Raises InvalidRequestError."""
     check_cursor_name(request.group)
     session_ms, wait_ms = request.member.session_timeout_ms, request.wait_ms

@@ -119,7 +119,7 @@ class GrpcLoop:
             raise UnavailableError("this node is stopping")
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
-    def relayed(self, service: object) -> Any:
+    def relay(self, service: object) -> Any:
         """`service` for gRPC: its methods run on the node's loop, with a `Call`."""
         return _Relayed(service, _Intake(self._node_loop))
 

@@ -60,9 +60,9 @@ class Guarded:
     def _one(self, method: Any, name: str) -> Callable[[Any, Call], Any]:
         async def answer(request: Any, call: Call) -> Any:
             requirement = await self._admit(request, call, name)
-            requests = self._begun(call.identity)
+            requests = self._begin(call.identity)
             try:
-                found = await self._done(method, request, call, name)
+                found = await self._run(method, request, call, name)
             finally:
                 requests.end()
             self._check_again(request, call, requirement)
@@ -70,13 +70,13 @@ class Guarded:
 
         return answer
 
-    async def _done(self, method: Any, request: Any, call: Call, name: str) -> Any:
+    async def _run(self, method: Any, request: Any, call: Call, name: str) -> Any:
         """Call the method. Note a change, also one that may have been made, or a used-up quota in
         the audit log."""
-        resource = self._changed(request, call, name)
+        resource = self._changed_resource(request, call, name)
         is_decided = False
         try:
-            found = await self._called(method, request, call, name)
+            found = await self._call(method, request, call, name)
             is_decided = True
         except JetstreamError as error:
             is_decided = not isinstance(error, UnavailableError | UnknownOutcomeError)
@@ -88,7 +88,7 @@ class Guarded:
             self._access.audit.done(call.identity, name, resource)
         return found
 
-    async def _called(self, method: Any, request: Any, call: Call, name: str) -> Any:
+    async def _call(self, method: Any, request: Any, call: Call, name: str) -> Any:
         try:
             return await method(request, call)
         except StreamExistsError:
@@ -102,7 +102,7 @@ class Guarded:
     def _many(self, method: Any, name: str) -> Callable[[Any, Call], AsyncIterator[Any]]:
         async def answers(request: Any, call: Call) -> AsyncIterator[Any]:
             requirement = await self._admit(request, call, name)
-            requests = self._begun(call.identity)
+            requests = self._begin(call.identity)
             try:
                 async for found in method(request, call):
                     self._check_again(request, call, requirement)
@@ -112,7 +112,7 @@ class Guarded:
 
         return answers
 
-    def _begun(self, identity: Identity) -> OpenRequests:
+    def _begin(self, identity: Identity) -> OpenRequests:
         """The caller's requests, of which another one begins. Raises TooManyRequestsError."""
         requests = self._access.requests_of(identity, PORT)
         try:
@@ -175,7 +175,7 @@ class Guarded:
         elif requirement.scope is Scope.NEW_STREAM:
             self._streams.check_new(identity, request)
 
-    def _changed(self, request: Any, call: Call, name: str) -> str | None:
+    def _changed_resource(self, request: Any, call: Call, name: str) -> str | None:
         """What the request changes, for the audit log; None: nothing, or another node has sent it,
         which has noted it."""
         requirement = RPCS.get(name)
@@ -185,7 +185,7 @@ class Guarded:
             return f"{request.name}@{request.subject}"
         if requirement.scope is Scope.STREAM:
             return self._streams.name_of(request.stream)
-        return described(request)
+        return description_of(request)
 
     def _check_again(self, request: Any, call: Call, requirement: Requirement | None) -> None:
         if requirement is not None and requirement.again:
@@ -193,6 +193,6 @@ class Guarded:
             self._streams.resolve(call.identity, requirement.operation, request.stream)
 
 
-def described(request: Any) -> str:
+def description_of(request: Any) -> str:
     """The fields of a request about the cluster, on one line. None of them is a secret."""
     return MessageToString(request, as_one_line=True)[:300]

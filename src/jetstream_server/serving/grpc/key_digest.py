@@ -26,7 +26,7 @@ from jetstream_protocol.batch import Batch, iterate
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 from jetstream_server.replication.replica import Replica
-from jetstream_server.serving.decryption import decrypted
+from jetstream_server.serving.decryption import decrypt_batches
 from jetstream_server.serving.grpc.digests import read_checked
 
 KEYS_MAX: Final = 1 << 18
@@ -54,7 +54,7 @@ class _Part:
 
     def add(self, end_offset: int, batch: Batch) -> None:
         if batch.header.flags & _KEYS:
-            for key, offset in zip(hashed(batch.keys()), batch.offsets(), strict=True):
+            for key, offset in zip(hash_keys(batch.keys()), batch.offsets(), strict=True):
                 if key is not None and offset < end_offset and self.holds(key):
                     self.latest[key] = offset
 
@@ -140,7 +140,7 @@ class KeyDigest:
 
     def _look(self, data: bytes, offset: int, look: Look) -> int:
         """Call `look` with the batches in `data`. Returns the offset where the data ends."""
-        for batch in iterate(decrypted(self._replica, data, offset)):
+        for batch in iterate(decrypt_batches(self._replica, data, offset)):
             look(batch)
             offset = batch.header.next_offset
         return offset
@@ -156,7 +156,7 @@ class KeyDigest:
         offsets = batch.offsets()
         wanted = [
             index
-            for index, key in enumerate(hashed(keys))
+            for index, key in enumerate(hash_keys(keys))
             if self._start <= offsets[index] < self._end
             and (
                 part.index == 0
@@ -174,7 +174,7 @@ class KeyDigest:
                     self.records += 1
 
 
-def hashed(keys: Sequence[bytes | None]) -> list[bytes | None]:
+def hash_keys(keys: Sequence[bytes | None]) -> list[bytes | None]:
     """16 bytes for each key, so that the number of keys bounds the memory. The chance that two keys
     share them is negligible for any amount of data."""
     return [None if key is None else blake2b(key, digest_size=16).digest() for key in keys]

@@ -20,7 +20,7 @@ from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.net.page_cache import make_resident
 from jetstream_server.replication.core.unreadable import unread_error
 from jetstream_server.replication.replica import Replica
-from jetstream_server.serving.decryption import decrypted, may_be_encrypted
+from jetstream_server.serving.decryption import decrypt_batches, may_be_encrypted
 from jetstream_server.serving.long_poll import FetchPosition, LongPoll
 from jetstream_server.serving.reader_position import position_after
 
@@ -65,7 +65,7 @@ async def answer(
         raise
     fetches.check_again(replica, position)
     if may_be_encrypted(replica):
-        data = await asyncio.to_thread(decrypted, replica, data, found.base_offset)
+        data = await asyncio.to_thread(decrypt_batches, replica, data, found.base_offset)
     below = found.next_offset
     if decoding is not None:
         # One decode per iteration of the loop, whatever the number of callers.

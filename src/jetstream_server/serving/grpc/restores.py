@@ -45,14 +45,14 @@ class Restores:
         """
         _check_restoring(replica)
         async with self._checking:
-            batches = await asyncio.to_thread(_opened, replica, data)
+            batches = await asyncio.to_thread(_open, replica, data)
         if batches[-1].timestamp > self._wall_clock() + AHEAD_US_MAX:
             raise InvalidRequestError(
                 f"the batch at offset {batches[-1].base_offset} was appended in the future by the "
                 "clock of this node: correct that clock, or the time of the batch"
             )
         self._append(replica, batches)
-        await self._committed(replica, replica.stream.leader_epoch, batches[-1].next_offset)
+        await self._await_commit(replica, replica.stream.leader_epoch, batches[-1].next_offset)
         return batches[-1].next_offset
 
     def _append(self, replica: Replica, batches: Sequence[RestoredBatch]) -> None:
@@ -67,7 +67,7 @@ class Restores:
         for batch in batches:
             replica.append(batch.encoded, batch.timestamp, must_commit=True)
 
-    async def _committed(self, replica: Replica, leader_epoch: int, offset: int) -> None:
+    async def _await_commit(self, replica: Replica, leader_epoch: int, offset: int) -> None:
         risen = asyncio.Event()
         try:
             async with asyncio.timeout(COMMIT_SECONDS):
@@ -90,7 +90,7 @@ class Restores:
             )
 
 
-def _opened(replica: Replica, data: bytes) -> list[RestoredBatch]:
+def _open(replica: Replica, data: bytes) -> list[RestoredBatch]:
     """Check the batches. Raises PreconditionFailedError if this node cannot decrypt them, and the
     errors of `open_restored`."""
     encryption = replica.log.encryption

@@ -58,12 +58,12 @@ class SecurityService(api_pb2_grpc.SecurityServicer):
     async def CreateToken(
         self, request: pb.CreateTokenRequest, call: Call
     ) -> pb.CreateTokenResponse:
-        return await self._made(CreateTokenCommand, request.principal, request.lifetime_us)
+        return await self._make_token(CreateTokenCommand, request.principal, request.lifetime_us)
 
     async def Bootstrap(self, request: pb.BootstrapRequest, call: Call) -> pb.CreateTokenResponse:
-        return await self._made(BootstrapSecurity, request.principal, request.lifetime_us)
+        return await self._make_token(BootstrapSecurity, request.principal, request.lifetime_us)
 
-    async def _made(
+    async def _make_token(
         self,
         command: type[CreateTokenCommand] | type[BootstrapSecurity],
         principal: str,
@@ -173,7 +173,7 @@ class SecurityService(api_pb2_grpc.SecurityServicer):
             return ""
         known = [
             stream.subject
-            for stream in self._metadata.registry.named(name)
+            for stream in self._metadata.registry.streams_named(name)
             if self._access.allows(call.identity, Operation.DESCRIBE, stream)
         ]
         if len(known) != 1:

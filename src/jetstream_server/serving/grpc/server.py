@@ -129,7 +129,7 @@ class ApiServer:
             options=[*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections)],
             interceptors=[self._guard],
         )
-        relayed = map(self._loop.relayed, self._services)
+        relayed = map(self._loop.relay, self._services)
         streams, reads, cluster, cursors, groups, consumers, security = relayed
         api_pb2_grpc.add_StreamsServicer_to_server(streams, server)
         api_pb2_grpc.add_ReadsServicer_to_server(reads, server)

@@ -108,7 +108,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             # Nothing could be appended to it, and the metadata needs the remaining space.
             raise StorageFullError(self._replicas.full_reason)
         self._check_encryption(request.config, call)
-        stream, created = await self._created(request, call)
+        stream, created = await self._create(request, call)
         if stream.leader == NO_NODE:
             raise UnavailableError(f"stream {stream.name!r} exists, but has no leader; try again")
         if stream.leader == self._node_id:
@@ -119,7 +119,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             await self._peers.create_stream(stream.leader, request)
         return pb.CreateStreamResponse(stream=stream_to_proto(stream), created=created)
 
-    async def _created(
+    async def _create(
         self, request: pb.CreateStreamRequest, call: Call
     ) -> tuple[StreamMetadata, bool]:
         """The stream, and whether it is new. A node has created it already, by its caller's rights
@@ -141,7 +141,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
     ) -> pb.DescribeStreamResponse:
         stream = self._metadata.registry.stream_of(request.stream)
         if stream.stream_epoch < request.min_stream_epoch:
-            stream = await self._reached(stream, request.min_stream_epoch)
+            stream = await self._reach_epoch(stream, request.min_stream_epoch)
         if request.registry_only:
             known = pb.StreamDescription(stream=stream_to_proto(stream))
             return pb.DescribeStreamResponse(description=known)
@@ -154,7 +154,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         replica = self._replicas.resolve_led(request.stream)
         return pb.DescribeStreamResponse(description=description_of(replica))
 
-    async def _reached(self, stream: StreamMetadata, stream_epoch: int) -> StreamMetadata:
+    async def _reach_epoch(self, stream: StreamMetadata, stream_epoch: int) -> StreamMetadata:
         """The stream once it is at that epoch here. Raises StreamNotFoundError, and
         UnavailableError after EPOCH_SECONDS."""
         changed = asyncio.Event()
@@ -201,11 +201,11 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             if request.describe_led:
                 led = [stream.id for stream in streams if stream.leader == self._node_id]
                 for start in range(0, len(led), _DESCRIBED_PER_TURN):
-                    answer.led.extend(self._described(led[start : start + _DESCRIBED_PER_TURN]))
+                    answer.led.extend(self._descriptions(led[start : start + _DESCRIBED_PER_TURN]))
                     await asyncio.sleep(0)
         return answer
 
-    def _described(self, stream_ids: Sequence[int]) -> Iterator[pb.StreamDescription]:
+    def _descriptions(self, stream_ids: Sequence[int]) -> Iterator[pb.StreamDescription]:
         """The descriptions of streams that this node leads."""
         for stream_id in stream_ids:
             with suppress(JetstreamError):
@@ -353,7 +353,7 @@ def description_of(replica: Replica) -> pb.StreamDescription:
         hand_overs=counters.hand_overs,
         hand_over_gap_us=counters.hand_over_gap_us,
         progress=_progress(replica),
-        damaged=_damaged(replica),
+        damaged=_damaged_ranges(replica),
         compaction=_compaction(replica) if replica.stream.was_compacted else None,
         last_append_us=(log.last_append_timestamp if log.log_end_offset else 0) or None,
         key_id=active_key_id(replica.stream.config, log),
@@ -384,7 +384,7 @@ def _compaction(replica: Replica) -> pb.Compaction:
     )
 
 
-def _damaged(replica: Replica) -> list[pb.DamagedRange]:
+def _damaged_ranges(replica: Replica) -> list[pb.DamagedRange]:
     """The ranges that the leader's disk has lost, and the first range of each follower."""
     damaged = [
         pb.DamagedRange(

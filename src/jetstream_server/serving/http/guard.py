@@ -35,7 +35,7 @@ class Sender:
 
 
 def sender_of(request: web.Request) -> Sender:
-    return Sender(request.headers.get("Authorization", ""), _shown(request).peer)
+    return Sender(request.headers.get("Authorization", ""), _identity_of(request).peer)
 
 
 async def admit(access: AccessControl, request: web.Request, path: str) -> None:
@@ -53,18 +53,18 @@ async def admit(access: AccessControl, request: web.Request, path: str) -> None:
         return
     if rule.scope is Scope.RPCS:
         if not sender_of(request).token:
-            raise access.unauthenticated_error(_shown(request).peer, path, SAY_WHO)
+            raise access.unauthenticated_error(_identity_of(request).peer, path, SAY_WHO)
         return
     assert rule.operation is not None
     identity = await access.identify(
-        request.headers.get("Authorization", ""), method=path, shown=_shown(request)
+        request.headers.get("Authorization", ""), method=path, shown=_identity_of(request)
     )
     if identity.is_node or identity.is_bootstrap:
         raise access.node_denied_error(identity, path)
     access.check(identity, rule.operation)
 
 
-def _shown(request: web.Request) -> Identity:
+def _identity_of(request: web.Request) -> Identity:
     transport = request.transport
     if transport is None:
         return ANONYMOUS
