@@ -22,8 +22,8 @@ def lacks_descriptors(error: BaseException | None) -> bool:
 
 
 def changed_nothing(error: OSError) -> bool:
-    """Whether the disk is as good as before, and the operation may succeed later: it was full, or a
-    file was not opened for want of descriptors."""
+    """Whether nothing changed on the disk, and the operation may succeed later: it was full, or a
+    file was not opened because no file descriptor was available."""
     return is_full(error) or lacks_descriptors(error)
 
 

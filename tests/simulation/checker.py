@@ -101,7 +101,7 @@ class Checker:
         self._chosen = NO_NODE
         """By the last lossy election, whose outcome is not settled yet."""
         self._begun_at = 0
-        """Where the log begins of who won the last lossy election: it may have lost what is in
+        """Log start of the winner of the last lossy election: it may have lost what is in
         front, also what was not committed."""
         self._flushed_from = 0
         """All that is committed from there on was flushed before it counted."""

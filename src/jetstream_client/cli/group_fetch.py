@@ -24,7 +24,7 @@ FOLLOW_SECONDS = 0.5
 """Between two looks for more records, and two attempts where a server refuses at once."""
 
 _BUFFER_BYTES = 64 * 1024 * 1024
-"""Of all streams together."""
+"""Upper bound on the buffers of all streams together."""
 _FETCH_BYTES_MIN = 64 * 1024
 _FETCH_BYTES_MAX = 4 * 1024 * 1024
 _WRITTEN_AT_ONCE = 500
@@ -45,7 +45,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class GroupFetch:
-    """What is to be printed of a group's streams."""
+    """Which records of a group's streams to print."""
 
     client: Client
     streams: Sequence[Stream]

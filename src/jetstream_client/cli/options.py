@@ -103,7 +103,7 @@ Patience = Annotated[
         min=0.001,
     ),
 ]
-"""For commands that do as much as there is to do."""
+"""The timeout of commands whose work has no bound."""
 TimeoutBefore = Annotated[
     float | None,
     typer.Option(
@@ -114,7 +114,7 @@ TimeoutBefore = Annotated[
         show_default=False,
     ),
 ]
-"""The same option in front of the command, with the default."""
+"""The timeout before the name of a command; it has the default."""
 StreamName = Annotated[
     str,
     typer.Argument(

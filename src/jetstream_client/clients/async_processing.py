@@ -99,7 +99,7 @@ class AsyncProcessing(AsyncReading):
             return await run_until(processor, None if stop_event is None else stop_event.wait())
 
     async def processor(self, source: str, attempt: Attempt, options: ProcessOptions) -> Processor:
-        """To be run; for `process`. attempt: one call of the handler."""
+        """A processor, for `process` to run. attempt: one call of the handler."""
         self._check_open()
         if options.dead_letter is not None:
             await self._check_dead_letter(source, options.dead_letter)

@@ -275,7 +275,7 @@ class _Files:
         return not self._done and not self.manifest.is_restorable
 
     def begin_at(self, offset: int) -> None:
-        """Of an empty folder: `go_on` notes it."""
+        """Set the first offset of an empty backup; `go_on` writes it to the manifest."""
         self.manifest = replace(self.manifest, start_offset=offset, end_offset=offset)
         self.next_offset = offset
 
@@ -328,7 +328,7 @@ class _Files:
         self._file = None
 
     def close(self) -> None:
-        """What a run that failed has written stays for the next one."""
+        """Close the file. What a failed run has written stays for the next run."""
         if self._file is not None:
             self._file.close()
 
@@ -402,7 +402,7 @@ def was_interrupted(folder: Path, manifest: Manifest) -> bool:
 
 
 def _unlisted_files(folder: Path, manifest: Manifest) -> list[Path]:
-    """What a run that has not ended has left."""
+    """The files of an interrupted run: the manifest does not list them."""
     listed = {each.name for each in manifest.files}
     return [each for each in batch_files(folder) if each.name not in listed]
 
@@ -448,7 +448,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def crc_of(path: Path, length: int) -> str:
-    """Of the first `length` bytes."""
+    """The CRC32C of the first `length` bytes, in hexadecimal."""
     crc = crc32c(b"")
     with path.open("rb") as file:
         while chunk := file.read(min(1 << 20, length)):
@@ -458,7 +458,7 @@ def crc_of(path: Path, length: int) -> str:
 
 
 def _write(folder: Path, manifest: Manifest) -> None:
-    """All of it or nothing, also through a power failure; after the files that it names."""
+    """Replace the manifest atomically and durably. Call it after syncing the files it lists."""
     temporary = folder / _TEMPORARY
     with open(temporary, "w", opener=_private) as file:
         file.write(manifest.to_json())

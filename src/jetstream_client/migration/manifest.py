@@ -39,7 +39,7 @@ END_MAX = 2**43
 """Upper bound on the offsets of a backup: those without records are covered by batches without any
 (800 MB). Twice what an import takes."""
 _TYPES = {"str": str, "int": int, "bool": bool, "dict[str, Any]": dict}
-"""Of the fields, by how they are written below."""
+"""The types of the fields, by their annotations below."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,7 @@ def _last_epoch(client: Client, stream: StreamDescription, start: int, end: int)
 
 
 def _check_replaced(client: Client, path: Path, cluster_id: str, stream: StreamDescription) -> None:
-    """What a backup of `stream` would replace must not hold more than it."""
+    """Refuse to replace a file that holds more than a backup of `stream` would."""
     manifest = manifest_of(path)
     if manifest is None:
         raise InvalidRequestError(f"{path} exists and is no backup: say another file")
@@ -216,7 +216,7 @@ def restore(
     bar: Bar,
     **changed: Any,
 ) -> tuple[Stream, RecordDigest]:
-    """As `restore.restore`."""
+    """Restore a Parquet file; otherwise like `restore.restore`."""
     manifest = manifest_of(path)
     if manifest is None:
         raise InvalidRequestError(
@@ -247,7 +247,7 @@ def restore(
 
 
 def manifest_of(path: Path) -> Manifest | None:
-    """None: some other Parquet file."""
+    """The manifest in a Parquet file; None: it is not a backup."""
     metadata = _open(path).metadata.metadata or {}
     text = metadata.get(_METADATA)
     return None if text is None else Manifest.from_json(text, str(path))
@@ -444,7 +444,7 @@ def _schema() -> Any:
 
 
 def _pyarrow() -> tuple[ModuleType, ModuleType]:
-    """pyarrow.parquet and pyarrow."""
+    """Import both modules, or raise the error that names the extra."""
     try:
         import pyarrow
         from pyarrow import parquet

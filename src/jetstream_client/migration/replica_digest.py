@@ -139,7 +139,7 @@ class _Comparing:
         return start, bytes_from, max(bytes_from, min(ends, default=0))
 
     async def _compare_keys(self, start: int, end: int, progress: Callable[[int], None]) -> None:
-        """What a reader of [start, end) ends with."""
+        """Compare the last record of each key in [start, end) on all replicas."""
         if start == end:
             return
         done = dict.fromkeys(self._compared, 0.0)

@@ -46,7 +46,7 @@ BATCH_RECORDS = 16_384
 _GAP_MAX = RECORDS_MAX // 2
 """A longer gap is covered by batches of its own: a batch covers RECORDS_MAX offsets at most."""
 _SPARE_BYTES = 1024
-"""For the columns of a batch of one record, beside its bytes."""
+"""Room for the columns of a batch of one record, besides the record's bytes."""
 _SETTLE_SECONDS = 0.2
 
 

@@ -40,7 +40,7 @@ LETTING_GO_SECONDS = 30.0
 
 _RETRY_MAX_SECONDS = 30.0
 _OF_THE_RECORD = (InvalidRequestError, MessageTooLargeError, UnsupportedHeaderError)
-"""What publishing an output fails with when another one might have passed."""
+"""Errors that come from the output itself: another output might be published."""
 
 _ASK_SHARE = 0.2
 """Of the client's timeout: between two questions of whether the stream's server answers. The answer
@@ -52,7 +52,7 @@ Ask: TypeAlias = Callable[[int, float], Awaitable[object]]
 
 
 class Publish(Protocol):
-    """As `AsyncClient.publish`."""
+    """The type of `AsyncClient.publish`."""
 
     def __call__(
         self,
@@ -179,7 +179,7 @@ class Processor:
             await self._source.aclose()
 
     def _consumers(self) -> list[AsyncConsumer]:
-        """Of the streams in the schedule."""
+        """The consumers of the streams in the schedule."""
         return [each for each in self._source.consumers() if self._schedule.has(each.stream_id)]
 
     # Reading.
@@ -468,7 +468,7 @@ class Processor:
             await asyncio.gather(*map(self._commit_now, self._consumers()))
 
     async def _commit_now(self, consumer: AsyncConsumer) -> None:
-        """With all others: commits that are made at the same time share a call."""
+        """Commit one consumer. Commits that are made at the same time share a call."""
         try:
             await self._commit(consumer)
         except JetstreamError as error:

@@ -82,7 +82,7 @@ class Schedule:
         self.records = 0
         """Read, and at or after the checkpoint of its stream."""
         self.bytes = 0
-        """The same in bytes."""
+        """The bytes of these records."""
         self.running = 0
         """Being handled, those of dropped streams included."""
 

@@ -27,7 +27,7 @@ class Source(Protocol):
         """The next records of any stream; None: there will be no more."""
 
     def consumers(self) -> list[AsyncConsumer]:
-        """Of the streams that it reads now, as far as they have begun."""
+        """The consumers of the streams that it reads now and that have begun."""
 
     async def adjust(self) -> None:
         """Let go of streams and begin others, if the assignment has changed."""

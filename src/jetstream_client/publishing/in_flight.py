@@ -149,7 +149,7 @@ class InFlightBatches:
 
     @property
     def batches(self) -> list[Batch]:
-        """Those that have no outcome yet, in order."""
+        """The batches without an outcome, in order."""
         return [*self._flight, *self._held]
 
     def is_first(self, batch: Batch) -> bool:
@@ -190,7 +190,7 @@ class InFlightBatches:
 
     @property
     def _answer_by(self) -> float:
-        """Until then answers may be on their way."""
+        """The time by which an answer must have arrived."""
         longer: int = 2 ** max(0, min(self._setbacks, 10) - 1)
         return self._sent_at + min(_ANSWER_SECONDS_MAX, ANSWER_SECONDS * longer)
 

@@ -140,7 +140,7 @@ def doubtful_error(subject: str, error: JetstreamError) -> UnknownOutcomeError:
 
 
 class Listener(NamedTuple):
-    """Who hears the answers to tokens that begin with its key; see NatsInbox."""
+    """Gets the answers to tokens that begin with its key; see NatsInbox."""
 
     on_answer: Callable[[str, bytes | None], None]
     on_refusal: Callable[[str, JetstreamError], None]

@@ -299,7 +299,7 @@ class RecordAccumulator:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._queue: deque[Batch] = deque()
-        """Those not taken yet. The last one is open unless it is sealed."""
+        """The batches that the sender has not taken. The last one is open unless it is sealed."""
         self._taken = Batch(0.0, 0.0)
         """The last one that was taken."""
         self._released = 0
@@ -501,12 +501,12 @@ class RecordAccumulator:
 
     @property
     def buffered(self) -> int:
-        """What is open, sealed and in flight, bytes."""
+        """Bytes of the open, sealed and sent batches."""
         with self._lock:
             return self._buffered()
 
     def sealed(self) -> list[Batch]:
-        """Those that wait for their turn."""
+        """The sealed batches that the sender has not taken."""
         with self._lock:
             return [batch for batch in self._queue if batch.is_sealed]
 

@@ -191,7 +191,7 @@ class Sender:
 
     @property
     def batches(self) -> list[Batch]:
-        """Those sealed or sent that have no outcome yet, in order."""
+        """The sealed or sent batches without an outcome, in order."""
         return [*self._in_flight.batches, *self.buffer.sealed()]
 
     def limit(self, max_payload: int) -> None:

@@ -115,7 +115,7 @@ class SubjectRoute:
         return len(self.group.streams)
 
     def place(self, subject: str, partition: int) -> Place:
-        """Of one stream of the keyed group."""
+        """Where to publish for one partition of the keyed group."""
         found = self._places.get(partition)
         if found is None:
             assert self.group is not None
@@ -127,7 +127,7 @@ class SubjectRoute:
         return found
 
     def places(self, subject: str) -> Sequence[Place]:
-        """Of each stream of the keyed group; else the subject's own."""
+        """One place for each stream of the keyed group; without a group that of the subject."""
         if self.group is None:
             return [Place(subject, self)]
         return [self.place(subject, number) for number in range(self.partitions)]
@@ -220,7 +220,7 @@ def _listens(stream: Stream) -> bool:
 
 
 def _without_idle_members(streams: Sequence[Stream]) -> list[Stream]:
-    """Without those that do not listen while others of their group do."""
+    """The streams, without group members that do not listen while others of the group do."""
     groups = {stream.group for stream in streams if stream.group and _listens(stream)}
     return [stream for stream in streams if _listens(stream) or stream.group not in groups]
 

@@ -29,7 +29,7 @@ class Beginnings:
 
     def __init__(self) -> None:
         self._since: dict[int, float] = {}
-        """Since when each is being begun."""
+        """When each beginning was started."""
         self._failed: dict[int, tuple[int, float]] = {}
         """How often it failed, and when it may be begun again."""
 
@@ -60,7 +60,7 @@ class Beginnings:
         return len(self._since) < (AT_A_TIME if takes_long else 1)
 
     def ended(self, number: int, now: float, *, has_failed: bool) -> None:
-        """Its beginning has ended: well, or in vain."""
+        """Note that the beginning of a stream has succeeded, or failed."""
         self._since.pop(number, None)
         if has_failed:
             count = self._failed.get(number, (0, 0.0))[0] + 1

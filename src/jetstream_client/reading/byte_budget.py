@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Hashable
 
 BUFFER_BYTES = 64 * 1024 * 1024
-"""Of a member of a consumer group."""
+"""Upper bound on the buffers of one member of a consumer group."""
 _SHARE_MIN = 64 * 1024
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 SESSION_SECONDS = 10.0
-"""What a member is given up after by default."""
+"""The default session timeout of a member."""
 
 Listener: TypeAlias = Callable[[Sequence[str]], Awaitable[None] | None]
 """Called with names of streams."""
@@ -76,7 +76,7 @@ class AsyncGroupConsumer(AsyncClosing):
     ) -> None:
         """before_joining: awaited once, or again if it has failed."""
         self.budget = ByteBudget(BUFFER_BYTES)
-        """Of the consumers of its streams together."""
+        """Shared by the consumers of its streams."""
         self._membership = membership
         self._before_joining = before_joining
         self._make = make
@@ -324,7 +324,7 @@ class AsyncGroupConsumer(AsyncClosing):
         self._membership.news.set()
 
     def _set_alarm(self, missing: Set[int]) -> None:
-        """For when others may be begun, although nothing has ended by then."""
+        """Wake the reader when the next beginning may start, even if none has ended by then."""
         self._stop_alarm()
         loop = asyncio.get_running_loop()
         due = self._turns.due_at(missing, loop.time())

@@ -33,7 +33,7 @@ from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import cursors_pb2 as pb
 
 NO_REVISION = -1
-"""That of a cursor that there is not."""
+"""The revision of a cursor that does not exist."""
 
 _SETS_MAX = 10
 

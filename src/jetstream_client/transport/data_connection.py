@@ -70,7 +70,7 @@ class DataConnection(asyncio.BufferedProtocol):
     def __init__(self, address: str, *, over_tls: bool = False, token: str = "") -> None:
         self.address = address
         self.token = token
-        """With which it was opened: it lasts no longer than the token."""
+        """The token with which it was opened. The server closes it when the token expires."""
         self._slack = TLS_RECORD_BYTES if over_tls else 0
         self.closed = False
         self.on_lost: Callable[[str], None] | None = None

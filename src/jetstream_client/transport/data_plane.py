@@ -86,7 +86,7 @@ class DataPlane:
         )
         self._pools: dict[str, list[DataConnection]] = {}
         self._opening: dict[tuple[str, bool], asyncio.Task[DataConnection]] = {}
-        """By address, and whether it is for batches."""
+        """Keyed by address, and by whether the connection is for producing."""
         self._producing: dict[str, DataConnection] = {}
         self._served: Recent[int, str] = Recent(STREAMS_MAX)
         self._closed = False
@@ -360,7 +360,7 @@ class DataPlane:
         return connection
 
     def _forget_closed(self) -> None:
-        """Also the addresses of nodes that are gone."""
+        """Drop closed connections, and the addresses of nodes that are gone."""
         pools, self._pools = self._pools, {}
         for address, pool in pools.items():
             if still_open := [connection for connection in pool if not connection.closed]:

@@ -128,7 +128,7 @@ class Follow:
         return Fetched(head, tail, self._connection.address)
 
     def _say(self) -> None:
-        """That somebody is there, and takes what comes."""
+        """Give credit back, which also tells the server that the reader is alive."""
         self._credited_at = self._loop.time()
         taken, self._taken = self._taken, 0
         self._connection.credit(self._correlation, taken)
@@ -141,7 +141,7 @@ class Follow:
 
 
 class Following:
-    """Of one reader, which asks for what comes next, or for anything else."""
+    """The follow of one reader, used while it asks for what comes next."""
 
     def __init__(self) -> None:
         self._follow: Follow | None = None

@@ -30,7 +30,7 @@ _SETTINGS_TYPE = 4
 
 
 async def what_listens(address: str) -> str:
-    """As "NATS", "the HTTP port"; "": nothing that is known."""
+    """What answers on the port ("NATS", "the HTTP port"), or "" if it is not known."""
     answers = await asyncio.gather(
         *(_answer(address, each) for each in (b"", _HTTP, _HTTP2, _HELLO))
     )

@@ -78,7 +78,7 @@ class Routes:
 
     @property
     def node_count(self) -> int:
-        """As far as known."""
+        """The number of nodes that are known."""
         return len(self._nodes)
 
     async def address(self, stream: common_pb2.StreamRef, read_from: ReadFrom) -> str:
@@ -94,7 +94,7 @@ class Routes:
         return address
 
     def known_leader(self, stream: common_pb2.StreamRef) -> str | None:
-        """Its address, if it need not be looked for."""
+        """The leader's address, if it is cached."""
         key = _key(stream)
         return None if key in self._leaderless else self._chosen.get((key, "leader"))
 
@@ -205,7 +205,7 @@ class Routes:
         return [min(asked[-1], key=lambda node: self._avoided_until(key, node.data))]
 
     async def _quickest(self, addresses: list[str]) -> str:
-        """By its greeting, which is asked for once."""
+        """The address that answered a greeting first. Each address is asked once."""
         unknown = [address for address in addresses if address not in self._greeted_in]
         if len(addresses) > 1 and unknown:
             await asyncio.gather(*map(self._measure, unknown))

@@ -26,7 +26,7 @@ NATS_CERT_VARIABLE = "JETSTREAM_NATS_CERT"
 NATS_KEY_VARIABLE = "JETSTREAM_NATS_KEY"
 NATS_CREDS_VARIABLE = "JETSTREAM_NATS_CREDS"
 TIMEOUT_MAX = 365 * 86_400.0
-"""Whoever waits longer waits for ever."""
+"""A longer timeout is shortened to this: clocks overflow far beyond it."""
 TOKEN_LENGTH_MAX = 4096
 
 

@@ -187,7 +187,7 @@ class Coordinator:
         return state
 
     def _forget_unused(self, live: _Live) -> None:
-        """Not a group that has come under the same name since."""
+        """Forget the group if it is unused, unless a newer one has its name."""
         if live.is_unused and self._groups.get(live.state.name) is live:
             del self._groups[live.state.name]
 

@@ -132,7 +132,7 @@ class CursorTable:
         self._keys_max = keys_max
         self._committed: dict[bytes, Entry] = {}
         self._latest: dict[bytes, tuple[int, Entry | None]] = {}
-        """Of each key with records that wait the last one, and its offset."""
+        """For each key with uncommitted records: the offset of the last one, and its entry."""
         self._waiting: deque[Plan] = deque()
         self._sorted: list[bytes] | None = None
         self._created: Counter[str] = Counter()

@@ -51,13 +51,13 @@ from jetstream_server.jetstream_api.requests import (
 logger = structlog.get_logger("jetstream.api")
 
 REQUESTS_MAX: Final = 512
-"""At once. More are refused."""
+"""Upper bound on requests at a time. More are refused."""
 WORKING_MAX: Final = 8
 REQUEST_SECONDS: Final = 4.5
 """Clients wait for 5 s."""
 
 CLOSE_SECONDS: Final = 2.0
-"""What a node that stops may still take for requests."""
+"""How long a node that stops may go on with requests."""
 
 _LEVEL: Final = 0
 """Of the JetStream API that is served: what nats-server 2.10 knows."""

@@ -24,7 +24,7 @@ from jetstream_server.security.acl import Operation
 _JSON_AROUND: Final = 400
 """Bytes of an answer to MSG.GET besides the message: type, sequence, time, punctuation."""
 _MESSAGES_PER_TURN: Final = 64
-"""Of a batch: about 1 ms of the event loop."""
+"""Messages of a batch in one turn of the event loop: about 1 ms."""
 
 
 class Messages:

@@ -24,11 +24,11 @@ from jetstream_server.jetstream_api.errors import (
 )
 
 BODY_BYTES_MAX: Final = 256 * 1024
-"""Of a request. 1,024 subjects of `multi_last` fit."""
+"""Upper bound on the body of a request: 1,024 subjects of `multi_last` fit."""
 
 BATCH_MAX: Final = 10_000
 SUBJECTS_MAX: Final = 1024
-"""Of one `multi_last`, in the request and in the answer."""
+"""Upper bound on the subjects of one `multi_last`, in the request and in the answer."""
 
 _SEQUENCE_MAX: Final = 2**63 - 1
 
@@ -77,7 +77,7 @@ def withdrawal(domain: str) -> bytes:
 
 
 def _subjects(domain: str) -> list[bytes]:
-    """With the queue group."""
+    """The subjects to announce, each with the queue group."""
     return [f"$JS.{domain}.API.{each} {QUEUE}".encode() for each in _ANNOUNCED]
 
 

@@ -1,7 +1,7 @@
 """What a disk failure means for a log.
 
 * A **full disk** fails the operation and nothing else: StorageFullError; try again later.
-* So does **want of descriptors**, as a file that was not opened is as good as before:
+* So does a **lack of file descriptors**, as a file that was not opened is unchanged:
   NoDescriptorError. A change that stopped half-way because of it is finished before anything else
   is done with the log (`complete`).
 * A **failed read** fails the reader, or an append that must first read where the last segment's
@@ -167,7 +167,7 @@ class Health:
         return failure
 
     def failure_error(self, error: OSError, doing: str) -> StorageError:
-        """The error to raise for `error`. Takes the log offline unless it is as good as before."""
+        """The error to raise for `error`. Takes the log offline unless it is unchanged on disk."""
         if changed_nothing(error):
             return change_error(error, f"{doing} {self._directory}")
         return self._take_offline(error, doing)

@@ -237,7 +237,7 @@ class ProducersRecovery:
     def _state_at_end(
         self, segments: Sequence[Segment], scanned_from: int, tail: Tail, epochs: LeaderEpochCache
     ) -> Producers:
-        """The same, as far as headers and file tell it."""
+        """The state at the log end, without the ids of records whose ids the file lacks."""
         if not self._expected:
             return self._producers  # Nothing before the scanned part matters.
         saved = self._saved

@@ -331,7 +331,7 @@ class Segment:
         self._disk.truncate(self.path, self.size)
 
     def ends_at(self, position: int, next_offset: int) -> None:
-        """What is after is not in the log any more. Its bytes are still in the file."""
+        """Cut the log there. The bytes after the cut are still in the file."""
         self._recent = ()
         self.end = (position, next_offset)
         self.cuts = (*self.cuts, position)  # Before the file: what is read after that is cut.

@@ -29,8 +29,8 @@ class DamagedFile(NamedTuple):
 
 
 def is_refused(error: BaseException | None) -> bool:
-    """Whether the device refuses to read a file (a bad sector). Any other error, such as want of
-    descriptors, says nothing of the file."""
+    """Whether the device refuses to read a file (a bad sector). Any other error, such as a lack
+    of descriptors, says nothing of the file."""
     return isinstance(error, OSError) and error.errno == errno.EIO
 
 

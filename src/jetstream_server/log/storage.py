@@ -7,7 +7,7 @@ change.
 Two lists say what must be synced. The loop thread adds an entry only *after* it has written the
 data. `sync`, on the flusher thread, empties the lists only *after* its caller has chosen the offset
 to reach. So nothing below that offset is missed. **safety** An entry goes only once it is synced:
-if its file could not even be opened, for want of descriptors, the next `sync` does it.
+if its file could not even be opened, for lack of descriptors, the next `sync` does it.
 
 Methods raise OSError, and CorruptBatchError where they read.
 """
@@ -30,7 +30,7 @@ from jetstream_server.log.segments import Segments
 from jetstream_server.log.state_files import write_log_checkpoint
 
 WRITE_BYTES = 1 << 20
-"""What is written again at a time."""
+"""Bytes of one write when data is written again."""
 
 
 class LogStorage:

@@ -11,7 +11,7 @@ from __future__ import annotations
 RECORDS_AT_ONCE = 16
 """Records of one piece: less than half a millisecond, whatever they hold."""
 HANDSHAKE_RECORDS_MAX = 256
-"""Of one peer. A handshake takes about ten."""
+"""Upper bound for one peer. A handshake takes about ten."""
 EMPTY_MAX = 32
 """Records without data, as in BoringSSL. Each DATA_PER_EMPTY records with data make up for one."""
 DATA_PER_EMPTY = 16

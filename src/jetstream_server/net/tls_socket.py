@@ -187,7 +187,7 @@ class TlsSocket:
             self._unsent = data[self._sock.send(data) :]
 
     def _flush_quietly(self) -> None:
-        """The same as far as possible: the rest is sent with the next data."""
+        """Flush as much as the socket takes: the rest is sent with the next data."""
         try:
             self._flush()
         except OSError:

@@ -17,7 +17,7 @@ WRITE_BYTES = 64 * 1024
 HIGH_WATER = 64 * 1024
 """Unsent bytes from which on the protocol is asked to pause."""
 CLOSE_SECONDS = 30.0
-"""For the other end to take what is unsent, once the transport is closed."""
+"""How long the other end may take to read the unsent bytes of a closed transport."""
 
 
 class TlsTransport(asyncio.Transport):

@@ -264,7 +264,7 @@ class SecurityConfig(_Section):
     read_bytes_per_second: Annotated[ByteSize, Field(le=_BYTES_MAX)] = ByteSize(0)
     """0: any number."""
     write_bytes_per_second: Annotated[ByteSize, Field(le=_BYTES_MAX)] = ByteSize(0)
-    """Of batches that producers send to the node itself. 0: any number."""
+    """Limit on batches that producers send to the node itself. 0: none."""
 
 
 class LimitsConfig(_Section):

@@ -86,8 +86,8 @@ def _described(folder: DataFolder, recovery: Recovery) -> Iterator[str]:
     yield "  and that replicas here are not in sync, with all that was acknowledged after that"
     if recovery.before.node_id not in recovery.after.voters:
         yield "* what this node knows of the metadata and the voters do not: it takes over theirs"
-    if recovery.taken_to_stay:
-        others = _numbers(recovery.taken_to_stay)
+    if recovery.assumed_alive:
+        others = _numbers(recovery.assumed_alive)
         yield f"* nodes that do not vote are taken to stay: {others}. If one of them is lost, too,"
         yield "  so are records that only it and lost nodes hold, which this does not say"
     if recovery.gone:

@@ -61,7 +61,7 @@ class ReplicaListener:
         """Called when the ISR is below its minimum: appended records cannot be committed now."""
 
     def failed(self, replica: Replica, error: StorageError) -> None:
-        """Called when the disk refused: uncommitted records will never be committed here."""
+        """Called when the log has failed: its uncommitted records are lost to this leadership."""
 
 
 class RoleListener:

@@ -576,9 +576,7 @@ class Replica:
             return None
         step = following.decide(answer)
         if not isinstance(step, Ignore):
-            self.closeness.leader_reported(
-                answer.snapshot.high_watermark, self.log.log_end_offset, now_us
-            )
+            self.closeness.heard(answer.snapshot.high_watermark, self.log.log_end_offset, now_us)
         if self.log.is_damaged and not isinstance(step, Ignore | Reset):
             self.log.salvage()  # The leader has the records. Fetch them again.
         match step:

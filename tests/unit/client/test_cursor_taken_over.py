@@ -41,7 +41,7 @@ class Server:
         self.held: list[Commit] | None = None
 
     async def find(self, name: str, stream: object) -> Cursor | None:
-        entry = self.table.committed.get(KEY)
+        entry = self.table.committed_entries.get(KEY)
         return None if entry is None else self._cursor(entry)
 
     async def commit(self, commit: Commit) -> Result:
@@ -89,7 +89,7 @@ class Server:
 
     @property
     def stored(self) -> tuple[int, str]:
-        found = pb.Cursor.FromString(self.table.committed[KEY].value)
+        found = pb.Cursor.FromString(self.table.committed_entries[KEY].value)
         return found.offset, found.metadata
 
 
@@ -237,7 +237,7 @@ async def test_who_cannot_commit_reads_nevertheless(error: JetstreamError) -> No
 async def test_a_member_takes_nothing_over_the_coordinator_decides() -> None:
     server = Server()
     await committed(server, 3)
-    revision = server.table.committed[KEY].revision
+    revision = server.table.committed_entries[KEY].revision
     member = cursor(client_of(server), member=lambda: ("m", 1))
     assert await member.open() == (3, -1)
-    assert server.table.committed[KEY].revision == revision
+    assert server.table.committed_entries[KEY].revision == revision

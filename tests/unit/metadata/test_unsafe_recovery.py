@@ -99,11 +99,11 @@ def test_the_plan_names_the_nodes_that_do_not_vote_and_of_which_it_takes_all_to_
 ) -> None:
     directory = written(tmp_path, *NODES, register(4), register(3), create("there", (1, 3)))
     plan = plan_recovery(directory, [NodeId(2)])
-    assert (plan.taken_to_stay, plan.gone) == ((3, 4), ())
+    assert (plan.assumed_alive, plan.gone) == ((3, 4), ())
     not_voting = written(
         tmp_path / "3", *NODES, register(3), group=replace(GROUP, node_id=NodeId(3))
     )
-    assert plan_recovery(not_voting, [NodeId(2)]).taken_to_stay == ()
+    assert plan_recovery(not_voting, [NodeId(2)]).assumed_alive == ()
 
 
 def test_the_plan_names_streams_of_which_only_the_lost_were_in_sync(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ async def test_an_observer_says_once_where_it_stands_and_knows_when_its_leader_i
     leader = Leader(listen)
     async with followed(leader) as following:
         observer = follower_of(isr=(0, 2), replicas=(0, 2), observers=(1,))
-        observer.closeness.leader_reported(5, 5, 0)
+        observer.closeness.heard(5, 5, 0)
         observer.closeness.reached(5)
         following.follow(observer)
         await eventually(lambda: leader.greeted == 2)

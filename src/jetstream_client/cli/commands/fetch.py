@@ -155,7 +155,7 @@ def fetch(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is to be printed."""
+    """Which records to print."""
 
     stream: str
     start: Position

@@ -26,7 +26,7 @@ NAMES_MAX = 3
 
 
 AHEAD = timedelta(hours=1)
-"""By so much clocks do not differ unless one is wrong."""
+"""Clocks that differ by more than this: one of them is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

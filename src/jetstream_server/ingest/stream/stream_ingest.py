@@ -105,7 +105,7 @@ class StreamIngest:
         )
         self.replica = replica
         self.sid = 0
-        """Of the last subscription, which may be drained."""
+        """The id of the last subscription, which may be drained."""
         self.is_listening = False
         """Whether there is a subscription that is to last."""
         self.has_listened = not replica.stream.config.restoring

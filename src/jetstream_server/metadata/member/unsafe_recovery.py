@@ -78,8 +78,8 @@ class Recovery:
     unled: tuple[StreamMetadata, ...]
 
     @property
-    def taken_to_stay(self) -> tuple[NodeId, ...]:
-        """The other nodes that do not vote: nothing says whether they are lost, too."""
+    def assumed_alive(self) -> tuple[NodeId, ...]:
+        """Non-voting nodes; we cannot know whether they are lost, and assume they are not."""
         known = {*self.before.voters, self.before.node_id}
         return tuple(sorted(set(self.known.registry.nodes) - known))
 

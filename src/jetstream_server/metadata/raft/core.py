@@ -44,7 +44,7 @@ from jetstream_server.metadata.raft.voters import VoterLog, Voters
 from jetstream_server.metadata.raft.voting import Voting
 
 _ROLES: tuple[Role, ...] = ("follower", "candidate", "leader")
-"""In the order of pysyncobj's states."""
+"""Indexed by pysyncobj's states."""
 
 SURELY_NOT_APPLIED = (
     FAIL_REASON.QUEUE_FULL,

@@ -44,7 +44,7 @@ from jetstream_server.metadata.state.subject_index import SubjectIndex
 from jetstream_server.security.state import SecurityState
 
 _NAME_AND_SUBJECT_MAX = NAME_LENGTH_MAX + 1 + SUBJECT_BYTES_MAX
-"""Of `name@subject`, in one field or in two."""
+"""Upper bound on the length of `name@subject`, given in one field or in two."""
 DELETIONS_MAX = 100_000
 """Remembered deletions: less than a megabyte of a snapshot. Data of streams deleted longer ago is
 only set aside, not deleted, by a node that was away when they were deleted."""

@@ -27,9 +27,7 @@ class Closeness:
     def limit_lag(self, lag_max_us: int) -> None:
         self._lag_max_us = lag_max_us
 
-    def leader_reported(
-        self, high_watermark: int, log_end_offset: int, now_us: MonotonicUs
-    ) -> None:
+    def heard(self, high_watermark: int, log_end_offset: int, now_us: MonotonicUs) -> None:
         """Note the leader's high watermark in an answer that is about to be applied."""
         self._leader_high_watermark = high_watermark
         if high_watermark > log_end_offset and self._behind_since_us is None:

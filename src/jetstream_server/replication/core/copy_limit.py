@@ -13,7 +13,7 @@ from collections.abc import Callable
 from jetstream_protocol.types import MonotonicUs
 
 CREDIT_US = 50_000
-"""Time without copies that counts later: timers are late, by more than a small answer takes."""
+"""Idle time that may be saved up as burst credit, because timers fire late."""
 
 
 class CopyLimit:

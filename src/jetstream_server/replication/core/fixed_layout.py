@@ -33,7 +33,7 @@ from jetstream_server.replication.core.messages import FetchRequest, LeaderSnaps
 from jetstream_server.replication.core.wire import POSITIONS_MAX
 
 ANSWERS_MAX = 256
-"""In one frame, whatever its layout."""
+"""Upper bound on the answers of one frame, whatever its layout."""
 
 _POSITION = struct.Struct("<Qqqqqq")
 _ANSWER = struct.Struct("<QqqqqqqqII")

@@ -27,7 +27,7 @@ class Copier(Protocol):
 
 
 class CopyTurns:
-    """Of one node. Owned by the event loop."""
+    """The turns in which one node sends copies. Owned by the event loop."""
 
     def __init__(
         self, bytes_per_second: Callable[[], int], monotonic_clock: MonotonicClock

@@ -16,7 +16,7 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 CHECK_SECONDS_MAX = 1.0
 CHECK_SECONDS_MIN = 0.01
 FASTEST_BYTES_PER_SECOND = 2 << 30
-"""That no node appends more in a second is assumed between two checks."""
+"""Upper bound on what a node appends in a second; it sets the time between two checks."""
 
 logger = structlog.get_logger("jetstream.server")
 

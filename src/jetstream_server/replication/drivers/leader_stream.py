@@ -84,7 +84,7 @@ class _Stream:
         self.notice_at_us = MonotonicUs(0)
         self.notice_is_due = False
         self.committed_then = replica.high_watermark
-        """At the request before."""
+        """The high watermark at the previous request."""
         self.behind = BEHIND_MAX if request.fetch_offset < self.committed_then else 0
         """How many requests in a row lacked what was committed then."""
 

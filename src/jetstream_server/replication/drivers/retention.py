@@ -84,7 +84,7 @@ class Retention(RoleListener):
         self._reasons: dict[Replica, str] = {}  # why limits remove nothing
         self._retry_us: dict[Replica, WallUs] = {}  # when those are visited again
         self._advanced: dict[Replica, None] = {}  # files below their log start must be removed
-        self._kept: dict[Replica, None] = {}  # these files could not be, for want of room
+        self._kept: dict[Replica, None] = {}  # their files were not removed: the disk is full
         self._tasks: list[asyncio.Task[None]] = []
         self._visiting = asyncio.Lock()
         self._wake = asyncio.Event()

@@ -33,7 +33,7 @@ FRAME_BYTES_MAX = 256 * 1024
 """Of one answer, unless its only batch is longer. A reader that lacks more lags."""
 CREDIT_MAX = 64 * 1024 * 1024
 FOLLOWS_MAX = 32
-"""Of one connection: others of its requests must have room beside them."""
+"""Upper bound for one connection: its other requests need room, too."""
 KEEP_ALIVE_SECONDS = 2.0
 """An answer is sent at least so often. A reader answers that it is there."""
 SILENT_TICKS = 15

@@ -45,7 +45,7 @@ KEPT_FOR_NODES = 64
 """Connections above the limits that nodes may use: a leader whose followers find no room for theirs
 is deposed. One each, and a few whose clients have not identified themselves yet."""
 RECEIVED_BYTES_MAX = 256 * 1024 * 1024
-"""Of long frames that are being received, over all connections."""
+"""Upper bound on the long frames that are being received, over all connections."""
 _BACKLOG = 512
 
 logger = structlog.get_logger("jetstream.dataplane")

@@ -77,7 +77,7 @@ class CallLimiter:
         return len(self._calls)
 
     def connections(self) -> list[Connection]:
-        """Those that have calls."""
+        """The connections with calls."""
         return list(self._connections.values())
 
     def began(self, peer: str, *, is_public: bool = False) -> None:

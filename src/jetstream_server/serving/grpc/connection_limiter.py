@@ -36,7 +36,7 @@ from jetstream_server.serving.grpc.close_peer import (
 CONNECTIONS_MAX = 4096
 """Upper bound for the port, apart from those that came after the last look."""
 STRANGER_SECONDS = 6.0
-"""With what a look may take, less than ten."""
+"""With the time that a look may take, this stays below ten seconds."""
 FEW = 64
 """Up to so many descriptors besides those of files, nothing is looked at: strangers do no harm."""
 _LOOK_SECONDS = 2.0

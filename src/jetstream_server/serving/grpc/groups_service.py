@@ -206,7 +206,7 @@ def _heartbeat_of(request: pb.GroupHeartbeatRequest) -> Heartbeat:
 
 
 def _answer(member: Member, group: Group) -> pb.GroupHeartbeatResponse:
-    """To a member, or to one that has to ask again."""
+    """The answer to a member, or to a process that has to join again."""
     if not group.has(member.id):
         return pb.GroupHeartbeatResponse(replaces=last_of(group, member.instance))
     return pb.GroupHeartbeatResponse(

@@ -35,7 +35,7 @@ CONSUMERS_SECONDS = 4.0
 DESCRIBE_SECONDS = 2.0
 """A node that is alive answers at once."""
 READINESS_SECONDS = 0.5
-"""Shorter: a caller that asks all nodes must not wait long for dead ones."""
+"""Timeout of a readiness call; shorter than DESCRIBE_SECONDS because all nodes are asked."""
 STAND_BY_SECONDS = 2.0
 """A little longer than the node itself waits for NATS (ingest.py)."""
 

@@ -27,7 +27,7 @@ from jetstream_server.serving.http.stream_listing import PAGE, PAGE_MAX, StreamL
 _Message = TypeVar("_Message", bound=Message)
 
 _NODE_ID_MAX = 2**31 - 1
-"""Of an int32, as node ids are in gRPC's messages."""
+"""The largest int32: node ids have that type in gRPC's messages."""
 
 
 class Api:

@@ -18,7 +18,7 @@ SILENT_MAX = CONNECTIONS_MAX // 4
 """Connections without a request that may take the places of others."""
 SILENT_SECONDS = 8.0
 UNREAD_SECONDS = 30.0
-"""For a client that reads nothing of its answers."""
+"""Time after which a client that reads no answer is disconnected."""
 
 
 class Connections:

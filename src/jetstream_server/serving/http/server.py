@@ -43,7 +43,7 @@ BACKLOG = 128
 HANDSHAKE_SECONDS = 10.0
 """Time for the TLS handshake, as on the other ports."""
 KEEP_ALIVE_SECONDS = 75.0
-"""Until the next request has come over a connection."""
+"""How long a connection may wait for its next request."""
 _LOOK_SECONDS = 1.0
 API_PREFIXES = ("/api/v1/", V1)
 _BODY_BYTES_MAX = 16 * 1024

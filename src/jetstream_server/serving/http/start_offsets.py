@@ -54,7 +54,7 @@ class Place:
 
 
 class StartOffsets:
-    """Of all streams."""
+    """The start offsets of all streams."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway

@@ -15,7 +15,7 @@ from jetstream_server.serving.metrics.sums import StreamSums
 
 @dataclass(frozen=True, slots=True)
 class ApiNumbers:
-    """Of the JetStream API of this node."""
+    """Counters of the JetStream API of this node."""
 
     is_connected: bool
     requests: int
