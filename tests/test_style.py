@@ -107,6 +107,25 @@ def test_functions_that_make_errors_are_called_so(trees: dict[Path, ast.Module])
     assert unnamed == []
 
 
+DIALECT = {"said", "told", "nobody"}
+KEPT = {"told", "failures_told_to"}
+"""What a member was assigned, and a public method with its argument."""
+
+
+def test_names_say_reported_and_no_client_as_the_field_does(
+    trees: dict[Path, ast.Module],
+) -> None:
+    found = {
+        f"{name(path)}: {each}"
+        for path, tree in trees.items()
+        if path.relative_to(TREE).parts[0] in ("src", "spark_connector")
+        for node in ast.walk(tree)
+        for each in (getattr(node, kind, None) for kind in ("name", "arg", "id", "attr"))
+        if isinstance(each, str) and DIALECT & set(each.lower().split("_")) and each not in KEPT
+    }
+    assert found == set()
+
+
 def test_nothing_is_left_for_later_or_for_one_machine() -> None:
     pattern = re.compile(r"\b(TODO|FIXME|XXX)\b|/home/\w|/Users/\w|(?<!\w)/work/")
     found = [

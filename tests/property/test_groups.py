@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from jetstream_server.cursors.groups import (
-    NOBODY,
+    NO_MEMBER,
     Group,
     Member,
     Share,
@@ -25,7 +25,7 @@ MEMBERS = [f"m{number}" for number in range(6)]
 
 
 @given(
-    st.dictionaries(st.integers(0, 30), st.sampled_from([*MEMBERS, NOBODY, "gone"])),
+    st.dictionaries(st.integers(0, 30), st.sampled_from([*MEMBERS, NO_MEMBER, "gone"])),
     st.sets(st.sampled_from(MEMBERS)),
 )
 def test_shares_are_even_and_no_stream_moves_that_need_not(
@@ -116,7 +116,7 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def owners_and_targets_are_members_and_instances_are_one_each(self) -> None:
-        ids = {member.id for member in self.group.members} | {NOBODY}
+        ids = {member.id for member in self.group.members} | {NO_MEMBER}
         assert all({share.owner, share.target} <= ids for share in self.group.shares.values())
         named = [member.instance for member in self.group.members if member.instance]
         assert len(named) == len(set(named))
@@ -128,7 +128,7 @@ class Groups(RuleBasedStateMachine):
                 self.told(member.id)
         assert self.group.is_settled
         if self.group.members:
-            assert all(share.owner != NOBODY for share in self.group.shares.values())
+            assert all(share.owner != NO_MEMBER for share in self.group.shares.values())
 
 
 TestGroups = Groups.TestCase

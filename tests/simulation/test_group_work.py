@@ -12,7 +12,7 @@ import pytest
 from jetstream_protocol.errors import PreconditionFailedError
 from jetstream_server.cursors import coordinator, groups
 from jetstream_server.cursors.coordinator import Coordinator, Heartbeat
-from jetstream_server.cursors.groups import NOBODY, Group, Share
+from jetstream_server.cursors.groups import NO_MEMBER, Group, Share
 from jetstream_server.cursors.leases import Leases
 from jetstream_server.cursors.table import CursorTable
 from tests.simulation import group_work
@@ -110,7 +110,7 @@ def who_is_gone_keeps_its_streams(patch: Patch) -> None:
         after = rebalanced(group)
         shares = {
             number: replace(share, owner=group.shares[number].owner)
-            if group.shares[number].owner != NOBODY
+            if group.shares[number].owner != NO_MEMBER
             else share
             for number, share in after.shares.items()
         }

@@ -74,7 +74,7 @@ _FINAL = (
 """Errors with which the batch would be refused again. Any other error may go away by itself."""
 
 
-_TOLD: tuple[type[JetstreamError], ...] = (
+_SHOWN_AS_CAUSE: tuple[type[JetstreamError], ...] = (
     NotEnoughReplicasError,
     StorageError,
     StorageFullError,
@@ -400,7 +400,7 @@ class InFlightBatches:
             why, cls = f": {self._last_refusal.message}", type(self._last_refusal)
         if not certain:
             return unknown_outcome_error(f"not acknowledged in time{why}")
-        if cls not in _TOLD:
+        if cls not in _SHOWN_AS_CAUSE:
             cls = UnavailableError
         return cls(f"the batch was not stored in time{why}")
 

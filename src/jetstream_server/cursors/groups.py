@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-NOBODY = ""
+NO_MEMBER = ""
 MEMBERS_MAX = 1000
 GONE_MIN = 100
 """So many members that have gone are known at least, and two for each member that there is: as many
@@ -40,8 +40,8 @@ class Member:
 class Share:
     """One stream of a group. since: the generation in which its owner became the owner."""
 
-    owner: str = NOBODY
-    target: str = NOBODY
+    owner: str = NO_MEMBER
+    target: str = NO_MEMBER
     since: int = 0
 
 
@@ -145,7 +145,7 @@ def release(group: Group, member_id: str, held: Collection[int]) -> Group:
     shares = dict(group.shares)
     for number, share in group.shares.items():
         if share.owner == member_id != share.target and number not in held:
-            shares[number] = replace(share, owner=NOBODY)
+            shares[number] = replace(share, owner=NO_MEMBER)
     if shares == group.shares:
         return group
     return _give_free(replace(group, shares=shares))
@@ -175,15 +175,15 @@ def _without(group: Group, member_ids: Collection[str]) -> Group:
 def _rebalance(group: Group) -> Group:
     ids = [member.id for member in group.members]
     before = {
-        number: next((id_ for id_ in (share.owner, share.target) if id_ in ids), NOBODY)
+        number: next((id_ for id_ in (share.owner, share.target) if id_ in ids), NO_MEMBER)
         for number, share in group.shares.items()
     }
     targets = spread(before, ids)
     shares = {
         number: replace(
             share,
-            owner=share.owner if share.owner in ids else NOBODY,
-            target=targets.get(number, NOBODY),
+            owner=share.owner if share.owner in ids else NO_MEMBER,
+            target=targets.get(number, NO_MEMBER),
         )
         for number, share in group.shares.items()
     }
@@ -194,7 +194,7 @@ def _give_free(group: Group) -> Group:
     """Give each stream without an owner to its target."""
     shares = {
         number: Share(share.target, share.target, group.generation)
-        if share.owner == NOBODY != share.target
+        if share.owner == NO_MEMBER != share.target
         else share
         for number, share in group.shares.items()
     }
@@ -204,7 +204,7 @@ def _give_free(group: Group) -> Group:
 def spread(before: Mapping[int, str], members: Collection[str]) -> dict[int, str]:
     """A member for every stream: evenly, and with as few moves as possible.
 
-    before: the member that has each stream. NOBODY, or an id that is not a member's, means no
+    before: the member that has each stream. NO_MEMBER, or an id that is not a member's, means no
     member. Returns {} without members.
     """
     if not members:

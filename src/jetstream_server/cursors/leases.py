@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from jetstream_server.cursors.groups import NOBODY, Group
+from jetstream_server.cursors.groups import NO_MEMBER, Group
 
 RELEASE_SECONDS = 60.0
 """Seconds after which a member that does not release a stream is removed from its group."""
@@ -44,7 +44,7 @@ class Leases:
         keys = [
             (number, share.owner)
             for number, share in group.shares.items()
-            if share.owner not in (NOBODY, share.target)
+            if share.owner not in (NO_MEMBER, share.target)
         ]
         self.moving = {key: self.moving.get(key, now) for key in keys}
         if group.members:

@@ -319,9 +319,9 @@ _FIXED: Final = (
 
 def altered(before: ConsumerConfig, after: ConsumerConfig) -> ConsumerConfig:
     """The configuration of a consumer that is updated. Raises ApiError for what must stay."""
-    for field, said in _FIXED:
+    for field, label in _FIXED:
         if getattr(before, field) != getattr(after, field):
-            raise ApiError(500, 10012, f"{said} can not be updated")
+            raise ApiError(500, 10012, f"{label} can not be updated")
     if before.filters != after.filters:
         raise ApiError(500, 10012, "filter subjects can not be updated")
     return replace(after, is_durable=before.is_durable)

@@ -58,7 +58,7 @@ from jetstream_server.replication.subjects import expected_end
 
 __all__ = ["Bounds", "StreamIngest"]
 
-NOBODY: Final = Replies([])
+NO_REPLIES: Final = Replies([])
 
 UNPACKED_BYTES_MAX: Final = 32 * 1024 * 1024
 """Limit for compressed batches in one delivery: a few kilobytes can expand to more than the loop
@@ -458,7 +458,7 @@ class StreamIngest:
         if answers and envelope.ack_leader:
             self._answers.answer(answers.pop())
         if answers:
-            self._wait(PendingAck(end_offset, base_offset, NOBODY, encoded.length, answers))
+            self._wait(PendingAck(end_offset, base_offset, NO_REPLIES, encoded.length, answers))
 
     # Answers.
 
@@ -476,7 +476,7 @@ class StreamIngest:
             self._answers.refuse(answer.reply, error, answer.correlation)
             return
         end_offset = self.replica.log.log_end_offset
-        self._wait(PendingAck(end_offset, end_offset, NOBODY, 0, [answer]))
+        self._wait(PendingAck(end_offset, end_offset, NO_REPLIES, 0, [answer]))
 
     def _wait(self, pending: PendingAck) -> None:
         """Add an answer that waits for its commit, which may have happened already."""

@@ -36,7 +36,7 @@ logger = structlog.get_logger(__name__)
 JOIN_SECONDS = 60.0
 """How long a new node asks. It ends then, and may be started again."""
 PAUSE_SECONDS = 1.0
-NOBODY_LISTENS = (
+NOT_LISTENING = (
     "does not listen: is the node running? One that was begun alone listens for others once "
     "`voters` in its file has its own id, and it was restarted"
 )
@@ -100,7 +100,7 @@ async def ask_one(address: str, identity: Identity, certificates: Certificates |
     except JetstreamError as error:
         raise UnavailableError(error.message) from error
     except ConnectionRefusedError as error:
-        raise UnavailableError(NOBODY_LISTENS) from error
+        raise UnavailableError(NOT_LISTENING) from error
     except (OSError, EOFError) as error:
         raise UnavailableError(str(error) or type(error).__name__) from error
 

@@ -59,8 +59,8 @@ needs a moment to renew its session."""
 
 logger = structlog.get_logger("jetstream.replication")
 
-TOLD_SECONDS = 3.0
-TOLD_RETRY_SECONDS = 0.05
+EVENTS_SECONDS = 3.0
+EVENTS_RETRY_SECONDS = 0.05
 PROGRESS_SECONDS = 0.5
 """Between two answers of a digest that takes long."""
 
@@ -249,13 +249,13 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         it was elected by a later entry. Raises UnavailableError."""
         reason = "its leader does not answer"
         try:
-            async with asyncio.timeout(TOLD_SECONDS):
+            async with asyncio.timeout(EVENTS_SECONDS):
                 while (leader := self._other_cursor_leader()) is not None:
                     try:
                         await self._peers.reach_epoch(leader, stream.id, stream.stream_epoch)
                     except JetstreamError as error:
                         reason = error.message
-                        await asyncio.sleep(TOLD_RETRY_SECONDS)
+                        await asyncio.sleep(EVENTS_RETRY_SECONDS)
                     else:
                         return
         except TimeoutError:

@@ -57,7 +57,7 @@ class StreamsApi:
         start, limit = page_of(request)
         match = request.query.get("match", "")
         page, total = await self._listing.page(request, match, start, limit)
-        return json_response({"streams": list(map(_told, page)), "total": total})
+        return json_response({"streams": list(map(_fields_of, page)), "total": total})
 
     async def _stream(self, request: web.Request) -> web.Response:
         ref, who = ref_of(request.match_info["stream"]), sender_of(request)
@@ -70,7 +70,7 @@ class StreamsApi:
             asked.registry_only = True
             answer = await self._gateway.call("Streams", "DescribeStream", asked, who)
             answer.description.state = ""
-        return json_response(_told(answer.description))
+        return json_response(_fields_of(answer.description))
 
 
 def page_of(request: web.Request) -> tuple[int, int]:
@@ -85,7 +85,7 @@ def json_response(fields: Any) -> web.Response:
     return web.Response(body=body, content_type="application/json", charset="utf-8")
 
 
-def _told(described: pb.StreamDescription) -> dict[str, Any]:
+def _fields_of(described: pb.StreamDescription) -> dict[str, Any]:
     if described.state:
         return description_fields(described)
     return undescribed_fields(described.stream, state_without_answer(described.stream))
