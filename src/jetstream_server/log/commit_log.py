@@ -517,7 +517,7 @@ class CommitLog:
             self.log_start_offset = self.flushed_offset = self.log_end_offset = offset
             if self.subjects is not None:
                 self.subjects.begin(offset)
-            with self._health.committed("resetting"):
+            with self._health.must_succeed("resetting"):
                 self._storage.restart_at(offset)
                 # Not earlier: otherwise a copy interrupted by a kill would be taken for complete.
                 self.compaction.forget()

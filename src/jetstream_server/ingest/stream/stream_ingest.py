@@ -301,7 +301,7 @@ class StreamIngest:
                 Answer(reply, original + 1, duplicate=True, correlation=demand.correlation)
             )
             return False
-        error: JetstreamError | None = _unexpected(demand.expected_offset, next_offset)
+        error: JetstreamError | None = _expectation_error(demand.expected_offset, next_offset)
         if error is None:
             error = self._unexpected_of_subject(
                 admitted.subjects[position], demand.expected_subject_end
@@ -443,7 +443,7 @@ class StreamIngest:
                 return
         if asked.rollup and not self._rules.keeps_last_of_subjects:
             raise no_rollup_error()
-        error = _unexpected(
+        error = _expectation_error(
             envelope.expected_offset, self.replica.log.log_end_offset
         ) or self._unexpected_of_subject(arrived.subject, asked.expected_subject_end)
         if error is not None:
