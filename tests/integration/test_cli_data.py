@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pyarrow.parquet as pq
 import pytest
 
 from jetstream_client import AsyncClient, Client, Message
 from jetstream_client.cli import interrupts
+from jetstream_client.cli.commands.sql import header_maps
 from jetstream_client.cli.main import run as run_command
 from tests.support.server import ServerProcess
 
@@ -35,6 +37,10 @@ def filled(server: ServerProcess) -> None:
         async with AsyncClient(server.grpc) as client:
             for name in ("trades", "odd", "unread"):
                 await client.create_stream(name, f"{name}.>")
+            for name in ("cust-1", "cust-2"):
+                await client.create_stream(name, name)
+            for subject in ("cust-1", "cust-2", "cust-2"):
+                await client.publish(subject, b"")
             await client.create_group("jobs", "jobs.>", streams=2)
             for number in range(COUNT):
                 value = json.dumps({"price": number})
@@ -360,7 +366,9 @@ def test_messages_and_lines_go_straight_where_there_is_no_nats(
         ("select 1 from trades where json_extract(key, '$.a') = 1", "key"),
         ("select v->>'a' from (select value as v from trades)", "v"),
         ("select value::json from trades", "value"),
-        ("select try_cast(headers as json) from trades", "headers"),
+        ("select try_cast(key as json) from trades", "key"),
+        ("select value->>'$.a' as value from trades", "value"),
+        ("select max(value)->>'$.a' from trades", "value"),
     ],
 )
 def test_json_of_bytes_is_refused_and_not_null(jetstream: Run, query: str, column: str) -> None:
@@ -381,3 +389,62 @@ def test_json_of_bytes_is_refused_and_not_null(jetstream: Run, query: str, colum
 )
 def test_json_of_text_is_not_refused(jetstream: Run, query: str) -> None:
     assert len(rows(jetstream("sql", query, "--json"))) == 1
+
+
+def test_bytes_are_not_made_text_with_escapes(jetstream: Run) -> None:
+    said = jetstream("sql", "select 1 from trades where value::text = '{}'", code=2).stderr.decode()
+    assert "value is a BLOB, whose text has escapes: write decode(value)" in said
+
+
+def test_headers_are_a_map(jetstream: Run) -> None:
+    query = """select headers['b'] as b, headers['A'] as a, headers from odd order by "offset\""""
+    first, *others = rows(jetstream("sql", query, "--json"))
+    sent = {"b": "1", "A": "x, y"}
+    assert first == {"b": "1", "a": "x, y", "headers": {**sent, "Jetstream-Key": "k"}}
+    assert [row["headers"] for row in others[1:]] == [None] * 2
+    assert """{"b": "1", "A": "x, y", """ in jetstream("sql", query).stdout.decode()
+
+
+def test_headers_that_are_not_utf8_are_shown_with_escapes() -> None:
+    block = b"NATS/1.0\r\na: \xff\r\na: b\r\n\r\n"
+    assert header_maps(pyarrow.array([block, None])).to_pylist() == [[("a", r"\xff, b")], None]
+
+
+def test_tables_are_listed(jetstream: Run) -> None:
+    names = [row["name"] for row in rows(jetstream("sql", "SHOW TABLES;", "--json"))]
+    assert {"trades", "odd", "unread", "jobs", "jobs-0", "jobs-1"} <= set(names)
+    assert not any(name.startswith("__") for name in names)
+
+
+def test_a_pattern_is_all_streams_that_it_matches(jetstream: Run) -> None:
+    query = """select stream, count(*) as n from "cust-*" group by 1 order by 1"""
+    assert rows(jetstream("sql", query, "--json")) == [
+        {"stream": "cust-1", "n": 1},
+        {"stream": "cust-2", "n": 2},
+    ]
+    error = jetstream("sql", """select 1 from "zz*\"""", code=3).stderr
+    assert error == b"error: there is no stream 'zz*'\n"
+    error = jetstream("sql", query, "--from", "3", code=2).stderr
+    assert b"each has offsets of its own" in error
+
+
+def test_queries_come_from_standard_input(environment: dict[str, str]) -> None:
+    def ask(text: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        command = [*COMMAND, "sql", *arguments, "--json"]
+        return subprocess.run(command, input=text, capture_output=True, env=environment, timeout=60)
+
+    two = b'select count(*) as n from odd; -- and\nselect max("offset") as m from odd'
+    assert rows(ask(two)) == rows(ask(two, "-")) == [{"n": 4}, {"m": 3}]
+    assert (empty := ask(b" \n")).returncode == 2
+    assert b"standard input was empty" in empty.stderr
+
+
+def test_an_error_of_a_query_shows_no_escapes_for_tabs(jetstream: Run) -> None:
+    said = jetstream("sql", "select\t1 frm\ttrades where", code=2).stderr.decode()
+    assert "\\t" not in said
+    assert "\t" not in said
+    place, pointer = said.splitlines()[-2:]
+    assert "select 1 frm trades" in place
+    assert pointer.strip(" ^") == ""
+    listed = jetstream("sql", "select value like 'x' from trades", code=2).stderr.decode()
+    assert "    Candidate functions:" in listed

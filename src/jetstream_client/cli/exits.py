@@ -75,9 +75,20 @@ def exit_of(error: JetstreamError) -> Exit:
 def complain(message: str, *, keep_lines: bool = False) -> None:
     """Print one line on stderr, whatever characters the message has; or its lines. Names in it may
     be somebody else's."""
-    lines = message.split("\n") if keep_lines else [" ".join(message.split())]
+    lines = (
+        list(map(_untabbed, message.rstrip().split("\n")))
+        if keep_lines
+        else [" ".join(message.split())]
+    )
     text = "\n".join(map(printable, lines))
     print(f"error: {text}", file=sys.stderr)
+
+
+def _untabbed(line: str) -> str:
+    """A tab at the start indents. Another one is a blank, as DuckDB counts where it points below
+    a line."""
+    text = line.lstrip("\t")
+    return "    " * (len(line) - len(text)) + text.replace("\t", " ")
 
 
 def prepare_output() -> None:

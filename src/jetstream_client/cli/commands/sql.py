@@ -9,16 +9,20 @@ files, network and extensions.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from json import loads
+from fnmatch import fnmatchcase
+from json import dumps, loads
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from jetstream_client.cli import interrupts, options, positions
-from jetstream_client.cli.exits import QueryError
+from jetstream_client.cli.bytes_in_sql import misused_bytes, nodes_of
+from jetstream_client.cli.exits import QueryError, UsageError
 from jetstream_client.cli.invocation import Invocation, common_options
+from jetstream_client.cli.lines import is_given, standard_input
 from jetstream_client.cli.output import json_line, print_table, shown
 from jetstream_client.cli.stream_or_group import check_group
 from jetstream_client.clients.blocking_client import Client
@@ -28,7 +32,7 @@ from jetstream_client.values.positions import Position
 from jetstream_client.values.text import check_text
 from jetstream_client.values.types import ReadFrom, Stream, StreamLike
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StreamNotFoundError
-from jetstream_protocol.record_json import encoded
+from jetstream_protocol.record_json import encoded, header_values
 from jetstream_protocol.subjects import no_stream
 from jetstream_protocol.times import timestamp_text
 
@@ -41,8 +45,7 @@ _SETTINGS = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
 }
-_BLOBS = ("value", "key", "headers")
-_OF_JSON = ("->", "->>", "from_json", "from_json_strict", "to_json")
+_SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
 _BARE_OFFSET = re.compile(r'(?<!["\w])offset(?!["\w])', re.IGNORECASE)
 
 
@@ -50,31 +53,69 @@ _BARE_OFFSET = re.compile(r'(?<!["\w])offset(?!["\w])', re.IGNORECASE)
 def sql(
     cli: Invocation,
     query: Annotated[
-        str, typer.Argument(help="One SELECT. Each stream is a table under its name.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[QUERY|-]",
+            help="One SELECT. Each stream is a table under its name. - reads standard input, with "
+            "semicolons between several. Without it a pipe or a file is read.",
+        ),
+    ] = None,
     from_: positions.From = "earliest",
     to: positions.To = "latest",
     read_from: options.ReadFromOption = options.ReadFromName.LEADER,
 ) -> None:
     """Query streams in SQL (DuckDB). Needs: pip install 'jetstream-log[sql]'
 
-    Columns: stream, subject, "offset", timestamp, key, value, headers. key, value and headers are
-    BLOBs: decode(value) is text, decode(value)->>'$.price' is a field of JSON. If a stream's name
-    is ambiguous, write "name@subject", in double quotes. A keyed group is a table of the records of
-    all its streams, under the group's name.
+    Columns: stream, subject, "offset", timestamp, key, value, headers. key and value are BLOBs:
+    decode(value) is text, decode(value)->>'$.price' is a field of JSON. headers is a MAP of text:
+    headers['source']; several values of one name are joined by ", ". If a stream's name is
+    ambiguous, write "name@subject", in double quotes. A keyed group is a
+    table of the records of all its streams, under the group's name, and "cust-*" is one of all
+    streams whose names begin so. show tables lists the streams.
 
     Examples:
 
       jetstream sql 'select subject, count(*) from orders group by 1'
 
       jetstream sql --from 2026-01-31 'select max("offset") from orders' --json
+
+      jetstream sql < report.sql
     """
-    check_text("the query", query)
+    text = _given(query, cli)
     start, stop = positions.parse_position(from_), positions.parse_position(to)
     interrupts.end_in_foreign_code()
+    queries = [text] if query not in (None, "-") else _statements(text)
     with cli.client() as client:
-        asked = _Query(client, query, start, stop, read_from.value)
-        asked.run(as_json=cli.json)
+        for number, each in enumerate(queries):
+            if number and not cli.json:
+                print()
+            asked = _Query(client, each, start, stop, read_from.value)
+            asked.run(as_json=cli.json)
+            sys.stdout.flush()
+
+
+def _given(query: str | None, cli: Invocation) -> str:
+    """The argument, or standard input."""
+    if query is None and not is_given():
+        raise UsageError("say the query, or - to read standard input", cli.context)
+    if query is not None and query != "-":
+        check_text("the query", query)
+        return query
+    try:
+        text = standard_input().read().decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError("the query is not valid UTF-8") from error
+    if not text.strip():
+        raise UsageError("standard input was empty: it has no query", cli.context)
+    return text
+
+
+def _statements(text: str) -> list[str]:
+    duckdb = _duckdb()
+    try:
+        return [each.query for each in duckdb.extract_statements(text)]
+    except duckdb.Error as error:
+        raise QueryError(f"the query fails: {error}") from error
 
 
 class _Table:
@@ -118,6 +159,10 @@ class _Query:
         duckdb = _duckdb()
         with duckdb.connect(":memory:", config=_SETTINGS) as connection:
             try:
+                if _SHOW_TABLES.fullmatch(self._query):
+                    found = connection.sql("SELECT unnest(?) AS name", params=[self._names()])
+                    _print(found, as_json)
+                    return
                 tree = self._check(duckdb, connection)
                 self._register(connection, _tables_of(duckdb, connection, self._query, tree))
                 connection.execute("SET TimeZone = 'UTC'")
@@ -149,11 +194,17 @@ class _Query:
             raise InvalidRequestError("say one SELECT: streams can be queried, not changed")
         (text,) = connection.execute("SELECT json_serialize_sql(?)", [self._query]).fetchall()[0]
         tree = loads(text)
-        blob = _blob_as_json(tree)
-        if blob is not None:
+        found = misused_bytes(tree)
+        if found is not None:
+            why = (
+                "in which JSON functions find nothing"
+                if found.as_json
+                else "whose text has escapes"
+            )
+            example = f", for example decode({found.column})->>'$.price'" if found.as_json else ""
             raise QueryError(
-                f"{blob} is a BLOB, in which JSON functions find nothing: write decode({blob}) in "
-                f"place of {blob}, for example decode({blob})->>'$.price'"
+                f"{found.column} is a BLOB, {why}: write decode({found.column}) in place of "
+                f"{found.column}{example}"
             )
         return tree
 
@@ -161,12 +212,45 @@ class _Query:
         streams = self._client.list_streams(internal=True) if named else []
         known = {name for stream in streams for name in (stream.name, stream.full_name)}
         groups = {each.group for each in streams if each.partition is not None} - known
-        self._unknown = named - known - groups
+        patterns = {name: _matching(name, streams) for name in named - known if "*" in name}
+        matched = {name for name, found in patterns.items() if found}
+        self._unknown = named - known - groups - matched
+        kind: Any = "arrow"
+        connection.create_function(
+            "header_map", header_maps, ["BLOB"], "MAP(VARCHAR, VARCHAR)", type=kind
+        )
         for name in sorted(named - self._unknown):
-            read = self._partitions(name, streams) if name in groups else [name]
-            table = _Table([self._scan(each) for each in read])
-            self._tables.append(table)
-            connection.register(name, table)
+            read: Sequence[StreamLike] = [name]
+            if name in groups:
+                read = self._partitions(name, streams)
+            elif name in matched:
+                read = self._several(name, patterns[name])
+            self._add(connection, name, _Table([self._scan(each) for each in read]))
+
+    def _several(self, pattern: str, found: Sequence[Stream]) -> Sequence[Stream]:
+        if any(isinstance(each, int) for each in self._range):
+            raise InvalidRequestError(
+                f"{pattern!r} is several streams, and each has offsets of its own: say earliest, "
+                "latest, a time, or -10 for the last ten of each"
+            )
+        return found
+
+    def _add(self, connection: duckdb.DuckDBPyConnection, name: str, table: _Table) -> None:
+        """Headers are parsed only where a query asks for them."""
+        self._tables.append(table)
+        records = f"records of {name}"
+        connection.register(records, table)
+        connection.execute(
+            f"CREATE VIEW {_quoted(name)} AS SELECT * REPLACE (header_map(headers) AS headers) "
+            f"FROM {_quoted(records)}"
+        )
+
+    def _names(self) -> list[str]:
+        """The tables, as a query writes them."""
+        streams = self._client.list_streams()
+        names = [stream.name for stream in streams]
+        found = {each.name if names.count(each.name) == 1 else each.full_name for each in streams}
+        return sorted(found | {each.group for each in streams if each.partition is not None})
 
     def _partitions(self, group: str, streams: Sequence[Stream]) -> list[Stream]:
         found = streams_of(group, streams)
@@ -185,59 +269,37 @@ def _tables_of(
     try:
         return connection.get_table_names(query)
     except duckdb.BinderException:
-        tables = (node for node in _nodes_of(tree) if node.get("type") == "BASE_TABLE")
+        tables = (node for node in nodes_of(tree) if node.get("type") == "BASE_TABLE")
         return {str(node["table_name"]) for node in tables}
 
 
-def _blob_as_json(tree: object) -> str | None:
-    """The column of bytes that a parsed query gives to a function of JSON as it is. DuckDB makes
-    text with escapes of it, so that the answer would be NULL. Names that the query gives to
-    something else are not looked at."""
-    nodes = list(_nodes_of(tree))
-    blobs, others = set(_BLOBS), set[str]()
-    for node in nodes:
-        if alias := str(node.get("alias") or "").lower():
-            (blobs if _column_of(node) in blobs else others).add(alias)
-    for node in nodes:
-        if _takes_json(node):
-            for given in _given_to(node):
-                column = _column_of(given)
-                if column in blobs - others:
-                    return column
-    return None
+def _matching(pattern: str, streams: Sequence[Stream]) -> list[Stream]:
+    """The streams of a pattern in which * is any text. The server's own are not meant, unless it
+    begins as they do."""
+    found = [each for each in streams if fnmatchcase(each.name, pattern.replace("[", "[[]"))]
+    return [each for each in found if pattern.startswith("_") or not each.name.startswith("__")]
 
 
-def _takes_json(node: dict[str, Any]) -> bool:
-    """Whether it is a function of JSON, or a cast to it."""
-    if node.get("class") == "CAST":
-        kinds = _nodes_of([node.get("cast_type"), node.get("type_expr")])
-        return any(str(value).upper() == "JSON" for kind in kinds for value in kind.values())
-    if node.get("class") == "LAMBDA":  # For the parser `a -> 'b'` is one.
-        return bool((node.get("expr") or {}).get("class") == "CONSTANT")
-    name = str(node.get("function_name"))
-    return name in _OF_JSON or name.startswith("json")
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
-def _given_to(node: dict[str, Any]) -> list[Any]:
-    """What a function or a cast is given, as releases of DuckDB say it."""
-    given = [*node.get("children", ()), node.get("child"), node.get("lhs")]
-    return given + [each.get("expression") for each in node.get("arguments", ())]
+def header_maps(blocks: Any) -> Any:
+    """NATS header blocks as maps, as an array of Arrow."""
+    import pyarrow
+
+    maps = [None if block is None else list(_header_texts(block)) for block in blocks.to_pylist()]
+    return pyarrow.array(maps, pyarrow.map_(pyarrow.string(), pyarrow.string()))
 
 
-def _nodes_of(tree: object) -> Iterator[dict[str, Any]]:
-    """Every object in it, in order."""
-    if isinstance(tree, dict):
-        yield tree
-        tree = list(tree.values())
-    if isinstance(tree, list):
-        for each in tree:
-            yield from _nodes_of(each)
+def _header_texts(block: bytes) -> Iterator[tuple[str, str]]:
+    """What is not UTF-8 is shown by escapes."""
+    for name, values in header_values(block).items():
+        yield _utf8(name), ", ".join(map(_utf8, values))
 
 
-def _column_of(node: object) -> str | None:
-    if not isinstance(node, dict) or node.get("class") != "COLUMN_REF":
-        return None
-    return str(node["column_names"][-1]).lower()
+def _utf8(text: str) -> str:
+    return shown(text.encode("utf-8", "surrogateescape"))
 
 
 def _duckdb() -> Any:
@@ -251,8 +313,6 @@ def _duckdb() -> Any:
 
 def _print(relation: duckdb.DuckDBPyRelation, as_json: bool) -> None:
     """JSON line by line as the answer comes; a table when it is complete."""
-    import sys
-
     import pyarrow
 
     reader = pyarrow.RecordBatchReader.from_stream(relation)
@@ -276,6 +336,8 @@ def _json(cell: object) -> object:
     if isinstance(cell, dict):
         return {str(name): _json(each) for name, each in cell.items()}
     if isinstance(cell, list):
+        if cell and all(isinstance(each, tuple) for each in cell):  # A map.
+            return {_text(name): _json(each) for name, each in cell}
         return [_json(each) for each in cell]
     if cell is None or isinstance(cell, bool | int | float | str):
         return cell
@@ -289,6 +351,8 @@ def _text(cell: object) -> str:
         return "NULL"
     if isinstance(cell, bytes):
         return shown(cell)
+    if isinstance(cell, dict | list):
+        return dumps(_json(cell), ensure_ascii=False)
     if isinstance(cell, datetime) and cell.tzinfo is not None:
         return timestamp_text(cell)
     return str(cell)
