@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from jetstream_client import Client
+from jetstream_client.cli.context_file import Context, ContextFile
 from jetstream_client.cli.main import run as run_command
 from tests.support.server import ServerProcess
 
@@ -55,7 +56,7 @@ def test_positions_are_said_as_elsewhere(jetstream: Run, position: str, count: i
 
 
 def test_records_are_written_in_the_format_asked_for(jetstream: Run) -> None:
-    written = jetstream("fetch", "orders", "--from", "-2", "--format", r"%o %s %v\n")
+    written = jetstream("fetch", "orders", "--from", "-2", "--format", r"%o %u %s\n")
     assert written == "18 orders.eu.new 18\n19 orders.eu.new 19\n"
 
 
@@ -161,6 +162,43 @@ def test_on_a_terminal_watching_draws_over_what_was_there(server: ServerProcess)
     assert shown.count(b"\x1b[H\x1b[2J") == 2
 
 
+@pytest.fixture(scope="module")
+def workers(server: ServerProcess, filled: None) -> str:
+    """A consumer group that has read the first ten of `orders`, and has no members."""
+    with Client(server.grpc) as client, client.consume_group("orders", "workers") as consumer:
+        for message in consumer:
+            if message.offset == 9:
+                consumer.commit()
+                break
+    return "workers"
+
+
+def test_groups_are_listed_with_their_lag_and_moved(jetstream: Run, workers: str) -> None:
+    def lag() -> object:
+        rows = map(json.loads, jetstream("group", "list", "--json").splitlines())
+        return next(row["lag"] for row in rows if row["name"] == workers)
+
+    assert lag() == COUNT - 10
+    assert " LAG " in jetstream("group", "list")
+    for to, left in (("earliest", COUNT), ("latest", 0), ("15", COUNT - 15), ("1h", COUNT)):
+        said = jetstream("group", "seek", workers, "--to", to)
+        assert said == f"group workers is at offset {COUNT - left} of orders@orders.*.new\n"
+        assert lag() == left
+    jetstream("group", "seek", workers, "--to", "10")
+    jetstream("group", "seek", "wrokers", "--to", "earliest", code=3)
+    assert "wrokers" not in jetstream("cursor", "list")
+
+
+def test_a_group_with_members_is_not_moved(
+    jetstream: Run, server: ServerProcess, workers: str
+) -> None:
+    with Client(server.grpc) as client, client.consume_group("orders", "busy") as consumer:
+        next(iter(consumer))
+        consumer.commit()
+        jetstream("group", "seek", "busy", "--to", "latest", code=1)
+        assert client.describe_cursor("busy", "orders").offset <= COUNT
+
+
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
@@ -168,20 +206,27 @@ def test_on_a_terminal_watching_draws_over_what_was_there(server: ServerProcess)
         ("jetstream --server SERVER fetch e", ["empty"]),
         ("jetstream publish or", ["orders."]),
         ("jetstream fetch --server 127.0.0.1:1 or", []),
+        ("jetstream cursor describe work", ["workers"]),
+        ("jetstream group describe work", ["workers"]),
+        ("jetstream node drain", ["0"]),
+        ("jetstream context use pr", ["prod"]),
     ],
 )
 def test_a_shell_is_offered_names_and_subjects(
-    server: ServerProcess, words: str, offered: list[str]
+    server: ServerProcess, workers: str, tmp_path: Path, words: str, offered: list[str]
 ) -> None:
+    ContextFile(tmp_path / "jetstream" / "contexts.json").add("prod", Context("localhost:1"))
+    words += " " if words.endswith("drain") else ""
     words = words.replace("SERVER", server.grpc)
     done = subprocess.run(
         [Path(sys.executable).with_name("jetstream")],
         env={
             **os.environ,
             "JETSTREAM_SERVERS": server.grpc,
+            "XDG_CONFIG_HOME": str(tmp_path),
             "_JETSTREAM_COMPLETE": "complete_bash",
             "COMP_WORDS": words,
-            "COMP_CWORD": str(len(words.split()) - 1),
+            "COMP_CWORD": str(len(words.split(" ")) - 1),
         },
         capture_output=True,
         text=True,

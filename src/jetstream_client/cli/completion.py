@@ -1,20 +1,24 @@
-"""Shell completion of stream names and subjects, from the cluster. `jetstream
+"""Shell completion of names, subjects and numbers of nodes, from the cluster. `jetstream
 --install-completion` sets it up. Completion shows no errors: if the cluster does not answer within
 `PATIENCE_SECONDS`, it offers nothing.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import typer
 
 from jetstream_client.cli.connecting import Common, reached, tls_of
+from jetstream_client.cli.context_file import ContextFile
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import Stream
 from jetstream_protocol.errors import JetstreamError
 
 PATIENCE_SECONDS = 1.0
+
+T = TypeVar("T")
 
 
 def complete_stream(context: typer.Context, incomplete: str) -> list[str]:
@@ -31,6 +35,33 @@ def complete_subject(context: typer.Context, incomplete: str) -> list[str]:
     return [subject for subject in offered if subject and subject.startswith(incomplete)]
 
 
+def complete_cursor(context: typer.Context, incomplete: str) -> list[str]:
+    return _starting(incomplete, (each.name for each in _asked(context, Client.list_cursors)))
+
+
+def complete_group(context: typer.Context, incomplete: str) -> list[str]:
+    """Consumer groups."""
+    return _starting(incomplete, (each.name for each in _asked(context, Client.list_groups)))
+
+
+def complete_node(context: typer.Context, incomplete: str) -> list[str]:
+    nodes = _asked(context, lambda client: client.describe_cluster().nodes)
+    return _starting(incomplete, (str(each.id) for each in nodes))
+
+
+def complete_context(incomplete: str) -> list[str]:
+    """From the file of contexts."""
+    try:
+        return _starting(incomplete, ContextFile().contexts)
+    except JetstreamError:
+        return []
+
+
+def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
+    """Each once, in order."""
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+
 def _literal(subject: str) -> str:
     """`orders.` of `orders.*.new`."""
     tokens = subject.split(".")
@@ -39,12 +70,16 @@ def _literal(subject: str) -> str:
 
 
 def _streams(context: typer.Context) -> list[Stream]:
+    return _asked(context, Client.list_streams)
+
+
+def _asked(context: typer.Context, ask: Callable[[Client], Iterable[T]]) -> list[T]:
     try:
         tls = tls_of(*(_option(context, name) for name in ("tls", "ca", "cert", "key")))
         before = Common(tls=tls, context=_option(context, "context_name"))
         config = reached(_option(context, "server"), before, PATIENCE_SECONDS)
         with Client.from_config(config) as client:
-            return client.list_streams()
+            return list(ask(client))
     except JetstreamError:
         return []
 

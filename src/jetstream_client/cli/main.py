@@ -169,8 +169,12 @@ def _misused(error: Any) -> int:
         # typer lets its validation library put the name of the exception in front.
         message = error.format_message().replace(": Value error, ", ": ").rstrip(".")
         option = getattr(error, "option_name", "")
-        if type(error).__name__ == "NoSuchOption" and (instead := instead_of(command, option)):
-            message = f"No such option: {option}; {instead}"
+        if type(error).__name__ == "NoSuchOption":
+            program = error.ctx.find_root().command_path if error.ctx else "jetstream"
+            if instead := instead_of(command, option, program):
+                message = f"No such option: {option}; {instead}"
+        if command.endswith(" fetch") and "extra argument" in message and "%" in message:
+            message += ": a format is --format, and -f is --follow"
         end = "" if message.endswith("?") else "."
         complain(f"{message}{end} See: {command} --help")
     return Exit.USAGE

@@ -9,7 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from jetstream_client.cli.completion import complete_stream
+from jetstream_client.cli.completion import (
+    complete_context,
+    complete_cursor,
+    complete_group,
+    complete_node,
+    complete_stream,
+)
 from jetstream_client.cli.connecting import Common, reached
 from jetstream_client.cli.context_file import CONTEXT_VARIABLE
 from jetstream_client.cli.exits import UsageError
@@ -85,6 +91,7 @@ ContextName = Annotated[
     typer.Option(
         "--context",
         metavar="NAME",
+        autocompletion=complete_context,
         help=f"A context's servers, certificates and token: see jetstream context --help. "
         f"Default: ${CONTEXT_VARIABLE}, else the one in use.",
         show_default=False,
@@ -125,9 +132,24 @@ NODE_MAX = 2**31 - 1
 NUMBER_MAX = 2**63 - 1
 """Numbers beyond those cannot be asked for."""
 NodeId = Annotated[
-    int, typer.Argument(metavar="NODE", min=0, max=NODE_MAX, help="A node's number.")
+    int,
+    typer.Argument(
+        metavar="NODE",
+        min=0,
+        max=NODE_MAX,
+        help="A node's number.",
+        autocompletion=complete_node,
+    ),
 ]
 
+CursorName = Annotated[
+    str,
+    typer.Argument(metavar="CURSOR", help="A cursor's name.", autocompletion=complete_cursor),
+]
+GroupName = Annotated[
+    str,
+    typer.Argument(metavar="GROUP", help="A consumer group's name.", autocompletion=complete_group),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed without a terminal.")]
 
 

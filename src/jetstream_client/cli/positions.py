@@ -26,6 +26,12 @@ SAYS = (
     "2026-01-31T12:00:00Z or @SECONDS"
 )
 
+_ELSEWHERE = {
+    **dict.fromkeys(("beginning", "start", "oldest", "smallest", "all"), "earliest"),
+    **dict.fromkeys(("end", "newest", "largest", "last", "new", "now"), "latest"),
+}
+"""Words of other tools."""
+
 _NUMBER = re.compile(r"(last:|-)?(\d{1,19})", re.ASCII)
 _AGO = re.compile(r"(\d+(\.\d+)?(ms|[smhdw]))+", re.ASCII)
 _SECONDS = re.compile(r"@(-?)(\d{1,12})(?:\.(\d{1,6}))?", re.ASCII)
@@ -57,7 +63,8 @@ def parse_position(text: str) -> Position:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InvalidRequestError(f"invalid position {text!r}: say {SAYS}") from error
+        instead = _ELSEWHERE.get(text.lower(), SAYS)
+        raise InvalidRequestError(f"invalid position {text!r}: say {instead}") from error
     if moment.tzinfo is not None:
         return moment
     try:

@@ -1,10 +1,10 @@
-r"""`fetch --format`: the format of each record, with the letters of kcat and rpk.
+r"""`fetch --format`: the format of each record, with the letters of kcat.
 
     %o  offset                        %h  headers, as name=value,name=value
-    %s  subject                       %t  timestamp, as 2026-01-31T12:00:00.000000Z
-    %k  key                           %T  timestamp in milliseconds since 1970
-    %v  value; %p (payload) too       %S  size of the value in bytes, -1 for a tombstone
-    %K  size of the key, -1: none     %N  name of the stream
+    %s  value; %v too                 %S  size of the value in bytes, -1 for a tombstone
+    %k  key                           %K  size of the key, -1: none
+    %t  name of the stream; %N too    %T  timestamp in milliseconds since 1970
+    %u  subject                       %d  timestamp, as 2026-01-31T12:00:00.000000Z
     %%  a percent sign
 
 Escapes: \n \t \r \0 \\ and \xHH. Nothing is added: a line needs its \n. Nothing is written for a
@@ -40,17 +40,22 @@ def _headers(message: Message) -> bytes:
 
 _FIELDS: dict[str, Field] = {
     "o": lambda message: b"%d" % message.offset,
-    "s": lambda message: message.subject.encode("utf-8", "surrogateescape"),
+    "s": lambda message: message.value or b"",
+    "v": lambda message: message.value or b"",
+    "S": lambda message: _size(message.value),
     "k": lambda message: message.key or b"",
     "K": lambda message: _size(message.key),
-    "v": lambda message: message.value or b"",
-    "p": lambda message: message.value or b"",
-    "S": lambda message: _size(message.value),
     "h": _headers,
-    "t": lambda message: timestamp_text(message.timestamp).encode(),
-    "T": lambda message: b"%d" % (message.timestamp_us // 1000),
+    "t": lambda message: message.stream.encode(),
     "N": lambda message: message.stream.encode(),
+    "u": lambda message: message.subject.encode("utf-8", "surrogateescape"),
+    "d": lambda message: timestamp_text(message.timestamp).encode(),
+    "T": lambda message: b"%d" % (message.timestamp_us // 1000),
 }
+_ELSEWHERE = {
+    "p": "%p is the partition in kcat, and a stream is one: %s is the value, %t the stream's name"
+}
+"""Letters of kcat that mean nothing here."""
 
 
 class RecordFormat:
@@ -84,6 +89,8 @@ def _part(match: re.Match[str]) -> bytes | Field:
         return _FIELDS[letter]
     if escape is not None and escape in _ESCAPES:
         return _ESCAPES[escape]
+    if letter in _ELSEWHERE:
+        raise InvalidRequestError(f"invalid format: {_ELSEWHERE[letter]}")
     raise InvalidRequestError(
         f"invalid format at {match.group()!r}: fields are %{' %'.join(_FIELDS)} %%, "
         r"escapes \n \t \r \0 \\ \xHH"

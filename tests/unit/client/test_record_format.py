@@ -16,13 +16,15 @@ TOMBSTONE = Message("orders", 8, 0, "a.b", None, None)
     ("text", "written"),
     [
         ("%o", b"7"),
-        ("%s", b"a.b"),
+        ("%u", b"a.b"),
         ("%k %K", b"k\xff 2"),
         ("%v", b"v\n\x1b[2J"),
-        ("%p", b"v\n\x1b[2J"),
+        ("%s", b"v\n\x1b[2J"),
+        ("%t", b"orders"),
+        ("%N", b"orders"),
         ("%S", b"6"),
         ("%h", b"a=1,b=2,b=3"),
-        ("%t", b"2023-11-14T22:13:20.000001Z"),
+        ("%d", b"2023-11-14T22:13:20.000001Z"),
         ("%T", b"1700000000000"),
         (r"%%\n\t\r\0\\\x41\xff", b"%\n\t\r\0\\A\xff"),
         ("ü", "ü".encode()),
@@ -44,5 +46,10 @@ def test_a_record_does_not_steer_a_terminal_and_the_format_may() -> None:
 
 @pytest.mark.parametrize("text", ["%q", "%", r"\q", "\\", r"\x4", "100%"])
 def test_what_it_does_not_know_is_refused_with_what_it_knows(text: str) -> None:
-    with pytest.raises(InvalidRequestError, match=r"%o %s %k.*escapes"):
+    with pytest.raises(InvalidRequestError, match=r"%o %s %v.*escapes"):
         RecordFormat(text)
+
+
+def test_the_letter_of_kcat_that_means_nothing_here_is_refused_with_a_hint() -> None:
+    with pytest.raises(InvalidRequestError, match=r"%p is the partition in kcat.*%s is the value"):
+        RecordFormat("%p %o %s")

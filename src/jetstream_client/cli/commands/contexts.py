@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from jetstream_client.cli import options
+from jetstream_client.cli.completion import complete_context
 from jetstream_client.cli.connecting import tls_of
 from jetstream_client.cli.context_file import Context, ContextFile
 from jetstream_client.cli.output import emit_json, print_fields, print_table
@@ -18,7 +19,10 @@ from jetstream_protocol.errors import InvalidRequestError
 
 app = options.group("Save servers, certificates and tokens under names.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A context's name.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="A context's name.", autocompletion=complete_context),
+]
 
 
 @app.command()
@@ -110,7 +114,12 @@ def show(
     context: typer.Context,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Default: the current one.", show_default=False),
+        typer.Argument(
+            metavar="[NAME]",
+            help="Default: the current one.",
+            show_default=False,
+            autocompletion=complete_context,
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:

@@ -19,7 +19,6 @@ from jetstream_protocol.errors import NotFoundError, StreamNotFoundError
 
 app = options.group("Show and move the positions of readers.")
 
-CursorName = Annotated[str, typer.Argument(metavar="CURSOR", help="A cursor's name.")]
 CursorStream = Annotated[
     str,
     typer.Argument(
@@ -60,7 +59,7 @@ def list_(
 
 @app.command()
 @common_options(watch=True)
-def describe(cli: Invocation, cursor: CursorName, stream: CursorStream) -> None:
+def describe(cli: Invocation, cursor: options.CursorName, stream: CursorStream) -> None:
     """Show one cursor.
 
     Example:  jetstream cursor describe billing orders
@@ -73,7 +72,7 @@ def describe(cli: Invocation, cursor: CursorName, stream: CursorStream) -> None:
 @common_options()
 def seek(
     cli: Invocation,
-    cursor: CursorName,
+    cursor: options.CursorName,
     stream: CursorStream,
     position: Annotated[
         str, typer.Argument(metavar=positions.METAVAR, help=f"Where to: {positions.SAYS}.")
@@ -119,7 +118,7 @@ def _check_exists(client: Client, cursor: str, stream: str) -> None:
 @app.command()
 @common_options()
 def delete(
-    cli: Invocation, cursor: CursorName, stream: CursorStream, yes: options.Yes = False
+    cli: Invocation, cursor: options.CursorName, stream: CursorStream, yes: options.Yes = False
 ) -> None:
     """Delete a cursor: its next consumer begins anew.
 

@@ -32,9 +32,14 @@ for the time of --timeout before."""
 
 Write = Callable[[Iterable[Message]], None]
 FromOption = Annotated[
-    str,
+    list[str] | None,
     typer.Option(
-        "--offset", "--from", metavar=positions.METAVAR, help=f"Where to begin: {positions.SAYS}."
+        "--from",
+        "--offset",
+        "-o",
+        metavar=positions.METAVAR,
+        help=f"Where to begin: {positions.SAYS}. Default: earliest.",
+        show_default=False,
     ),
 ]
 ToOption = Annotated[
@@ -47,7 +52,7 @@ ToOption = Annotated[
     ),
 ]
 MaxOption = Annotated[
-    int | None, typer.Option("--max", min=1, max=2**63 - 1, help="At most this many records.")
+    int | None, typer.Option("--max", "-n", min=1, max=2**63 - 1, help="At most this many records.")
 ]
 FilterOption = Annotated[
     str,
@@ -59,7 +64,8 @@ FilterOption = Annotated[
     ),
 ]
 KeyOption = Annotated[
-    str | None, typer.Option(help="Only records with this key.", show_default=False)
+    str | None,
+    typer.Option("--key", "-k", help="Only records with this key.", show_default=False),
 ]
 ReverseOption = Annotated[
     bool, typer.Option("--reverse", "-r", help="Newest first; with --max the newest.")
@@ -75,7 +81,7 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         metavar="FORMAT",
-        help=r"Format of each record, for example '%o %s %v\n'; letters below.",
+        help=r"Format of each record, for example '%o %k %s\n'; letters below.",
         show_default=False,
     ),
 ]
@@ -85,7 +91,7 @@ FormatOption = Annotated[
 def fetch(
     cli: Invocation,
     stream: options.StreamName,
-    offset: FromOption = "earliest",
+    offset: FromOption = None,
     to: ToOption = None,
     max_: MaxOption = None,
     filter_: FilterOption = "",
@@ -106,9 +112,10 @@ def fetch(
     JSON rows carry offset, timestamp, subject, key, key_encoding, value, value_encoding, headers;
     an encoding is utf8 or base64.
 
-    Letters of --format, as of kcat: %o offset, %s subject, %k key, %v (or %p) value, %h headers,
-    %t time, %T milliseconds since 1970, %S and %K bytes of value and key (-1: null), %N stream, %%
-    a percent sign; escapes \n \t \r \0 \\ \xHH. Nothing is added: a line needs its \n.
+    Letters of --format, as of kcat: %o offset, %s (or %v) value, %k key, %h headers, %t (or %N)
+    stream, %T milliseconds since 1970, %S and %K bytes of value and key (-1: null). Others: %u
+    subject, %d time, %% a percent sign; escapes \n \t \r \0 \\ \xHH. Nothing is added: a line
+    needs its \n.
 
     Examples:
 
@@ -118,7 +125,7 @@ def fetch(
 
       jetstream fetch orders --reverse --max 10
 
-      jetstream fetch orders --from 1h --format '%o %s %v\n'
+      jetstream fetch orders --from 1h --format '%d %u %s\n'
 
       jetstream fetch orders --filter 'orders.eu.>' --key 42
 
@@ -127,7 +134,9 @@ def fetch(
     if reverse and follow:
         raise InvalidRequestError("--reverse and --follow cannot be used together")
     write = _writer(cli.json, format_)
-    start = positions.parse_position(offset)
+    if offset and len(offset) > 1:
+        raise InvalidRequestError("--from and --offset are one option: give it once")
+    start = positions.parse_position(offset[0] if offset else "earliest")
     end: Position | None = None if follow else "latest"
     stop = end if to is None else positions.parse_position(to)
     if follow:

@@ -8,13 +8,23 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from jetstream_client.cli import options
+from jetstream_client.cli import options, positions
 from jetstream_client.cli.commands.cursor import behind
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, print_fields, print_table
-from jetstream_client.values.types import ConsumerGroup, CursorDescription, StreamDescription
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.types import (
+    ConsumerGroup,
+    CursorDescription,
+    StreamDescription,
+    StreamLike,
+)
+from jetstream_protocol.errors import NotFoundError, PreconditionFailedError
 
-app = options.group("Show and delete consumer groups.")
+_SEEKABLE = ("current", "truncated")
+"""Cursors of streams that are there."""
+
+app = options.group("Show, move and delete consumer groups.")
 
 
 @app.command("list")
@@ -22,21 +32,33 @@ app = options.group("Show and delete consumer groups.")
 def list_(cli: Invocation) -> None:
     """List the consumer groups.
 
+    LAG is that of all positions of the group together, in records; "-" if no leader answers, or
+    there is no position yet.
+
     Example:  jetstream group list
     """
     with cli.client() as client:
-        cli.show(client.list_groups, _draw_list, _draw_json_lines)
+
+        def look() -> list[_Listed]:
+            lags: dict[str, int | None] = {}
+            for cursor in client.describe_cursors():
+                lag = lags.get(cursor.name, 0)
+                known = lag is not None and cursor.lag is not None
+                lags[cursor.name] = (lag or 0) + (cursor.lag or 0) if known else None
+            return [_Listed(each, lags.get(each.name)) for each in client.list_groups()]
+
+        cli.show(look, _draw_list, _draw_json_lines)
 
 
 @app.command()
 @common_options(watch=True)
 def describe(
     cli: Invocation,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="A consumer group's name.")],
+    group: options.GroupName,
 ) -> None:
     """Show a consumer group: who reads which stream, and how far behind it is.
 
-    `cursor seek` moves its positions while it has no members.
+    `group seek` moves its positions while it has no members.
 
     Example:  jetstream group describe workers
     """
@@ -56,9 +78,57 @@ def describe(
 
 @app.command()
 @common_options()
+def seek(
+    cli: Invocation,
+    group: options.GroupName,
+    to: Annotated[
+        str, typer.Option(metavar=positions.METAVAR, help=f"Where to: {positions.SAYS}.")
+    ],
+) -> None:
+    """Move the positions of a consumer group without members, in all its streams.
+
+    Its next members begin there. A stream must hold the offset that is asked for. If the command
+    fails, repeat it.
+
+    Examples:
+
+      jetstream group seek workers --to earliest
+
+      jetstream group seek workers --to 1h
+    """
+    where = positions.parse_position(to)
+    with cli.client() as client:
+        for stream in _streams_to_seek(client, group):
+            found = client.seek_cursor(group, stream, where)
+            row = {"group": group, "stream": found.stream, "offset": found.offset}
+            cli.answer(row, f"group {group} is at offset {found.offset} of {found.stream}")
+
+
+def _streams_to_seek(client: Client, group: str) -> list[StreamLike]:
+    """The streams of a group, and those where one that is forgotten had positions. Raises
+    PreconditionFailedError while it has members, NotFoundError."""
+    cursors = [each for each in client.describe_cursors(group) if each.state in _SEEKABLE]
+    begun: list[StreamLike] = [each.stream for each in cursors]
+    try:
+        found = client.describe_group(group)
+    except NotFoundError:
+        if not begun:
+            raise
+        return begun
+    if found.members:
+        raise PreconditionFailedError(
+            f"consumer group {group} has {len(found.members)} members: stop them first, because "
+            "they would go on where they are"
+        )
+    known = {each.stream_id for each in cursors}
+    return begun + [each for each in found.streams if each not in known]
+
+
+@app.command()
+@common_options()
 def delete(
     cli: Invocation,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="A consumer group's name.")],
+    group: options.GroupName,
     yes: options.Yes = False,
 ) -> None:
     """Delete a consumer group without members, and its positions: its next member begins anew.
@@ -73,6 +143,13 @@ def delete(
     cli.answer({"deleted": group}, f"deleted consumer group {group}")
 
 
+class _Listed(NamedTuple):
+    """lag: None: not known."""
+
+    group: ConsumerGroup
+    lag: int | None
+
+
 class _Found(NamedTuple):
     """unread: the group's streams of which it has no cursor yet."""
 
@@ -81,23 +158,24 @@ class _Found(NamedTuple):
     unread: list[StreamDescription]
 
 
-def _draw_json_lines(groups: Sequence[ConsumerGroup]) -> None:
-    for group in groups:
-        emit_json(dataclasses.asdict(group))
+def _draw_json_lines(groups: Sequence[_Listed]) -> None:
+    for group, lag in groups:
+        emit_json({**dataclasses.asdict(group), "lag": lag})
 
 
-def _draw_list(groups: Sequence[ConsumerGroup]) -> None:
-    columns = ("GROUP", "SOURCE", "GENERATION", "MEMBERS", "STREAMS", "STATE")
-    print_table(columns, [_cells(group) for group in groups])
+def _draw_list(groups: Sequence[_Listed]) -> None:
+    columns = ("GROUP", "SOURCE", "GENERATION", "MEMBERS", "STREAMS", "LAG", "STATE")
+    print_table(columns, [_cells(*each) for each in groups])
 
 
-def _cells(group: ConsumerGroup) -> tuple[object, ...]:
+def _cells(group: ConsumerGroup, lag: int | None) -> tuple[object, ...]:
     return (
         group.name,
         group.source,
         group.generation,
         len(group.members),
         len(group.streams),
+        "-" if lag is None else lag,
         _state(group),
     )
 

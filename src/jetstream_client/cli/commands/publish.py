@@ -51,11 +51,13 @@ LinesOption = Annotated[
         show_default=False,
     ),
 ]
-KeyOption = Annotated[str | None, typer.Option(help="The record's key.")]
+KeyOption = Annotated[str | None, typer.Option("--key", "-k", help="The record's key.")]
 HeaderOption = Annotated[
     list[str] | None, typer.Option("--header", "-H", metavar="NAME:VALUE", help="Repeatable.")
 ]
-CountOption = Annotated[int, typer.Option(min=1, help="Publish it that many times.")]
+CountOption = Annotated[
+    int, typer.Option("--count", "-n", min=1, help="Publish it that many times.")
+]
 MsgIdOption = Annotated[
     str | None,
     typer.Option(
