@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
+from nats.js.api import ConsumerConfig
 
 from jetstream_client import Client
 from tests.support.jetstream_api import api_server
@@ -121,3 +122,83 @@ async def test_pulls_bring_messages_and_end_by_a_status(
         assert deleted["success"]
         gone = await pulled(client, "orders", "puller", {"batch": 1})
         assert status(gone[-1]) == "503"
+
+
+# Acknowledgements.
+
+
+async def published(client: NatsClient, kind: str, count: int) -> None:
+    for number in range(count):
+        await client.request(f"jobs.{kind}", b"%d" % number, timeout=10)
+
+
+@on_loop
+async def test_a_library_acknowledges_each_message(server: ServerProcess, hub: LeafServer) -> None:
+    async with asking(hub.url) as client:
+        manager = client.jetstream(domain="log")
+        await published(client, "acks", 6)
+        subscription = await manager.pull_subscribe("jobs.acks", durable="acks")
+        first, second, third = await subscription.fetch(3, timeout=20)
+        assert [each.data for each in (first, second, third)] == [b"0", b"1", b"2"]
+        await first.ack_sync(timeout=20)
+        await second.nak()
+        await third.term()
+        again = await subscription.fetch(4, timeout=20)
+        assert [each.data for each in again] == [b"1", b"3", b"4", b"5"]
+        assert again[0].metadata.num_delivered == 2
+        for message in again:
+            await message.ack_sync(timeout=20)
+        info = await manager.consumer_info("jobs", "acks")
+        assert (info.num_ack_pending, info.num_pending, info.num_redelivered) == (0, 0, 0)
+        assert info.ack_floor is not None
+        assert info.ack_floor.consumer_seq == 7
+        await manager.delete_consumer("jobs", "acks")
+
+
+@on_loop
+async def test_what_is_not_acknowledged_in_time_comes_again(
+    server: ServerProcess, hub: LeafServer
+) -> None:
+    async with asking(hub.url) as client:
+        manager = client.jetstream(domain="log")
+        await published(client, "wait", 2)
+        config = ConsumerConfig(ack_wait=0.3, max_deliver=2, max_ack_pending=1)
+        advised = await client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.jobs.wait")
+        subscription = await manager.pull_subscribe("jobs.wait", durable="wait", config=config)
+        (message,) = await subscription.fetch(1, timeout=20)
+        (again,) = await subscription.fetch(1, timeout=20)
+        assert (message.data, again.data) == (b"0", b"0")
+        assert again.metadata.num_delivered == 2
+        (other,) = await subscription.fetch(1, timeout=20)
+        assert other.data == b"1"
+        told = json.loads((await advised.next_msg(20)).data)
+        assert told["deliveries"] == 2
+        assert told["type"] == "io.nats.jetstream.advisory.v1.max_deliver"
+        await other.in_progress()
+        await other.ack_sync(timeout=20)
+        await manager.delete_consumer("jobs", "wait")
+
+
+@on_loop
+async def test_a_durable_consumer_outlives_its_server(
+    hub: LeafServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with (
+        LeafServer() as own_hub,
+        api_server(tmp_path_factory.mktemp("kept") / "data", own_hub) as one,
+    ):
+        with Client(one.grpc) as own:
+            own.create_stream("jobs", "jobs.>")
+        async with asking(own_hub.url) as client:
+            manager = client.jetstream(domain="log")
+            await published(client, "kept", 10)
+            subscription = await manager.pull_subscribe("jobs.>", durable="kept")
+            messages = await subscription.fetch(6, timeout=20)
+            for number in (0, 2, 3):
+                await messages[number].ack_sync(timeout=20)
+            await asyncio.to_thread(one.kill)
+            await asyncio.to_thread(one.start)
+            await asked(client, "INFO", b"")
+            await asked(client, "CONSUMER.INFO.jobs.kept", b"")
+            found = await subscription.fetch(7, timeout=20)
+            assert [each.data for each in found] == [b"1", b"4", b"5", b"6", b"7", b"8", b"9"]

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 
+import nats
+import nats.js.errors
 import pytest
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
 
 from jetstream_client import Client
 from tests.support.jetstream_api import ApiCluster, api_cluster
@@ -80,3 +85,67 @@ async def test_an_ordered_reader_goes_on_when_another_node_leads(
             for number in range(5, 10):
                 assert (await subscription.next_msg(30)).data == b"%d" % number
             await subscription.unsubscribe()
+
+
+async def fetched(
+    subscription: JetStreamContext.PullSubscription, count: int, seconds: float = 60
+) -> list[Msg]:
+    """So many messages, with as many fetches as it takes: a leader may be away meanwhile."""
+    found: list[Msg] = []
+    async with asyncio.timeout(seconds):
+        while len(found) < count:
+            with contextlib.suppress(TimeoutError, nats.errors.Error, nats.js.errors.Error):
+                found += await subscription.fetch(count - len(found), timeout=2)
+    return found
+
+
+@on_loop
+async def test_acknowledgements_outlive_a_transfer_and_pulls_go_on(
+    cluster: ApiCluster, hub: LeafServer
+) -> None:
+    await linked(hub)
+    with Client(cluster.servers) as own:
+        async with client_of(hub.url) as client:
+            await asked(client, "INFO", b"")
+            manager = client.jetstream(domain="log")
+            for number in range(6):
+                await client.request("safe.moved", b"%d" % number, timeout=20)
+            subscription = await manager.pull_subscribe("safe.moved", durable="moved")
+            messages = await fetched(subscription, 6)
+            for number in (0, 1, 3, 4, 5):
+                await messages[number].ack_sync(timeout=20)
+            await messages[2].nak(delay=3600)
+            waiting = asyncio.create_task(fetched(subscription, 2))
+            leader = cluster.settled("safe").stream.leader
+            target = next(node for node in (1, 2, 3) if node != leader)
+            await asyncio.to_thread(own.transfer_leader, "safe", target)
+            await client.request("safe.moved", b"after", timeout=20)
+            again, after = await waiting
+            assert (again.data, again.metadata.num_delivered) == (b"2", 2)
+            assert after.data == b"after"
+
+
+@on_loop
+async def test_what_was_acknowledged_does_not_come_again_after_a_crash(
+    cluster: ApiCluster, hub: LeafServer
+) -> None:
+    await linked(hub)
+    async with client_of(hub.url) as client:
+        await asked(client, "INFO", b"")
+        manager = client.jetstream(domain="log")
+        for number in range(20):
+            await client.request("safe.crash", b"%d" % number, timeout=20)
+        subscription = await manager.pull_subscribe("safe.crash", durable="crash")
+        messages = await fetched(subscription, 10)
+        for message in messages[::2]:
+            await message.ack_sync(timeout=20)
+        leader = cluster.settled("safe").stream.leader
+        cluster.kill(leader)
+        try:
+            found = await fetched(subscription, 15)
+            expected = {b"%d" % number for number in range(20)} - {
+                each.data for each in messages[::2]
+            }
+            assert {each.data for each in found} == expected
+        finally:
+            cluster.restart(leader)

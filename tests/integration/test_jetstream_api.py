@@ -284,7 +284,7 @@ REFUSED = {
     "META.LEADER.STEPDOWN": (503, 10036), "SERVER.REMOVE": (503, 10036),
     "CONSUMER.CREATE.orders": (400, 10025), "CONSUMER.CREATE.orders.a.b": (400, 10025),
     "CONSUMER.DURABLE.CREATE.orders.a": (400, 10025), "CONSUMER.INFO.orders.a": (404, 10014),
-    "CONSUMER.DELETE.orders.a": (404, 10014), "CONSUMER.PAUSE.orders.a": (503, 10036),
+    "CONSUMER.DELETE.orders.a": (404, 10014), "CONSUMER.PAUSE.orders.a": (404, 10014),
     "CONSUMER.NAMES.nothing": (404, 10059), "STREAM.INFO.nothing": (404, 10059),
     "STREAM.MSG.GET.nothing": (404, 10059), "STREAM.INFO.a.b": (400, 10003),
     "STREAM.FOO.x": (400, 10003), "FOO": (400, 10003),
@@ -377,7 +377,7 @@ async def test_a_level_that_is_not_served_is_refused(
     server: ServerProcess, hub: LeafServer
 ) -> None:
     async with asking(hub.url) as client:
-        level = {"Nats-Required-Api-Level": "1"}
+        level = {"Nats-Required-Api-Level": "2"}
         found = await client.request("$JS.log.API.STREAM.NAMES", b"", headers=level, timeout=20)
         assert json.loads(found.data)["error"]["err_code"] == 10185
         got = await client.request(

@@ -39,6 +39,16 @@ class ConsumersStub:
                 request_serializer=jetstream_dot_v1_dot_consumers__pb2.AskConsumersRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_consumers__pb2.AskConsumersResponse.FromString,
                 _registered_method=True)
+        self.LoadConsumers = channel.unary_unary(
+                '/jetstream.v1.Consumers/LoadConsumers',
+                request_serializer=jetstream_dot_v1_dot_consumers__pb2.LoadConsumersRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_consumers__pb2.LoadConsumersResponse.FromString,
+                _registered_method=True)
+        self.StoreConsumers = channel.unary_unary(
+                '/jetstream.v1.Consumers/StoreConsumers',
+                request_serializer=jetstream_dot_v1_dot_consumers__pb2.StoreConsumersRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_consumers__pb2.StoreConsumersResponse.FromString,
+                _registered_method=True)
 
 
 class ConsumersServicer:
@@ -51,6 +61,20 @@ class ConsumersServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LoadConsumers(self, request, context):
+        """Between nodes: what `__cursors` keeps of the durable consumers of some streams.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StoreConsumers(self, request, context):
+        """Between nodes: keep states there. When it returns, they are committed, or refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ConsumersServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -58,6 +82,16 @@ def add_ConsumersServicer_to_server(servicer, server):
                     servicer.AskConsumers,
                     request_deserializer=jetstream_dot_v1_dot_consumers__pb2.AskConsumersRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_consumers__pb2.AskConsumersResponse.SerializeToString,
+            ),
+            'LoadConsumers': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadConsumers,
+                    request_deserializer=jetstream_dot_v1_dot_consumers__pb2.LoadConsumersRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_consumers__pb2.LoadConsumersResponse.SerializeToString,
+            ),
+            'StoreConsumers': grpc.unary_unary_rpc_method_handler(
+                    servicer.StoreConsumers,
+                    request_deserializer=jetstream_dot_v1_dot_consumers__pb2.StoreConsumersRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_consumers__pb2.StoreConsumersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -87,6 +121,60 @@ class Consumers:
             '/jetstream.v1.Consumers/AskConsumers',
             jetstream_dot_v1_dot_consumers__pb2.AskConsumersRequest.SerializeToString,
             jetstream_dot_v1_dot_consumers__pb2.AskConsumersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadConsumers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Consumers/LoadConsumers',
+            jetstream_dot_v1_dot_consumers__pb2.LoadConsumersRequest.SerializeToString,
+            jetstream_dot_v1_dot_consumers__pb2.LoadConsumersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StoreConsumers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Consumers/StoreConsumers',
+            jetstream_dot_v1_dot_consumers__pb2.StoreConsumersRequest.SerializeToString,
+            jetstream_dot_v1_dot_consumers__pb2.StoreConsumersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -23,6 +23,8 @@ from jetstream_server.consumers.config import ConsumerConfig
 from jetstream_server.consumers.deliveries import Deliveries, GivenUp
 from jetstream_server.consumers.feed import Feed
 from jetstream_server.consumers.flow import Flow
+from jetstream_server.consumers.keeper import Keeper
+from jetstream_server.consumers.kept import Kept
 from jetstream_server.consumers.pulls import (
     CONSUMER_DELETED,
     HEARTBEAT,
@@ -98,17 +100,23 @@ class Consumer:
         inactive: Callable[[Consumer], None],
         *,
         created_us: WallUs,
+        epoch: int,
     ) -> None:
-        """inactive: called when nobody has used it for `config.inactive_us`."""
+        """inactive: called when nobody has used it for `config.inactive_us`. epoch: the leader
+        epoch in which this node has begun to serve it."""
         self.config = config
         self.deliveries = deliveries
         self.feed = feed
         self.pulls = Pulls()
         self.flow = Flow() if config.flow_control else None
         self.created_us = created_us
+        self.epoch = epoch
         self.delivered_us: WallUs | None = None
         self.acknowledged_us: WallUs | None = None
         self.skipped = 0
+        self.keeper: Keeper | None = None
+        """Of a durable consumer: keeps its state. Set before `start`."""
+        self._changes = 0
         self.is_closed = False
         self._outlet = outlet
         self._clocks = clocks
@@ -142,6 +150,16 @@ class Consumer:
     def start(self) -> None:
         self._task = run_in_background(self._run(), "consumer")
 
+    def stop(self) -> None:
+        """Deliver nothing more. The pulls wait until `close`."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.replica.remove_waiter(self.wake)
+        if self.keeper is not None:
+            self.keeper.close()
+        if self._task is not None:
+            self._task.cancel()
+
     def close(self, text: str = CONSUMER_DELETED) -> None:
         """Deliver nothing more. text: the status that ends the pulls that wait; "": none."""
         if self.is_closed:
@@ -149,11 +167,7 @@ class Consumer:
         self.is_closed = True
         if text:
             self._send_all(self.pulls.end_some(lambda _: text))
-        if self._timer is not None:
-            self._timer.cancel()
-        self.replica.remove_waiter(self.wake)
-        if self._task is not None:
-            self._task.cancel()
+        self.stop()
 
     def wake(self) -> None:
         """Have it look whether something can be done."""
@@ -169,8 +183,42 @@ class Consumer:
             self._outlet.status(self, refused)
         self.wake()
 
+    def acknowledge(self, offset: int, then: Callable[[], None] | None) -> None:
+        """Take an acknowledgement of a message that was delivered. then: called once no leader will
+        deliver it again."""
+        if self.deliveries.acknowledge(offset):
+            self.acknowledged_us = self._clocks.wall()
+        self._taken(then)
+
+    def refuse(self, offset: int, delay_us: int, then: Callable[[], None] | None) -> None:
+        """Have a message delivered again, after a delay."""
+        self.deliveries.refuse(offset, delay_us, self._clocks.monotonic())
+        self._taken(then, is_kept=False)
+
+    def extend(self, offset: int, then: Callable[[], None] | None) -> None:
+        """Take notice that somebody still works on a message."""
+        self.deliveries.extend(offset, self._clocks.monotonic())
+        self._taken(then, is_kept=False)
+
+    def _taken(self, then: Callable[[], None] | None, *, is_kept: bool = True) -> None:
+        self._used_us = self._clocks.monotonic()
+        self.wake()
+        if then is None:
+            return
+        if self.keeper is not None and is_kept:
+            self.keeper.when_stored(then)
+        else:
+            then()
+
+    def keep(self) -> Kept:
+        """What is kept of it, as it is now."""
+        selected = self.feed.selected_left
+        return Kept.of(self.deliveries, selected, self.epoch, self.created_us)
+
     def alter(self, config: ConsumerConfig) -> None:
         self.config = self.deliveries.config = config
+        if self.keeper is not None:
+            self.keeper.changed()
         self.wake()
 
     # The task.
@@ -200,6 +248,9 @@ class Consumer:
                 await self._outlet.room()
             return False
         need = self._deliver(now_us)
+        if self.keeper is not None and self.deliveries.changes != self._changes:
+            self._changes = self.deliveries.changes
+            self.keeper.changed()
         if need is _Need.TURN:
             await asyncio.sleep(0)
             return False

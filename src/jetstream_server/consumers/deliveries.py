@@ -140,6 +140,8 @@ class Deliveries:
         if self.config.acknowledges:
             self.open[offset] = Open(self.sequence, 1, now_us)
             self._put(offset, MonotonicUs(now_us + self.config.wait_us(1)))
+        else:
+            self.changes += 1
         return 1
 
     def skip(self, offset: int) -> None:

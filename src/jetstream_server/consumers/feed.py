@@ -100,6 +100,12 @@ class Feed:
         rest = max(0, self.replica.high_watermark - self.scanned)
         return len(self.held) + len(self.selected) + rest
 
+    @property
+    def selected_left(self) -> tuple[int, ...]:
+        """The offsets that are still to be taken before the rest."""
+        held = (each.offset for each in self.held if each.offset < self._position)
+        return (*held, *self.selected)
+
     async def fill(self) -> None:
         """Read on. Raises JetstreamError."""
         if self.selected:

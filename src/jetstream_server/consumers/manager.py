@@ -1,28 +1,38 @@
 """The consumers of the streams that this node leads.
 
-A consumer that is not durable lives here only: when another node leads, it is gone, and its client
-makes a new one.
+A durable consumer is kept in `__cursors`: who leads its stream next claims it, and goes on. Another
+one lives here only: when another node leads, it is gone, and its client makes a new one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
-from jetstream_protocol.errors import QuotaExceededError
+import structlog
+
+from jetstream_protocol.errors import JetstreamError, QuotaExceededError
 from jetstream_protocol.subjects import covers
 from jetstream_protocol.types import StreamId
+from jetstream_server.background import run_in_background
 from jetstream_server.clocks import Clocks
 from jetstream_server.consumers.config import ConsumerConfig
 from jetstream_server.consumers.consumer import Consumer, Outlet
 from jetstream_server.consumers.deliveries import Deliveries
 from jetstream_server.consumers.feed import Feed, Reader
+from jetstream_server.consumers.keeper import Keeper, States, StateWrite
+from jetstream_server.consumers.kept import Kept, consumer_key, epoch_of
 from jetstream_server.consumers.pulls import REQUEST_TIMEOUT
 from jetstream_server.consumers.records import Wanted
 from jetstream_server.metadata.state.changes import Change, StreamChanged, StreamDeleted
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
+
+NO_REVISION: Final = -1
+
+logger = structlog.get_logger("jetstream.consumers")
 
 CONSUMERS_MAX: Final = 10_000
 """On one node. Each costs about 5 KB while it waits."""
@@ -32,17 +42,28 @@ class Consumers:
     """For the loop's thread only."""
 
     def __init__(
-        self, replicas: ReplicaManager, reader: Reader, outlet: Outlet, clocks: Clocks
+        self,
+        replicas: ReplicaManager,
+        reader: Reader,
+        outlet: Outlet,
+        clocks: Clocks,
+        states: States,
     ) -> None:
-        self.deleted = 0
+        """states: of durable consumers."""
         self._replicas = replicas
         self._reader = reader
         self._outlet = outlet
         self._clocks = clocks
+        self._states = states
         self._by_stream: dict[StreamId, dict[str, Consumer]] = {}
         self._count = 0
         self.ended: Callable[[Consumer], None] = lambda _: None
         """Called with each consumer that is gone."""
+        self.began: Callable[[Consumer], None] = lambda _: None
+        """Called with each consumer, before it is started."""
+        self.left: Callable[[StreamId, list[Consumer]], None] = _close_all
+        """Called with the consumers of a stream that another node leads now: closes them."""
+        self._forgetting: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return self._count
@@ -59,33 +80,136 @@ class Consumers:
     def find(self, stream_id: StreamId, name: str) -> Consumer | None:
         return self._by_stream.get(stream_id, {}).get(name)
 
-    def create(
-        self, replica: Replica, config: ConsumerConfig, position: int, selected: Iterable[int] = ()
-    ) -> Consumer:
-        """Add a consumer that does not exist, and start it. position: the first offset. selected:
-        see Feed. Raises QuotaExceededError."""
+    def check_room(self) -> None:
+        """Raise QuotaExceededError if this node serves as many consumers as it may."""
         if self._count >= CONSUMERS_MAX:
             raise QuotaExceededError(f"this node serves {CONSUMERS_MAX} consumers already")
-        wanted = wanted_of(replica, config)
+
+    async def create(
+        self, replica: Replica, config: ConsumerConfig, position: int, selected: Iterable[int] = ()
+    ) -> Consumer | None:
+        """Add a consumer, and start it; None: there is one of this name by now. position: the first
+        offset. selected: see Feed. Raises QuotaExceededError, JetstreamError."""
+        self.check_room()
+        kept = Kept(
+            config,
+            position,
+            0,
+            position - 1,
+            (),
+            tuple(selected),
+            replica.stream.leader_epoch,
+            self._clocks.wall(),
+        )
+        revision = NO_REVISION
+        if config.is_durable:
+            key = consumer_key(replica.stream.id, config.name)
+            (state,) = await self._states.write([StateWrite(key, kept.encode(), NO_REVISION)])
+            if state.is_refused:
+                return None
+            revision = state.revision
+        if self.find(replica.stream.id, config.name) is not None:
+            return None
+        return self._add(replica, kept, revision)
+
+    def _add(self, replica: Replica, kept: Kept, revision: int) -> Consumer:
+        """Add a consumer as it was kept, and start it. revision: of its record."""
+        config = kept.config
+        deliveries = Deliveries(config, kept.position)
+        kept.into(deliveries, self._clocks.monotonic())
         consumer = Consumer(
             config,
-            Deliveries(config, position),
-            Feed(self._reader, replica, wanted, position, selected),
+            deliveries,
+            Feed(self._reader, replica, wanted_of(replica, config), kept.position, kept.selected),
             self._outlet,
             self._clocks,
-            self.delete,
-            created_us=self._clocks.wall(),
+            self._inactive,
+            created_us=kept.created_us,
+            epoch=kept.epoch,
         )
+        if config.is_durable:
+            consumer.keeper = Keeper(
+                self._states,
+                consumer_key(replica.stream.id, config.name),
+                revision,
+                consumer.keep,
+                lambda: self._fenced(consumer),
+            )
         self._by_stream.setdefault(replica.stream.id, {})[config.name] = consumer
         self._count += 1
+        self.began(consumer)
         consumer.start()
         return consumer
 
-    def delete(self, consumer: Consumer) -> None:
-        """End a consumer for good."""
+    async def load(self, replicas: Sequence[Replica]) -> None:
+        """Take over the durable consumers of streams that this node leads. Each state is claimed
+        before it is used: a leader before stores nothing more. Raises JetstreamError."""
+        by_id = {replica.stream.id: replica for replica in replicas}
+        states = await self._states.load(list(by_id))
+        while states:
+            claims, kept = [], []
+            for state in states:
+                replica = by_id[StreamId(int(state.key.split(b"/")[1]))]
+                found = replace(Kept.decode(state.value), epoch=replica.stream.leader_epoch)
+                kept.append((replica, found))
+                claims.append(StateWrite(state.key, found.encode(), state.revision))
+            states = []
+            for (replica, found), claim in zip(kept, await self._states.write(claims), strict=True):
+                if claim.is_refused:
+                    if claim.value and epoch_of(claim.value) <= found.epoch:
+                        states.append(claim)  # The leader before was faster. Again.
+                elif (
+                    self._is_led(replica)
+                    and self.find(replica.stream.id, found.config.name) is None
+                ):
+                    self._add(replica, found, claim.revision)
+
+    def _is_led(self, replica: Replica) -> bool:
+        return self._replicas.get(replica.stream.id) is replica and replica.leadership is not None
+
+    async def delete(self, consumer: Consumer) -> None:
+        """End a consumer for good. Raises JetstreamError, if its state cannot be deleted now."""
+        if consumer.config.is_durable:
+            key = consumer_key(consumer.replica.stream.id, consumer.config.name)
+            await self._states.write([StateWrite(key, None, None)])
+        self._end(consumer)
+
+    def _end(self, consumer: Consumer) -> None:
+        if consumer.keeper is not None:
+            consumer.keeper.abandon()
         self._remove(consumer)
-        self.deleted += 1
         consumer.close()
+
+    def _inactive(self, consumer: Consumer) -> None:
+        self._end(consumer)
+        if consumer.config.is_durable:
+            self._forget([consumer])
+
+    def _fenced(self, consumer: Consumer) -> None:
+        """Another leader has taken it over."""
+        self._remove(consumer)
+        consumer.close(REQUEST_TIMEOUT)
+
+    def _forget(self, consumers: Sequence[Consumer]) -> None:
+        """Delete the states of consumers that are gone."""
+        keys = [
+            consumer_key(each.replica.stream.id, each.config.name)
+            for each in consumers
+            if each.config.is_durable
+        ]
+        if keys:
+            task = run_in_background(self._forget_keys(keys), "deleting consumers")
+            self._forgetting.add(task)
+            task.add_done_callback(self._forgetting.discard)
+
+    async def _forget_keys(self, keys: list[bytes]) -> None:
+        for pause in (0.0, 1.0, 5.0, 30.0):
+            await asyncio.sleep(pause)
+            try:
+                await self._states.write([StateWrite(key, None, None) for key in keys])
+                return
+            except JetstreamError as error:
+                logger.warning("consumers_not_deleted", count=len(keys), reason=error.message)
 
     def _remove(self, consumer: Consumer) -> None:
         stream_id = consumer.replica.stream.id
@@ -102,27 +226,34 @@ class Consumers:
     def apply(self, change: Change) -> None:
         """Call it with each change of the metadata, after the replicas have taken it."""
         if isinstance(change, StreamDeleted):
-            for consumer in self.of(change.stream.id):
-                self.delete(consumer)
+            gone = self.of(change.stream.id)
+            for consumer in gone:
+                self._end(consumer)
+            self._forget(gone)
         elif isinstance(change, StreamChanged):
             self._leader_changed(change.after.id)
 
     def _leader_changed(self, stream_id: StreamId) -> None:
-        consumers = self.of(stream_id)
-        if not consumers:
-            return
+        """Let go of the consumers of a stream that this node does not lead any more."""
         replica = self._replicas.get(stream_id)
-        for consumer in consumers:
-            if replica is not consumer.replica or replica.leadership is None:
-                self._remove(consumer)
-                consumer.close(REQUEST_TIMEOUT)
+        gone = [
+            each
+            for each in self.of(stream_id)
+            if replica is not each.replica or replica.leadership is None
+        ]
+        for consumer in gone:
+            self._remove(consumer)
+        if gone:
+            self.left(stream_id, gone)
 
     async def close(self) -> None:
         """End every consumer: clients ask again, and another node answers."""
         for consumer in list(self):
             self._remove(consumer)
             consumer.close(REQUEST_TIMEOUT)
-        await asyncio.sleep(0)
+        for task in self._forgetting:
+            task.cancel()
+        await asyncio.gather(*self._forgetting, return_exceptions=True)
 
 
 def wanted_of(replica: Replica, config: ConsumerConfig) -> Wanted:
@@ -130,3 +261,8 @@ def wanted_of(replica: Replica, config: ConsumerConfig) -> Wanted:
     subject = replica.stream.subject
     is_everything = any(covers(each, subject) for each in config.filters)
     return Wanted(() if is_everything else config.filters)
+
+
+def _close_all(stream_id: StreamId, consumers: list[Consumer]) -> None:
+    for consumer in consumers:
+        consumer.close(REQUEST_TIMEOUT)

@@ -14,11 +14,11 @@ that has to be published is in one batch with its event (events.py), or is refus
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from sys import intern
 from typing import NamedTuple
 
@@ -311,6 +311,15 @@ class CursorTable:
             else:
                 self._events[key] = None
 
+    def keys(self, prefix: bytes) -> list[bytes]:
+        """The keys of committed records that have the prefix, sorted."""
+        if self._sorted is None:
+            self._sorted = sorted(self._committed)
+        start = bisect_left(self._sorted, prefix)
+        return list(
+            takewhile(lambda key: key.startswith(prefix), islice(self._sorted, start, None))
+        )
+
     def page(self, prefix: bytes, after: bytes, count_max: int) -> tuple[list[Entry], bytes]:
         """Committed records with keys after `after` that have the prefix, sorted by key. Also
         returns where the next page begins; b"": this was the last page."""
@@ -338,8 +347,11 @@ def _quota_error(creator: str, most: int) -> QuotaExceededError:
     )
 
 
+_KINDS = {GROUP_PREFIX: "consumer groups", b"consumer/": "durable consumers"}
+
+
 def _too_many_error(kind: bytes, most: int) -> QuotaExceededError:
-    what = "consumer groups" if kind == GROUP_PREFIX else "cursors"
+    what = _KINDS.get(kind, "cursors")
     return QuotaExceededError(f"there are {most} {what} already, as many as there may be")
 
 

@@ -17,6 +17,9 @@ from jetstream_server.metadata.state.streams import StreamMetadata
 
 NO_TIME = "0001-01-01T00:00:00Z"
 UNLIMITED = -1
+API_LEVEL = 1
+"""Of the JetStream API that is served: that of nats-server 2.11. What is not served of it is
+refused."""
 _REPLICAS_MAX = 5  # of JetStream's schema
 _NS_PER_US = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -78,7 +81,7 @@ def account_info(domain: str, streams: int, requests: int, refused: int) -> dict
         "consumers": 0,
         "limits": limits,
         "domain": domain,
-        "api": {"level": 0, "total": requests, "errors": refused},
+        "api": {"level": API_LEVEL, "total": requests, "errors": refused},
     }
 
 

@@ -27,7 +27,7 @@ import structlog
 from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.types import StreamId
 from jetstream_server.background import run_in_background
-from jetstream_server.jetstream_api.answers import account_info
+from jetstream_server.jetstream_api.answers import API_LEVEL, account_info
 from jetstream_server.jetstream_api.catalogue import Catalogue, with_fewer_subjects
 from jetstream_server.jetstream_api.consumers import ConsumerRequests
 from jetstream_server.jetstream_api.errors import (
@@ -59,8 +59,6 @@ REQUEST_SECONDS: Final = 4.5
 CLOSE_SECONDS: Final = 2.0
 """How long a node that stops may go on with requests."""
 
-_LEVEL: Final = 0
-"""Of the JetStream API that is served: what nats-server 2.10 knows."""
 _LEVEL_HEADER: Final = b"nats-required-api-level"
 
 _EMPTY_PAGES: Final[dict[str, dict[str, Any]]] = {
@@ -120,6 +118,8 @@ class JetStreamApi:
 
     def start(self) -> None:
         self.link.start()
+        if self._consumers is not None:
+            self._consumers.lead()
 
     async def answer_for(self, stream_id: StreamId, verb: str, rest: str, payload: bytes) -> bytes:
         """Answer another node's request about consumers. Raises JetstreamError."""
@@ -132,7 +132,7 @@ class JetStreamApi:
         await self.link.withdraw()
         self._is_closing = True
         if self._consumers is not None:
-            await self._consumers.consumers.close()
+            await self._consumers.close()
         if self._requests:
             await asyncio.wait(self._requests, timeout=CLOSE_SECONDS)
         for task in self._requests:
@@ -187,7 +187,7 @@ class JetStreamApi:
         """Answer. Raises ApiError, JetstreamError."""
         if not self._is_open:
             raise not_enabled_error()
-        if _required_level(message.headers) > _LEVEL:
+        if _required_level(message.headers) > API_LEVEL:
             raise ApiError(412, 10185, "JetStream minimum api level required",
                            "412 Required Api Level")  # fmt: skip
         if request.is_direct:
@@ -260,5 +260,5 @@ def _required_level(headers: bytes) -> int:
         name, _, value = line.partition(b":")
         if name.strip().lower() == _LEVEL_HEADER:
             text = value.strip()
-            return int(text) if text.isdigit() and len(text) < 10 else _LEVEL + 1
+            return int(text) if text.isdigit() and len(text) < 10 else API_LEVEL + 1
     return 0

@@ -92,6 +92,10 @@ class Catalogue:
         self._access.control.check(self._identity, operation, named[0])
         return named[0]
 
+    def check_commit(self, stream: StreamMetadata, name: str) -> None:
+        """Raise PermissionDeniedError unless the principal may commit positions of that name."""
+        self._access.check_commit(self._identity, stream, name)
+
     def names(self, body: dict[str, Any], bytes_max: int) -> dict[str, Any]:
         """A page of STREAM.NAMES, of at most that length. Raises ApiError."""
         found, offset = self._matching(body)

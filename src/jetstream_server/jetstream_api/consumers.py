@@ -12,21 +12,29 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
+import structlog
+
 from jetstream_protocol import bounded_json
-from jetstream_protocol.errors import JetstreamError, QuotaExceededError
+from jetstream_protocol.cursor_names import is_cursor_name
+from jetstream_protocol.errors import JetstreamError, QuotaExceededError, UnavailableError
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
+from jetstream_server.background import run_in_background
 from jetstream_server.clocks import Clocks
 from jetstream_server.consumers.config import ConsumerConfig, DeliverPolicy
 from jetstream_server.consumers.consumer import Consumer
 from jetstream_server.consumers.manager import Consumers
-from jetstream_server.consumers.pulls import NO_RESPONDERS
-from jetstream_server.jetstream_api.answers import status_headers
+from jetstream_server.consumers.pulls import NO_RESPONDERS, REQUEST_TIMEOUT
+from jetstream_server.jetstream_api.answers import status_headers, time_text
 from jetstream_server.jetstream_api.catalogue import Catalogue
 from jetstream_server.jetstream_api.consumer_answers import consumer_info
 from jetstream_server.jetstream_api.consumer_requests import (
+    Ack,
+    AckKind,
     AckSubject,
     CreateRequest,
     altered,
@@ -48,6 +56,7 @@ from jetstream_server.jetstream_api.requests import (
     body_of,
     check_empty,
     number,
+    time_of,
 )
 from jetstream_server.jetstream_api.search import Search
 from jetstream_server.jetstream_api.stream_reads import StreamReads
@@ -59,15 +68,22 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.acl import Operation
 from jetstream_server.serving.grpc.peers import Peers
 
+logger = structlog.get_logger("jetstream.api")
+
 NAMES_MAX: Final = 1024
 INFOS_MAX: Final = 256
 _ATTEMPTS: Final = 4
 _PAUSE_SECONDS: Final = 0.3
 _NAME_BYTES: Final = 6
 
+_READY: Final = "READY"
+"""Between nodes only: whether the new leader of a stream serves its consumers."""
+_READY_ATTEMPTS: Final = 50
+_READY_PAUSE_SECONDS: Final = 0.1
+
 SERVED: Final = (
     "CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE", "CONSUMER.INFO", "CONSUMER.NAMES",
-    "CONSUMER.LIST", "CONSUMER.DELETE",
+    "CONSUMER.LIST", "CONSUMER.DELETE", "CONSUMER.PAUSE",
 )  # fmt: skip
 _READS: Final = ("CONSUMER.INFO", "CONSUMER.NAMES", "CONSUMER.LIST")
 
@@ -110,7 +126,12 @@ class ConsumerRequests:
         """The streams whose pulls are heard here, by their names in the API."""
         self._push: dict[bytes, set[Consumer]] = {}
         """Consumers that push, by the subject to which they do."""
-        consumers.ended = self._ended
+        self._loads: dict[StreamId, tuple[int, asyncio.Task[None]]] = {}
+        """The leader epoch for which the durable consumers of a stream are taken over, and what
+        does it."""
+        self._leaving: set[asyncio.Task[None]] = set()
+        consumers.began, consumers.ended = self._began, self._forget_push
+        consumers.left = self._left
 
     @property
     def link(self) -> LeafConnection:
@@ -131,6 +152,7 @@ class ConsumerRequests:
         stream = self._catalogue.stream(request.stream, operation)
         if request.verb not in SERVED:
             raise not_supported_error(request.verb)
+        self._check_durable(request, payload, stream)
         for attempts_left in reversed(range(_ATTEMPTS)):
             try:
                 current = self._registry.stream_of(common_pb2.StreamRef(id=stream.id))
@@ -145,6 +167,16 @@ class ConsumerRequests:
                     raise
                 await asyncio.sleep(_PAUSE_SECONDS)
         raise AssertionError("the last attempt returns or raises")
+
+    def _check_durable(self, request: Request, payload: bytes, stream: StreamMetadata) -> None:
+        """Who makes or ends a durable consumer needs the right to commit in its name, as for a
+        cursor. Raises PermissionDeniedError, ApiError."""
+        if request.verb.endswith("CREATE"):
+            create = CreateRequest.of(request.verb, request.stream, request.rest, payload, "new")
+            if create.config.is_durable:
+                self._catalogue.check_commit(stream, create.config.name)
+        elif request.verb not in _READS and is_cursor_name(request.rest):
+            self._catalogue.check_commit(stream, request.rest)
 
     async def answer_for(self, stream_id: StreamId, verb: str, rest: str, payload: bytes) -> bytes:
         """The answer for another node, which has checked the caller's rights: JSON, with `error`
@@ -161,16 +193,22 @@ class ConsumerRequests:
         """Raises ApiError; JetstreamError: NotLeaderError, too."""
         stream = self._registry.stream_of(common_pb2.StreamRef(id=stream_id))
         replica = self._replicas.led_replica_of(stream)
+        await self._loaded(replica)
+        if verb == _READY:
+            await self.link.settled()
+            return {}
         if verb in ("CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE"):
             return await self._create(stream, replica, verb, rest, payload)
         if verb in ("CONSUMER.NAMES", "CONSUMER.LIST"):
             return await self._page(stream, verb, rest, payload)
-        check_empty(payload)
         consumer = self.consumers.find(stream.id, rest)
         if consumer is None:
             raise consumer_not_found_error()
+        if verb == "CONSUMER.PAUSE":
+            return self._pause(consumer, body_of(payload))
+        check_empty(payload)
         if verb == "CONSUMER.DELETE":
-            self.consumers.delete(consumer)
+            await self.consumers.delete(consumer)
             return {"success": True}
         return await self._info(stream, consumer)
 
@@ -181,8 +219,6 @@ class ConsumerRequests:
             verb, api_name(stream.name), rest, payload, secrets.token_hex(_NAME_BYTES)
         )
         config = create.config
-        if config.acknowledges or config.is_durable:
-            raise not_supported_error("consumers that acknowledge or are durable")
         found = self.consumers.find(stream.id, config.name)
         if found is not None:
             self._update(found, create)
@@ -190,10 +226,8 @@ class ConsumerRequests:
             raise ApiError(400, 10149, "consumer does not exist")
         else:
             position, selected = await self._start(stream, replica, config)
-            found = self.consumers.find(stream.id, config.name)
-            if found is None:  # Nobody was faster.
-                found = self._add(replica, config, position, selected)
-                await self._announce(stream)
+            found = await self._add(replica, config, position, selected)
+            await self.link.settled()
         return await self._info(stream, found)
 
     def _update(self, consumer: Consumer, create: CreateRequest) -> None:
@@ -212,17 +246,32 @@ class ConsumerRequests:
         else:
             consumer.alter(config)
 
-    def _add(
+    async def _add(
         self, replica: Replica, config: ConsumerConfig, position: int, selected: list[int]
     ) -> Consumer:
         try:
-            consumer = self.consumers.create(replica, config, position, selected)
+            consumer = await self.consumers.create(replica, config, position, selected)
         except QuotaExceededError as error:
             raise ApiError(
                 400, 10026, f"maximum consumers limit reached: {error.message}"
             ) from None
-        self._know_push(consumer)
+        if consumer is None:
+            # Somebody was faster, or an earlier try was stored, whose answer was lost.
+            await self.consumers.load([replica])
+            consumer = self.consumers.find(replica.stream.id, config.name)
+        if consumer is None:
+            raise UnavailableError("the consumer is being created or deleted; try again")
         return consumer
+
+    def _pause(self, consumer: Consumer, body: dict[str, Any]) -> dict[str, Any]:
+        until_us = time_of(body, "pause_until") or 0
+        consumer.alter(replace(consumer.config, pause_until_us=until_us))
+        paused_us = consumer.paused_us
+        found: dict[str, Any] = {
+            "paused": paused_us > 0,
+            "pause_until": time_text(until_us or None),
+        }
+        return found | ({"pause_remaining": paused_us * 1000} if paused_us else {})
 
     async def _start(
         self, stream: StreamMetadata, replica: Replica, config: ConsumerConfig
@@ -277,13 +326,12 @@ class ConsumerRequests:
 
     # What is heard for consumers.
 
-    async def _announce(self, stream: StreamMetadata) -> None:
-        """Have the clients of a stream's consumers reach this node. Returns once they do."""
+    def _listen(self, stream: StreamMetadata) -> None:
+        """Have the clients of a stream's consumers reach this node."""
         name = api_name(stream.name)
         self._streams[name] = stream.id
-        is_new = [self.link.listen(each) for each in self._heard(name)]
-        if any(is_new):
-            await self.link.settled()
+        for each in self._heard(name):
+            self.link.listen(each)
 
     def _heard(self, name: str) -> list[bytes]:
         """Patterns: NATS closes a link for a literal subject that its user may not hear."""
@@ -294,13 +342,94 @@ class ConsumerRequests:
             b"$JS.FC." + token + b".*.*",
         ]
 
+    # Following leaderships.
+
+    def lead(self) -> None:
+        """Take over the consumers of all streams that this node leads. Call it once the link is
+        given."""
+        self._take_over([each for each in self._replicas if each.leadership is not None])
+
+    def _take_over(self, replicas: list[Replica]) -> None:
+        wanted = [each for each in replicas if not each.stream.is_internal]
+        if wanted:
+            task = run_in_background(self._load(wanted), "taking over consumers")
+            for replica in wanted:
+                self._loads[replica.stream.id] = replica.stream.leader_epoch, task
+
+    async def _load(self, replicas: list[Replica]) -> None:
+        """Again until it is done, or others lead."""
+        while replicas:
+            try:
+                await self.consumers.load(replicas)
+                return
+            except JetstreamError as error:
+                logger.warning("consumers_not_loaded", count=len(replicas), reason=error.message)
+                await asyncio.sleep(_PAUSE_SECONDS)
+                replicas = [each for each in replicas if each.leadership is not None]
+
+    async def _loaded(self, replica: Replica) -> None:
+        """Wait until the durable consumers of a stream that this node leads are known."""
+        known = self._loads.get(replica.stream.id)
+        if known is None or known[0] != replica.stream.leader_epoch:
+            self._take_over([replica])
+            known = self._loads.get(replica.stream.id)
+        if known is not None:
+            await asyncio.shield(known[1])
+
+    def _left(self, stream_id: StreamId, consumers: list[Consumer]) -> None:
+        for consumer in consumers:
+            consumer.stop()
+        task = run_in_background(self._end_pulls(stream_id, consumers), "ending pulls")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _end_pulls(self, stream_id: StreamId, consumers: list[Consumer]) -> None:
+        """End the pulls that wait once the new leader hears pulls: clients ask again at once, and
+        would be told that nobody answers."""
+        for _ in range(_READY_ATTEMPTS):
+            if await self._is_ready(stream_id):
+                break
+            await asyncio.sleep(_READY_PAUSE_SECONDS)
+        for consumer in consumers:
+            consumer.close(REQUEST_TIMEOUT)
+
+    async def _is_ready(self, stream_id: StreamId) -> bool:
+        stream = self._registry.streams.get(stream_id)
+        if stream is None or stream.leader == self._node_id:
+            return True
+        if stream.leader == NO_NODE:
+            return False
+        try:
+            await self._peers.ask_consumers(stream.leader, stream_id, _READY, "", b"")
+        except JetstreamError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """End everything that this has begun."""
+        await self.consumers.close()
+        tasks = [*self._leaving, *(task for _, task in self._loads.values())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     def apply(self, change: Change) -> None:
         """Call it with each change of the metadata, after the replicas have taken it."""
         self.consumers.apply(change)
-        if isinstance(change, StreamDeleted):
+        if isinstance(change, StreamChanged):
+            self._stream_changed(change.after)
+        elif isinstance(change, StreamDeleted):
             self.withdraw(change.stream.id)
-        elif isinstance(change, StreamChanged) and change.after.leader != self._node_id:
-            self.withdraw(change.after.id)
+
+    def _stream_changed(self, stream: StreamMetadata) -> None:
+        replica = self._replicas.get(stream.id)
+        if replica is None or replica.leadership is None:
+            self.withdraw(stream.id)
+            self._loads.pop(stream.id, None)
+            return
+        known = self._loads.get(stream.id)
+        if known is None or known[0] != stream.leader_epoch:
+            self._take_over([replica])
 
     def withdraw(self, stream_id: StreamId) -> None:
         """Hear nothing more for the consumers of a stream: another node leads it."""
@@ -333,12 +462,14 @@ class ConsumerRequests:
         consumer = self._find(stream, name)
         if consumer is None:
             self.link.send(message.reply, b"", status_headers(NO_RESPONDERS))
-            return
+        else:
+            self._pull_from(consumer, message.reply, message.payload)
+
+    def _pull_from(self, consumer: Consumer, reply: bytes, payload: bytes) -> None:
         try:
-            pull = pull_of(message.payload, message.reply, self._clocks.monotonic())
+            pull = pull_of(payload, reply, self._clocks.monotonic())
         except ApiError as error:
-            status = f"400 {error.description}"
-            self.link.send(message.reply, b"", status_headers(status))
+            self.link.send(reply, b"", status_headers(f"400 {error.description}"))
             return
         consumer.pull(pull)
 
@@ -352,10 +483,39 @@ class ConsumerRequests:
             consumer.wake()
 
     def _acknowledge(self, message: LeafMessage) -> None:
-        ack = AckSubject.of(message.subject)
-        consumer = None if ack is None else self._find(ack.stream, ack.consumer)
-        if ack is None or consumer is None or mark_of(consumer) != ack.mark:
+        at, ack = AckSubject.of(message.subject), Ack.of(message.payload)
+        if at is None or ack is None:
             return
+        consumer = self._find(at.stream, at.consumer)
+        then = self._answer_to(message.reply)
+        if consumer is None or mark_of(consumer) != at.mark:
+            if then is not None:
+                self.link.send(message.reply, b"", status_headers(NO_RESPONDERS))
+            return
+        offset = at.sequence - 1
+        if not consumer.deliveries.was_delivered(offset):
+            return
+        if ack.kind is AckKind.NAK:
+            consumer.refuse(offset, ack.delay_us, then)
+        elif ack.kind is AckKind.PROGRESS:
+            consumer.extend(offset, then)
+        elif ack.kind is AckKind.NEXT:
+            consumer.acknowledge(offset, None)
+            if then is not None:
+                self._pull_from(consumer, message.reply, ack.rest)
+        else:
+            consumer.acknowledge(offset, then)
+
+    def _answer_to(self, reply: bytes) -> Callable[[], None] | None:
+        """Tells a client that its acknowledgement counts; None: it does not ask, or may not be
+        answered."""
+        if not reply or not self.link.may_answer(reply):
+            return None
+
+        def tell() -> None:
+            self.link.send(reply, b"")
+
+        return tell
 
     # Who listens.
 
@@ -369,8 +529,9 @@ class ConsumerRequests:
         if not found:
             self._push.pop(consumer.config.deliver_subject, None)
 
-    def _ended(self, consumer: Consumer) -> None:
-        self._forget_push(consumer)
+    def _began(self, consumer: Consumer) -> None:
+        self._know_push(consumer)
+        self._listen(consumer.replica.stream)
 
     def _interest_changed(self, subjects: list[bytes]) -> None:
         """Wake consumers that push, if somebody has begun or ceased to listen."""

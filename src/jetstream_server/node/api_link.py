@@ -18,19 +18,30 @@ from jetstream_server.jetstream_api.outlet import LeafOutlet
 from jetstream_server.jetstream_api.requests import announcement, withdrawal
 from jetstream_server.jetstream_api.search import Search
 from jetstream_server.jetstream_api.stream_reads import StreamReads
+from jetstream_server.metadata.client.stream_requests import Streams
 from jetstream_server.node.config import Config
 from jetstream_server.node.nats_options import leaf_options, leaf_servers
 from jetstream_server.node.node import Node
 from jetstream_server.replication.replica import Replica
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import ANONYMOUS, Identity
+from jetstream_server.serving.grpc.consumer_states import ConsumerStates
 from jetstream_server.serving.grpc.peers import Peers
 
 _PEER = "the leaf link"
 """For the audit log: NATS does not say which client asks."""
 
 
-def jetstream_api(config: Config, node_id: int, node: Node, peers: Peers) -> JetStreamApi | None:
+def consumer_states(config: Config, node_id: int, node: Node, peers: Peers) -> ConsumerStates:
+    """What `__cursors` keeps of durable consumers."""
+    streams = Streams(node.metadata, wall_clock, nodes_configured=len(config.nodes))
+    cursors = node.drivers.cursors
+    return ConsumerStates(cursors, node.metadata.registry, streams, peers, node_id)
+
+
+def jetstream_api(
+    config: Config, node_id: int, node: Node, peers: Peers, states: ConsumerStates
+) -> JetStreamApi | None:
     """The API of `nats.api_domain`; None: there is no domain. Raises ConfigurationError for TLS
     files that cannot be used."""
     nats = config.nats
@@ -56,7 +67,7 @@ def jetstream_api(config: Config, node_id: int, node: Node, peers: Peers) -> Jet
         node.access.check(identity, Operation.READ, replica.stream)
         await node.access.pace(identity, replica.stream, length)
 
-    consumers = Consumers(node.replicas, Reader(pace), outlet, Clocks())
+    consumers = Consumers(node.replicas, Reader(pace), outlet, Clocks(), states)
     requests = ConsumerRequests(
         consumers,
         outlet,

@@ -112,7 +112,9 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
         _cluster_service(server, metrics, streams),
         CursorsService(cursors, metadata.registry, leader, node.stream_access, wall_clock),
         GroupsService(cursors, metadata.registry, leader, node.stream_access),
-        ConsumersService(None if server.api is None else server.api.answer_for),
+        ConsumersService(
+            None if server.api is None else server.api.answer_for, server.consumer_states
+        ),
         SecurityService(metadata, node.access, wall_clock),
         node.stream_access,
         CallLimiter(close_connection, connections.is_known, partial(close_peers, port=port)),

@@ -119,6 +119,8 @@ RPCS: dict[str, Requirement] = {
     "/jetstream.v1.Groups/ListGroups": Requirement(Scope.AUTHENTICATED, nodes=True),
     # A node asks for a NATS client, whose rights it has checked.
     "/jetstream.v1.Consumers/AskConsumers": BETWEEN_NODES,
+    "/jetstream.v1.Consumers/LoadConsumers": BETWEEN_NODES,
+    "/jetstream.v1.Consumers/StoreConsumers": BETWEEN_NODES,
     "/jetstream.v1.Security/CreateToken": _cluster(Operation.SECURITY_ALTER, changes=True),
     "/jetstream.v1.Security/ListTokens": _cluster(Operation.SECURITY_ALTER),
     "/jetstream.v1.Security/RevokeToken": _cluster(Operation.SECURITY_ALTER, changes=True),

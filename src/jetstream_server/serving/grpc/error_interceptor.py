@@ -39,6 +39,7 @@ LIMITS = {
     "/jetstream.v1.Streams/ProduceBatch": RESTORE_BYTES_MAX + 1024,
     "/jetstream.v1.Cursors/CommitCursors": 1024 * 1024,
     "/jetstream.v1.Consumers/AskConsumers": 512 * 1024,
+    "/jetstream.v1.Consumers/StoreConsumers": 64 * 1024 * 1024,
 }
 
 logger = structlog.get_logger("jetstream.api")

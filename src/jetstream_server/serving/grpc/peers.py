@@ -162,6 +162,24 @@ class Peers:
         )
         return answer
 
+    async def load_consumers(
+        self, node_id: NodeId, request: consumers_pb2.LoadConsumersRequest
+    ) -> consumers_pb2.LoadConsumersResponse:
+        """States from the leader of the cursors. Raises its JetstreamError."""
+        answer: consumers_pb2.LoadConsumersResponse = await self._call(
+            node_id, "Consumers", "LoadConsumers", request, CALL_SECONDS
+        )
+        return answer
+
+    async def store_consumers(
+        self, node_id: NodeId, request: consumers_pb2.StoreConsumersRequest
+    ) -> consumers_pb2.StoreConsumersResponse:
+        """Have the leader of the cursors keep states. Raises its JetstreamError."""
+        answer: consumers_pb2.StoreConsumersResponse = await self._call(
+            node_id, "Consumers", "StoreConsumers", request, CALL_SECONDS
+        )
+        return answer
+
     async def readiness(self, node_id: NodeId) -> pb.DescribeClusterResponse.Node:
         """That node's report on itself: why it is not ready, and its use. Raises the node's
         JetstreamError."""

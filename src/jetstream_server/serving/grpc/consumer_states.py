@@ -1,0 +1,117 @@
+"""The states of durable consumers in `__cursors`: from the node that leads it, or to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError, UnavailableError
+from jetstream_protocol.generated import consumers_pb2 as pb
+from jetstream_protocol.types import NO_NODE
+from jetstream_server.consumers.keeper import State, StateWrite
+from jetstream_server.consumers.kept import CONSUMER_PREFIX, stream_prefix
+from jetstream_server.cursors.store import CURSORS, SETTINGS, CursorStore
+from jetstream_server.cursors.table import NO_REVISION, Outcome, Write
+from jetstream_server.metadata.client.stream_requests import Streams
+from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.serving.grpc.peers import Peers
+
+STREAMS_AT_ONCE = 500
+WRITES_AT_ONCE = 100
+_PAGE = 1000
+
+
+class ConsumerStates:
+    """For the loop's thread only."""
+
+    def __init__(
+        self, store: CursorStore, registry: Registry, streams: Streams, peers: Peers, node_id: int
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._streams = streams
+        self._peers = peers
+        self._node_id = node_id
+
+    async def load(self, stream_ids: Sequence[int]) -> list[State]:
+        """The states of the consumers of these streams. Raises JetstreamError."""
+        log = self._registry.find(CURSORS, "")
+        if log is None:
+            return []
+        found: list[State] = []
+        for at in range(0, len(stream_ids), STREAMS_AT_ONCE):
+            request = pb.LoadConsumersRequest(stream_ids=stream_ids[at : at + STREAMS_AT_ONCE])
+            if log.leader == self._node_id:
+                answer = await self.load_here(request)
+            elif log.leader == NO_NODE:
+                raise UnavailableError("nobody leads the cursors now; try again")
+            else:
+                answer = await self._peers.load_consumers(log.leader, request)
+            found += [State(each.key, each.value, each.revision) for each in answer.states]
+        return found
+
+    async def write(self, writes: Sequence[StateWrite]) -> list[State]:
+        """Write them, and return once they are committed. Raises JetstreamError."""
+        log = self._registry.find(CURSORS, "")
+        if log is None:
+            await self._streams.create_internal(CURSORS, SETTINGS)
+            log = self._registry.find(CURSORS, "")
+            assert log is not None, "it was created"
+        found: list[State] = []
+        for at in range(0, len(writes), WRITES_AT_ONCE):
+            request = pb.StoreConsumersRequest(
+                writes=[
+                    pb.StoreConsumersRequest.Write(key=key, value=value, expected_revision=expected)
+                    for key, value, expected in writes[at : at + WRITES_AT_ONCE]
+                ]
+            )
+            if log.leader == self._node_id:
+                answer = await self.store_here(request)
+            elif log.leader == NO_NODE:
+                raise UnavailableError("nobody leads the cursors now; try again")
+            else:
+                answer = await self._peers.store_consumers(log.leader, request)
+            found += [
+                State(each.key, each.value, each.revision, each.refused) for each in answer.states
+            ]
+        return found
+
+    # On the node that leads `__cursors`.
+
+    async def load_here(self, request: pb.LoadConsumersRequest) -> pb.LoadConsumersResponse:
+        table = await self._store.table()
+        states: list[pb.ConsumerState] = []
+        for stream_id in request.stream_ids:
+            prefix = stream_prefix(stream_id)
+            for key in table.keys(prefix):
+                entry = table.committed[key]
+                states.append(pb.ConsumerState(key=key, value=entry.value, revision=entry.revision))
+        return pb.LoadConsumersResponse(states=states)
+
+    async def store_here(self, request: pb.StoreConsumersRequest) -> pb.StoreConsumersResponse:
+        writes = []
+        for each in request.writes:
+            if not each.key.startswith(CONSUMER_PREFIX):
+                raise InvalidRequestError("not the key of a consumer")
+            writes.append(
+                Write(
+                    each.key,
+                    each.value if each.HasField("value") else None,
+                    each.expected_revision if each.HasField("expected_revision") else None,
+                )
+            )
+        outcomes = await self._store.write(writes)
+        states = [_state(write, outcome) for write, outcome in zip(writes, outcomes, strict=True)]
+        return pb.StoreConsumersResponse(states=states)
+
+
+def _state(write: Write, outcome: Outcome) -> pb.ConsumerState:
+    """Raises the error of a write that was refused for another reason than its revision."""
+    error, entry = outcome.error, outcome.entry
+    if error is not None and not isinstance(error, PreconditionFailedError):
+        raise error
+    return pb.ConsumerState(
+        key=write.key,
+        value=b"" if entry is None else entry.value,
+        revision=NO_REVISION if entry is None else entry.revision,
+        refused=error is not None,
+    )
