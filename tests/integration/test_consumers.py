@@ -16,7 +16,7 @@ from nats.js.api import ConsumerConfig
 from jetstream_client import Client
 from tests.support.jetstream_api import api_server
 from tests.support.leaf import LeafServer, asked, client_of
-from tests.support.loops import on_loop
+from tests.support.loops import eventually, on_loop
 from tests.support.server import ServerProcess
 
 COUNT = 30
@@ -202,3 +202,113 @@ async def test_a_durable_consumer_outlives_its_server(
             await asked(client, "CONSUMER.INFO.jobs.kept", b"")
             found = await subscription.fetch(7, timeout=20)
             assert [each.data for each in found] == [b"1", b"4", b"5", b"6", b"7", b"8", b"9"]
+
+
+@on_loop
+async def test_members_of_a_group_share_what_is_pushed(
+    server: ServerProcess, hub: LeafServer
+) -> None:
+    async with asking(hub.url) as client:
+        manager = client.jetstream(domain="log")
+        found: list[bytes] = []
+
+        async def handle(message: Msg) -> None:
+            found.append(message.data)
+            await message.ack()
+
+        members = [
+            await manager.subscribe(
+                "jobs.shared", queue="workers", durable="workers", cb=handle, manual_ack=True
+            )
+            for _ in range(2)
+        ]
+        await published(client, "shared", 10)
+        await eventually(lambda: len(found) == 10)
+        assert sorted(found) == [b"%d" % number for number in range(10)]
+        await eventually_done(client, "workers")
+        for each in members:
+            await each.unsubscribe()
+
+
+async def eventually_done(client: NatsClient, name: str) -> None:
+    """Return once nothing of a consumer is open or to come."""
+    async with asyncio.timeout(30):
+        while True:
+            info = await answer(client, f"CONSUMER.INFO.jobs.{name}")
+            if not info["num_ack_pending"] and not info["num_pending"]:
+                return
+            await asyncio.sleep(0.02)
+
+
+@on_loop
+async def test_a_paused_consumer_delivers_nothing_until_it_is_resumed(
+    server: ServerProcess, hub: LeafServer
+) -> None:
+    async with asking(hub.url) as client:
+        await create(client, "orders", "paused", inactive_threshold=60 * 10**9)
+        until = {"pause_until": "2100-01-01T00:00:00Z"}
+        told = await answer(client, "CONSUMER.PAUSE.orders.paused", until)
+        assert told["paused"]
+        assert told["pause_remaining"] > 10**15
+        waited = await pulled(client, "orders", "paused", {"batch": 1, "expires": 3 * 10**8})
+        assert status(waited[0]) == "408 Request Timeout"
+        assert not (await answer(client, "CONSUMER.PAUSE.orders.paused"))["paused"]
+        (message,) = await pulled(client, "orders", "paused", {"batch": 1, "expires": 10**10})
+        assert message.data == b"0"
+        await answer(client, "CONSUMER.DELETE.orders.paused")
+
+
+@on_loop
+async def test_deliver_policies_begin_where_they_say(
+    server: ServerProcess, hub: LeafServer
+) -> None:
+    async with asking(hub.url) as client:
+        subject = "orders.b"
+        for name, config, first in (
+            ("all", {"deliver_policy": "all"}, b"1"),
+            ("last", {"deliver_policy": "last"}, b"28"),
+            ("seq", {"deliver_policy": "by_start_sequence", "opt_start_seq": 10}, b"10"),
+            ("per", {"deliver_policy": "last_per_subject"}, b"28"),
+        ):
+            info = await create(client, "orders", name, filter_subject=subject, **config)
+            assert "error" not in info, info
+            (message,) = await pulled(client, "orders", name, {"batch": 1, "expires": 10**10})
+            assert (message.data, message.subject) == (first, subject)
+        new = await create(client, "orders", "new", deliver_policy="new")
+        assert (new["num_pending"], new["delivered"]["stream_seq"]) == (0, COUNT)
+        each = await create(
+            client, "orders", "each", deliver_policy="last_per_subject", filter_subject="orders.*"
+        )
+        assert each["num_pending"] == 3
+        found = await pulled(client, "orders", "each", {"batch": 5, "no_wait": True})
+        assert [one.data for one in found[:-1]] == [b"27", b"28", b"29"]
+
+
+@on_loop
+async def test_clients_that_ask_too_much_cost_nobody_else_anything(
+    server: ServerProcess, hub: LeafServer
+) -> None:
+    async with asking(hub.url) as client, asking(hub.url) as other:
+        await create(client, "orders", "flooded", deliver_policy="new", max_waiting=16)
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox)
+        to = "$JS.log.API.CONSUMER.MSG.NEXT.orders.flooded"
+        bodies = (b"", b"7", b"{", b"[1]", b'{"batch":-1}', b'{"batch":1e9}', b"\xff" * 100)
+        for number in range(10_000):
+            await client.publish(to, bodies[number % len(bodies)], reply=inbox)
+        for reply in ("", "orders.a", "$SYS.REQ.x", "_INBOX.nobody.listens"):
+            await client.publish(to, b'{"batch":1000000}', reply=reply)
+        for subject in ("$JS.ACK.log.x.orders.flooded.1", "$JS.FC.orders.flooded.1"):
+            await client.publish(subject, b"-NAK {", reply=inbox)
+        await client.flush()
+        manager = other.jetstream(domain="log")
+        reader = await manager.subscribe("orders.a", ordered_consumer=True)
+        for number in range(0, COUNT, 3):
+            assert (await reader.next_msg(20)).data == b"%d" % number
+        await reader.unsubscribe()
+        refused = {status(await subscription.next_msg(20)) for _ in range(1000)}
+        assert "409 Exceeded MaxWaiting" in refused
+        info = await answer(other, "CONSUMER.INFO.orders.flooded")
+        assert info["num_waiting"] <= 16
+        await answer(other, "CONSUMER.DELETE.orders.flooded")
+        assert hub.log.count("LS+ $JS.log.API.STREAM.>") == 1, "the link was closed"

@@ -13,7 +13,7 @@ from jetstream_protocol.types import MonotonicUs
 from jetstream_server.consumers.config import UNLIMITED, AckPolicy, ConsumerConfig
 from jetstream_server.consumers.deliveries import Deliveries, Open
 from jetstream_server.consumers.kept import Kept
-from jetstream_server.consumers.pulls import Pull, Pulls
+from jetstream_server.consumers.pulls import Pull, PullRoom, Pulls
 
 SEEDS = range(60)
 STEPS = 150
@@ -309,7 +309,8 @@ def test_an_old_leader_whose_write_counts_is_found() -> None:
 
 def pulls_scenario(seed: int, kind: type[Pulls]) -> None:
     random = Random(seed)
-    pulls, config = kind(), ConsumerConfig(name="c", max_waiting=5)
+    room = PullRoom(5)
+    pulls, config = kind(room), ConsumerConfig(name="c", max_waiting=random.choice([5, 100]))
     now = MonotonicUs(1000)
     asked: dict[bytes, int] = {}
     got: dict[bytes, int] = {}
@@ -325,7 +326,7 @@ def pulls_scenario(seed: int, kind: type[Pulls]) -> None:
             pull.is_heard = True
             waiting = len(pulls)
             refused = pulls.add(pull, config, now)
-            assert (refused is not None) == (waiting >= config.max_waiting)
+            assert (refused is not None) == (waiting >= 5)
             if refused is None:
                 asked[reply] = pull.left
                 heard.add(reply)
@@ -354,6 +355,7 @@ def pulls_scenario(seed: int, kind: type[Pulls]) -> None:
         elif heard:
             heard.discard(random.choice(sorted(heard)))
         assert len({pull.reply for pull in pulls}) == len(pulls)
+        assert room.taken == len(pulls)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -396,9 +398,9 @@ def test_a_kept_state_survives_its_encoding() -> None:
         before.deliver(offset, now)
     before.acknowledge(9)
     before.deliver(7, now)
-    kept = Kept.decode(Kept.of(before, selected=(20, 30), epoch=4, created_us=99).encode())
+    kept = Kept.decode(Kept.of(before, selected=(20, 30), rest=40, epoch=4, created_us=99).encode())
     assert kept.config == config
-    assert (kept.epoch, kept.created_us, kept.selected) == (4, 99, (20, 30))
+    assert (kept.epoch, kept.created_us, kept.selected, kept.rest) == (4, 99, (20, 30), 40)
     after = Deliveries(config, 0)
     kept.into(after, now)
     assert list(after.open) == [7, 12, 13]

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from jetstream_protocol.generated import common_pb2 as jetstream_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cjetstream/v1/consumers.proto\x12\x0cjetstream.v1\x1a\x19jetstream/v1/common.proto\"\xc9\x01\n\x0eStoredConsumer\x12\x14\n\x0cleader_epoch\x18\x01 \x01(\x03\x12\x12\n\ncreated_us\x18\x02 \x01(\x03\x12\x0e\n\x06\x63onfig\x18\x03 \x01(\t\x12\x10\n\x08position\x18\x04 \x01(\x03\x12\x10\n\x08sequence\x18\x05 \x01(\x03\x12\x13\n\x0blast_offset\x18\x06 \x01(\x03\x12\x0f\n\x07offsets\x18\x07 \x03(\x03\x12\x11\n\tsequences\x18\x08 \x03(\x03\x12\x0e\n\x06\x63ounts\x18\t \x03(\x03\x12\x10\n\x08selected\x18\n \x03(\x03\"h\n\x13\x41skConsumersRequest\x12\'\n\x06stream\x18\x01 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\x0c\n\x04verb\x18\x02 \x01(\t\x12\x0c\n\x04rest\x18\x03 \x01(\t\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\"&\n\x14\x41skConsumersResponse\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\x0c\"N\n\rConsumerState\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x0f\n\x07refused\x18\x04 \x01(\x08\"*\n\x14LoadConsumersRequest\x12\x12\n\nstream_ids\x18\x01 \x03(\x04\"D\n\x15LoadConsumersResponse\x12+\n\x06states\x18\x01 \x03(\x0b\x32\x1b.jetstream.v1.ConsumerState\"\xbc\x01\n\x15StoreConsumersRequest\x12\x39\n\x06writes\x18\x01 \x03(\x0b\x32).jetstream.v1.StoreConsumersRequest.Write\x1ah\n\x05Write\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x1e\n\x11\x65xpected_revision\x18\x03 \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_valueB\x14\n\x12_expected_revision\"E\n\x16StoreConsumersResponse\x12+\n\x06states\x18\x01 \x03(\x0b\x32\x1b.jetstream.v1.ConsumerState2\x99\x02\n\tConsumers\x12U\n\x0c\x41skConsumers\x12!.jetstream.v1.AskConsumersRequest\x1a\".jetstream.v1.AskConsumersResponse\x12X\n\rLoadConsumers\x12\".jetstream.v1.LoadConsumersRequest\x1a#.jetstream.v1.LoadConsumersResponse\x12[\n\x0eStoreConsumers\x12#.jetstream.v1.StoreConsumersRequest\x1a$.jetstream.v1.StoreConsumersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cjetstream/v1/consumers.proto\x12\x0cjetstream.v1\x1a\x19jetstream/v1/common.proto\"\xd7\x01\n\x0eStoredConsumer\x12\x14\n\x0cleader_epoch\x18\x01 \x01(\x03\x12\x12\n\ncreated_us\x18\x02 \x01(\x03\x12\x0e\n\x06\x63onfig\x18\x03 \x01(\t\x12\x10\n\x08position\x18\x04 \x01(\x03\x12\x10\n\x08sequence\x18\x05 \x01(\x03\x12\x13\n\x0blast_offset\x18\x06 \x01(\x03\x12\x0f\n\x07offsets\x18\x07 \x03(\x03\x12\x11\n\tsequences\x18\x08 \x03(\x03\x12\x0e\n\x06\x63ounts\x18\t \x03(\x03\x12\x10\n\x08selected\x18\n \x03(\x03\x12\x0c\n\x04rest\x18\x0b \x01(\x03\"h\n\x13\x41skConsumersRequest\x12\'\n\x06stream\x18\x01 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\x0c\n\x04verb\x18\x02 \x01(\t\x12\x0c\n\x04rest\x18\x03 \x01(\t\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\"&\n\x14\x41skConsumersResponse\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\x0c\"N\n\rConsumerState\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x0f\n\x07refused\x18\x04 \x01(\x08\"*\n\x14LoadConsumersRequest\x12\x12\n\nstream_ids\x18\x01 \x03(\x04\"D\n\x15LoadConsumersResponse\x12+\n\x06states\x18\x01 \x03(\x0b\x32\x1b.jetstream.v1.ConsumerState\"\xbc\x01\n\x15StoreConsumersRequest\x12\x39\n\x06writes\x18\x01 \x03(\x0b\x32).jetstream.v1.StoreConsumersRequest.Write\x1ah\n\x05Write\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x1e\n\x11\x65xpected_revision\x18\x03 \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_valueB\x14\n\x12_expected_revision\"E\n\x16StoreConsumersResponse\x12+\n\x06states\x18\x01 \x03(\x0b\x32\x1b.jetstream.v1.ConsumerState2\x99\x02\n\tConsumers\x12U\n\x0c\x41skConsumers\x12!.jetstream.v1.AskConsumersRequest\x1a\".jetstream.v1.AskConsumersResponse\x12X\n\rLoadConsumers\x12\".jetstream.v1.LoadConsumersRequest\x1a#.jetstream.v1.LoadConsumersResponse\x12[\n\x0eStoreConsumers\x12#.jetstream.v1.StoreConsumersRequest\x1a$.jetstream.v1.StoreConsumersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,23 +33,23 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jetstream.v1.consumers_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STOREDCONSUMER']._serialized_start=74
-  _globals['_STOREDCONSUMER']._serialized_end=275
-  _globals['_ASKCONSUMERSREQUEST']._serialized_start=277
-  _globals['_ASKCONSUMERSREQUEST']._serialized_end=381
-  _globals['_ASKCONSUMERSRESPONSE']._serialized_start=383
-  _globals['_ASKCONSUMERSRESPONSE']._serialized_end=421
-  _globals['_CONSUMERSTATE']._serialized_start=423
-  _globals['_CONSUMERSTATE']._serialized_end=501
-  _globals['_LOADCONSUMERSREQUEST']._serialized_start=503
-  _globals['_LOADCONSUMERSREQUEST']._serialized_end=545
-  _globals['_LOADCONSUMERSRESPONSE']._serialized_start=547
-  _globals['_LOADCONSUMERSRESPONSE']._serialized_end=615
-  _globals['_STORECONSUMERSREQUEST']._serialized_start=618
-  _globals['_STORECONSUMERSREQUEST']._serialized_end=806
-  _globals['_STORECONSUMERSREQUEST_WRITE']._serialized_start=702
-  _globals['_STORECONSUMERSREQUEST_WRITE']._serialized_end=806
-  _globals['_STORECONSUMERSRESPONSE']._serialized_start=808
-  _globals['_STORECONSUMERSRESPONSE']._serialized_end=877
-  _globals['_CONSUMERS']._serialized_start=880
-  _globals['_CONSUMERS']._serialized_end=1161
+  _globals['_STOREDCONSUMER']._serialized_end=289
+  _globals['_ASKCONSUMERSREQUEST']._serialized_start=291
+  _globals['_ASKCONSUMERSREQUEST']._serialized_end=395
+  _globals['_ASKCONSUMERSRESPONSE']._serialized_start=397
+  _globals['_ASKCONSUMERSRESPONSE']._serialized_end=435
+  _globals['_CONSUMERSTATE']._serialized_start=437
+  _globals['_CONSUMERSTATE']._serialized_end=515
+  _globals['_LOADCONSUMERSREQUEST']._serialized_start=517
+  _globals['_LOADCONSUMERSREQUEST']._serialized_end=559
+  _globals['_LOADCONSUMERSRESPONSE']._serialized_start=561
+  _globals['_LOADCONSUMERSRESPONSE']._serialized_end=629
+  _globals['_STORECONSUMERSREQUEST']._serialized_start=632
+  _globals['_STORECONSUMERSREQUEST']._serialized_end=820
+  _globals['_STORECONSUMERSREQUEST_WRITE']._serialized_start=716
+  _globals['_STORECONSUMERSREQUEST_WRITE']._serialized_end=820
+  _globals['_STORECONSUMERSRESPONSE']._serialized_start=822
+  _globals['_STORECONSUMERSRESPONSE']._serialized_end=891
+  _globals['_CONSUMERS']._serialized_start=894
+  _globals['_CONSUMERS']._serialized_end=1175
 # @@protoc_insertion_point(module_scope)

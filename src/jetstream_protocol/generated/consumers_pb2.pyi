@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class StoredConsumer(_message.Message):
-    __slots__ = ("leader_epoch", "created_us", "config", "position", "sequence", "last_offset", "offsets", "sequences", "counts", "selected")
+    __slots__ = ("leader_epoch", "created_us", "config", "position", "sequence", "last_offset", "offsets", "sequences", "counts", "selected", "rest")
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     CREATED_US_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class StoredConsumer(_message.Message):
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     SELECTED_FIELD_NUMBER: _ClassVar[int]
+    REST_FIELD_NUMBER: _ClassVar[int]
     leader_epoch: int
     created_us: int
     config: str
@@ -29,7 +30,8 @@ class StoredConsumer(_message.Message):
     sequences: _containers.RepeatedScalarFieldContainer[int]
     counts: _containers.RepeatedScalarFieldContainer[int]
     selected: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, leader_epoch: _Optional[int] = ..., created_us: _Optional[int] = ..., config: _Optional[str] = ..., position: _Optional[int] = ..., sequence: _Optional[int] = ..., last_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., sequences: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., selected: _Optional[_Iterable[int]] = ...) -> None: ...
+    rest: int
+    def __init__(self, leader_epoch: _Optional[int] = ..., created_us: _Optional[int] = ..., config: _Optional[str] = ..., position: _Optional[int] = ..., sequence: _Optional[int] = ..., last_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., sequences: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., selected: _Optional[_Iterable[int]] = ..., rest: _Optional[int] = ...) -> None: ...
 
 class AskConsumersRequest(_message.Message):
     __slots__ = ("stream", "verb", "rest", "body")

@@ -15,7 +15,8 @@ UNLIMITED: Final = -1
 ACK_WAIT_US: Final = 30_000_000
 ACK_PENDING_DEFAULT: Final = 1000
 ACK_PENDING_MAX: Final = 10_000
-"""Open messages of one consumer: about 100 bytes of memory each, and 6 in each stored state."""
+"""Open messages of one consumer, whatever it is configured for: about 100 bytes of memory each, and
+6 in each stored state."""
 WAITING_DEFAULT: Final = 512
 INACTIVE_US: Final = 5_000_000
 """After so long without a client, a consumer that is not durable is deleted."""
@@ -84,6 +85,12 @@ class ConsumerConfig:
     @property
     def acknowledges(self) -> bool:
         return self.ack_policy is not AckPolicy.NONE
+
+    @property
+    def open_max(self) -> int:
+        """How many messages may be open."""
+        most = self.max_ack_pending
+        return ACK_PENDING_MAX if most == UNLIMITED else min(most, ACK_PENDING_MAX)
 
     def wait_us(self, count: int) -> int:
         """How long the delivery number `count` of a message, from 1 on, may stay open."""

@@ -11,9 +11,12 @@ Invariants.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
+
+import structlog
 
 from jetstream_protocol.errors import JetstreamError, PermissionDeniedError, UnauthenticatedError
 from jetstream_protocol.types import MonotonicUs, WallUs
@@ -29,11 +32,14 @@ from jetstream_server.consumers.pulls import (
     CONSUMER_DELETED,
     HEARTBEAT,
     Pull,
+    PullRoom,
     Pulls,
     Status,
 )
 from jetstream_server.consumers.records import Record
 from jetstream_server.replication.replica import Replica
+
+logger = structlog.get_logger("jetstream.consumers")
 
 TURN_MESSAGES: Final = 128
 """Deliveries in one turn of the loop: about a millisecond."""
@@ -101,13 +107,14 @@ class Consumer:
         *,
         created_us: WallUs,
         epoch: int,
+        room: PullRoom,
     ) -> None:
         """inactive: called when nobody has used it for `config.inactive_us`. epoch: the leader
-        epoch in which this node has begun to serve it."""
+        epoch in which this node has begun to serve it. room: for pulls, of all consumers."""
         self.config = config
         self.deliveries = deliveries
         self.feed = feed
-        self.pulls = Pulls()
+        self.pulls = Pulls(room)
         self.flow = Flow() if config.flow_control else None
         self.created_us = created_us
         self.epoch = epoch
@@ -212,8 +219,9 @@ class Consumer:
 
     def keep(self) -> Kept:
         """What is kept of it, as it is now."""
-        selected = self.feed.selected_left
-        return Kept.of(self.deliveries, selected, self.epoch, self.created_us)
+        feed = self.feed
+        selected = feed.selected_left
+        return Kept.of(self.deliveries, selected, feed.rest, self.epoch, self.created_us)
 
     def alter(self, config: ConsumerConfig) -> None:
         self.config = self.deliveries.config = config
@@ -233,6 +241,11 @@ class Consumer:
                 return
             except (JetstreamError, TimeoutError):
                 await asyncio.sleep(_RETRY_SECONDS)  # It is being repaired, or led elsewhere.
+                continue
+            except Exception:  # noqa: BLE001  logged; the other consumers go on
+                trace = traceback.format_exc()
+                logger.error("consumer_failed", consumer=self.config.name, trace=trace)
+                await asyncio.sleep(_RETRY_SECONDS)
                 continue
             if is_done:
                 await self._changed.wait()

@@ -13,7 +13,7 @@ Invariants.
   the stream.
 * Offsets below `position` that are not open are done. So `position` and `open` are all that has to
   be kept of a consumer.
-* At most `max_ack_pending` messages are open.
+* At most `config.open_max` messages are open.
 * The consumer sequence grows by one with every delivery.
 """
 
@@ -77,8 +77,7 @@ class Deliveries:
     @property
     def has_room(self) -> bool:
         """Whether a new message may be delivered."""
-        most = self.config.max_ack_pending
-        return not self.config.acknowledges or most == UNLIMITED or len(self.open) < most
+        return not self.config.acknowledges or len(self.open) < self.config.open_max
 
     def next_due(self, now_us: MonotonicUs) -> int | None:
         """The lowest offset that is to be delivered again now; None: there is none."""

@@ -62,7 +62,8 @@ def _look(replica: Replica, found: LogSlice, wanted: Wanted, start: int) -> Piec
 
 
 class Feed:
-    """scanned: every wanted record between the consumer's position and this is held."""
+    """scanned: every wanted record between the consumer's position and this is held. rest: behind
+    the selected offsets."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Feed:
         self.selected = deque(selected)
         self._reader = reader
         self._wanted = wanted
-        self._position = position
+        self.rest = position
         self._counted = 0
         self._counted_from = self._counted_to = position
 
@@ -103,7 +104,7 @@ class Feed:
     @property
     def selected_left(self) -> tuple[int, ...]:
         """The offsets that are still to be taken before the rest."""
-        held = (each.offset for each in self.held if each.offset < self._position)
+        held = (each.offset for each in self.held if each.offset < self.rest)
         return (*held, *self.selected)
 
     async def fill(self) -> None:
@@ -138,9 +139,9 @@ class Feed:
     def forget(self) -> None:
         """Let go of what is held, to be read again when it is needed."""
         if self.held:
-            first = [each.offset for each in self.held if each.offset < self._position]
+            first = [each.offset for each in self.held if each.offset < self.rest]
             self.selected.extendleft(reversed(first))
-            rest = (each.offset for each in self.held if each.offset >= self._position)
+            rest = (each.offset for each in self.held if each.offset >= self.rest)
             self.scanned = next(rest, self.scanned)
             self.held.clear()
 

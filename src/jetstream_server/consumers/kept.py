@@ -36,7 +36,7 @@ def consumer_key(stream_id: int, name: str) -> bytes:
 @dataclass(frozen=True, slots=True)
 class Kept:
     """epoch: the leader epoch of the stream's leader that has stored it. opened: offset, sequence
-    and count of each open message. selected: offsets to deliver first."""
+    and count of each open message. selected: offsets to deliver first, then all from `rest` on."""
 
     config: ConsumerConfig
     position: int
@@ -44,6 +44,7 @@ class Kept:
     last_offset: int
     opened: tuple[tuple[int, int, int], ...]
     selected: tuple[int, ...] = ()
+    rest: int = 0
     epoch: int = 0
     created_us: WallUs = WallUs(0)
 
@@ -52,6 +53,7 @@ class Kept:
         cls,
         deliveries: Deliveries,
         selected: tuple[int, ...] = (),
+        rest: int = 0,
         epoch: int = 0,
         created_us: WallUs = WallUs(0),
     ) -> Kept:
@@ -62,6 +64,7 @@ class Kept:
             deliveries.last_offset,
             tuple((at, each.sequence, each.count) for at, each in deliveries.open.items()),
             selected,
+            rest,
             epoch,
             created_us,
         )
@@ -83,6 +86,7 @@ class Kept:
             sequences=[each[1] for each in self.opened],
             counts=[each[2] for each in self.opened],
             selected=_steps(list(self.selected)),
+            rest=self.rest,
             leader_epoch=self.epoch,
             created_us=self.created_us,
         ).SerializeToString()
@@ -99,6 +103,7 @@ class Kept:
             found.last_offset,
             tuple(opened),
             tuple(_sums(found.selected)),
+            found.rest,
             found.leader_epoch,
             WallUs(found.created_us),
         )

@@ -24,7 +24,7 @@ from jetstream_server.consumers.deliveries import Deliveries
 from jetstream_server.consumers.feed import Feed, Reader
 from jetstream_server.consumers.keeper import Keeper, States, StateWrite
 from jetstream_server.consumers.kept import Kept, consumer_key, epoch_of
-from jetstream_server.consumers.pulls import REQUEST_TIMEOUT
+from jetstream_server.consumers.pulls import REQUEST_TIMEOUT, PullRoom
 from jetstream_server.consumers.records import Wanted
 from jetstream_server.metadata.state.changes import Change, StreamChanged, StreamDeleted
 from jetstream_server.replication.replica import Replica
@@ -55,6 +55,7 @@ class Consumers:
         self._outlet = outlet
         self._clocks = clocks
         self._states = states
+        self._room = PullRoom()
         self._by_stream: dict[StreamId, dict[str, Consumer]] = {}
         self._count = 0
         self.ended: Callable[[Consumer], None] = lambda _: None
@@ -91,16 +92,10 @@ class Consumers:
         """Add a consumer, and start it; None: there is one of this name by now. position: the first
         offset. selected: see Feed. Raises QuotaExceededError, JetstreamError."""
         self.check_room()
-        kept = Kept(
-            config,
-            position,
-            0,
-            position - 1,
-            (),
-            tuple(selected),
-            replica.stream.leader_epoch,
-            self._clocks.wall(),
-        )
+        chosen = tuple(selected)
+        first = min(position, *chosen) if chosen else position
+        epoch, now_us = replica.stream.leader_epoch, self._clocks.wall()
+        kept = Kept(config, first, 0, first - 1, (), chosen, position, epoch, now_us)
         revision = NO_REVISION
         if config.is_durable:
             key = consumer_key(replica.stream.id, config.name)
@@ -120,12 +115,19 @@ class Consumers:
         consumer = Consumer(
             config,
             deliveries,
-            Feed(self._reader, replica, wanted_of(replica, config), kept.position, kept.selected),
+            Feed(
+                self._reader,
+                replica,
+                wanted_of(replica, config),
+                max(kept.position, kept.rest),
+                kept.selected,
+            ),
             self._outlet,
             self._clocks,
             self._inactive,
             created_us=kept.created_us,
             epoch=kept.epoch,
+            room=self._room,
         )
         if config.is_durable:
             consumer.keeper = Keeper(

@@ -19,7 +19,6 @@ from jetstream_protocol.types import MonotonicUs
 from jetstream_server.consumers.config import ConsumerConfig
 
 HEARTBEAT: Final = "100 Idle Heartbeat"
-BAD_REQUEST: Final = "400 Bad Request"
 NO_MESSAGES: Final = "404 No Messages"
 REQUEST_TIMEOUT: Final = "408 Request Timeout"
 BATCH_COMPLETED: Final = "409 Batch Completed"
@@ -31,6 +30,8 @@ NO_RESPONDERS: Final = "503"
 
 WAITING_MAX: Final = 4096
 """Pulls at one consumer, whatever it is configured for. Each costs some 300 bytes."""
+PULLS_MAX: Final = 100_000
+"""Pulls at all consumers of a node."""
 
 
 class Status(NamedTuple):
@@ -70,11 +71,22 @@ class Pull:
         return Status(self.reply, text, self.open_headers)
 
 
+class PullRoom:
+    """How many pulls wait at all consumers of a node, and how many may."""
+
+    def __init__(self, most: int = PULLS_MAX) -> None:
+        self.most = most
+        self.taken = 0
+
+
 class Pulls:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: PullRoom | None = None) -> None:
+        """room: shared by the consumers of a node."""
         self._waiting: deque[Pull] = deque()
+        self._room = room or PullRoom()
+        self._counted = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -87,20 +99,24 @@ class Pulls:
         wait_us = 0 if pull.expires_us is None else pull.expires_us - now_us
         if config.is_push:
             return Status(pull.reply, PUSH_BASED)
-        if pull.heartbeat_us and wait_us and 2 * pull.heartbeat_us > wait_us:
-            return Status(pull.reply, f"{BAD_REQUEST} - heartbeat value too large")
         if config.max_batch and pull.left > config.max_batch:
             return _exceeded(pull, f"MaxRequestBatch of {config.max_batch}")
         if config.max_expires_us and (not wait_us or wait_us > config.max_expires_us):
             return _exceeded(pull, f"MaxRequestExpires of {duration_text(config.max_expires_us)}")
         if config.max_bytes and pull.bytes_left > config.max_bytes:
             return _exceeded(pull, f"MaxRequestMaxBytes of {config.max_bytes}")
-        if len(self._waiting) >= min(config.max_waiting, WAITING_MAX):
+        is_full = len(self._waiting) >= min(config.max_waiting, WAITING_MAX)
+        if is_full or self._room.taken >= self._room.most:
             # Clients with heartbeats back off when they miss them.
             return None if pull.heartbeat_us else Status(pull.reply, EXCEEDED_MAX_WAITING)
         pull.sent_us = now_us
         self._waiting.append(pull)
+        self._count()
         return None
+
+    def _count(self) -> None:
+        self._room.taken += len(self._waiting) - self._counted
+        self._counted = len(self._waiting)
 
     def first(self) -> Pull | None:
         """Whose turn it is."""
@@ -113,6 +129,7 @@ class Pulls:
             if size <= self._waiting[0].bytes_left:
                 break
             ended.append(self._waiting.popleft().ended(EXCEEDS_MAX_BYTES))
+        self._count()
         return ended
 
     def served(self, size: int, now_us: MonotonicUs) -> Status | None:
@@ -128,6 +145,7 @@ class Pulls:
         if pull.left:
             self._waiting.append(pull)
             return None
+        self._count()
         if pull.has_bytes_max:
             return Status(pull.reply, BATCH_COMPLETED, pull.open_headers)
         return None
@@ -143,6 +161,7 @@ class Pulls:
                 kept.append(pull)
         if ended:
             self._waiting = kept
+            self._count()
         return ended
 
     def expired(self, now_us: MonotonicUs) -> list[Status]:
@@ -170,6 +189,7 @@ class Pulls:
             self._waiting = deque(
                 pull for pull in self._waiting if not pull.is_heard or is_heard(pull.reply)
             )
+            self._count()
 
     def heartbeats(self, now_us: MonotonicUs) -> list[bytes]:
         """The inboxes that are to be sent a heartbeat now."""

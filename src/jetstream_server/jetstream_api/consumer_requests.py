@@ -16,7 +16,6 @@ from jetstream_protocol.subjects import check_pattern, is_pattern, overlaps
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.consumers.config import (
     ACK_PENDING_DEFAULT,
-    ACK_PENDING_MAX,
     ACK_WAIT_US,
     INACTIVE_US,
     UNLIMITED,
@@ -248,11 +247,6 @@ def _check(config: ConsumerConfig, fields: dict[str, Any]) -> None:
                        f"{DESCRIPTION_BYTES_MAX}")  # fmt: skip
     if config.max_deliver != UNLIMITED and len(config.backoff_us) > config.max_deliver:
         raise ApiError(400, 10116, "max deliver is required to be > length of backoff values")
-    if config.max_ack_pending > ACK_PENDING_MAX or (
-        config.acknowledges and config.max_ack_pending == UNLIMITED
-    ):
-        raise ApiError(400, 10121, f"consumer max ack pending exceeds system limit of "
-                       f"{ACK_PENDING_MAX}")  # fmt: skip
     if config.sample_freq and not config.sample_freq.removesuffix("%").isdigit():
         raise ApiError(400, 10082, "failed to parse consumer sampling configuration")
     if config.is_push:
@@ -344,6 +338,8 @@ def pull_of(payload: bytes, reply: bytes, now_us: MonotonicUs) -> Pull:
         no_wait = flag(body, "no_wait")
         batch = number(body, "batch", 1_000_000) or 1
         size, heartbeat_us = number(body, "max_bytes"), ns_us(body, "idle_heartbeat")
+        if expires_us and heartbeat_us and 2 * body["idle_heartbeat"] > body["expires"]:
+            raise bad_request_error("heartbeat value too large")
     except ApiError as error:
         raise ApiError(400, 10003, f"Bad Request - {error.description}") from None
     return Pull(

@@ -72,7 +72,8 @@ logger = structlog.get_logger("jetstream.api")
 
 NAMES_MAX: Final = 1024
 INFOS_MAX: Final = 256
-_ATTEMPTS: Final = 4
+_ATTEMPTS: Final = 12
+"""Clients wait for 5 s; a new cluster needs a moment before it can keep anything."""
 _PAUSE_SECONDS: Final = 0.3
 _NAME_BYTES: Final = 6
 
