@@ -83,7 +83,7 @@ class ConsumerStates:
         for stream_id in request.stream_ids:
             prefix = stream_prefix(stream_id)
             for key in table.keys(prefix):
-                entry = table.committed[key]
+                entry = table.committed_entries[key]
                 states.append(pb.ConsumerState(key=key, value=entry.value, revision=entry.revision))
         return pb.LoadConsumersResponse(states=states)
 
