@@ -40,6 +40,7 @@ def stream(name: str, group: str = "", acks: str = "reply") -> Stream:
         segment_age=0.0,
         restoring=False,
         encryption="node",
+        key="record",
         replicas=(0,),
         leader=0,
         leader_epoch=0,
