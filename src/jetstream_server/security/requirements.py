@@ -173,6 +173,7 @@ PATHS: dict[str, Requirement] = {
     "/api/v1/groups": BY_RPCS,
     "/api/v1/cursors/{cursor}/{stream}/seek": BY_RPCS,
     "/api/v1/cursors/{cursor}/{stream}/delete": BY_RPCS,
+    "/v1/openapi.json": PUBLIC,
     "/v1/cluster": BY_RPCS,
     "/v1/streams": BY_RPCS,
     "/v1/streams/{stream}": BY_RPCS,

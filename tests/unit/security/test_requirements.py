@@ -12,7 +12,7 @@ from jetstream_protocol.generated import api_pb2, consumers_pb2, cursors_pb2, gr
 from jetstream_server.security.acl import CLUSTER_OPERATIONS, STREAM_OPERATIONS
 from jetstream_server.security.requirements import FRAMES, PATHS, RPCS, Scope
 from jetstream_server.serving.grpc.server import service_names
-from jetstream_server.serving.http import console
+from jetstream_server.serving.http import console, openapi
 from jetstream_server.serving.http.api_routes import api_routes
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.pages import Pages
@@ -47,8 +47,9 @@ def test_every_frame_that_a_server_takes_has_a_rule() -> None:
 
 
 def test_every_http_path_has_a_rule() -> None:
-    apis = api_routes(cast(Gateway, None))
-    files = console.routes()
+    routes = api_routes(cast(Gateway, None))
+    apis = [route for route in routes if route.path != openapi.PATH]
+    files = [*console.routes(), *(route for route in routes if route.path == openapi.PATH)]
     served = [*Pages(list, cast(MetricsPage, None)).routes(), *files, *apis]
     assert {route.path for route in served} == set(PATHS)
     assert {PATHS[route.path].scope for route in apis} == {Scope.RPCS}
@@ -82,5 +83,6 @@ def test_nothing_but_probes_files_and_the_greeting_is_open_to_strangers() -> Non
         Kind.HELLO,
         "/healthz",
         "/readyz",
+        openapi.PATH,
         *files,
     }

@@ -1,8 +1,9 @@
-"""The routes of `/v1/` and `/api/v1/`, which RPCs answer."""
+"""The routes of `/v1/` and `/api/v1/`."""
 
 from __future__ import annotations
 
 from jetstream_server.clocks import wall_clock
+from jetstream_server.serving.http import openapi
 from jetstream_server.serving.http.api import Api
 from jetstream_server.serving.http.consumers import ConsumersApi
 from jetstream_server.serving.http.cursors import CursorsApi
@@ -13,10 +14,14 @@ from jetstream_server.serving.http.streams import StreamsApi
 
 
 def api_routes(gateway: Gateway) -> list[Route]:
-    return [
+    for_everybody = [
         *StreamsApi(gateway).routes(),
         *RecordsApi(gateway).routes(),
         *CursorsApi(gateway, wall_clock).routes(),
+    ]
+    return [
+        *for_everybody,
+        openapi.route(for_everybody),
         *Api(gateway).routes(),
         *ConsumersApi(gateway, wall_clock).routes(),
     ]

@@ -25,7 +25,8 @@ from jetstream_server.serving.http.cursor_listing import (
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import Sender, sender_of
 from jetstream_server.serving.http.http_requests import body_of, ref_of
-from jetstream_server.serving.http.operations import TEXT, Operation, Parameter
+from jetstream_server.serving.http.operations import JSON, Operation, Parameter
+from jetstream_server.serving.http.schemas import POSITION, TEXT, ref
 from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.http.start_offsets import Place, StartOffsets
 from jetstream_server.serving.http.streams import LIMIT, START, json_response, page_of
@@ -34,7 +35,7 @@ from jetstream_server.serving.lag import Lag
 _STREAM = Parameter("stream", "Only those in this stream.", TEXT, "orders")
 _NAME = Parameter("name", "Only those of this name.", TEXT, "billing")
 _MATCH = Parameter("match", "Only those whose name or stream has this in it.", TEXT, "bill")
-_FIELDS = ("offset", "to", "last_epoch", "owner", "metadata", "expected_revision")
+_FIELDS = tuple(POSITION["properties"])
 _SAY = 'say "offset" (the next record to read), or "to": "earliest", "latest", "-10" or a time'
 
 
@@ -49,24 +50,52 @@ class CursorsApi:
     def routes(self) -> list[Route]:
         several = "/v1/streams/{stream}/cursors"
         one = f"{several}/{{cursor}}"
+        cursors = {JSON: ref("Cursors")}
         return [
             Route(
                 "/v1/cursors",
                 self._all,
                 operation=Operation(
-                    "List the cursors, by name and stream.", (_NAME, _STREAM, _MATCH, START, LIMIT)
+                    "listCursors",
+                    "List the cursors, by name and stream.",
+                    cursors,
+                    (_NAME, _STREAM, _MATCH, START, LIMIT),
                 ),
             ),
             Route(
                 several,
                 self._of_stream,
-                operation=Operation("List the cursors in a stream.", (_MATCH, START, LIMIT)),
+                operation=Operation(
+                    "listCursorsOfStream",
+                    "List the cursors in a stream.",
+                    cursors,
+                    (_MATCH, START, LIMIT),
+                ),
             ),
-            Route(one, self._show, operation=Operation("Show a cursor.")),
             Route(
-                one, self._set, "PUT", Operation("Set a cursor, and create it if there is none.")
+                one,
+                self._show,
+                operation=Operation(
+                    "describeCursor", "Describe a cursor.", {JSON: ref("CursorDescription")}
+                ),
             ),
-            Route(one, self._delete, "DELETE", Operation("Delete a cursor.")),
+            Route(
+                one,
+                self._set,
+                "PUT",
+                Operation(
+                    "setCursor",
+                    "Set a cursor, and create it if there is none.",
+                    {JSON: ref("Cursor")},
+                    body={JSON: ref("Position")},
+                ),
+            ),
+            Route(
+                one,
+                self._delete,
+                "DELETE",
+                Operation("deleteCursor", "Delete a cursor.", status=204),
+            ),
         ]
 
     # Reading.

@@ -15,20 +15,22 @@ from typing import Any, Protocol
 from jetstream_protocol.batch import Batch
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.record_json import record_row
+from jetstream_server.serving.http.operations import Schema
+from jetstream_server.serving.http.schemas import RECORD, TEXT, ref
 from jetstream_server.serving.http.server import error_body
 
-_FIELDS = (
-    "offset", "timestamp", "subject", "key", "key_encoding", "value", "value_encoding", "headers",
-)  # fmt: skip
+_FIELDS = tuple(RECORD["properties"])
 
 Row = dict[str, Any]
 
 
 class Format(Protocol):
-    """content_type: of an answer. follows: whether such an answer goes on by default. head: what it
-    begins with. keep_alive: what is sent while no record comes; b"": nothing."""
+    """content_type: of an answer. schema: of a record in it, or of the whole. follows: whether such
+    an answer goes on by default. head: what it begins with. keep_alive: what is sent while no
+    record comes; b"": nothing."""
 
     content_type: str
+    schema: Schema
     follows: bool
     head: bytes
     keep_alive: bytes
@@ -41,6 +43,7 @@ class Format(Protocol):
 
 class JsonLines:
     content_type = "application/x-ndjson"
+    schema = ref("Record")
     follows = False
     head = b""
     keep_alive = b""
@@ -54,6 +57,7 @@ class JsonLines:
 
 class ServerSentEvents:
     content_type = "text/event-stream"
+    schema = TEXT
     follows = True
     head = b""
     keep_alive = b":\n\n"
@@ -69,6 +73,7 @@ class Csv:
     """headers: as JSON."""
 
     content_type = "text/csv"
+    schema = TEXT
     follows = False
     head = (",".join(_FIELDS) + "\r\n").encode()
     keep_alive = b""

@@ -34,9 +34,10 @@ from jetstream_server.serving.http.http_requests import (
     read_body,
     ref_of,
 )
-from jetstream_server.serving.http.operations import FLAG, TEXT, Operation, Parameter, whole
-from jetstream_server.serving.http.record_bodies import BODY_BYTES_MAX, batch_of
+from jetstream_server.serving.http.operations import JSON, Operation, Parameter
+from jetstream_server.serving.http.record_bodies import BODY_BYTES_MAX, LINES, batch_of
 from jetstream_server.serving.http.record_formats import FORMATS, Format, rows_of
+from jetstream_server.serving.http.schemas import FLAG, TEXT, ref, whole
 from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.http.start_offsets import ALL, PLACES, Place, StartOffsets
 
@@ -128,8 +129,19 @@ class RecordsApi:
 
     def routes(self) -> list[Route]:
         path = "/v1/streams/{stream}/records"
-        read = Operation("Read records, or follow them.", _READING)
-        publish = Operation("Store records, together or not at all.", _PUBLISHING)
+        read = Operation(
+            "readRecords",
+            "Read records, or follow them.",
+            {form.content_type: form.schema for form in FORMATS},
+            _READING,
+        )
+        publish = Operation(
+            "publishRecords",
+            "Store records, together or not at all: lines of JSON, or one value.",
+            {JSON: ref("Stored")},
+            _PUBLISHING,
+            {**dict.fromkeys(LINES, ref("NewRecord")), "text/plain": TEXT},
+        )
         return [
             Route(path, self._read, operation=read),
             Route(path, self._publish, "POST", publish),

@@ -19,7 +19,8 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import sender_of
 from jetstream_server.serving.http.http_requests import number, ref_of
-from jetstream_server.serving.http.operations import TEXT, Operation, Parameter, whole
+from jetstream_server.serving.http.operations import JSON, Operation, Parameter
+from jetstream_server.serving.http.schemas import TEXT, ref, whole
 from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.http.stream_listing import PAGE, PAGE_MAX, StreamListing
 
@@ -38,13 +39,29 @@ class StreamsApi:
         self._listing = StreamListing(gateway)
 
     def routes(self) -> list[Route]:
-        several = Operation(
-            "List the streams that you may know of, by name.", (_MATCH, START, LIMIT)
-        )
         return [
-            Route("/v1/cluster", self._cluster, operation=Operation("Describe the cluster.")),
-            Route("/v1/streams", self._streams, operation=several),
-            Route("/v1/streams/{stream}", self._stream, operation=Operation("Describe a stream.")),
+            Route(
+                "/v1/cluster",
+                self._cluster,
+                operation=Operation(
+                    "describeCluster", "Describe the cluster.", {JSON: ref("Cluster")}
+                ),
+            ),
+            Route(
+                "/v1/streams",
+                self._streams,
+                operation=Operation(
+                    "listStreams",
+                    "List the streams that you may know of, by name.",
+                    {JSON: ref("Streams")},
+                    (_MATCH, START, LIMIT),
+                ),
+            ),
+            Route(
+                "/v1/streams/{stream}",
+                self._stream,
+                operation=Operation("describeStream", "Describe a stream.", {JSON: ref("Stream")}),
+            ),
         ]
 
     async def _cluster(self, request: web.Request) -> web.Response:
