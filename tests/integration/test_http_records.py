@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, urlencode
 
+import pyarrow as pa
 import pytest
 
 from jetstream_client import Client
@@ -93,6 +94,9 @@ def test_an_answer_begins_and_ends_where_it_is_told(
     assert found(filter=f"{stream}.b") == [RECORDS]
     assert found(filter=f"{stream}.*", limit=2) == [0, 1]
     assert found(from_="2001-01-01", limit=1) == [0]
+    client.publish(f"{stream}.b", b"with a key", key=b"k")
+    assert found(key="k") == found(key="k", filter=f"{stream}.b") == [RECORDS + 1]
+    assert found(key="k", filter=f"{stream}.a") == found(key="x") == []
 
 
 def test_csv_has_the_same_fields(server: ServerProcess, client: Client, stream: str) -> None:
@@ -101,6 +105,25 @@ def test_csv_has_the_same_fields(server: ServerProcess, client: Client, stream: 
         (row,) = csv.DictReader(io.StringIO(response.read().decode(), newline=""))
     assert (row["offset"], row["value"]) == ("0", 'with "quotes", and\nlines')
     assert json.loads(row["headers"])["H"] == "v"
+
+
+def test_arrow_has_the_columns_of_the_sdk(
+    server: ServerProcess, client: Client, stream: str
+) -> None:
+    with client.publisher(f"{stream}.a") as publisher:
+        publisher.publish_many([b"%d" % number for number in range(RECORDS)])
+    client.publish(f"{stream}.b", b"\xff", key=b"k", headers={"H": "v"})
+    client.publish(f"{stream}.b", None, key=b"k")
+    columns = ["offset", "timestamp", "subject", "key", "value", "headers"]
+    known = client.fetch(stream, 0).to_arrow(columns)
+    for more in ({"accept": "application/vnd.apache.arrow.stream"}, {"format": "arrow"}):
+        with answer(server.http, stream, **more) as response:
+            assert response.headers["Content-Type"] == "application/vnd.apache.arrow.stream"
+            found = pa.ipc.open_stream(response).read_all()
+        assert found.schema == known.schema
+        assert found.equals(known)
+    with answer(server.http, stream, format="arrow", filter="nobody") as response:
+        assert pa.ipc.open_stream(response).read_all().num_rows == 0
 
 
 def _event(response: IO[bytes]) -> dict[str, str]:
@@ -142,7 +165,9 @@ def test_what_cannot_be_meant_is_refused_with_what_to_say(
     assert "at least 1" in refused(http, stream, limit=0)[1]
     assert "true or false" in refused(http, stream, follow="yes")[1]
     assert "unknown parameter 'form'" in refused(http, stream, form="csv")[1]
-    assert "text/csv" in refused(http, stream, accept="image/png")[1]
+    for more in ({"accept": "image/png"}, {"format": "png"}):
+        code, said = refused(http, stream, **more)
+        assert (code, "text/csv (csv)" in said) == (406, True)
     assert refused(http, stream, filter="a..b")[0] == 400
     assert refused(http, stream, from_=10**17)[1].startswith("offset_out_of_range")
     events = {"Last-Event-ID": "abc"}

@@ -8,12 +8,19 @@ import io
 import json
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_protocol.batch import Batch, encode
 from jetstream_protocol.types import WallUs
-from jetstream_server.serving.http.record_formats import Csv, JsonLines, ServerSentEvents, rows_of
+from jetstream_server.serving.http.record_formats import (
+    ArrowStream,
+    Columns,
+    Csv,
+    JsonLines,
+    ServerSentEvents,
+)
 
 blobs = st.none() | st.binary(max_size=20) | st.text(max_size=20).map(str.encode)
 blocks = st.just(b"") | st.binary(max_size=30).map(lambda block: b"NATS/1.0\r\n" + block)
@@ -33,14 +40,21 @@ def test_every_record_is_a_row_of_every_format(found: list[tuple[Any, Any, bytes
     subject = "löwe.\n,\"'".encode()
     batch = encode(values, subject, keys=keys, header_blocks=headers)
     batch.stamp(0, 0, WallUs(1))
-    rows = rows_of(Batch.decode(batch.to_bytes()), range(len(found)))
-    lines = [json.loads(line) for line in JsonLines().encode(rows).splitlines()]
+    columns, every = Columns(Batch.decode(batch.to_bytes())), range(len(found))
+    lines = [json.loads(line) for line in JsonLines().encode(columns, every).splitlines()]
     assert [row["offset"] for row in lines] == list(range(len(found)))
     assert {row["subject"] for row in lines} == {subject.decode()}
     assert [(_bytes(row, "key"), _bytes(row, "value")) for row in lines] == [
         *zip(keys, values, strict=True)
     ]
-    events = ServerSentEvents().encode(rows).decode().split("\n\n")[:-1]
+    events = ServerSentEvents().encode(columns, every).decode().split("\n\n")[:-1]
     assert [json.loads(event.partition("data: ")[2]) for event in events] == lines
-    table = csv.DictReader(io.StringIO((Csv.head + Csv().encode(rows)).decode(), newline=""))
+    text = (Csv().head() + Csv().encode(columns, every)).decode()
+    table = csv.DictReader(io.StringIO(text, newline=""))
     assert [row["value"] for row in table] == [row["value"] or "" for row in lines]
+    arrow = ArrowStream()
+    body = arrow.head() + arrow.encode(columns, every) + arrow.tail()
+    found_table = pa.ipc.open_stream(body).read_all()
+    assert found_table["key"].to_pylist() == keys
+    assert found_table["value"].to_pylist() == values
+    assert found_table["headers"].to_pylist() == [block or None for block in headers]

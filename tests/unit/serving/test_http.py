@@ -7,15 +7,18 @@ import socket
 import time
 import zlib
 from collections import Counter
+from typing import cast
 
 import pytest
 from aiohttp import web
 
 from jetstream_server.serving.grpc import response_memory
-from jetstream_server.serving.http import answer_room, connections, http_requests
+from jetstream_server.serving.http import answer_room, connections, http_requests, record_formats
 from jetstream_server.serving.http import server as http_server_module
 from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.connections import CONNECTIONS_MAX
+from jetstream_server.serving.http.gateway import Gateway
+from jetstream_server.serving.http.records import RecordsApi
 from jetstream_server.serving.http.server import AT_ONCE, BACKLOG, HttpServer, Route
 from tests.support.access import for_the_known, open_to_all
 from tests.support.loops import eventually, on_loop
@@ -299,6 +302,25 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
         head = b"POST /change HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         writer.write(head + b"Content-Length: 100\r\n\r\n{")
         assert (await reader.readline()).split()[1] == b"400"
+    finally:
+        writer.transport.abort()
+        await server.stop()
+
+
+@on_loop
+async def test_a_node_without_pyarrow_says_how_it_could_write_arrow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(record_formats, "find_spec", lambda name: None)
+    port = free_port_base(1)
+    server = HttpServer(RecordsApi(cast(Gateway, None)).routes(), open_to_all())
+    await server.start("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"GET /v1/streams/a/records?format=arrow HTTP/1.0\r\nHost: x\r\n\r\n")
+        answer = await reader.read()
+        assert answer.split()[1] == b"406"
+        assert b"jetstream-log[arrow]" in answer
     finally:
         writer.transport.abort()
         await server.stop()

@@ -1,7 +1,7 @@
-"""The formats of records over HTTP: lines of JSON, server-sent events, CSV.
+"""The formats of records over HTTP: lines of JSON, server-sent events, CSV, Arrow.
 
 A row has the fields of `jetstream fetch --json` (record_json.py). Bytes that no text can hold, of
-headers and subjects, become "?".
+headers and subjects, become "?". Arrow needs pyarrow, which is loaded when it is first asked for.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 from jetstream_protocol.batch import Batch
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.record_json import record_row
 from jetstream_server.serving.http.operations import Schema
-from jetstream_server.serving.http.schemas import RECORD, TEXT, ref
+from jetstream_server.serving.http.schemas import RECORD, TEXT, ref, told
 from jetstream_server.serving.http.server import error_body
 
 _FIELDS = tuple(RECORD["properties"])
@@ -24,64 +26,109 @@ _FIELDS = tuple(RECORD["properties"])
 Row = dict[str, Any]
 
 
-class Format(Protocol):
-    """content_type: of an answer. schema: of a record in it, or of the whole. follows: whether such
-    an answer goes on by default. head: what it begins with. keep_alive: what is sent while no
-    record comes; b"": nothing."""
+class Columns:
+    """The columns of a batch, each decoded once. Raises CorruptBatchError."""
 
+    def __init__(self, batch: Batch) -> None:
+        self.offsets, self.timestamps = batch.offsets(), batch.timestamps()
+        self.subjects, self.keys, self.values = batch.subjects(), batch.keys(), batch.values()
+        self.header_blocks = batch.header_blocks()
+
+    def rows(self, indexes: Sequence[int]) -> list[Row]:
+        return [
+            record_row(
+                self.offsets[at],
+                self.timestamps[at],
+                self.subjects[at].decode("utf-8", "surrogateescape"),
+                self.keys[at],
+                self.values[at],
+                self.header_blocks[at],
+            )
+            for at in indexes
+        ]
+
+
+class Format(Protocol):
+    """name: in `format`. content_type: of an answer. schema: of a record in it, or of the whole.
+    follows: whether such an answer goes on by default. keep_alive: what is sent while no record
+    comes; b"": nothing."""
+
+    name: str
     content_type: str
     schema: Schema
     follows: bool
-    head: bytes
     keep_alive: bytes
 
-    def encode(self, rows: Iterable[Row]) -> bytes: ...
+    @property
+    def is_there(self) -> bool:
+        """Whether this node can write it."""
+
+    def head(self) -> bytes:
+        """What an answer begins with."""
+
+    def encode(self, columns: Columns, indexes: Sequence[int]) -> bytes:
+        """Some records of a batch."""
+
+    def tail(self) -> bytes:
+        """What an answer ends with that is complete."""
 
     def error(self, error: JetstreamError) -> bytes:
         """What says in an answer that has begun that it ends with an error; b"": nothing can."""
 
 
-class JsonLines:
+class _Text:
+    is_there = True
+    keep_alive = b""
+    follows = False
+
+    def head(self) -> bytes:
+        return b""
+
+    def tail(self) -> bytes:
+        return b""
+
+
+class JsonLines(_Text):
+    name = "ndjson"
     content_type = "application/x-ndjson"
     schema = ref("Record")
-    follows = False
-    head = b""
-    keep_alive = b""
 
-    def encode(self, rows: Iterable[Row]) -> bytes:
-        return b"".join(_json(row) + b"\n" for row in rows)
+    def encode(self, columns: Columns, indexes: Sequence[int]) -> bytes:
+        return b"".join(_json(row) + b"\n" for row in columns.rows(indexes))
 
     def error(self, error: JetstreamError) -> bytes:
         return _json(error_body(error)) + b"\n"
 
 
-class ServerSentEvents:
+class ServerSentEvents(_Text):
+    name = "events"
     content_type = "text/event-stream"
     schema = TEXT
     follows = True
-    head = b""
     keep_alive = b":\n\n"
 
-    def encode(self, rows: Iterable[Row]) -> bytes:
+    def encode(self, columns: Columns, indexes: Sequence[int]) -> bytes:
+        rows = columns.rows(indexes)
         return b"".join(b"id: %d\ndata: %b\n\n" % (row["offset"], _json(row)) for row in rows)
 
     def error(self, error: JetstreamError) -> bytes:
         return b"event: error\ndata: %b\n\n" % _json(error_body(error))
 
 
-class Csv:
+class Csv(_Text):
     """headers: as JSON."""
 
+    name = "csv"
     content_type = "text/csv"
     schema = TEXT
-    follows = False
-    head = (",".join(_FIELDS) + "\r\n").encode()
-    keep_alive = b""
 
-    def encode(self, rows: Iterable[Row]) -> bytes:
+    def head(self) -> bytes:
+        return (",".join(_FIELDS) + "\r\n").encode()
+
+    def encode(self, columns: Columns, indexes: Sequence[int]) -> bytes:
         text = io.StringIO()
         writer = csv.writer(text)
-        for row in rows:
+        for row in columns.rows(indexes):
             headers = json.dumps(row["headers"], ensure_ascii=False)
             writer.writerow([*(row[name] for name in _FIELDS[:-1]), headers])
         return text.getvalue().encode("utf-8", "replace")
@@ -90,25 +137,38 @@ class Csv:
         return b""
 
 
-FORMATS: tuple[Format, ...] = (JsonLines(), ServerSentEvents(), Csv())
+class ArrowStream:
+    """An Arrow IPC stream; a record batch holds some records of one batch (arrow_records.py)."""
+
+    name = "arrow"
+    content_type = "application/vnd.apache.arrow.stream"
+    schema = told({}, "An Arrow IPC stream.")
+    follows = False
+    keep_alive = b""
+
+    @property
+    def is_there(self) -> bool:
+        return find_spec("pyarrow") is not None
+
+    def head(self) -> bytes:
+        return bytes(_arrow().head())
+
+    def encode(self, columns: Columns, indexes: Sequence[int]) -> bytes:
+        return bytes(_arrow().encode(columns, indexes))
+
+    def tail(self) -> bytes:
+        return bytes(_arrow().TAIL)
+
+    def error(self, error: JetstreamError) -> bytes:
+        return b""
+
+
+def _arrow() -> Any:
+    return import_module("jetstream_server.serving.http.arrow_records")
+
+
+FORMATS: tuple[Format, ...] = (JsonLines(), ServerSentEvents(), Csv(), ArrowStream())
 """The first is the default."""
-
-
-def rows_of(batch: Batch, indexes: Sequence[int]) -> list[Row]:
-    """Those rows of a batch. Raises CorruptBatchError."""
-    offsets, timestamps, subjects = batch.offsets(), batch.timestamps(), batch.subjects()
-    keys, values, blocks = batch.keys(), batch.values(), batch.header_blocks()
-    return [
-        record_row(
-            offsets[at],
-            timestamps[at],
-            subjects[at].decode("utf-8", "surrogateescape"),
-            keys[at],
-            values[at],
-            blocks[at],
-        )
-        for at in indexes
-    ]
 
 
 def _json(row: Row) -> bytes:

@@ -36,9 +36,9 @@ from jetstream_server.serving.http.http_requests import (
 )
 from jetstream_server.serving.http.operations import JSON, Operation, Parameter
 from jetstream_server.serving.http.record_bodies import BODY_BYTES_MAX, LINES, batch_of
-from jetstream_server.serving.http.record_formats import FORMATS, Format, rows_of
+from jetstream_server.serving.http.record_formats import FORMATS, Columns, Format
 from jetstream_server.serving.http.schemas import FLAG, TEXT, ref, whole
-from jetstream_server.serving.http.server import Route
+from jetstream_server.serving.http.server import Route, error_response
 from jetstream_server.serving.http.start_offsets import ALL, PLACES, Place, StartOffsets
 
 FETCH_BYTES = 256 * 1024
@@ -67,8 +67,16 @@ _READING = (
         FLAG,
         "false",
     ),
+    Parameter("key", "Only records with this key.", TEXT, "42"),
+    Parameter(
+        "format",
+        "Instead of `Accept`.",
+        {"type": "string", "enum": [form.name for form in FORMATS]},
+        FORMATS[0].name,
+    ),
     _RESUMED,
 )
+_KNOWN = ", ".join(f"{form.content_type} ({form.name})" for form in FORMATS)
 _PUBLISHING = (
     Parameter(
         "subject", "The subject; may be left out if the stream has only one.", TEXT, "orders.eu"
@@ -101,22 +109,23 @@ class _Query:
     wanted: RecordFilter | None
 
     @classmethod
-    def of(cls, request: web.Request) -> _Query:
+    def of(cls, request: web.Request, form: Format) -> _Query:
         """Raises InvalidRequestError."""
-        form = _format(request.headers.get("Accept", "*/*"))
         resumed = request.headers.get("Last-Event-ID", "")
         if resumed and form.follows:
             start = Place(offset=integer("Last-Event-ID", resumed) + 1)
         else:
             start = Place.of("from", request.query.get("from", "earliest"))
-        subject = request.query.get("filter", "")
+        subject, key = request.query.get("filter", ""), request.query.get("key")
         limit = number(request, "limit", ALL, least=1)
         return cls(
             form,
             start,
             None if limit == ALL else limit,
             flag(request, "follow", form.follows),
-            RecordFilter(subject) if subject else None,
+            RecordFilter(subject, None if key is None else key.encode())
+            if subject or key is not None
+            else None,
         )
 
 
@@ -148,7 +157,15 @@ class RecordsApi:
         ]
 
     async def _read(self, request: web.Request) -> web.StreamResponse:
-        query = _Query.of(request)
+        form = _format(request)
+        if form is None:
+            return _not_acceptable(f"records can be had as {_KNOWN}, by Accept or ?format=")
+        if not form.is_there:
+            return _not_acceptable(
+                "this node cannot write Arrow: install jetstream-log[arrow] on it, or ask for "
+                "another format"
+            )
+        query = _Query.of(request, form)
         stream, sender = ref_of(request.match_info["stream"]), sender_of(request)
         start = query.start
         offset = start.offset
@@ -156,11 +173,9 @@ class RecordsApi:
             offset = await self._starts.offset(stream, sender, start.timestamp_us, start.last)
         reading = _Reading(self._gateway, stream, sender, query, offset)
         await reading.fetch(wait_ms=0)  # An error of this one is the status of the answer.
-        response = web.StreamResponse(
-            headers={"Content-Type": f"{query.format.content_type}; charset=utf-8"}
-        )
+        response = web.StreamResponse(headers={"Content-Type": _content_type(query.format)})
         await response.prepare(request)
-        await response.write(query.format.head)
+        await response.write(await asyncio.to_thread(query.format.head))
         try:
             await self._write(request, response, reading)
         except JetstreamError as error:
@@ -222,11 +237,15 @@ class RecordsApi:
         while True:
             if reading.has_rows:
                 await claim(request)
-            for rows in reading.rows():
-                await response.write(await asyncio.to_thread(form.encode, rows))
-                room.is_made(request)
+            for batch, wanted in reading.batches():
+                columns = await asyncio.to_thread(Columns, batch)
+                for begin in range(0, len(wanted), ROWS_AT_ONCE):
+                    some = wanted[begin : begin + ROWS_AT_ONCE]
+                    await response.write(await asyncio.to_thread(form.encode, columns, some))
+                    room.is_made(request)
             room.release(request)
             if reading.is_over:
+                await response.write(form.tail())
                 return
             if not await reading.fetch_again() and form.keep_alive:
                 await response.write(form.keep_alive)
@@ -300,13 +319,14 @@ class _Reading:
                     raise
                 await asyncio.sleep(PAUSE_SECONDS)
 
-    def rows(self) -> Iterator[list[dict[str, object]]]:
-        """The wanted rows of what was fetched, ROWS_AT_ONCE at a time. Raises CorruptBatchError."""
+    def batches(self) -> Iterator[tuple[Batch, list[int]]]:
+        """The batches of what was fetched that have wanted rows, and these. Raises
+        CorruptBatchError."""
         batches, self._batches = self._batches, b""
         for batch in iterate(batches):
-            indexes = self._wanted(batch)
-            for begin in range(0, len(indexes), ROWS_AT_ONCE):
-                yield rows_of(batch, indexes[begin : begin + ROWS_AT_ONCE])
+            wanted = self._wanted(batch)
+            if wanted:
+                yield batch, wanted
             self._offset = batch.header.next_offset
             self._last_epoch = batch.header.leader_epoch
             if self.is_over:
@@ -332,14 +352,25 @@ async def _body(request: web.Request) -> bytes:
         raise MessageTooLargeError(f"a body has at most {BODY_BYTES_MAX} bytes") from error
 
 
-def _format(accept: str) -> Format:
-    """The format that a client takes. Raises InvalidRequestError."""
+def _format(request: web.Request) -> Format | None:
+    """The format that a client asks for, or takes; None: there is none."""
+    name = request.query.get("format")
+    if name is not None:
+        return next((form for form in FORMATS if form.name == name), None)
+    accept = request.headers.get("Accept", "*/*")
     given = [each.partition(";")[0].strip().lower() for each in accept.split(",")]
     for kind in given:
         for form in FORMATS:
             if kind == form.content_type:
                 return form
-    if not {"*/*", "application/*", "application/json", "", "text/html"}.isdisjoint(given):
-        return FORMATS[0]
-    known = ", ".join(form.content_type for form in FORMATS)
-    raise InvalidRequestError(f"cannot write {accept[:100]!r}: Accept is one of {known}")
+    takes_any = not {"*/*", "application/*", "application/json", "", "text/html"}.isdisjoint(given)
+    return FORMATS[0] if takes_any else None
+
+
+def _not_acceptable(message: str) -> web.Response:
+    return error_response(InvalidRequestError(message), status=406)
+
+
+def _content_type(form: Format) -> str:
+    is_text = form.content_type.startswith("text/") or form.content_type.endswith("json")
+    return f"{form.content_type}; charset=utf-8" if is_text else form.content_type

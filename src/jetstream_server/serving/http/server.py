@@ -253,9 +253,10 @@ class HttpServer:
         self._cors.tell(request, response)
 
 
-def error_response(error: JetstreamError) -> web.Response:
-    """The error in the form of the other ports (docs/protocol.md, "Errors")."""
-    status = CODES[type(error)].nats_code
+def error_response(error: JetstreamError, status: int | None = None) -> web.Response:
+    """The error in the form of the other ports (docs/protocol.md, "Errors"). status: None: that of
+    the table there."""
+    status = CODES[type(error)].nats_code if status is None else status
     headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, UnauthenticatedError) else None
     return web.json_response(error_body(error), status=status, headers=headers)
 
