@@ -11,8 +11,8 @@ from tests.fuzz.mutation import mutated, noise
 
 PATHS = (
     b"/healthz", b"/readyz", b"/metrics", b"/", b"*", b"//", b"/../../etc/passwd", b"/%00", b"/%ff",
-    b"/api/v1/cluster", b"/api/v1/streams?match=%ff&limit=9", b"/api/v1/streams/%00%40",
-    b"/api/v1/streams/x/messages?offset=1&key=%ff&subject=" + b"*." * 300, b"/api/v1/nodes/x/drain",
+    b"/api/v1/cluster", b"/api/v1/nodes/x/drain",
+    b"/v1/streams/x/records?from=1&key=%ff&filter=" + b"*." * 300,
     b"/v1/cluster", b"/v1/streams?match=%ff&limit=9", b"/v1/streams/%00%40", b"/v1/cursors?x=%ff",
     b"/v1/streams/x/records?from=" + b"9" * 300, b"/v1/streams/x/cursors/%ff", b"/console.js",
     b"/settings.js",

@@ -469,11 +469,14 @@ def test_the_api_of_the_console_lets_do_what_grpc_does_and_no_more(
 ) -> None:
     token = admin.create_token(principal).text
 
-    def asked(path: str, authorization: str = "", body: bytes | None = None) -> int:
+    def asked(
+        path: str, authorization: str = "", body: bytes | None = None, method: str | None = None
+    ) -> int:
         headers = {"Content-Type": "application/json"}
         if authorization:
             headers["Authorization"] = authorization
-        request = urllib.request.Request(f"{server.http}/api/v1/{path}", body, headers)
+        where = path if path.startswith("/v1/") else f"/api/v1/{path}"
+        request = urllib.request.Request(server.http + where, body, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=5) as answer:
                 return int(answer.status)
@@ -482,26 +485,34 @@ def test_the_api_of_the_console_lets_do_what_grpc_does_and_no_more(
             return error.code
 
     bearer = f"Bearer {token}"
-    paths = ("cluster", "streams", "streams/orders", "streams/orders/messages", "streams/nobody")
+    records = "/v1/streams/orders/records"
+    paths = (
+        "cluster",
+        "groups",
+        "/v1/streams",
+        "/v1/streams/orders",
+        "/v1/streams/nobody",
+        records,
+    )
     for nothing in ("", "Bearer", "Bearer ", "Bearer wrong", f"Basic {token}", node_proof.SCHEME):
         assert {asked(path, nothing) for path in paths} == {401}
         assert asked("streams", nothing, b'{"name": "n", "subject": "n"}') == 401
         assert asked("nodes/0/drain", nothing, b'{"draining": true}') == 401
     assert asked("cluster", bearer) == 200
-    assert asked("streams/orders/messages", bearer) in (403, 404)
+    assert asked(records, bearer) in (403, 404)
     assert asked("nodes/0/drain", bearer, b'{"draining": true}') == 403
     admin.add_acl(principal, ["read", "commit"], stream="orders", subject="orders.>")
-    assert asked("streams/orders/messages", bearer) == 200
-    assert asked("streams/secret/messages", bearer) in (403, 404)
+    assert asked(records, bearer) == 200
+    assert asked("/v1/streams/secret/records", bearer) in (403, 404)
     assert asked("streams/orders/alter", bearer, b'{"config": {"max_bytes": "9"}}') == 403
-    assert {asked(path) for path in ("cursors", "groups")} == {401}
-    assert {asked(path, bearer) for path in ("cursors", "groups")} == {200}
-    move = b'{"earliest": true}'
-    assert asked("cursors/mine/orders/seek", "", move) == 401
-    assert asked("cursors/mine/orders/seek", bearer, move) == 200
-    assert asked("cursors/mine/secret/seek", bearer, move) in (403, 404)
-    assert asked("cursors/mine/secret/delete", bearer, b"{}") in (403, 404)
-    assert asked("cursors/mine/orders/delete", bearer, b"{}") == 200
+    assert {asked(path) for path in ("/v1/cursors", "groups")} == {401}
+    assert {asked(path, bearer) for path in ("/v1/cursors", "groups")} == {200}
+    move, mine = b'{"to": "earliest"}', "/v1/streams/orders/cursors/mine"
+    assert asked(mine, "", move, "PUT") == 401
+    assert asked(mine, bearer, move, "PUT") == 200
+    assert asked(mine.replace("orders", "secret"), bearer, move, "PUT") in (403, 404)
+    assert asked(mine.replace("orders", "secret"), bearer, None, "DELETE") in (403, 404)
+    assert asked(mine, bearer, None, "DELETE") == 204
 
 
 def test_the_same_rule_twice_is_one_and_wrong_ones_are_refused(
@@ -679,7 +690,7 @@ def test_how_much_nodes_hold_is_told_to_who_may_describe_the_cluster(
 def test_nothing_over_http_stays_in_a_cache_or_names_the_software(
     server: SecuredServer, admin: Client
 ) -> None:
-    for path in ("/healthz", "/metrics", "/", "/nothing", "/api/v1/streams/orders/messages"):
+    for path in ("/healthz", "/metrics", "/", "/nothing", "/v1/streams/orders/records"):
         request = urllib.request.Request(
             server.http + path, headers={"Authorization": f"Bearer {server.admin}"}
         )

@@ -98,7 +98,7 @@ def test_readers_notice_nothing_and_the_disk_shows_nothing(
     api = Api(server.grpc)
     assert [(each or b"").decode() for each in api.values("orders")] == said(range(50))
     api.close()
-    with urllib.request.urlopen(f"{server.http}/api/v1/streams/orders/messages") as answer:
+    with urllib.request.urlopen(f"{server.http}/v1/streams/orders/records") as answer:
         assert SECRET in answer.read().decode()
 
     for ending in (server.stop, server.kill):

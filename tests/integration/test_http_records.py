@@ -127,11 +127,11 @@ def test_arrow_has_the_columns_of_the_sdk(
 
 
 def _event(response: IO[bytes]) -> dict[str, str]:
+    """The next one with data: a browser tells programs of no other."""
     fields: dict[str, str] = {}
-    while (line := response.readline().decode().rstrip("\n")) or not fields:
-        if line and not line.startswith(":"):
-            name, _, value = line.partition(": ")
-            fields[name] = value
+    while (line := response.readline().decode().rstrip("\n")) or "data" not in fields:
+        name, _, value = line.partition(": ")
+        fields = fields | {name: value} if name else {}
     return fields
 
 
@@ -149,6 +149,49 @@ def test_events_follow_the_stream_and_go_on_where_they_ended(
         assert json.loads(_event(response)["data"])["value"] == "2"
     with answer(server.http, stream, "text/event-stream", follow="false") as response:
         assert response.read().count(b"data: ") == 3
+
+
+def test_events_say_how_far_a_filter_has_looked(
+    server: ServerProcess, client: Client, stream: str
+) -> None:
+    client.publish(f"{stream}.a", b"0")
+    with client.publisher(f"{stream}.b") as publisher:
+        publisher.publish_many([b"no"] * RECORDS)
+
+    def ids(**more: Any) -> list[str]:
+        with answer(server.http, stream, "text/event-stream", follow="false", **more) as response:
+            lines = response.read().decode().splitlines()
+        return [line for line in lines if line.startswith("id: ")]
+
+    first, last = "id: -1", f"id: {RECORDS}"
+    assert ids(filter=f"{stream}.a") == [first, "id: 0", last]
+    assert ids(filter=f"{stream}.a", limit=1) == [first, "id: 0"]
+    assert ids(filter="nobody") == [first, last]
+    assert ids(limit=3) == [first, "id: 0", "id: 1", "id: 2"]
+    assert ids(from_=-1) == [f"id: {RECORDS - 1}", last]
+    assert ids(from_="latest") == [last], "who comes again misses nothing that came meanwhile"
+    assert ids(headers={"Last-Event-ID": "-1"}, limit=1) == [first, "id: 0"]
+
+
+def test_long_records_are_cut_and_say_how_long_they_are(
+    server: ServerProcess, client: Client, stream: str
+) -> None:
+    client.publish(f"{stream}.a", "aä€".encode(), key=b"12345", headers={"H": "v" * 99})
+    client.publish(f"{stream}.a", b"\xff" * 9)
+    client.publish(f"{stream}.a", None, key=b"k")
+    whole = rows(server.http, stream)
+    cut, binary, tombstone = rows(server.http, stream, bytes_max=4)
+    assert (cut["value"], cut["value_encoding"], cut["value_size"]) == ("aä", "utf8", 6)
+    assert (cut["key"], cut["key_size"], cut["headers_size"] > 99) == ("1234", 5, True)
+    assert (binary["value"], binary["value_encoding"], binary["value_size"]) == (
+        "/////w==",
+        "base64",
+        9,
+    )
+    assert (tombstone["value"], tombstone["value_size"], tombstone["key_size"]) == (None, None, 1)
+    sizes = {"key_size": 5, "value_size": 6, "headers_size": cut["headers_size"]}
+    assert rows(server.http, stream, bytes_max=10**6)[0] == whole[0] | sizes
+    assert "bytes_max" in refused(server.http, stream, format="csv", bytes_max=4)[1]
 
 
 def test_what_cannot_be_meant_is_refused_with_what_to_say(

@@ -125,6 +125,8 @@ def test_a_route_takes_its_parameters_and_answers_as_it_says(
     contents = operation["responses"][status].get("content", {"": None})
     for content_type, content in contents.items():
         accept = content_type or "*/*"
+        if content_type not in ("application/json", LINES, "text/event-stream"):
+            without += ("bytes_max",)  # They show whole records.
         answer = asked(server, stream, method, path, operation, accept=accept, without=without)
         assert answer.status == int(status), answer.body
         if content is None:

@@ -1,4 +1,4 @@
-"""`/api/v1/`: the part of the gRPC API that the console needs, as JSON (docs/protocol.md, "HTTP").
+"""`/api/v1/`: what the console needs beside `/v1/`, as JSON (docs/protocol.md, "HTTP").
 
 A request becomes one or a few gRPC calls in the name of its sender (gateway.py). The answer is
 gRPC's message in protobuf's JSON. A change needs the Content-Type of JSON. A browser's request must
@@ -7,22 +7,18 @@ come from a page of this server: other pages cannot change anything, and there a
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, TypeVar
 
 from aiohttp import web
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import Message
 
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError
+from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import sender_of
-from jetstream_server.serving.http.http_requests import body_of, integer, number, optional, ref_of
-from jetstream_server.serving.http.messages import MessagePages
+from jetstream_server.serving.http.http_requests import body_of, integer, ref_of
 from jetstream_server.serving.http.server import Route
-from jetstream_server.serving.http.stream_listing import PAGE, PAGE_MAX, StreamListing
 
 _Message = TypeVar("_Message", bound=Message)
 
@@ -35,16 +31,11 @@ class Api:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._listing = StreamListing(gateway)
-        self._pages = MessagePages(gateway)
 
     def routes(self) -> list[Route]:
         stream = "/api/v1/streams/{stream}"
         return [
             Route("/api/v1/cluster", self._cluster),
-            Route("/api/v1/streams", self._streams),
-            Route(stream, self._stream),
-            Route(f"{stream}/messages", self._messages),
             Route("/api/v1/streams", self._create, method="POST"),
             Route(f"{stream}/alter", self._alter, method="POST"),
             Route(f"{stream}/transfer-leader", self._transfer_leader, method="POST"),
@@ -57,45 +48,6 @@ class Api:
     async def _cluster(self, request: web.Request) -> web.Response:
         asked = pb.DescribeClusterRequest(readiness=True)
         return _json(await self._call(request, "Cluster", "DescribeCluster", asked))
-
-    async def _streams(self, request: web.Request) -> web.Response:
-        """Descriptions by the streams' leaders. If a leader does not answer: what this node knows.
-        Query: match (part of the name or subject), start, limit."""
-        page, total = await self._listing.page(
-            request,
-            request.query.get("match", ""),
-            number(request, "start", 0),
-            min(number(request, "limit", PAGE), PAGE_MAX),
-        )
-        return web.json_response({"streams": [to_dict(each) for each in page], "total": total})
-
-    async def _stream(self, request: web.Request) -> web.Response:
-        ref = ref_of(request.match_info["stream"])
-        try:
-            asked = pb.DescribeStreamRequest(stream=ref)
-            answer = await self._call(request, "Streams", "DescribeStream", asked)
-        except JetstreamError as error:
-            if not error.retriable:
-                raise
-            asked = pb.DescribeStreamRequest(stream=ref, registry_only=True)
-            answer = await self._call(request, "Streams", "DescribeStream", asked)
-            answer.description.state = f"unknown: {error.message}"
-        return _json(answer.description)
-
-    async def _messages(self, request: web.Request) -> web.Response:
-        page = await self._pages.page(
-            ref_of(request.match_info["stream"]),
-            sender_of(request),
-            offset=optional(request, "offset"),
-            timestamp_us=optional(request, "timestamp_us"),
-            last=optional(request, "last"),
-            limit=number(request, "limit", 50),
-            subject=request.query.get("subject", ""),
-            key=request.query.get("key"),
-            wait_ms=number(request, "wait_ms", 0),
-            claim=partial(claim, request),
-        )
-        return web.json_response(page)
 
     # Changing.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from jetstream_server.clocks import wall_clock
 from jetstream_server.serving.http import openapi
 from jetstream_server.serving.http.api import Api
-from jetstream_server.serving.http.consumers import ConsumersApi
 from jetstream_server.serving.http.cursors import CursorsApi
 from jetstream_server.serving.http.gateway import Gateway
+from jetstream_server.serving.http.groups import GroupsApi
 from jetstream_server.serving.http.records import RecordsApi
 from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.http.streams import StreamsApi
@@ -23,5 +23,5 @@ def api_routes(gateway: Gateway) -> list[Route]:
         *for_everybody,
         openapi.route(for_everybody),
         *Api(gateway).routes(),
-        *ConsumersApi(gateway, wall_clock).routes(),
+        *GroupsApi(gateway, wall_clock).routes(),
     ]

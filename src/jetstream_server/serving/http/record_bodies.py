@@ -22,7 +22,7 @@ from jetstream_server.serving.http.schemas import RECORD
 BODY_BYTES_MAX = 1024 * 1024
 RECORDS_MAX = 10_000
 LINES = ("application/x-ndjson", "application/json")
-_FIELDS = frozenset(RECORD["properties"])
+_FIELDS = frozenset(RECORD["required"])
 
 
 def batch_of(

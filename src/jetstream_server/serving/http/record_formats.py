@@ -21,43 +21,64 @@ from jetstream_server.serving.http.operations import Schema
 from jetstream_server.serving.http.schemas import RECORD, TEXT, ref, told
 from jetstream_server.serving.http.server import error_body
 
-_FIELDS = tuple(RECORD["properties"])
+_FIELDS = tuple(RECORD["required"])
 
 Row = dict[str, Any]
 
 
 class Columns:
-    """The columns of a batch, each decoded once. Raises CorruptBatchError."""
+    """The columns of a batch, each decoded once. bytes_max: of a key, of a value and of the headers
+    of a row; None: all. Raises CorruptBatchError."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, bytes_max: int | None = None) -> None:
+        self._bytes_max = bytes_max
         self.offsets, self.timestamps = batch.offsets(), batch.timestamps()
         self.subjects, self.keys, self.values = batch.subjects(), batch.keys(), batch.values()
         self.header_blocks = batch.header_blocks()
 
     def rows(self, indexes: Sequence[int]) -> list[Row]:
-        return [
-            record_row(
-                self.offsets[at],
-                self.timestamps[at],
-                self.subjects[at].decode("utf-8", "surrogateescape"),
-                self.keys[at],
-                self.values[at],
-                self.header_blocks[at],
-            )
-            for at in indexes
-        ]
+        return list(map(self._row, indexes))
+
+    def _row(self, at: int) -> Row:
+        key, value, block = self.keys[at], self.values[at], self.header_blocks[at]
+        sizes: Row = {}
+        if self._bytes_max is not None:
+            sizes = {
+                "key_size": None if key is None else len(key),
+                "value_size": None if value is None else len(value),
+                "headers_size": len(block),
+            }
+            key, value = _cut(key, self._bytes_max), _cut(value, self._bytes_max)
+            block = block[: self._bytes_max]
+        subject = self.subjects[at].decode("utf-8", "surrogateescape")
+        row = record_row(self.offsets[at], self.timestamps[at], subject, key, value, block)
+        return row | sizes
+
+
+def _cut(data: bytes | None, most: int) -> bytes | None:
+    """The first bytes. A character is left out rather than cut in two."""
+    if data is None or len(data) <= most:
+        return data
+    for end in range(most, max(most - 4, -1), -1):
+        try:
+            data[:end].decode()
+        except UnicodeDecodeError:
+            continue
+        return data[:end]
+    return data[:most]
 
 
 class Format(Protocol):
     """name: in `format`. content_type: of an answer. schema: of a record in it, or of the whole.
     follows: whether such an answer goes on by default. keep_alive: what is sent while no record
-    comes; b"": nothing."""
+    comes; b"": nothing. is_cut: whether `bytes_max` may be asked for."""
 
     name: str
     content_type: str
     schema: Schema
     follows: bool
     keep_alive: bytes
+    is_cut: bool
 
     @property
     def is_there(self) -> bool:
@@ -68,6 +89,9 @@ class Format(Protocol):
 
     def encode(self, columns: Columns, indexes: Sequence[int]) -> bytes:
         """Some records of a batch."""
+
+    def passed(self, offset: int) -> bytes:
+        """What says that there are no more wanted records before the offset; b"": nothing can."""
 
     def tail(self) -> bytes:
         """What an answer ends with that is complete."""
@@ -80,8 +104,12 @@ class _Text:
     is_there = True
     keep_alive = b""
     follows = False
+    is_cut = True
 
     def head(self) -> bytes:
+        return b""
+
+    def passed(self, offset: int) -> bytes:
         return b""
 
     def tail(self) -> bytes:
@@ -111,6 +139,10 @@ class ServerSentEvents(_Text):
         rows = columns.rows(indexes)
         return b"".join(b"id: %d\ndata: %b\n\n" % (row["offset"], _json(row)) for row in rows)
 
+    def passed(self, offset: int) -> bytes:
+        """An event without data, which programs do not see, but continue after."""
+        return b"id: %d\n\n" % (offset - 1)
+
     def error(self, error: JetstreamError) -> bytes:
         return b"event: error\ndata: %b\n\n" % _json(error_body(error))
 
@@ -121,6 +153,7 @@ class Csv(_Text):
     name = "csv"
     content_type = "text/csv"
     schema = TEXT
+    is_cut = False
 
     def head(self) -> bytes:
         return (",".join(_FIELDS) + "\r\n").encode()
@@ -145,6 +178,7 @@ class ArrowStream:
     schema = told({}, "An Arrow IPC stream.")
     follows = False
     keep_alive = b""
+    is_cut = False
 
     @property
     def is_there(self) -> bool:
@@ -155,6 +189,9 @@ class ArrowStream:
 
     def encode(self, columns: Columns, indexes: Sequence[int]) -> bytes:
         return bytes(_arrow().encode(columns, indexes))
+
+    def passed(self, offset: int) -> bytes:
+        return b""
 
     def tail(self) -> bytes:
         return bytes(_arrow().TAIL)

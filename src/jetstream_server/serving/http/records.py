@@ -31,6 +31,7 @@ from jetstream_server.serving.http.http_requests import (
     flag,
     integer,
     number,
+    optional,
     read_body,
     ref_of,
 )
@@ -69,6 +70,13 @@ _READING = (
     ),
     Parameter("key", "Only records with this key.", TEXT, "42"),
     Parameter(
+        "bytes_max",
+        "Of a key, of a value and of the headers at most so many bytes. Then `key_size`, "
+        "`value_size` and `headers_size` say how long each is. Not for CSV and Arrow.",
+        whole(),
+        "65536",
+    ),
+    Parameter(
         "format",
         "Instead of `Accept`.",
         {"type": "string", "enum": [form.name for form in FORMATS]},
@@ -100,24 +108,29 @@ _PUBLISHING = (
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """What a request asks for. limit: how many records at most; None: all."""
+    """What a request asks for. limit: how many records at most; None: all. bytes_max: of each part
+    of a record; None: all."""
 
     format: Format
     start: Place
     limit: int | None
     follow: bool
     wanted: RecordFilter | None
+    bytes_max: int | None
 
     @classmethod
     def of(cls, request: web.Request, form: Format) -> _Query:
         """Raises InvalidRequestError."""
         resumed = request.headers.get("Last-Event-ID", "")
         if resumed and form.follows:
-            start = Place(offset=integer("Last-Event-ID", resumed) + 1)
+            start = Place(offset=0 if resumed == "-1" else integer("Last-Event-ID", resumed) + 1)
         else:
             start = Place.of("from", request.query.get("from", "earliest"))
         subject, key = request.query.get("filter", ""), request.query.get("key")
         limit = number(request, "limit", ALL, least=1)
+        bytes_max = optional(request, "bytes_max")
+        if bytes_max is not None and not form.is_cut:
+            raise InvalidRequestError(f"bytes_max is not for {form.name}: it shows whole records")
         return cls(
             form,
             start,
@@ -126,6 +139,7 @@ class _Query:
             RecordFilter(subject, None if key is None else key.encode())
             if subject or key is not None
             else None,
+            bytes_max,
         )
 
 
@@ -234,16 +248,20 @@ class RecordsApi:
         self, request: web.Request, response: web.StreamResponse, reading: _Reading
     ) -> None:
         form, room = reading.query.format, request.app[ROOM]
+        if (begins := reading.passed()) is not None:
+            await response.write(form.passed(begins))
         while True:
             if reading.has_rows:
                 await claim(request)
             for batch, wanted in reading.batches():
-                columns = await asyncio.to_thread(Columns, batch)
+                columns = await asyncio.to_thread(Columns, batch, reading.query.bytes_max)
                 for begin in range(0, len(wanted), ROWS_AT_ONCE):
                     some = wanted[begin : begin + ROWS_AT_ONCE]
                     await response.write(await asyncio.to_thread(form.encode, columns, some))
                     room.is_made(request)
             room.release(request)
+            if (passed := reading.passed()) is not None:
+                await response.write(form.passed(passed))
             if reading.is_over:
                 await response.write(form.tail())
                 return
@@ -267,6 +285,7 @@ class _Reading:
         self._stream = stream
         self._sender = sender
         self._offset = offset
+        self._told = -1  # The client knows that nothing is missing before it.
         self._last_epoch = -1
         self._end: int | None = None  # No record at or after it is wanted.
         self._left = query.limit
@@ -275,6 +294,14 @@ class _Reading:
     @property
     def has_rows(self) -> bool:
         return bool(self._batches)
+
+    def passed(self) -> int | None:
+        """The offset before which there are no more wanted records, if that was not told yet."""
+        offset = self._offset if self._end is None else min(self._offset, self._end)
+        if self._left == 0 or offset <= self._told:
+            return None
+        self._told = offset
+        return offset
 
     @property
     def is_over(self) -> bool:
@@ -341,6 +368,8 @@ class _Reading:
         if self._left is not None:
             found = found[: self._left]
             self._left -= len(found)
+        if found:
+            self._told = offsets[found[-1]] + 1
         return found
 
 

@@ -168,6 +168,7 @@ _HEADERS = told(
     },
     "A header that is given more than once has a list.",
 )
+_SIZE = nullable(INTEGER, "Bytes before it was cut, if `bytes_max` is given.")
 RECORD = fields(
     {
         "offset": whole(),
@@ -181,6 +182,12 @@ RECORD = fields(
     }
 )
 _NEW_RECORD = {**RECORD, "required": ["value"], "additionalProperties": False}
+_CUT_RECORD = {
+    **RECORD,
+    "properties": {
+        **RECORD["properties"], "key_size": _SIZE, "value_size": _SIZE, "headers_size": _SIZE,
+    },
+}  # fmt: skip
 
 SCHEMAS: dict[str, Schema] = {
     "Stream": _STREAM,
@@ -195,7 +202,7 @@ SCHEMAS: dict[str, Schema] = {
         }
     ),
     "Position": POSITION,
-    "Record": told(RECORD, "A record: one line, or one event."),
+    "Record": told(_CUT_RECORD, "A record: one line, or one event."),
     "NewRecord": told(
         _NEW_RECORD, "A record to store: one line. `offset` and `timestamp` are ignored."
     ),

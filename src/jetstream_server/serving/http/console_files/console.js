@@ -1,5 +1,5 @@
 "use strict";
-// The console. It only shows the answers of /api/v1/. Text from outside becomes text nodes, never markup.
+// The console. It only shows the answers of /v1/ and /api/v1/. Text from outside becomes text nodes, never markup.
 
 const POLL_MS = 2000;
 const PATIENCE_MS = 40000; // A node gives up what it asks of others before.
@@ -7,6 +7,10 @@ const SAMPLES_MAX = 60;
 const SAMPLES_MS = 120000; // A rate over a longer time is not that of now.
 const TAIL_MAX = 500;
 const PAGE = 200;
+const PAGE_MS = 10000; // How long a page of records is looked for,
+const PAGE_BYTES = 4 * 1024 * 1024; // and how much of them it holds.
+const SHOWN_BYTES = 65536; // of a key, a value and all headers of a record, until more is asked for
+const LAID_OUT_MAX = 1024 * 1024; // Indenting more would hold up the page.
 const LEVELS_MAX = 40; // of JSON, that are indented
 const TOKEN = "jetstream-token"; // of this tab only, and gone with it
 
@@ -62,13 +66,10 @@ function rate(value) {
   return value >= 100 ? count(Math.round(value)) : value.toFixed(value && value < 10 ? 1 : 0);
 }
 
-function moment(us) { // In UTC. A record may have a time that no calendar has.
-  const at = new Date(Number(us) / 1000);
-  return Number.isNaN(at.getTime()) ? `${us} µs` : at.toISOString().replace("T", " ").replace("Z", "");
-}
+const moment = (time) => time.replace("T", " ").replace("Z", ""); // In UTC.
 
 let ahead = 0; // by how many milliseconds the node's clock is ahead of this one
-const ago = (us) => `${span(Math.max(0, Math.round(((Date.now() + ahead) * 1000 - Number(us)) / 1e6)) * 1e6)} ago`;
+const ago = (time) => `${span(Math.max(0, Math.round((Date.now() + ahead - Date.parse(time)) / 1000)))} ago`;
 
 /** Milliseconds; NaN for what is no time. Date.parse alone takes a 5 for a day in 2001. */
 function timeOf(text) {
@@ -76,8 +77,7 @@ function timeOf(text) {
   return parts ? Date.parse(`${parts[1]}T${parts[2] || "00:00"}${parts[4] ? `${parts[4]}:${parts[5]}` : "Z"}`) : NaN;
 }
 
-function span(us) {
-  const seconds = Number(us) / 1e6;
+function span(seconds) {
   for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]])
     if (seconds >= length) return `${+(seconds / length).toFixed(1)} ${unit}`;
   return `${seconds} s`;
@@ -85,40 +85,77 @@ function span(us) {
 
 const fullName = (stream) => (stream.subject ? `${stream.name}@${stream.subject}` : stream.name);
 const path = (name) => `streams/${encodeURIComponent(name)}`;
+const rows = (name) => `v1/${path(name)}/records`;
 const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${String(word).replaceAll("'", "'\\''")}'`);
 
 // Requests.
 
 class Refused extends Error {}
 
-async function api(what, body, signal, token = sessionStorage.getItem(TOKEN)) {
-  const headers = {};
-  if (token) headers.Authorization = `Bearer ${token}`;
-  const ending = new AbortController(), end = () => ending.abort();
-  const options = { headers, signal: ending.signal };
+const authorization = (token = sessionStorage.getItem(TOKEN)) => token ? { Authorization: `Bearer ${token}` } : {};
+
+function refusal(answer, found) {
+  const error = new Refused(found.error ? found.error.message : `${answer.status} ${answer.statusText}`);
+  error.status = answer.status;
+  error.code = found.error && found.error.code;
+  return error;
+}
+
+async function request(where, method, body, token) {
+  const headers = authorization(token), ending = new AbortController();
+  const options = { headers, method, signal: ending.signal };
   if (body !== undefined) {
     headers["Content-Type"] = "application/json";
-    Object.assign(options, { method: "POST", body: JSON.stringify(body) });
+    options.body = JSON.stringify(body);
   }
-  const patience = setTimeout(end, PATIENCE_MS);
-  if (signal) signal.addEventListener("abort", end);
+  const patience = setTimeout(() => ending.abort(), PATIENCE_MS);
   let answer, found;
   try {
-    answer = await fetch(`api/v1/${what}`, options);
+    answer = await fetch(where, options);
     found = await answer.json().catch((error) => { if (ending.signal.aborted) throw error; return {}; });
   } catch (error) { // A node that is frozen, or cut off, leaves a request without an answer for ever.
-    throw ending.signal.aborted && !(signal && signal.aborted) ? new TypeError("no answer; what was asked for may be done or not") : error;
+    throw ending.signal.aborted ? new TypeError("no answer; what was asked for may be done or not") : error;
   } finally {
     clearTimeout(patience);
-    if (signal) signal.removeEventListener("abort", end);
   }
   const date = Date.parse(answer.headers.get("Date"));
   if (!Number.isNaN(date)) ahead = date - Date.now();
   if (answer.ok) return found;
-  const error = new Refused(found.error ? found.error.message : `${answer.status} ${answer.statusText}`);
-  error.status = answer.status;
-  error.code = found.error && found.error.code;
-  throw error;
+  throw refusal(answer, found);
+}
+
+const api = (what, body, token) => request(`api/v1/${what}`, body === undefined ? "GET" : "POST", body, token);
+const v1 = (what, method = "GET", body = undefined) => request(`v1/${what}`, method, body);
+
+/** The events of a stream's records, as they come. take(id, record): id: how far it has come; record: null if that is all. Until it returns false. */
+async function events(name, query, signal, take) {
+  const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== ""));
+  const silent = new AbortController(), headers = { ...authorization(), Accept: "text/event-stream" };
+  let patience = 0;
+  const wait = async (what) => { // A node that follows is heard from at least every 15 s.
+    clearTimeout(patience);
+    patience = setTimeout(() => silent.abort(new TypeError("no answer")), PATIENCE_MS);
+    try { return await what; } finally { clearTimeout(patience); }
+  };
+  const answer = await wait(fetch(`${rows(name)}?${asked}`, { headers, signal: signal ? AbortSignal.any([signal, silent.signal]) : silent.signal }));
+  if (!answer.ok) throw refusal(answer, await answer.json().catch(() => ({})));
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let parts = [], last = "";
+  for (;;) {
+    const { done, value } = await wait(reader.read());
+    if (done) return;
+    parts.push(value);
+    if (!(last + value).includes("\n\n")) { last = value.slice(-1); continue; } // A long record comes in many pieces.
+    const blocks = parts.join("").split("\n\n");
+    parts = [blocks.pop()];
+    last = parts[0].slice(-1);
+    for (const block of blocks) {
+      const fields = Object.fromEntries(block.split("\n").map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 2)]));
+      const data = fields.data && JSON.parse(fields.data);
+      if (fields.event === "error") throw refusal(answer, data);
+      if (fields.id !== undefined && take(Number(fields.id), data || null) === false) return void await reader.cancel();
+    }
+  }
 }
 
 // The beginning of the commands to copy.
@@ -238,7 +275,7 @@ function login() {
     if (!token) sessionStorage.removeItem(TOKEN);
     else {
       if (!/^[\x21-\x7e]+$/.test(token)) throw new Refused("this is no token: it has characters that no token has");
-      await api("cluster", undefined, undefined, token); // A token that is refused is not kept.
+      await api("cluster", undefined, token); // A token that is refused is not kept.
       sessionStorage.setItem(TOKEN, token);
     }
     showLogin();
@@ -309,7 +346,7 @@ const searchField = (what, query, go) => h("input", { id: "search", type: "searc
 
 const streamsPage = (query) => ({
   title: "Streams",
-  look: () => api(`streams?${new URLSearchParams({ match: query.get("match") || "", start: query.get("start") || 0, limit: PAGE })}`),
+  look: () => v1(`streams?${new URLSearchParams({ match: query.get("match") || "", start: query.get("start") || 0, limit: PAGE })}`),
   draw(found) {
     const now = performance.now();
     forgetUnseen(now);
@@ -317,24 +354,24 @@ const streamsPage = (query) => ({
     const go = (more) => { location.hash = `#/streams?${new URLSearchParams({ ...Object.fromEntries(query), ...more })}`; };
     const search = searchField("Name or subject", query, go);
     const columns = [
-      ["Name", (s) => [h("a", { id: `to-${s.stream.id}`, href: `#/${path(fullName(s.stream))}` }, s.stream.name), marks(s.stream)]],
-      ["Subject", (s) => h("span", { class: "mono" }, s.stream.subject || "–")],
-      ["Leader", (s) => s.stream.leader < 0 ? h("span", { class: "bad" }, "none") : String(s.stream.leader), true],
-      ["In sync", (s) => sync(s.stream), true],
+      ["Name", (s) => [h("a", { id: `to-${s.id}`, href: `#/${path(fullName(s))}` }, s.name), marks(s)]],
+      ["Subject", (s) => h("span", { class: "mono" }, s.subject || "–")],
+      ["Leader", (s) => s.leader < 0 ? h("span", { class: "bad" }, "none") : String(s.leader), true],
+      ["In sync", (s) => sync(s), true],
       ["Records", (s) => records(s), true],
-      ["Size", (s) => isTold(s) ? size(s.size_bytes) : "unknown", true],
-      ["Lag", (s) => isTold(s) ? lag(s) : "unknown", true],
+      ["Size", (s) => isReported(s) ? size(s.size_bytes) : "unknown", true],
+      ["Lag", (s) => isReported(s) ? lag(s) : "unknown", true],
       ["Records/s", (s) => rate(latest(s, s.samples)), true],
       ["", (s) => chart(s.samples, 120, 24)],
     ];
-    for (const each of found.streams) each.samples = sampled(each.stream.id, end(each), now);
+    for (const each of found.streams) each.samples = sampled(each.id, end(each), now);
     const pages = found.total > PAGE ? h("span", {},
       h("button", { id: "before", class: "small", type: "button", disabled: start === 0, onclick: () => go({ start: Math.max(0, start - PAGE) }) }, "Before"),
       ` ${start + 1}–${Math.min(start + PAGE, found.total)} of ${count(found.total)} `,
       h("button", { id: "after", class: "small", type: "button", disabled: start + PAGE >= found.total, onclick: () => go({ start: start + PAGE }) }, "After")) : null;
     return [h("h1", {}, "Streams"),
       section(`${count(found.total)} ${found.total === 1 ? "stream" : "streams"}`, command("stream", "list"),
-        table("Streams", columns, found.streams, (s) => s.stream.id), search, pages, action("create", "Create a stream", create))];
+        table("Streams", columns, found.streams, (s) => s.id), search, pages, action("create", "Create a stream", create))];
   },
 });
 
@@ -344,25 +381,25 @@ const observersOf = (stream) => (stream.observers || []).filter((node) => !strea
 const sync = (stream) => {
   const all = stream.replicas.length, now = stream.isr.length;
   const observers = observersOf(stream).length;
-  return h("span", { class: now < (stream.config.min_insync_replicas || 1) ? "bad" : now < all ? "warn" : "" }, `${now} of ${all}${observers ? ` + ${observers}` : ""}`);
+  return h("span", { class: now < (stream.min_insync_replicas || 1) ? "bad" : now < all ? "warn" : "" }, `${now} of ${all}${observers ? ` + ${observers}` : ""}`);
 };
 
 /** Why it takes no messages, if it takes none. */
-const marks = (stream) => [[stream.readonly, "read-only"], [stream.paused, "paused"], [(stream.config || {}).restoring, "restoring"]]
+const marks = (stream) => [[stream.readonly, "read-only"], [stream.paused, "paused"], [stream.restoring, "restoring"]]
   .map(([holds, mark]) => holds && h("span", { class: "warn" }, ` ${mark}`));
 
-/** Whether its leader has reported it: else all of its numbers are 0. */
-const isTold = (found) => found.stream.leader >= 0 && found.state !== "" && !found.state.startsWith("unknown:");
+/** Whether its leader has reported it. */
+const isReported = (found) => found.log_end_offset !== null;
 
 /** Committed records are below it; null: its leader does not know that yet, or has not reported it. */
-const end = (found) => found.end_unknown || !isTold(found) ? null : Number(found.high_watermark);
+const end = (found) => found.high_watermark;
 
 /** Compaction leaves offsets without a record: they are not counted. */
-const records = (found) => end(found) === null ? "unknown" : `${(found.stream.config || {}).compact ? "≤ " : ""}${count(end(found) - found.log_start_offset)}`;
-const offsets = (found) => !isTold(found) ? "unknown" : end(found) === null ? `${count(found.log_start_offset)} – unknown` : end(found) === Number(found.log_start_offset) ? `none below ${count(end(found))}` : `${count(found.log_start_offset)} – ${count(end(found) - 1)}`;
+const records = (found) => end(found) === null ? "unknown" : `${found.compact ? "≤ " : ""}${count(end(found) - found.log_start_offset)}`;
+const offsets = (found) => !isReported(found) ? "unknown" : end(found) === null ? `${count(found.log_start_offset)} – unknown` : end(found) === found.log_start_offset ? `none below ${count(end(found))}` : `${count(found.log_start_offset)} – ${count(end(found) - 1)}`;
 
 function lag(described) {
-  const lags = (described.progress || []).filter((p) => described.stream.replicas.includes(p.node_id)).map((p) => p.offset < 0 ? null : described.log_end_offset - p.offset);
+  const lags = described.progress.filter((p) => described.replicas.includes(p.node)).map((p) => p.lag);
   if (lags.includes(null)) return "unknown";
   return lags.length ? count(Math.max(0, ...lags)) : "–";
 }
@@ -373,11 +410,9 @@ const field = (attributes = {}) => h("input", attributes);
 
 const spelled = (setting, choice) => `${setting.name}_${choice}`.toUpperCase().replaceAll("-", "_");
 
-function settingIn(config, setting) {
-  const value = config[setting.field];
-  if (setting.kind === "flag") return Boolean(value);
-  if (setting.kind === "choice") return setting.choices.find((choice) => spelled(setting, choice) === value) || "";
-  return String(setting.kind === "duration" ? Number(value || 0) / 1e6 : value || 0);
+function settingIn(stream, setting) {
+  const value = setting.name === "observers" ? stream.observers.length : stream[setting.name];
+  return setting.kind === "flag" ? value : String(value);
 }
 
 function settingOut(setting, value) {
@@ -418,7 +453,7 @@ function create() {
 
 function alter(stream) {
   const name = fullName(stream), alterable = SETTINGS.filter((each) => each.is_alterable);
-  const form = settingForm(alterable, Object.fromEntries(alterable.map((each) => [each.name, settingIn(stream.config, each)])));
+  const form = settingForm(alterable, Object.fromEntries(alterable.map((each) => [each.name, settingIn(stream, each)])));
   ask(`Alter ${name}`, form.inputs, (v) => command("stream", "alter", name, ...form.options(v)),
     (v) => api(`${path(name)}/alter`, { config: form.config(v), stream_epoch: stream.stream_epoch }));
 }
@@ -443,11 +478,12 @@ const streamPage = (name) => {
   return {
     title: name,
     async look() {
-      const [stream, cursors] = await Promise.all([api(path(name)), cursorsOf(name).catch(() => null)]);
+      const [stream, cursors] = await Promise.all([v1(path(name)), cursorsOf(name).catch((error) => ({ error }))]);
       return { stream, cursors };
     },
     draw(found) {
-      put(overview, [...streamOverview(name, found.stream), ...(found.cursors ? [streamCursors(name, found.cursors)] : [])]);
+      browser.begins(found.stream.log_start_offset);
+      put(overview, [...streamOverview(name, found.stream), streamCursors(name, found.cursors)]);
       return overview.isConnected ? null : [overview, browser.element];
     },
     stop: browser.stop,
@@ -455,35 +491,35 @@ const streamPage = (name) => {
 };
 
 function streamOverview(name, found) {
-  const stream = found.stream, config = stream.config;
+  const stream = found;
   const now = performance.now();
   forgetUnseen(now);
   const samples = sampled(stream.id, end(found), now);
-  const progress = new Map((found.progress || []).map((p) => [p.node_id, p.offset]));
+  const progress = new Map(found.progress.map((p) => [p.node, p.offset]));
   const online = found.state === "online";
   const replicas = [...stream.replicas, ...observersOf(stream)].map((node) => ({ node }));
   const role = ({ node }) => node === stream.leader ? "leader" : !stream.replicas.includes(node) ? "observer" : stream.isr.includes(node) ? h("span", { class: "good" }, "in sync") : h("span", { class: "warn" }, "out of sync");
-  const offset = ({ node }) => node === stream.leader && isTold(found) ? count(found.log_end_offset) : progress.has(node) && progress.get(node) >= 0 ? count(progress.get(node)) : "unknown";
+  const offset = ({ node }) => node === stream.leader && isReported(found) ? count(found.log_end_offset) : progress.has(node) && progress.get(node) >= 0 ? count(progress.get(node)) : "unknown";
   const behind = ({ node }) => node === stream.leader ? "–" : progress.has(node) && progress.get(node) >= 0 ? count(found.log_end_offset - progress.get(node)) : "unknown";
   const columns = [["Node", (r) => String(r.node)], ["Role", role], ["Position", offset, true], ["Lag", behind, true]];
   if (mayChange()) columns.push(["", ({ node }) => node !== stream.leader && stream.isr.includes(node) ? action(`lead-${node}`, "Make it the leader", () => transfer(name, node)) : null]);
-  const limits = [config.max_age_us > 0 && span(config.max_age_us), config.max_bytes > 0 && size(config.max_bytes), config.max_messages > 0 && `${count(config.max_messages)} records`, config.compact && "the last record of each key"].filter(Boolean);
+  const limits = [stream.max_age > 0 && span(stream.max_age), stream.max_bytes > 0 && size(stream.max_bytes), stream.max_messages > 0 && `${count(stream.max_messages)} records`, stream.compact && "the last record of each key"].filter(Boolean);
   const facts = [
     ["Subject", stream.subject || "none: internal"], ["Keeps", limits.join(", ") || "everything"],
-    ["Flush", String(config.flush).replace("FLUSH_", "").toLowerCase()], ["Acks", String(config.acks).replace("ACKS_", "").toLowerCase()],
-    ["Encryption", config.encryption === "ENCRYPTION_AES_256_GCM" ? "AES-256-GCM" : "as the nodes are configured"],
+    ["Flush", stream.flush], ["Acks", stream.acks],
+    ["Encryption", stream.encryption === "node" ? "as the nodes are configured" : stream.encryption],
     ...((stream.target_replicas || []).length ? [["Moves to nodes", stream.target_replicas.join(", ")]] : []),
-    ["Needs in sync", String(config.min_insync_replicas)], ["Group", config.group || "–"], ["Leader epoch", String(stream.leader_epoch)],
-    ["Acks, refusals since start", isTold(found) ? `${count(found.acks_sent)}, ${count(found.nacks_sent)}` : "unknown"],
-    ["Suspected gaps", isTold(found) ? count(found.suspected_gaps) : "unknown"], ["Created (UTC)", moment(stream.created_at_us)],
+    ["Needs in sync", String(stream.min_insync_replicas)], ["Group", stream.group || "–"], ["Leader epoch", String(stream.leader_epoch)],
+    ["Acks, refusals since start", isReported(found) ? `${count(found.acks_sent)}, ${count(found.nacks_sent)}` : "unknown"],
+    ["Suspected gaps", isReported(found) ? count(found.suspected_gaps) : "unknown"], ["Created (UTC)", moment(stream.created_at)],
   ];
   return [
     h("h1", {}, stream.name, marks(stream)),
     online ? null : h("div", { class: "error", role: "alert" }, found.state),
     h("div", { class: "cards" },
       card("Records", records(found)), card("Offsets", offsets(found)),
-      card("Size", isTold(found) ? size(found.size_bytes) : "unknown"), card("Not committed", end(found) === null ? "unknown" : count(found.log_end_offset - end(found))),
-      card("Last record", found.last_append_us ? ago(found.last_append_us) : isTold(found) ? "–" : "unknown")),
+      card("Size", isReported(found) ? size(found.size_bytes) : "unknown"), card("Not committed", end(found) === null ? "unknown" : count(found.log_end_offset - end(found))),
+      card("Last record", found.last_append ? ago(found.last_append) : isReported(found) ? "–" : "unknown")),
     section("Records a second", "", h("div", { class: "body" }, h("b", {}, rate(latest(found, samples))), chart(samples, 600, 60, "wide"))),
     section("Replicas", command("stream", "describe", name), table("Replicas", columns, replicas, (r) => r.node), action("reassign", "Move", () => reassign(stream))),
     section("Settings", command("stream", "describe", name), h("div", { class: "body" }, h("dl", {}, facts.map(([title, value]) => [h("dt", {}, title), h("dd", {}, value)]))), action("alter", "Alter", () => alter(stream))),
@@ -507,67 +543,93 @@ function messageBrowser(name) {
   const note = h("span", { class: "dim", role: "status" });
   const tail = h("button", { id: "tail", type: "button", "aria-pressed": "false" }, "Live tail");
   const shown = h("span", {});
-  let page = null, running = null, turn = 0;
+  let page = null, running = null, turn = 0, start = 0;
 
-  const filters = () => ({ ...(subject.value && { subject: subject.value }), ...(key.value && { key: key.value }) });
+  const filters = () => ({ filter: subject.value, ...(key.value && { key: key.value }), bytes_max: SHOWN_BYTES });
   const fetchCommand = (...place) => command("fetch", name, ...place, ...(subject.value ? ["--filter", subject.value] : []), ...(key.value ? ["--key", key.value] : []));
 
-  async function show(more, place) {
+  /** Records until there are enough, or PAGE_BYTES of them, or PAGE_MS have passed. Of the last ones the newest are kept. */
+  async function fetchPage(query, wanted, keepsLast) {
+    const ending = new AbortController(), timer = setTimeout(() => ending.abort(), PAGE_MS);
+    const records = [], sizes = [];
+    let next = null, bytes = 0, stopped = true;
+    try {
+      await events(name, { ...filters(), ...query, limit: wanted, follow: false }, ending.signal, (id, record) => {
+        next = id + 1;
+        if (!record) return true;
+        records.push(record);
+        sizes.push(JSON.stringify(record).length);
+        bytes += sizes.at(-1);
+        while (keepsLast && bytes - sizes[0] >= PAGE_BYTES) { bytes -= sizes.shift(); records.shift(); }
+        return keepsLast || bytes < PAGE_BYTES;
+      });
+      stopped = bytes >= PAGE_BYTES && !keepsLast;
+    } catch (error) {
+      if (!ending.signal.aborted) throw error;
+    } finally {
+      clearTimeout(timer);
+    }
+    return { records, next, stopped };
+  }
+
+  async function show(more, place, keepsLast = false) {
     endTail();
     const mine = turn += 1;
     try {
-      const found = await api(`${path(name)}/messages?${new URLSearchParams({ limit: limit.value, ...filters(), ...more })}`);
+      const found = await fetchPage(more, limit.value, keepsLast);
       if (mine !== turn) return; // Something else was asked for meanwhile.
       page = found;
       shown.replaceChildren(copyable(fetchCommand(...place)));
-      const rows = page.messages.map(messageRow);
-      if (more.last) rows.reverse(); // Of the last records the newest is on top.
-      list.replaceChildren(...(rows.length ? rows : [h("div", { class: "empty" }, "No such record here.")]));
-      const first = page.messages.length ? page.messages[0].offset : null;
-      const isCut = page.messages.length < Number(limit.value) && page.next_offset < page.high_watermark;
-      note.textContent = first === null ? `looked up to offset ${page.next_offset}` : `${page.messages.length} records, ${first} to ${page.messages.at(-1).offset}${isCut ? "; Newer goes on" : ""}`;
+      const lines = page.records.map((record) => messageRow(name, record));
+      if (keepsLast) lines.reverse(); // Of the last records the newest is on top.
+      list.replaceChildren(...(lines.length ? lines : [h("div", { class: "empty" }, "No such record here.")]));
+      const first = page.records.length ? page.records[0].offset : null;
+      const until = page.next === null ? "" : `looked up to offset ${page.next}`;
+      note.textContent = first === null ? until : `${page.records.length} records, ${first} to ${page.records.at(-1).offset}${page.stopped ? "; Newer goes on" : ""}`;
     } catch (error) {
       if (mine === turn) list.replaceChildren(h("div", { class: "error", role: "alert" }, error.message));
     }
   }
 
   const most = () => ["--max", limit.value];
-  const fromOffset = (offset) => show({ offset }, ["--from", String(offset), ...most()]);
+  const fromOffset = (offset) => show({ from: offset }, ["--from", String(offset), ...most()]);
 
   function begin() {
     const value = at.value.trim();
     if (from.value === "offset") return fromOffset(value || 0);
-    if (from.value === "earliest") return show({ timestamp_us: 0 }, ["--from", "earliest", ...most()]);
+    if (from.value === "earliest") return show({ from: "earliest" }, ["--from", "earliest", ...most()]);
     if (from.value === "time") {
       const time = timeOf(value);
       if (Number.isNaN(time) || time < 0) { note.textContent = "a time is written so: 2026-01-31T12:00:00 (UTC)"; return undefined; }
-      return show({ timestamp_us: time * 1000 }, ["--from", new Date(time).toISOString(), ...most()]);
+      const said = new Date(time).toISOString();
+      return show({ from: said }, ["--from", said, ...most()]);
     }
-    return show({ last: limit.value }, ["--from", `last:${limit.value}`]);
+    return show({ from: `-${limit.value}` }, ["--from", `last:${limit.value}`], true);
   }
 
-  const older = () => page && fromOffset(Math.max(Number(page.log_start_offset), (page.messages.length ? page.messages[0].offset : page.next_offset) - Number(limit.value)));
-  const newer = () => page && fromOffset(page.next_offset);
+  const older = () => page && fromOffset(Math.max(start, (page.records.length ? page.records[0].offset : page.next || start) - Number(limit.value)));
+  const newer = () => page && page.next !== null && fromOffset(page.next);
 
   async function follow() {
     const controller = running = new AbortController();
     turn += 1;
     tail.setAttribute("aria-pressed", "true");
     shown.replaceChildren(copyable(fetchCommand("--follow", "--from", "latest")));
-    let offset = null;
+    let offset = "latest";
     if (list.querySelector(".empty, .error")) list.replaceChildren();
     while (running === controller) {
       try {
-        const place = offset === null ? { last: 0 } : { offset, wait_ms: 15000 };
-        const found = await api(`${path(name)}/messages?${new URLSearchParams({ limit: 200, ...filters(), ...place })}`, undefined, controller.signal);
-        if (running !== controller) return;
-        offset = found.next_offset;
-        list.prepend(...found.messages.map(messageRow).reverse());
-        while (list.children.length > TAIL_MAX) list.lastChild.remove();
-        note.textContent = `following, at offset ${offset}`;
+        await events(name, { ...filters(), from: offset, follow: true }, controller.signal, (id, record) => {
+          offset = id + 1;
+          note.textContent = `following, at offset ${offset}`;
+          if (!record) return;
+          list.prepend(messageRow(name, record));
+          while (list.children.length > TAIL_MAX) list.lastChild.remove();
+        });
+        if (running === controller) throw new Error("the node has ended it"); // It makes room, or stops.
       } catch (error) {
         if (running !== controller) return;
-        if (error.code === "offset_out_of_range") offset = null; // Retention was faster, or the stream is another one.
+        if (["offset_out_of_range", "stream_not_found"].includes(error.code)) offset = "latest"; // Retention was faster, or the stream is another one.
         note.textContent = `${error.message}; trying again`;
         await new Promise((done) => setTimeout(done, POLL_MS));
       }
@@ -591,39 +653,54 @@ function messageBrowser(name) {
   begin();
   const element = h("section", { "aria-label": "Messages" }, h("div", { class: "head" }, h("h2", {}, "Messages"), note, h("span", { class: "grow" }), shown),
     h("div", { class: "body" }, form), list);
-  return { element, stop: endTail };
+  return { element, stop: () => { turn += 1; endTail(); }, begins: (offset) => { start = offset || 0; } };
 }
 
-function messageRow(message) {
-  const value = message.value, key = message.key;
-  const text = (part) => part === null ? null : part.text !== undefined ? part.text : `${count(part.size)} bytes`;
-  const preview = value === null ? "tombstone" : text(value).slice(0, 300);
+function messageRow(name, record) {
+  const text = (part, encoding, bytes) => part === null ? null : encoding === "utf8" ? part : `${count(bytes)} bytes`;
+  const preview = record.value === null ? "tombstone" : text(record.value, record.value_encoding, record.value_size).slice(0, 300);
   const body = h("div");
-  const details = h("details", { "data-offset": message.offset, ontoggle: () => { if (details.open && !body.childNodes.length) body.append(...messageBody(message)); } },
-    h("summary", {}, h("span", { class: "mono" }, String(message.offset)), h("span", { class: "mono dim" }, moment(message.timestamp_us)),
-      h("span", { class: "mono" }, message.subject), h("span", { class: "mono" }, key === null ? "–" : text(key)), h("span", { class: "mono" }, preview)), body);
+  const details = h("details", { "data-offset": record.offset, ontoggle: () => { if (details.open && !body.childNodes.length) body.append(...messageBody(name, record)); } },
+    h("summary", {}, h("span", { class: "mono" }, String(record.offset)), h("span", { class: "mono dim" }, moment(record.timestamp).slice(0, 23)),
+      h("span", { class: "mono" }, record.subject), h("span", { class: "mono" }, record.key === null ? "–" : text(record.key, record.key_encoding, record.key_size)), h("span", { class: "mono" }, preview)), body);
   return details;
 }
 
-const SHOWN_BYTES = 65536; // The API sends no more of a key, a value and all headers.
-const cut = (what, bytes) => bytes > SHOWN_BYTES ? [h("p", { class: "dim" }, `Only the first 64 KiB of ${what}, of ${count(bytes)} bytes. All of it: jetstream fetch.`)] : [];
+/** Which parts of a record are not shown whole, and how all of it can be seen. */
+function cuts(name, record, showAll) {
+  const parts = [["the key", record.key_size], ["the headers", record.headers_size], ["the value", record.value_size]].filter(([, bytes]) => bytes > SHOWN_BYTES);
+  if (!parts.length) return [];
+  const all = h("a", { href: `${rows(name)}?from=${record.offset}&limit=1`, onclick: (event) => { event.preventDefault(); showAll(); } }, "Show all of it");
+  return [h("p", { class: "dim" }, parts.map(([what, bytes]) => `Only the first 64 KiB of ${what}, of ${count(bytes)} bytes. `), all)];
+}
 
-function messageBody(message) {
-  const facts = [["Offset", String(message.offset)], ["Time (UTC)", moment(message.timestamp_us)], ["Subject", message.subject]];
-  if (message.key !== null) facts.push(["Key", message.key.text !== undefined ? message.key.text : `base64 ${message.key.base64}`]);
-  for (const [name, value] of message.headers) facts.push([name, value]);
-  if (message.value !== null) facts.push(["Size", `${count(message.value.size)} bytes`]);
-  return [h("dl", {}, facts.map(([title, value]) => [h("dt", {}, title), h("dd", { class: "mono" }, value)])),
-    ...cut("the key", message.key === null ? 0 : message.key.size), ...cut("the headers", message.headers_size),
-    ...cut("the value", message.value === null ? 0 : message.value.size),
-    message.value === null ? h("p", { class: "dim" }, "No value: a tombstone.") : h("pre", { tabindex: "0" }, laidOut(message.value))];
+function messageBody(name, record, isWhole = false) {
+  const facts = [["Offset", String(record.offset)], ["Time (UTC)", moment(record.timestamp)], ["Subject", record.subject]];
+  if (record.key !== null) facts.push(["Key", record.key_encoding === "utf8" ? record.key : `base64 ${record.key}`]);
+  for (const [title, given] of Object.entries(record.headers)) for (const value of [given].flat()) facts.push([title, value]);
+  if (record.value !== null) facts.push(["Size", `${count(record.value_size)} bytes`]);
+  const whole = h("div"), problem = h("p", { class: "bad", role: "alert", hidden: true });
+  const showAll = async () => {
+    try {
+      let found = null;
+      await events(name, { from: record.offset, limit: 1, follow: false }, undefined, (id, each) => { found = each || found; });
+      if (!found || found.offset !== record.offset) throw new Refused("the record is not there any more");
+      whole.replaceChildren(...messageBody(name, { ...found, value_size: record.value_size }, true));
+    } catch (error) {
+      problem.textContent = error.message;
+      problem.hidden = false;
+    }
+  };
+  whole.append(h("dl", {}, facts.map(([title, value]) => [h("dt", {}, title), h("dd", { class: "mono" }, value)])),
+    ...(isWhole ? [] : cuts(name, record, showAll)), problem,
+    record.value === null ? h("p", { class: "dim" }, "No value: a tombstone.") : h("pre", { tabindex: "0" }, laidOut(record)));
+  return [whole];
 }
 
 /** Indented JSON, with its numbers as they are written. Other text is not changed. */
-function laidOut(value) {
-  if (value.text === undefined) return [`base64 ${value.base64}`];
-  const text = value.text;
-  if (!/^\s*[[{]/.test(text)) return [text];
+function laidOut({ value: text, value_encoding: encoding }) {
+  if (encoding !== "utf8") return [`base64 ${text}`];
+  if (text.length > LAID_OUT_MAX || !/^\s*[[{]/.test(text)) return [text];
   try { JSON.parse(text); } catch { return [text]; }
   const parts = [];
   let depth = 0;

@@ -2,22 +2,21 @@
 // Consumers: groups and cursors, their lag, and moving cursors. Uses the functions of console.js.
 
 const lagOf = (value) => value === null || value === undefined ? "unknown" : count(value);
-const behindOf = (seconds) => seconds === null || seconds === undefined ? "unknown" : span(Math.round(seconds * (seconds < 10 ? 10 : 1)) * (seconds < 10 ? 1e5 : 1e6));
-const cursorStream = (c) => `${c.stream_name}@${c.stream_subject}`;
+const behindOf = (seconds) => seconds === null || seconds === undefined ? "unknown" : span(seconds < 10 ? Math.round(seconds * 10) / 10 : Math.round(seconds));
 const shortStream = (full) => full.split("@")[0];
 
 function cursorTable(found, query, go) {
   const columns = [
     ["Name", (c) => c.name],
-    ["Stream", (c) => c.stream_id_now === "0" ? c.stream_name : h("a", { id: `of-${c.name}-${c.stream_id_now}`, href: `#/${path(cursorStream(c))}`, title: cursorStream(c) }, c.stream_name)],
+    ["Stream", (c) => c.stream_id_now === null ? shortStream(c.stream) : h("a", { id: `of-${c.name}-${c.stream_id_now}`, href: `#/${path(c.stream)}`, title: c.stream }, shortStream(c.stream))],
     ["Next", (c) => count(c.offset), true],
     ["Lag", (c) => c.state === "current" ? lagOf(c.lag) : h("span", { class: "bad" }, c.state), true],
     ["Behind", (c) => c.state === "current" ? behindOf(c.lag_seconds) : "–", true],
-    ["Committed", (c) => h("span", { title: `${moment(c.committed_at_us)} UTC` }, ago(c.committed_at_us))],
+    ["Committed", (c) => h("span", { title: `${moment(c.committed_at)} UTC` }, ago(c.committed_at))],
     ["By", (c) => h("span", { class: "mono" }, c.owner || "by hand")],
   ];
   if (mayChange()) columns.push(["", (c) => [
-    c.stream_id_now !== "0" ? action(`seek-${c.name}-${c.stream_id}`, "Move", () => seekCursor(c)) : null, " ",
+    c.stream_id_now !== null ? action(`seek-${c.name}-${c.stream_id}`, "Move", () => seekCursor(c)) : null, " ",
     action(`forget-${c.name}-${c.stream_id}`, "Delete", () => deleteCursor(c))]]);
   const start = Number(query.get("start") || 0);
   const pages = go && found.total > PAGE ? h("span", {},
@@ -30,7 +29,7 @@ function cursorTable(found, query, go) {
 const many = (found) => `${count(found.total)}${found.is_all ? "" : " or more"} ${found.total === 1 ? "cursor" : "cursors"}`;
 
 function seekCursor(cursor) {
-  const name = cursorStream(cursor);
+  const name = cursor.stream;
   const where = h("select", {}, [["earliest", "The first record"], ["latest", "The end: what comes next"], ["offset", "An offset"], ["time", "A time (UTC)"]].map(([value, text]) => h("option", { value }, text)));
   const at = field({ placeholder: "100, or 2026-01-31T12:00:00" });
   const position = (v) => {
@@ -40,25 +39,18 @@ function seekCursor(cursor) {
   };
   ask(`Move ${cursor.name} in ${name}`, [["where", "Where its next consumer begins. Stop the one that uses it now: it ends with an error.", where], ["at", "Offset or time", at]],
     (v) => command("cursor", "seek", cursor.name, name, position({ where: v.where || "earliest", at: v.at || "" })), async (v) => {
-      const place = { earliest: { earliest: true }, latest: { latest: true } }[v.where];
-      if (place) return changeCursor(cursor, "seek", place);
-      if (v.where === "offset") {
-        if (!/^\d{1,15}$/.test(v.at)) throw new Refused("an offset is a whole number");
-        return changeCursor(cursor, "seek", { offset: Number(v.at) });
-      }
-      if (Number.isNaN(timeOf(v.at)) || timeOf(v.at) < 0) throw new Refused("a time is written so: 2026-01-31T12:00:00 (UTC)");
-      return changeCursor(cursor, "seek", { timestamp_us: timeOf(v.at) * 1000 });
+      if (v.where === "offset" && !/^\d{1,15}$/.test(v.at)) throw new Refused("an offset is a whole number");
+      if (v.where === "time" && (Number.isNaN(timeOf(v.at)) || timeOf(v.at) < 0)) throw new Refused("a time is written so: 2026-01-31T12:00:00 (UTC)");
+      return v1(cursorPath(cursor), "PUT", { to: position(v) });
     });
 }
 
 function deleteCursor(cursor) {
-  const name = cursorStream(cursor);
-  ask(`Forget the position of ${cursor.name} in ${name}?`, [], command("cursor", "delete", cursor.name, name),
-    () => changeCursor(cursor, "delete", {}));
+  ask(`Forget the position of ${cursor.name} in ${cursor.stream}?`, [], command("cursor", "delete", cursor.name, cursor.stream),
+    () => v1(cursorPath(cursor), "DELETE"));
 }
 
-const changeCursor = (cursor, what, body) =>
-  api(`cursors/${encodeURIComponent(cursor.name)}/${encodeURIComponent(cursorStream(cursor))}/${what}`, body);
+const cursorPath = (cursor) => `${path(cursor.stream)}/cursors/${encodeURIComponent(cursor.name)}`;
 
 const lagOfGroup = (group) => group.shares.some((s) => s.lag === null) ? "unknown" : count(group.shares.reduce((sum, s) => sum + s.lag, 0));
 const behindOfGroup = (group) => group.shares.some((s) => s.lag_seconds === null) ? "unknown" : behindOf(Math.max(0, ...group.shares.map((s) => s.lag_seconds)));
@@ -72,7 +64,7 @@ const consumersPage = (query) => ({
   title: "Consumers",
   async look() {
     const asked = new URLSearchParams({ match: query.get("match") || "", start: query.get("start") || 0, limit: PAGE });
-    const [groups, cursors] = await Promise.all([api("groups"), api(`cursors?${asked}`)]);
+    const [groups, cursors] = await Promise.all([api("groups"), v1(`cursors?${asked}`)]);
     return { groups: groups.groups, cursors };
   },
   draw({ groups, cursors }) {
@@ -107,12 +99,9 @@ const groupPage = (name) => ({
       ["Lag", (s) => lagOf(s.lag), true],
       ["Behind", (s) => behindOf(s.lag_seconds), true],
     ];
-    if (mayChange()) columns.push(["", (s) => s.stream && s.offset !== null ? action(`seek-${s.stream_id}`, "Move", () => {
-      const [stream_name, ...subject] = s.stream.split("@");
-      seekCursor({ name: group.name, stream_name, stream_subject: subject.join("@") });
-    }) : null]);
+    if (mayChange()) columns.push(["", (s) => s.stream && s.offset !== null ? action(`seek-${s.stream_id}`, "Move", () => seekCursor({ name: group.name, stream: s.stream })) : null]);
     const sessions = [["Name", (m) => m.instance || "–"], ["Member", (m) => h("span", { class: "mono" }, m.id)],
-      ["Streams", (m) => count(group.shares.filter((s) => s.owner === m.id).length), true], ["Session", (m) => span(m.session_timeout_ms * 1000), true]];
+      ["Streams", (m) => count(group.shares.filter((s) => s.owner === m.id).length), true], ["Session", (m) => span(m.session_timeout_ms / 1000), true]];
     return [
       h("h1", {}, group.name),
       h("div", { class: "cards" }, card("State", stateOfGroup(group)), card("Reads", group.source), card("Lag", lagOfGroup(group)), card("Behind", behindOfGroup(group)), card("Generation", count(group.generation))),
@@ -123,11 +112,10 @@ const groupPage = (name) => ({
 });
 
 /** The readers of a stream: part of its page. */
-async function cursorsOf(name) {
-  return api(`cursors?${new URLSearchParams({ stream: name, limit: PAGE })}`);
-}
+const cursorsOf = (name) => v1(`${path(name)}/cursors?limit=${PAGE}`);
 
 function streamCursors(name, found) {
+  if (found.error) return section("Cursors", "", h("div", { class: "error", role: "alert" }, `unknown now: ${found.error.message}`));
   const [rows] = cursorTable(found, new URLSearchParams(), null);
   return section(many(found), command("cursor", "list", "--stream", name), rows);
 }
