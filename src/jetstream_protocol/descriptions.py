@@ -2,7 +2,7 @@
 
 The SDK's values, the command line's JSON and that of HTTP are made of these.
 
-Durations are in seconds and times are datetimes; what nobody knows is None.
+Durations are in seconds and times are datetimes; what is unknown is None.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from jetstream_protocol.errors import PermissionDeniedError
 V1 = "/v1/"
 _HEADERS = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID"
 _SECONDS = 600
-"""How long a browser may remember what it was told."""
+"""How long a browser may remember the answer."""
 
 
 class Cors:

@@ -1,6 +1,6 @@
 """`/v1/openapi.json`: the routes of `/v1/` as an OpenAPI 3.1 document, for programs.
 
-It is made from the routes that are served and what they check, and has nothing of its own.
+It is made from the routes that are served and what they check, and from nothing else.
 """
 
 from __future__ import annotations

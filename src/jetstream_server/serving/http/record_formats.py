@@ -18,7 +18,7 @@ from jetstream_protocol.batch import Batch
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.record_json import record_row
 from jetstream_server.serving.http.operations import Schema
-from jetstream_server.serving.http.schemas import RECORD, TEXT, ref, told
+from jetstream_server.serving.http.schemas import RECORD, TEXT, described, ref
 from jetstream_server.serving.http.server import error_body
 
 _FIELDS = tuple(RECORD["required"])
@@ -175,7 +175,7 @@ class ArrowStream:
 
     name = "arrow"
     content_type = "application/vnd.apache.arrow.stream"
-    schema = told({}, "An Arrow IPC stream.")
+    schema = described({}, "An Arrow IPC stream.")
     follows = False
     keep_alive = b""
     is_cut = False

@@ -285,7 +285,7 @@ class _Reading:
         self._stream = stream
         self._sender = sender
         self._offset = offset
-        self._told = -1  # The client knows that nothing is missing before it.
+        self._reported = -1  # The client knows that nothing is missing before it.
         self._last_epoch = -1
         self._end: int | None = None  # No record at or after it is wanted.
         self._left = query.limit
@@ -296,11 +296,11 @@ class _Reading:
         return bool(self._batches)
 
     def passed(self) -> int | None:
-        """The offset before which there are no more wanted records, if that was not told yet."""
+        """The offset before which no more records are wanted, if that was not reported yet."""
         offset = self._offset if self._end is None else min(self._offset, self._end)
-        if self._left == 0 or offset <= self._told:
+        if self._left == 0 or offset <= self._reported:
             return None
-        self._told = offset
+        self._reported = offset
         return offset
 
     @property
@@ -369,7 +369,7 @@ class _Reading:
             found = found[: self._left]
             self._left -= len(found)
         if found:
-            self._told = offsets[found[-1]] + 1
+            self._reported = offsets[found[-1]] + 1
         return found
 
 

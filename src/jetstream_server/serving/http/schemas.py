@@ -29,15 +29,15 @@ def nullable(schema: Schema, meaning: str = "") -> Schema:
     return {**either, "description": meaning} if meaning else either
 
 
-def told(schema: Schema, meaning: str) -> Schema:
+def described(schema: Schema, meaning: str) -> Schema:
     """With a description."""
     return {**schema, "description": meaning}
 
 
 def fields(properties: dict[str, Schema], meaning: str = "") -> Schema:
     """An object that has all of these."""
-    said = {"description": meaning} if meaning else {}
-    return {"type": "object", **said, "properties": properties, "required": list(properties)}
+    about = {"description": meaning} if meaning else {}
+    return {"type": "object", **about, "properties": properties, "required": list(properties)}
 
 
 def ref(name: str) -> Schema:
@@ -46,8 +46,8 @@ def ref(name: str) -> Schema:
 
 _KINDS: dict[Kind, Schema] = {
     Kind.COUNT: whole(),
-    Kind.BYTES: told(whole(), "Bytes."),
-    Kind.DURATION: told({"type": "number", "minimum": 0}, "Seconds."),
+    Kind.BYTES: described(whole(), "Bytes."),
+    Kind.DURATION: described({"type": "number", "minimum": 0}, "Seconds."),
     Kind.FLAG: FLAG,
 }
 
@@ -61,7 +61,7 @@ def _setting(setting: Setting) -> Schema:
 _NODES = array(INTEGER)
 _STREAM = fields(
     {
-        "id": told(whole(), "Never used again, also not by a stream of the same name."),
+        "id": described(whole(), "Never used again, also not by a stream of the same name."),
         "name": TEXT,
         "subject": TEXT,
         "group": TEXT,
@@ -73,11 +73,11 @@ _STREAM = fields(
             for each in STREAM_SETTINGS
             if each.name not in ("replicas", "observers")
         },
-        "replicas": told(_NODES, "Nodes that hold a copy that counts."),
-        "leader": told(INTEGER, "-1: there is none."),
+        "replicas": described(_NODES, "Nodes that hold a copy that counts."),
+        "leader": described(INTEGER, "-1: there is none."),
         "leader_epoch": INTEGER,
         "stream_epoch": INTEGER,
-        "isr": told(_NODES, "Replicas in sync."),
+        "isr": described(_NODES, "Replicas in sync."),
         "elr": _NODES,
         "created_at": TIME,
         "lossy_elections": INTEGER,
@@ -91,7 +91,7 @@ _STREAM = fields(
         "flushed_offset": nullable(INTEGER),
         "size_bytes": nullable(INTEGER),
         "segments": nullable(INTEGER),
-        "state": told(TEXT, '"online", or why not.'),
+        "state": described(TEXT, '"online", or why not.'),
         "records_appended": nullable(INTEGER, "Since the leader's process started."),
         "acks_sent": nullable(INTEGER),
         "nacks_sent": nullable(INTEGER),
@@ -111,14 +111,14 @@ _STREAM = fields(
 _CURSOR = fields(
     {
         "name": TEXT,
-        "stream": told(TEXT, "name@subject"),
+        "stream": described(TEXT, "name@subject"),
         "stream_id": whole(),
-        "offset": told(whole(), "The next record to read."),
-        "last_epoch": told(INTEGER, "Leader epoch of the record before it; -1: not known."),
+        "offset": described(whole(), "The next record to read."),
+        "last_epoch": described(INTEGER, "Leader epoch of the record before it; -1: not known."),
         "committed_at": TIME,
         "owner": TEXT,
         "metadata": TEXT,
-        "revision": told(whole(), "Grows with every commit."),
+        "revision": described(whole(), "Grows with every commit."),
         "stream_id_now": nullable(INTEGER, "null: the stream is deleted."),
         "creator": TEXT,
     },
@@ -137,23 +137,23 @@ _CURSOR_DESCRIPTION = fields(
         "lag": nullable(INTEGER, "Committed records that are not read yet."),
         "lag_seconds": nullable(NUMBER, "Since the first of them was appended."),
     },
-    "The position of a reader, and how far it is behind; null: nobody knows.",
+    "The position of a reader, and how far it is behind; null: unknown.",
 )
 
 POSITION: Schema = {
     "type": "object",
     "description": "Where to set a cursor: either `offset` or `to`.",
     "properties": {
-        "offset": told(whole(), "The next record to read, as it is."),
-        "to": told(
+        "offset": described(whole(), "The next record to read, as it is."),
+        "to": described(
             TEXT,
             "A place that the stream must hold: earliest, latest, an offset, -10 (the last ten) or "
             "a time like 2026-01-31T12:00:00Z",
         ),
-        "last_epoch": told(INTEGER, "Leader epoch of the record before it."),
-        "owner": told({"type": "string", "maxLength": 64}, "Who reads. Without: set by hand."),
-        "metadata": told(TEXT, "At most 1,024 bytes, kept with it."),
-        "expected_revision": told(
+        "last_epoch": described(INTEGER, "Leader epoch of the record before it."),
+        "owner": described({"type": "string", "maxLength": 64}, "Who reads. Without: set by hand."),
+        "metadata": described(TEXT, "At most 1,024 bytes, kept with it."),
+        "expected_revision": described(
             INTEGER, "Only if the cursor has this revision; -1: only if there is none."
         ),
     },
@@ -161,7 +161,7 @@ POSITION: Schema = {
 }
 
 _ENCODING = nullable({"type": "string"}, "`utf8`, or `base64` for other bytes.")
-_HEADERS = told(
+_HEADERS = described(
     {
         "type": "object",
         "additionalProperties": {"oneOf": [TEXT, array(TEXT)]},
@@ -191,32 +191,36 @@ _CUT_RECORD = {
 
 SCHEMAS: dict[str, Schema] = {
     "Stream": _STREAM,
-    "Streams": fields({"streams": array(ref("Stream")), "total": told(whole(), "On all pages.")}),
+    "Streams": fields(
+        {"streams": array(ref("Stream")), "total": described(whole(), "On all pages.")}
+    ),
     "Cursor": _CURSOR,
     "CursorDescription": _CURSOR_DESCRIPTION,
     "Cursors": fields(
         {
             "cursors": array(ref("CursorDescription")),
-            "total": told(whole(), "On all pages."),
-            "is_all": told(FLAG, "false: there were too many to look at."),
+            "total": described(whole(), "On all pages."),
+            "is_all": described(FLAG, "false: there were too many to look at."),
         }
     ),
     "Position": POSITION,
-    "Record": told(_CUT_RECORD, "A record: one line, or one event."),
-    "NewRecord": told(
+    "Record": described(_CUT_RECORD, "A record: one line, or one event."),
+    "NewRecord": described(
         _NEW_RECORD, "A record to store: one line. `offset` and `timestamp` are ignored."
     ),
     "Stored": fields(
         {
-            "offset": told(whole(), "Of the first record."),
+            "offset": described(whole(), "Of the first record."),
             "count": whole(),
-            "duplicate": told(FLAG, "They were stored already, by a request with the same key."),
+            "duplicate": described(
+                FLAG, "They were stored already, by a request with the same key."
+            ),
         }
     ),
     "Cluster": fields(
         {
             "cluster_id": TEXT,
-            "controller": told(INTEGER, "-1: there is none."),
+            "controller": described(INTEGER, "-1: there is none."),
             "nodes": array(ref("Node")),
             "nats": array(TEXT),
             "server_version": TEXT,
@@ -234,7 +238,7 @@ SCHEMAS: dict[str, Schema] = {
             "incarnation": whole(),
             "fenced": FLAG,
             "draining": FLAG,
-            "not_ready": told(array(TEXT), "Why it should not be relied on."),
+            "not_ready": described(array(TEXT), "Why it should not be relied on."),
             "voter": nullable(FLAG),
         }
     ),

@@ -27,7 +27,7 @@ class StreamListing:
         self, request: web.Request, match: str, start: int, limit: int
     ) -> tuple[list[pb.StreamDescription], int]:
         """Some of the streams whose name or subject has `match` in it, and how many there are. The
-        `state` of one whose leader has not told is "", and then only `stream` means something."""
+        `state` of one whose leader has not reported is "": then only `stream` means something."""
         asked = pb.ListStreamsRequest(describe_led=True)
         listed = await self._gateway.call("Streams", "ListStreams", asked, sender_of(request))
         await claim(request)
