@@ -85,6 +85,52 @@ def test_a_stranger_sends_no_long_frame(secured: SecuredServer) -> None:
         plane.close()
 
 
+def test_a_batch_that_another_principal_sends_again_is_stored_nowhere(
+    secured: SecuredServer,
+) -> None:
+    """Readers get the batch with its producer id and number, as it was sent."""
+    with secured.client() as admin:
+        admin.create_stream("bills", "bills.>")
+        admin.create_stream("copies", "copies.>")
+        for name, subject in (("bills", "bills.theirs"), ("copies", ">")):
+            admin.add_acl("user:thief", "write", stream=name, subject=subject)
+        admin.add_acl("user:thief", "read", stream="bills", subject=">")
+        admin.add_acl("user:colleague", "write", stream="bills", subject="bills.ours")
+        thief = admin.create_token("user:thief").text
+        colleague = admin.create_token("user:colleague").text
+        with admin.publisher("bills.ours", via="direct", linger=0) as publisher:
+            assert publisher.send(b"0").result().offset == 0
+            with secured.client(thief) as reader:
+                captured = reader.fetch_batches("bills", 0).data
+            for subject in ("bills.ours", "bills.theirs", "copies.x"):
+                name = subject.partition(".")[0]
+                reply = sent_again(secured, thief, captured, name, subject)
+                assert reply.HasField("error"), subject
+            reply = sent_again(secured, colleague, captured, "bills", "bills.ours")
+            assert (reply.base_offset, reply.duplicate, reply.HasField("error")) == (0, True, False)
+            assert publisher.send(b"1").result().offset == 1
+            for number in range(2, 8):
+                publisher.send(b"%d" % number).result()
+            reply = sent_again(secured, colleague, captured, "bills", "bills.ours")
+            assert reply.error.message.startswith("batch 0 of producer")
+        assert [each.value for each in admin.fetch("bills", 0)] == [b"%d" % n for n in range(8)]
+        assert admin.offset_at("copies", "latest") == 0
+
+
+def sent_again(
+    server: SecuredServer, token: str, batch: bytes, stream: str, subject: str
+) -> ProduceResponse:
+    plane = DataPlane(("127.0.0.1", server.port_base + 1), token=token)
+    try:
+        request = ProduceRequest(stream=common_pb2.StreamRef(name=stream), subject=subject)
+        plane.send(Kind.PRODUCE, 7, request, batch)
+        _, reply, _ = plane.receive(ProduceResponse)
+    finally:
+        plane.close()
+    assert isinstance(reply, ProduceResponse)
+    return reply
+
+
 def test_who_writes_faster_waits_and_stores_everything(secured: SecuredServer) -> None:
     token = token_of(secured, "fast", ("write", ">"))
     with secured.client(token) as client:
