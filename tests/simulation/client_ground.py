@@ -142,9 +142,13 @@ class SimulatedCalls:
 
     def __init__(self, process: Process) -> None:
         self.process = process
+        self._last: Proto | None = None
 
     async def attempt(self, request: Proto, address: str, share: float, token: str) -> Any:
         name = type(request).__name__.removesuffix("Request")
+        if name == "GroupHeartbeat" and request is not self._last:
+            self._last = request  # What it repeats may have been true before.
+            self.process.clients.checker.heartbeat(self.process, request)
         asked = type(request)()
         asked.CopyFrom(request)
         network, ground = self.process.clients.network, self.process.clients.ground
@@ -374,6 +378,10 @@ class Ground:
         self.streams[stream.id] = stream
         return stream
 
+    def by_name(self, name: str) -> SimulatedStream:
+        """Deleted or not."""
+        return next(each for each in self.streams.values() if each.name == name.partition("@")[0])
+
     def named(self, ref: StreamRef) -> SimulatedStream:
         for stream in self.streams.values():
             if (ref.id == stream.id or ref.name == stream.name) and not stream.is_deleted:
@@ -403,6 +411,9 @@ class Ground:
                 stream = self.named(request.stream)
                 found = api_pb2.StreamDescription(stream=_described(stream))
                 reply(api_pb2.DescribeStreamResponse(description=found))
+            elif name == "ListStreams":
+                live = [_described(self.streams[each]) for each in self.live_ids()]
+                reply(api_pb2.ListStreamsResponse(streams=live))
             elif name == "ListOffsets":
                 reply(self._list_offsets(request))
             elif self.leader is not None:

@@ -4,18 +4,20 @@ coordinator and its table of cursors, which are shipped, too.
 
 Publishers send numbered records to the streams of a group. Members of a consumer group read them,
 record by record or in batches, with handlers that take their time, fail, or are interrupted, and
-commit. Meanwhile processes freeze and die, members come and go, also two of one instance name,
-messages are lost, late and repeated, writes are slow, coordinators die or do not know yet that they
-are deposed, and streams are created, deleted and purged.
+commit. In some seeds they begin at "latest", and some of them are processings (`process`).
+Meanwhile processes freeze and die, members come and go, also two of one instance name, messages are
+lost, late and repeated, writes are slow, coordinators die or do not know yet that they are deposed,
+and streams are created, deleted and purged.
 
 The checker:
 
 * Two members whose sessions hold, each by its own clock, never read one stream; and no member hands
   out a record once its session is over.
 * A reader hands out each record of its stream, unchanged and in order, from where it began.
+* A member says that it holds a stream only if it reads it, or begins to.
 * A member takes an instance name only from one that had it while its own process still lived.
 * A position is committed by the owner of its stream, never goes back, and passes no record that was
-  not handled, unless it was purged.
+  not handled, unless it was purged, or is before where a group that began at "latest" began.
 * Once everything is healed, every record that is there is handled and committed within `REST_US`.
 * Every record that is published has its outcome by its deadline, and a true one.
 """
@@ -30,12 +32,15 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from jetstream_client import AsyncClient
+from jetstream_client import AsyncClient, Message, Output
+from jetstream_client.processing.options import ProcessOptions
+from jetstream_client.processing.sources import GroupSource
 from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Part
+from jetstream_client.values.positions import Position
 from jetstream_protocol.errors import FencedInstanceError, JetstreamError
 from jetstream_protocol.generated.cursors_pb2 import CommitCursorsRequest
 from jetstream_server.cursors.groups import Group
-from jetstream_server.cursors.records import GROUP_PREFIX
+from jetstream_server.cursors.records import GROUP_PREFIX, cursor_key
 from tests.property.test_sender import FATES, Nats, Program
 from tests.simulation.client_ground import (
     Ground,
@@ -56,6 +61,10 @@ REST_US = 40_000_000
 """Within so long after the last fault all is read: a rejoining member may wait for ten seconds."""
 OUTCOME_US = 13_000_000
 TIMEOUT_SECONDS = 2.0
+LATEST_SHARE = 0.2
+PROCESSED_SHARE = 0.3
+"""Of the seeds: those in which members begin at "latest", and those in which some are processings.
+Drawn apart, so that the others stay as they were."""
 
 
 class HandlerError(Exception):
@@ -80,6 +89,7 @@ class Process:
         self.gives_up = world.chance(0.3)
         """It asks with a time limit, again and again."""
         self.slowest_us = world.random.choice([0, 20_000, 400_000])
+        self.processes = clients.chances.random() < clients.processing_share
         self.consumer: AsyncGroupConsumer | None = None
         self.is_fenced = False
         self.loop.enter(self._begin)
@@ -122,11 +132,48 @@ class Process:
                 await asyncio.sleep(0.3)
 
     async def _read(self, client: AsyncClient) -> None:
+        await (self._process(client) if self.processes else self._consume(client))
+
+    async def _process(self, client: AsyncClient) -> None:
+        """As `AsyncClient.process`, whose member is to be seen."""
+        options = ProcessOptions.of(
+            None,
+            GROUP,
+            {
+                "instance": self.instance,
+                "session_timeout": self.session_seconds,
+                "start": self.clients.start,
+                "on_reset": "earliest",
+                "retries": 2,
+                "concurrency": self.clients.chances.choice([1, 3, 8]),
+            },
+        )
+        processor = await client.processor(SOURCE, self._attempt, options)
+        source = processor._source
+        assert isinstance(source, GroupSource)
+        self.consumer = source._member
+        try:
+            await processor.run()
+        finally:
+            self._run_ends()
+
+    async def _attempt(self, message: Message) -> list[Output]:
+        stream = self.clients.ground.by_name(message.stream)
+        self.clients.checker.processed(stream.id, message.offset, message.value)
+        if self.slowest_us and not self.clients.is_healed:
+            await asyncio.sleep(self.clients.world.between(0, self.slowest_us) / 1e6)
+        if not self.clients.is_healed and self.clients.world.chance(self.fails):
+            raise HandlerError
+        self.clients.checker.handled(stream.id, [message.offset])
+        return []
+
+    async def _consume(self, client: AsyncClient) -> None:
         self.consumer = client.consume_group(
             SOURCE,
             GROUP,
             instance=self.instance,
             session_timeout=self.session_seconds,
+            start=self.clients.start,
             auto_commit=self.commits != "by hand",
             on_reset="earliest",
         )
@@ -180,6 +227,8 @@ class Checker:
         self.readers: dict[int, dict[int, int]] = {}
         """Where each reader of a stream goes on, by its number."""
         self.positions: dict[bytes, int] = {}
+        self.floors: dict[bytes, int] = {}
+        """Where the group began in each stream, if it has committed there."""
         self.group: Group | None = None
         self.ended_at: dict[str, int] = {}
         """When a run of a member has ended, by the first id of the run."""
@@ -196,6 +245,10 @@ class Checker:
     def stream(self, stream_id: int) -> SimulatedStream:
         return self.clients.ground.streams[stream_id]
 
+    def processed(self, stream_id: int, offset: int, value: bytes | None) -> None:
+        self.count += 1
+        self.require(self.stream(stream_id).records[offset] == value, "a record has changed")
+
     def handed_out(
         self, process: Process, part: Part, offsets: list[int], values: list[bytes | None]
     ) -> None:
@@ -206,6 +259,8 @@ class Checker:
         for offset, value in zip(offsets, values, strict=True):
             self.require(stream.records[offset] == value, "a record has changed")
         before = getattr(consumer, "next_of_the_checker", None)
+        if before is None:
+            consumer.first_of_the_checker = offsets[0]  # type: ignore[attr-defined]
         may_skip = before is None or consumer.reset_count or before < stream.log_start_offset
         self.require(may_skip or offsets[0] == before, f"{process} goes on at {offsets[0]}")
         self.require(offsets == list(range(offsets[0], offsets[-1] + 1)), "not in order")
@@ -242,6 +297,12 @@ class Checker:
         membership = consumer._membership
         return self.clients.world.now < (membership._heard + membership._session) * 1e6
 
+    def heartbeat(self, process: Process, request: Any) -> None:
+        assert process.consumer is not None
+        has = process.consumer._parts.keys() | process.consumer._beginning.keys()
+        claimed = set(request.held) - has
+        self.require(not claimed, f"{process} says that it holds {sorted(claimed)}")
+
     def handled(self, stream_id: int, offsets: list[int]) -> None:
         self.done.setdefault(stream_id, set()).update(offsets)
 
@@ -252,6 +313,8 @@ class Checker:
         self.positions, self.group, self.had_name = {}, None, {}
         for entry in log:
             self._note(*entry)
+        for key in self.floors.keys() - self.positions.keys():
+            del self.floors[key]
 
     def appended(self, log: list[Any]) -> None:
         key, value, said = log[-1]
@@ -290,10 +353,22 @@ class Checker:
         self.require(owns, "a zombie commits")
         self.require(self.positions.get(key, 0) <= commit.offset, "a position goes back")
         done = self.done.get(stream.id, set())
-        passed = [
-            each for each in range(stream.log_start_offset, commit.offset) if each not in done
-        ]
+        floor = self.floors.setdefault(key, self._began(commit, stream))
+        begin = max(stream.log_start_offset, floor)
+        passed = [each for each in range(begin, commit.offset) if each not in done]
         self.require(not passed, f"records {passed} of stream {stream.id} are passed over")
+
+    def _began(self, commit: CommitCursorsRequest.Commit, stream: SimulatedStream) -> int:
+        """Where the reader who makes the first commit began."""
+        if self.clients.start == "earliest":
+            return 0
+        for process in self.clients.members:
+            consumer = process.consumer
+            if consumer is not None and consumer._membership.id == commit.member_id:
+                part = consumer._parts.get(stream.id)
+                if part is not None:
+                    return getattr(part.consumer, "first_of_the_checker", commit.offset)
+        return commit.offset
 
     # At rest.
 
@@ -301,7 +376,11 @@ class Checker:
         for stream_id in self.clients.ground.live_ids():
             stream = self.stream(stream_id)
             done = self.done.get(stream_id, set())
-            for offset in range(stream.log_start_offset, stream.end_offset):
+            key = cursor_key(GROUP, f"{stream.name}@{stream.name}")
+            if self.clients.start == "latest" and key not in self.floors:
+                continue  # Nobody has begun there in time for its last record.
+            begin = max(stream.log_start_offset, self.floors.get(key, 0))
+            for offset in range(begin, stream.end_offset):
                 if offset not in done:
                     return f"record {offset} of stream {stream_id} was never handled"
             committed = [
@@ -327,6 +406,10 @@ class Clients:
 
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         self.world = World(seed, tracing=tracing)
+        self.chances = Random(f"ways of {seed}")
+        self.start: Position = "latest" if self.chances.random() < LATEST_SHARE else "earliest"
+        is_processed = self.chances.random() < PROCESSED_SHARE
+        self.processing_share = self.chances.choice([0.3, 1.0]) if is_processed else 0.0
         self.graveyard: list[asyncio.Task[Any]] = []
         self.network = Network(self)
         self.checker = Checker(self)

@@ -14,6 +14,7 @@ comes before what the callbacks of that turn call soon; what arrives on sockets 
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import warnings
 from collections import deque
@@ -337,21 +338,28 @@ def bury(tasks: list[asyncio.Task[Any]]) -> None:
         warnings.simplefilter("ignore", RuntimeWarning)  # Of what was to be awaited yet.
         loops = dict.fromkeys([loop, *(task.get_loop() for task in tasks)])
         buried: dict[asyncio.Task[Any], None] = {}
+        has_waited = False
         while tasks:
             while tasks:
                 task = tasks.pop()
                 buried[task] = None
-                _close(task)
+                has_waited |= _close(task)
+            if has_waited:
+                gc.collect()  # What waited once more is closed when nobody holds it: here, unheard.
             tasks.extend(t for each in loops for t in asyncio.all_tasks(each) if t not in buried)
+        if has_waited:
+            gc.collect()  # And what that made.
         asyncio.set_event_loop(None)
 
 
-def _close(task: asyncio.Task[Any]) -> None:
+def _close(task: asyncio.Task[Any]) -> bool:
+    """Whether it waited once more in its end."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coroutine = task.get_coro()
-    for _ in range(CLOSED_AT_MOST):
+    for attempt in range(CLOSED_AT_MOST):
         try:
             coroutine.close()  # type: ignore[union-attr]
-            break
+            return attempt > 0
         except (Exception, Killed):  # noqa: BLE001  its end is of no interest
             continue
+    return True

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
+from jetstream_client.processing.schedule import Schedule
 from jetstream_client.publishing import in_flight
 from jetstream_client.reading import cursor
 from jetstream_client.reading.consumer import AsyncConsumer
@@ -112,6 +113,10 @@ def what_failed_is_committed(patch: Patch) -> None:
     patch.setattr(AsyncConsumer, "aclose", aclose)
 
 
+def a_processing_is_done_with_what_it_has_read(patch: Patch) -> None:
+    patch.setattr(Schedule, "checkpoint", lambda self, stream: self._readings[stream].next)
+
+
 def what_was_not_acknowledged_was_not_stored(patch: Patch) -> None:
     patch.setattr(in_flight, "_is_perhaps_stored", lambda batch: False)
 
@@ -132,10 +137,11 @@ MUTANTS = [
     Mutant(what_was_handed_out_last_is_done, 0, "are passed over"),
     Mutant(a_member_goes_on_after_its_session, 0, NO_SESSION),
     Mutant(what_was_taken_away_meanwhile_is_begun, 306, TWO_READ),
-    Mutant(it_says_that_it_holds_what_it_was_told_to, 0, "was never handled"),
+    Mutant(it_says_that_it_holds_what_it_was_told_to, 0, "says that it holds"),
     Mutant(a_first_heartbeat_takes_a_name, 6100100358, "takes the name"),
     Mutant(a_commit_follows_any_other, 1, "a position goes back"),
     Mutant(what_failed_is_committed, 0, "are passed over"),
+    Mutant(a_processing_is_done_with_what_it_has_read, 37, "are passed over"),
     Mutant(what_was_not_acknowledged_was_not_stored, 0, "stored twice"),
     Mutant(any_heartbeat_releases, 62, TWO_READ),
 ]
