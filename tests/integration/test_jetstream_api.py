@@ -277,8 +277,8 @@ async def test_pages_and_filters_of_lists(server: ServerProcess, hub: LeafServer
 
 
 REFUSED = {
-    "STREAM.CREATE.x": (503, 10036), "STREAM.UPDATE.orders": (503, 10036),
-    "STREAM.DELETE.orders": (503, 10036), "STREAM.PURGE.orders": (503, 10036),
+    "STREAM.CREATE.x": (400, 10056), "STREAM.UPDATE.orders": (400, 10056),
+    "STREAM.DELETE.missing": (404, 10059), "STREAM.PURGE.missing": (404, 10059),
     "STREAM.MSG.DELETE.orders": (500, 10057), "STREAM.SNAPSHOT.orders": (503, 10036),
     "STREAM.LEADER.STEPDOWN.orders": (503, 10036), "STREAM.PEER.REMOVE.orders": (503, 10036),
     "META.LEADER.STEPDOWN": (503, 10036), "SERVER.REMOVE": (503, 10036),

@@ -135,9 +135,39 @@ async def expecting(client: NatsClient, sequence: int) -> dict[str, Any]:
             return found
 
 
-def hand_over(cluster: ApiCluster, node_id: int) -> None:
+def hand_over(cluster: ApiCluster, node_id: int, stream: str = "kept") -> None:
     with Client(cluster.servers) as sdk:
-        sdk.transfer_leader("kept", node_id)
+        sdk.transfer_leader(stream, node_id)
+
+
+@on_loop
+async def test_a_bucket_is_served_by_whichever_node_leads(
+    cluster: ApiCluster, hub: LeafServer
+) -> None:
+    """What is put on the domain's own subjects reaches the leader over its leaf link."""
+    await linked(hub)
+    async with client_of(hub.url) as client:
+        await asked(client, "INFO", b"")
+        kept = await client.jetstream(domain="log").create_key_value(bucket="all", replicas=3)
+        for turn in range(6):
+            ack = await put(client, b"%d" % turn)
+            entry = await kept.get("k")
+            assert (entry.value, entry.revision) == (b"%d" % turn, ack["seq"])
+            assert await kept.keys() == ["k"]
+            await asyncio.to_thread(hand_over, cluster, turn % 3, "KV_all")
+        assert await client.jetstream(domain="log").delete_key_value("all")
+
+
+async def put(client: NatsClient, value: bytes) -> dict[str, Any]:
+    """The answer to a put. While a leadership moves, nobody may be there to answer."""
+    while True:
+        try:
+            reply = await client.request("$JS.log.API.$KV.all.k", value, timeout=3)
+        except (NoRespondersError, TimeoutError):
+            continue
+        found: dict[str, Any] = json.loads(reply.data)
+        if "error" not in found:
+            return found
 
 
 @on_loop

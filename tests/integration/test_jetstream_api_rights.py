@@ -83,6 +83,47 @@ async def test_a_right_counts_as_soon_as_it_is_given_and_ends_as_soon_as_it_is_t
 
 
 @on_loop
+async def test_each_change_of_a_stream_needs_its_own_right(tmp_path: Path) -> None:
+    config = {"name": "KV_b", "subjects": ["$KV.b.>"], "max_msgs_per_subject": 1}
+    body = json.dumps(config).encode()
+    changes = {
+        "create": ("STREAM.CREATE", body),
+        "alter": ("STREAM.UPDATE", json.dumps(config | {"max_msg_size": 99}).encode()),
+        "purge": ("STREAM.PURGE", b""),
+        "delete": ("STREAM.DELETE", b""),
+    }
+    put = "$JS.log.API.$KV.b.k"
+    with (
+        LeafServer() as hub,
+        secured_api_server(tmp_path / "data", hub, PRINCIPAL) as server,
+        server.client() as admin,
+    ):
+        admin.create_stream("first", "first.>", key="subject")
+        async with client_of(hub.url) as client:
+            for right, (verb, payload) in changes.items():
+                refused = (await answer(client, f"{verb}.KV_b", payload))["error"]
+                if right == "create":
+                    assert refused["code"] == 403
+                    admin.add_acl(PRINCIPAL, "describe", stream="KV_b", subject="$KV.b.>")
+                else:
+                    assert (refused["code"], refused["err_code"]) == (403, 10003)
+                admin.add_acl(PRINCIPAL, right, stream="KV_b", subject="$KV.b.>")
+                if right == "purge":
+                    with pytest.raises(TimeoutError):
+                        await client.request(put, b"v", timeout=0.5)
+                    admin.add_acl(PRINCIPAL, "write", stream="KV_b", subject="$KV.b.>")
+                    assert (
+                        json.loads((await client.request(put, b"v", timeout=20)).data)["seq"] == 1
+                    )
+                done = await answer(client, f"{verb}.KV_b", payload)
+                assert "error" not in done, done
+            assert (await answer(client, "STREAM.INFO.KV_b"))["error"]["err_code"] == 10059
+    log = server.log_text
+    for verb in ("CREATE", "UPDATE", "PURGE", "DELETE"):
+        assert f'"operation": "STREAM.{verb}"' in log
+
+
+@on_loop
 async def test_without_a_principal_nobody_has_a_right(tmp_path: Path) -> None:
     with LeafServer() as hub, secured_api_server(tmp_path / "data", hub, "") as server:
         with server.client() as admin:

@@ -501,16 +501,18 @@ class ListOffsetsResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[ListOffsetsResponse.Result, _Mapping]]] = ...) -> None: ...
 
 class ListSubjectsRequest(_message.Message):
-    __slots__ = ("stream", "pattern", "offset", "limit")
+    __slots__ = ("stream", "pattern", "offset", "limit", "only_live")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PATTERN_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    ONLY_LIVE_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     pattern: str
     offset: int
     limit: int
-    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., pattern: _Optional[str] = ..., offset: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+    only_live: bool
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., pattern: _Optional[str] = ..., offset: _Optional[int] = ..., limit: _Optional[int] = ..., only_live: _Optional[bool] = ...) -> None: ...
 
 class ListSubjectsResponse(_message.Message):
     __slots__ = ("subjects", "total")

@@ -38,6 +38,7 @@ from jetstream_protocol.subjects import check_literal, matches
 from jetstream_protocol.types import StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.ingest.nats.connection import NatsConnection
+from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.ingest.stream.acks import Direct
 from jetstream_server.ingest.stream.commit_spans import SpanSource
@@ -239,6 +240,16 @@ class Ingest(ReplicaListener):
         if ingest.is_handed_over or self._is_over:
             raise UnavailableError(f"stream {stream.name!r} is being handed over; try again")
         ingest.produce(batch, subject.encode(), Direct(stored, refuse))
+
+    def take(self, stream_id: int, delivery: Delivery) -> None:
+        """Store messages that came by another way, in a stream that this node leads, as if NATS had
+        delivered them on its subject. **safety** Where they would not be heard there, they are
+        dropped without an answer, as there: another leader may store and acknowledge them."""
+        ingest = self._streams.get(stream_id)
+        if ingest is None or not ingest.is_listening or not self.may_feed():
+            return
+        delivery.sid = ingest.sid
+        ingest.deliver(delivery)
 
     # Pausing.
 

@@ -108,6 +108,7 @@ def stream_info(
 def stream_config(stream: StreamMetadata) -> dict[str, Any]:
     """The settings of a stream in JetStream's words."""
     config = stream.config
+    is_bucket = config.keeps_last_of_subjects
     return {
         "name": api_name(stream.name),
         "subjects": [stream.subject],
@@ -116,17 +117,17 @@ def stream_config(stream: StreamMetadata) -> dict[str, Any]:
         "max_msgs": config.max_messages or UNLIMITED,
         "max_bytes": config.max_bytes or UNLIMITED,
         "max_age": config.max_age_us * _NS_PER_US,
-        "max_msgs_per_subject": 1 if config.keeps_last_of_subjects else UNLIMITED,
+        "max_msgs_per_subject": 1 if is_bucket else UNLIMITED,
         "max_msg_size": config.max_message_bytes or UNLIMITED,
-        "discard": "old",
+        "discard": "new" if is_bucket and not config.has_limits else "old",
         "storage": "file",
         "num_replicas": min(len(stream.replicas) or config.replicas, _REPLICAS_MAX),
         "duplicate_window": config.duplicate_window_us * _NS_PER_US,
         "compression": "none",
         "sealed": False,
         "deny_delete": True,
-        "deny_purge": True,
-        "allow_rollup_hdrs": config.keeps_last_of_subjects,
+        "deny_purge": False,
+        "allow_rollup_hdrs": is_bucket,
         "allow_direct": True,
         "mirror_direct": False,
         "consumer_limits": {},

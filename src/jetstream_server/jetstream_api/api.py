@@ -28,6 +28,7 @@ from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.types import StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.jetstream_api.answers import API_LEVEL, account_info
+from jetstream_server.jetstream_api.bucket_puts import BucketPuts
 from jetstream_server.jetstream_api.catalogue import Catalogue, with_fewer_subjects
 from jetstream_server.jetstream_api.consumers import ConsumerRequests
 from jetstream_server.jetstream_api.errors import (
@@ -47,6 +48,7 @@ from jetstream_server.jetstream_api.requests import (
     check_empty,
     request_of,
 )
+from jetstream_server.jetstream_api.stream_changes import StreamChanges
 
 logger = structlog.get_logger("jetstream.api")
 
@@ -64,6 +66,8 @@ _LEVEL_HEADER: Final = b"nats-required-api-level"
 _EMPTY_PAGES: Final[dict[str, dict[str, Any]]] = {
     "STREAM.NAMES": {"total": 0, "offset": 0, "limit": 0, "streams": None},
     "STREAM.LIST": {"total": 0, "offset": 0, "limit": 0, "streams": []},
+    "STREAM.DELETE": {"success": False},
+    "STREAM.PURGE": {"success": False, "purged": 0},
     "CONSUMER.NAMES": {"total": 0, "offset": 0, "limit": 0, "consumers": []},
     "CONSUMER.LIST": {"total": 0, "offset": 0, "limit": 0, "consumers": []},
 }
@@ -91,10 +95,12 @@ class JetStreamApi:
         connect: Callable[[OnMessages], LeafConnection],
         consumers: ConsumerRequests | None = None,
         *,
+        changes: StreamChanges | None = None,
+        puts: BucketPuts | None = None,
         is_open: bool,
     ) -> None:
-        """connect: makes the link, which calls its argument. consumers: None: there are none.
-        is_open: whether anybody may ask."""
+        """connect: makes the link, which calls its argument. consumers, changes, puts: None: there
+        are none. is_open: whether anybody may ask."""
         self.counters = ApiCounters()
         self.domain = domain
         self.link = connect(self._take)
@@ -103,6 +109,10 @@ class JetStreamApi:
         self._consumers = consumers
         if consumers is not None:
             consumers.begin(self.link)
+        self._changes = changes
+        self._puts = puts if is_open else None
+        if self._puts is not None:
+            self._puts.begin(self.link)
         self._is_open = is_open
         self._is_closing = False
         self._requests: set[asyncio.Task[None]] = set()
@@ -114,6 +124,10 @@ class JetStreamApi:
             "STREAM.INFO": self._stream_info,
             "STREAM.MSG.GET": self._get,
             "STREAM.MSG.DELETE": self._delete_message,
+            "STREAM.CREATE": self._change,
+            "STREAM.UPDATE": self._change,
+            "STREAM.DELETE": self._change,
+            "STREAM.PURGE": self._change,
         }
 
     def start(self) -> None:
@@ -142,9 +156,11 @@ class JetStreamApi:
 
     def _take(self, messages: LeafMessages) -> None:
         """Begin to answer."""
-        consumers = self._consumers
+        consumers, puts = self._consumers, self._puts
         for message in messages:
             if consumers is not None and consumers.takes(message):
+                continue
+            if puts is not None and puts.takes(message):
                 continue
             if not message.reply or not self.link.may_answer(message.reply):
                 continue
@@ -214,8 +230,6 @@ class JetStreamApi:
         """Why a request is not served."""
         if not request.verb:
             return bad_request_error("bad request: no such request of the JetStream API")
-        if request.verb in ("STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE"):
-            return not_supported_error("streams are managed by the command `jetstream stream`")
         return not_supported_error(request.verb)
 
     # Requests that are answered by JSON.
@@ -241,6 +255,21 @@ class JetStreamApi:
             raise bad_request_error()
         info = await self._catalogue.info(request.stream, body_of(payload))
         return with_fewer_subjects(info, self._room(request))
+
+    async def _change(self, request: Request, payload: bytes) -> dict[str, Any]:
+        if request.rest:
+            raise bad_request_error()
+        changes, name = self._changes, request.stream
+        if changes is None:
+            raise not_supported_error("streams are managed by the command `jetstream stream`")
+        if request.verb == "STREAM.DELETE":
+            check_empty(payload)
+            return await changes.delete(name)
+        body = body_of(payload)
+        if request.verb == "STREAM.PURGE":
+            return await changes.purge(name, body)
+        create = changes.create if request.verb == "STREAM.CREATE" else changes.update
+        return await create(name, body)
 
     async def _get(self, request: Request, payload: bytes) -> dict[str, Any]:
         async with self._working:

@@ -45,11 +45,13 @@ from jetstream_server.jetstream_api.errors import (
     bad_request_error,
     no_message_error,
     not_supported_error,
+    too_many_subjects_error,
 )
 from jetstream_server.jetstream_api.leaf.connection import LeafConnection
 from jetstream_server.jetstream_api.leaf.parser import LeafMessage
 from jetstream_server.jetstream_api.outlet import LeafOutlet, flow_subject, mark_of
 from jetstream_server.jetstream_api.requests import (
+    SUBJECTS_MAX,
     GetRequest,
     Request,
     api_name,
@@ -281,6 +283,12 @@ class ConsumerRequests:
         JetstreamError."""
         start, end = replica.log.log_start_offset, replica.high_watermark
         policy, selected = config.deliver_policy, list[int]()
+        if (
+            policy is DeliverPolicy.ALL
+            and stream.config.keeps_last_of_subjects
+            and not config.is_durable  # What these have to deliver first is replicated.
+        ):
+            policy = DeliverPolicy.LAST_PER_SUBJECT  # The others are as good as removed.
         position = start
         if policy is DeliverPolicy.NEW:
             position = end
@@ -293,6 +301,8 @@ class ConsumerRequests:
             position = await self._last(stream, config, end)
         elif policy is DeliverPolicy.LAST_PER_SUBJECT:
             selected, position = await self._search.last_offsets(stream, config.filters)
+            if config.is_durable and len(selected) > SUBJECTS_MAX:
+                raise too_many_subjects_error(SUBJECTS_MAX)
         return max(position, start), selected
 
     async def _last(self, stream: StreamMetadata, config: ConsumerConfig, end: int) -> int:

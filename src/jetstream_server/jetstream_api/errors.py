@@ -65,6 +65,15 @@ def not_searched_error(sequence: int) -> ApiError:
     )
 
 
+def too_many_subjects_error(most: int) -> ApiError:
+    return ApiError(
+        503,
+        10023,
+        f"insufficient resources: the last messages of more than {most} subjects",
+        "500 Insufficient Resources",
+    )
+
+
 def busy_error() -> ApiError:
     return ApiError(
         503,

@@ -18,7 +18,12 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.subjects import covers, is_pattern
 from jetstream_protocol.types import WallUs
 from jetstream_server.consumers.records import Piece, Record, Wanted, look_through
-from jetstream_server.jetstream_api.errors import ApiError, no_message_error, not_searched_error
+from jetstream_server.jetstream_api.errors import (
+    ApiError,
+    no_message_error,
+    not_searched_error,
+    too_many_subjects_error,
+)
 from jetstream_server.jetstream_api.requests import SUBJECTS_MAX, GetRequest
 from jetstream_server.jetstream_api.stream_reads import StreamReads
 from jetstream_server.metadata.state.streams import StreamMetadata
@@ -30,6 +35,8 @@ BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of the records of one batch, which are in memory until they are sent. It is cut after them."""
 _PAUSE_SECONDS: Final = 0.002
 """Between two steps of a search: clients that search all the time leave the processor to others."""
+LAST_OFFSETS_MAX: Final = 250_000
+"""Of one consumer that begins with the last record of each subject: 10 MB until they are sent."""
 _LOOKUPS: Final = 3
 _WINDOW_GROWTH: Final = 8
 """A search from the end on looks at the last record, then at the 8 before it, and so on."""
@@ -99,7 +106,12 @@ class Search:
         self, stream: StreamMetadata, patterns: Sequence[str]
     ) -> tuple[list[int], int]:
         """The offsets of the last records of each subject of these patterns, ascending; and the
-        end of what was looked at. Raises ApiError, JetstreamError."""
+        end of what was looked at. For the node that leads. Raises ApiError, JetstreamError."""
+        if stream.config.is_keyed_by_subject:
+            offsets, end = await self._reads.last_offsets_here(stream, patterns)
+            if len(offsets) > LAST_OFFSETS_MAX:
+                raise too_many_subjects_error(LAST_OFFSETS_MAX)
+            return offsets, end
         get = GetRequest(subjects=tuple(patterns), up_to_sequence=2**62)
         found = await self._last_of_each(stream, get)
         if found.pending:

@@ -8,7 +8,7 @@ The caller's rights have been checked before: other nodes are asked in this node
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from jetstream_protocol.errors import JetstreamError, UnavailableError, from_proto
@@ -16,10 +16,12 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId, WallUs
 from jetstream_server.jetstream_api.answers import StreamState
+from jetstream_server.log.subject_index import Last
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.replication.subjects import committed_subjects
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.peers import Peers
 from jetstream_server.serving.grpc.read_answers import answer
@@ -80,11 +82,30 @@ class StreamReads:
         found = await self._resolve(stream, *(_Query(last_of_subject=each) for each in subjects))
         return sorted({each.offset for each in found if each.offset >= 0})
 
+    async def last_offsets_here(
+        self, stream: StreamMetadata, patterns: Sequence[str]
+    ) -> tuple[list[int], int]:
+        """The offsets of the last records on the subjects of any of these patterns, ascending, by
+        the index of subjects; and the end of what was committed then. Raises NotLeaderError,
+        PreconditionFailedError, UnavailableError."""
+        replica = self._replicas.led_replica_of(stream)
+        end = replica.high_watermark
+        found = [committed_subjects(replica, each) for each in patterns or ("",)]
+        offsets = await asyncio.to_thread(_offsets_of, found)
+        return offsets, end
+
     async def subjects(
-        self, stream: StreamMetadata, pattern: str, offset: int, count: int
+        self,
+        stream: StreamMetadata,
+        pattern: str,
+        offset: int,
+        count: int,
+        *,
+        only_live: bool = False,
     ) -> tuple[list[str], int]:
         """The subjects that match a pattern, sorted, from `offset` in that list on, and how many
-        there are. Raises JetstreamError: PreconditionFailedError without an index."""
+        there are. only_live: without those whose last record is a tombstone. Raises JetstreamError:
+        PreconditionFailedError without an index."""
         found: list[str] = []
         total = 0
         while len(found) < count:
@@ -93,6 +114,7 @@ class StreamReads:
                 pattern=pattern,
                 offset=offset + len(found),
                 limit=min(SUBJECTS_MAX, count - len(found)),
+                only_live=only_live,
             )
             page = await self._subjects(stream, request)
             found += [each.subject for each in page.subjects]
@@ -100,6 +122,17 @@ class StreamReads:
             if not page.subjects:
                 break
         return found, total
+
+    async def purge(self, stream: StreamMetadata, request: pb.PurgeStreamRequest) -> int:
+        """Purge at the leader, and return where the log begins then. Raises JetstreamError."""
+
+        async def here(_: Replica) -> int:
+            return await self._peers.purge_stream(self._node_id, request)
+
+        async def there(node_id: NodeId, _: StreamId) -> int:
+            return await self._peers.purge_stream(node_id, request)
+
+        return await self._ask(stream, here, there)
 
     async def _subjects(
         self, stream: StreamMetadata, request: pb.ListSubjectsRequest
@@ -192,3 +225,8 @@ class StreamReads:
 
 async def _describe_here(replica: Replica) -> pb.StreamDescription:
     return description_of(replica)
+
+
+def _offsets_of(found: Sequence[Iterator[tuple[bytes, Last]]]) -> list[int]:
+    """Blocks."""
+    return sorted({last.offset for each in found for _, last in each})

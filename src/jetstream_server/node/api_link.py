@@ -5,20 +5,26 @@ from __future__ import annotations
 import hashlib
 from functools import partial
 
+from jetstream_protocol.types import StreamId
 from jetstream_server.clocks import Clocks, wall_clock
 from jetstream_server.consumers.feed import Reader
 from jetstream_server.consumers.manager import Consumers
+from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.jetstream_api.api import JetStreamApi
+from jetstream_server.jetstream_api.bucket_puts import BucketPuts
 from jetstream_server.jetstream_api.catalogue import Catalogue
 from jetstream_server.jetstream_api.consumers import ConsumerRequests
 from jetstream_server.jetstream_api.leaf.connection import LeafConnection, OnMessages
+from jetstream_server.jetstream_api.leaf.parser import LeafMessage
 from jetstream_server.jetstream_api.messages import Messages
 from jetstream_server.jetstream_api.outlet import LeafOutlet
 from jetstream_server.jetstream_api.requests import announcement, withdrawal
 from jetstream_server.jetstream_api.search import Search
+from jetstream_server.jetstream_api.stream_changes import StreamChanges
 from jetstream_server.jetstream_api.stream_reads import StreamReads
 from jetstream_server.metadata.client.stream_requests import Streams
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.node.config import Config
 from jetstream_server.node.nats_options import leaf_options, leaf_servers
 from jetstream_server.node.node import Node
@@ -84,6 +90,19 @@ def jetstream_api(
         account=account,
     )
     node.metadata.watch(requests.apply)
+    changes = StreamChanges(
+        node.metadata,
+        Streams(node.metadata, wall_clock, nodes_configured=len(config.nodes)),
+        node.stream_access,
+        catalogue,
+        reads,
+        peers,
+        identity,
+        node.ingest.confirm,
+        lambda: node.replicas.full_reason,
+        node_id=node_id,
+    )
+    puts = _bucket_puts(node, identity, node_id, nats.api_domain)
 
     def connect(on_messages: OnMessages) -> LeafConnection:
         return LeafConnection(
@@ -101,5 +120,25 @@ def jetstream_api(
         Messages(catalogue, search),
         connect,
         requests,
+        changes=changes,
+        puts=puts,
         is_open=not node.access.enabled or bool(nats.api_principal),
     )
+
+
+def _bucket_puts(node: Node, identity: Identity, node_id: int, domain: str) -> BucketPuts:
+    def put(stream_id: StreamId, message: LeafMessage) -> None:
+        headers = [message.headers] if message.headers else None
+        node.ingest.take(
+            stream_id, Delivery(0, [message.subject], [message.reply], [message.payload], headers)
+        )
+
+    def may_write(stream: StreamMetadata, subject: str) -> bool:
+        access = node.access
+        return not access.applies_to(identity) or access.allows_named(
+            identity, Operation.WRITE, stream.name, subject
+        )
+
+    puts = BucketPuts(node.metadata.registry, put, may_write, node_id=node_id, domain=domain)
+    node.metadata.watch(puts.apply)
+    return puts

@@ -183,7 +183,10 @@ async def subjects_of(replica: Replica, request: pb.ListSubjectsRequest) -> pb.L
         check_pattern(request.pattern)
     if request.offset < 0 or not 0 <= request.limit <= SUBJECTS_MAX:
         raise InvalidRequestError(f"offset: 0 or more; limit: at most {SUBJECTS_MAX}")
-    ends = await asyncio.to_thread(sorted, committed_subjects(replica, request.pattern))
+    found = committed_subjects(replica, request.pattern)
+    if request.only_live:
+        found = (each for each in found if not each[1].is_tombstone)
+    ends = await asyncio.to_thread(sorted, found)
     page = ends[request.offset : request.offset + request.limit]
     subjects = [
         pb.ListSubjectsResponse.Subject(

@@ -1,0 +1,240 @@
+"""Streams that clients create, alter, purge and delete: in the name of the API's principal, by the
+same checks as gRPC's (serving/grpc/guard.py), and with a line in the audit log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    QuotaExceededError,
+    StreamExistsError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.settings import BY_FIELD
+from jetstream_protocol.subjects import check_own_name, overlaps
+from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.jetstream_api.catalogue import Catalogue
+from jetstream_server.jetstream_api.errors import ApiError, bad_request_error
+from jetstream_server.jetstream_api.requests import api_name, number, pattern
+from jetstream_server.jetstream_api.stream_configs import (
+    WantedStream,
+    config_error,
+    wanted_stream,
+)
+from jetstream_server.jetstream_api.stream_reads import StreamReads
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
+from jetstream_server.metadata.client.stream_requests import Streams
+from jetstream_server.metadata.state.commands import DeleteStream
+from jetstream_server.metadata.state.streams import StreamMetadata
+from jetstream_server.security.acl import Operation
+from jetstream_server.security.identity import Identity
+from jetstream_server.serving.grpc.peers import Peers
+from jetstream_server.serving.stream_access import StreamAccess
+
+_Found = TypeVar("_Found")
+
+_FIXED = {"replicas": "num_replicas", "key": "max_msgs_per_subject"}
+"""What STREAM.UPDATE cannot change, and what clients call it."""
+
+
+class StreamChanges:
+    """identity: the principal of the account. confirm: returns once NATS has confirmed the
+    subscription of a stream that this node leads. full_reason: why the disk takes nothing more;
+    "": it does."""
+
+    def __init__(
+        self,
+        metadata: RaftMetadataLog,
+        streams: Streams,
+        access: StreamAccess,
+        catalogue: Catalogue,
+        reads: StreamReads,
+        peers: Peers,
+        identity: Identity,
+        confirm: Callable[[int], Awaitable[None]],
+        full_reason: Callable[[], str],
+        *,
+        node_id: int,
+    ) -> None:
+        self._metadata = metadata
+        self._streams = streams
+        self._access = access
+        self._catalogue = catalogue
+        self._reads = reads
+        self._peers = peers
+        self._identity = identity
+        self._confirm = confirm
+        self._full_reason = full_reason
+        self._node_id = NodeId(node_id)
+
+    async def create(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        """STREAM.CREATE. Raises ApiError, JetstreamError."""
+        wanted = wanted_stream(name, body)
+        if reason := self._full_reason():
+            raise ApiError(503, 10047, f"insufficient storage resources available: {reason}")
+        request = pb.CreateStreamRequest(name=wanted.name, subject=wanted.subject)
+        try:
+            check_own_name(wanted.name)
+            names_at = partial(self._access.check_new, self._identity, request)
+            names_at()
+            self._check_free(wanted)
+            stream, created = await self._noted(
+                "STREAM.CREATE", f"{wanted.name}@{wanted.subject}", self._create(wanted, names_at)
+            )
+            await self._until_heard(stream, request)
+        except InvalidRequestError as error:
+            raise config_error(error.message) from None
+        except StreamExistsError as error:
+            raise ApiError(
+                400, 10058, f"stream name already in use with a different configuration: "
+                f"{error.message}"
+            ) from None  # fmt: skip
+        except QuotaExceededError as error:
+            raise ApiError(400, 10027, f"maximum number of streams reached: {error.message}"
+                           ) from None  # fmt: skip
+        found = await self._catalogue.info(api_name(stream.name), {})
+        return found | {"did_create": True} if created else found
+
+    async def _create(
+        self, wanted: WantedStream, names_at: Callable[[], int]
+    ) -> tuple[StreamMetadata, bool]:
+        control = self._access.control
+        existing = self._metadata.registry.find(wanted.name, wanted.subject)
+        if existing is not None:
+            differing = _differing(existing, wanted.settings)
+            if differing:
+                raise StreamExistsError(", ".join(sorted(differing)))
+        config = {
+            "group": "",
+            "partition": 0,
+            "partitions": 0,
+            **_without_later_defaults(wanted.settings),
+        }
+        return await self._streams.create(
+            wanted.name,
+            wanted.subject,
+            config,
+            False,
+            check_names=names_at,
+            creator=control.quota_holder(self._identity),
+            streams_max=control.quotas.streams,
+        )
+
+    def _check_free(self, wanted: WantedStream) -> None:
+        """Raise ApiError if another stream would store the same messages: their publishers would be
+        answered twice, which JetStream's clients do not expect."""
+        for stream in self._metadata.registry.streams.values():
+            is_same = (stream.name, stream.subject) == (wanted.name, wanted.subject)
+            if not is_same and not stream.is_internal and overlaps(stream.subject, wanted.subject):
+                raise ApiError(400, 10065, "subjects overlap with an existing stream")
+
+    async def _until_heard(self, stream: StreamMetadata, request: pb.CreateStreamRequest) -> None:
+        """Return once the leader listens: publishers may publish at once."""
+        if stream.leader == NO_NODE:
+            raise UnavailableError(f"stream {stream.name!r} exists, but has no leader; try again")
+        if stream.leader == self._node_id:
+            await self._confirm(stream.id)
+        else:
+            await self._peers.create_stream(stream.leader, request)
+
+    async def update(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        """STREAM.UPDATE: the whole configuration. Raises ApiError, JetstreamError."""
+        stream = self._catalogue.stream(name, Operation.ALTER)
+        wanted = wanted_stream(name, body)
+        if wanted.subject != stream.subject:
+            raise config_error(f"the subject of a stream cannot be changed: {stream.subject}")
+        for field, api_field in _FIXED.items():
+            if wanted.settings[field] != getattr(stream.config, field):
+                raise config_error(f"{api_field} of a stream cannot be changed")
+        altered = _differing(stream, wanted.settings)
+        if altered:
+            try:
+                stream = await self._noted(
+                    "STREAM.UPDATE", stream.full_name, self._alter(stream, altered)
+                )
+            except InvalidRequestError as error:
+                raise config_error(error.message) from None
+        return await self._catalogue.info(name, {})
+
+    async def _alter(self, stream: StreamMetadata, altered: dict[str, Any]) -> StreamMetadata:
+        config = {"group": "", "partition": 0, "partitions": 0, **altered}
+        after = await self._streams.alter(stream, config, None)
+        if after.leader not in (NO_NODE, self._node_id):
+            await self._peers.reach_epoch(after.leader, after.id, after.stream_epoch)
+        return after
+
+    async def delete(self, name: str) -> dict[str, Any]:
+        """STREAM.DELETE. Raises ApiError, JetstreamError."""
+        stream = self._catalogue.stream(name, Operation.DELETE)
+        propose = self._metadata.propose(DeleteStream(stream_id=stream.id))
+        await self._noted("STREAM.DELETE", stream.full_name, propose)
+        return {"success": True}
+
+    async def purge(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        """STREAM.PURGE. Raises ApiError, JetstreamError."""
+        stream = self._catalogue.stream(name, Operation.PURGE)
+        sequence, keep = number(body, "seq"), number(body, "keep")
+        if sequence and keep:
+            raise bad_request_error()
+        if subjects := pattern(body, "filter"):
+            return await self._purge_subjects(stream, subjects)
+        start, end = await self._reads.bounds(stream)
+        offset = min(sequence - 1, end) if sequence else end - keep
+        if keep and stream.was_compacted:
+            raise ApiError(500, 10110, "a compacted stream is purged by `seq`, or whole")
+        if offset > start:
+            request = pb.PurgeStreamRequest(
+                stream=common_pb2.StreamRef(id=stream.id), offset=offset
+            )
+            purging = self._reads.purge(stream, request)
+            after = await self._noted("STREAM.PURGE", stream.full_name, purging)
+        else:
+            after = start
+        return {"success": True, "purged": max(0, after - start)}
+
+    async def _purge_subjects(self, stream: StreamMetadata, subjects: str) -> dict[str, Any]:
+        """Deleted keys of a bucket are on their way out: compaction removes their tombstones.
+        Clients ask for that after they have deleted keys. Other keys they have to delete first."""
+        if stream.config.keeps_last_of_subjects:
+            live, _ = await self._reads.subjects(stream, subjects, 0, 1, only_live=True)
+            if not live:
+                return {"success": True, "purged": 0}
+        raise ApiError(500, 10110, "purging by subject is not supported, but for deleted keys")
+
+    async def _noted(self, verb: str, resource: str, work: Awaitable[_Found]) -> _Found:
+        """The result of a change, which the audit log has, also if it may have been made."""
+        audit, is_decided = self._access.control.audit, False
+        try:
+            found = await work
+            is_decided = True
+        except JetstreamError as error:
+            is_decided = not isinstance(error, UnavailableError | UnknownOutcomeError)
+            raise
+        finally:
+            if not is_decided:
+                audit.in_doubt(self._identity, verb, resource)
+        audit.done(self._identity, verb, resource)
+        return found
+
+
+def _differing(stream: StreamMetadata, settings: dict[str, Any]) -> dict[str, Any]:
+    return {
+        field: value for field, value in settings.items() if value != getattr(stream.config, field)
+    }
+
+
+def _without_later_defaults(settings: dict[str, Any]) -> dict[str, Any]:
+    """Without defaults of settings that an older cluster does not know."""
+    return {
+        field: value
+        for field, value in settings.items()
+        if BY_FIELD[field].level == 1 or value != BY_FIELD[field].default
+    }

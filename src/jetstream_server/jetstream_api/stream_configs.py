@@ -1,0 +1,175 @@
+"""JetStream's configuration of a stream in our settings. Pure.
+
+What we do not have is refused, never ignored: whoever asks for it relies on it.
+docs/jetstream_api.md has the table.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.subjects import check_pattern
+from jetstream_server.jetstream_api.errors import ApiError, invalid_json_error
+from jetstream_server.jetstream_api.requests import own_name
+
+_NS_PER_US: Final = 1000
+_UNLIMITED: Final = -1
+_OWN_LABELS: Final = ("jetstream.", "_nats.")
+"""Prefixes of what `metadata` holds in our answers, and of what clients put there themselves."""
+
+_ABSENT: Final[dict[str, tuple[Any, ...]]] = {
+    "description": ("",),
+    "retention": ("limits",),
+    "max_consumers": (-1, 0),
+    "storage": ("file",),
+    "compression": ("none", ""),
+    "sealed": (False,),
+    "deny_purge": (False,),
+    "no_ack": (False,),
+    "mirror_direct": (False,),
+    "discard_new_per_subject": (False,),
+    "allow_atomic": (False,),
+    "allow_msg_counter": (False,),
+    "allow_msg_schedules": (False,),
+    "allow_batched": (False,),
+    "subject_delete_marker_ttl": (0,),
+    "first_seq": (0, 1),
+    "persist_mode": ("", "default"),
+    "template_owner": ("",),
+}
+"""Fields of which we have one value only, or none; beside each what is the same as its absence."""
+_EMPTY: Final = (
+    "mirror", "sources", "republish", "subject_transform", "placement", "consumer_limits",
+)  # fmt: skip
+"""Fields that we do not have: null, or an object or list without anything in it."""
+_FREE: Final = {
+    "name", "subjects", "max_msgs", "max_bytes", "max_age", "max_msgs_per_subject", "max_msg_size",
+    "discard", "num_replicas", "duplicate_window", "deny_delete", "allow_rollup_hdrs",
+    "allow_direct", "allow_msg_ttl", "metadata", "pedantic",
+}  # fmt: skip
+
+
+class WantedStream(NamedTuple):
+    """name, subject: ours. settings: by their fields in the metadata; those that the client leaves
+    to us are missing."""
+
+    name: str
+    subject: str
+    settings: dict[str, Any]
+
+
+def wanted_stream(api_name: str, body: dict[str, Any]) -> WantedStream:
+    """What STREAM.CREATE or UPDATE asks for. Raises ApiError."""
+    given = body.get("name")
+    if given != api_name:
+        raise ApiError(400, 10056, "stream name in subject does not match request")
+    for field, value in body.items():
+        _check(field, value)
+    is_bucket = _is_bucket(body)
+    settings: dict[str, Any] = {
+        "replicas": _number(body, "num_replicas", 1) or 1,
+        "max_messages": _limit(body, "max_msgs"),
+        "max_bytes": _limit(body, "max_bytes"),
+        "max_age_us": _number(body, "max_age") // _NS_PER_US,
+        "max_message_bytes": _limit(body, "max_msg_size"),
+        "compact": is_bucket,
+        "key": "subject" if is_bucket else "record",
+    }
+    if window := _number(body, "duplicate_window"):
+        settings["duplicate_window_us"] = window // _NS_PER_US
+    if settings["max_age_us"] * _NS_PER_US != _number(body, "max_age"):
+        raise config_error("max_age must be whole microseconds")
+    _check_discard(body, settings, is_bucket=is_bucket)
+    for field in ("allow_rollup_hdrs", "allow_msg_ttl"):
+        # Some clients always ask for both on a bucket. A message with a TTL is refused itself.
+        if _flag(body, field) and not is_bucket:
+            raise config_error(f"{field} is not supported without max_msgs_per_subject 1")
+    return WantedStream(own_name(api_name), _subject(body, api_name), settings)
+
+
+def config_error(why: str) -> ApiError:
+    """Of a configuration that we do not have."""
+    return ApiError(500, 10052, why)
+
+
+def _check(field: str, value: object) -> None:
+    if value is None or field in _FREE:
+        return
+    if field in _EMPTY:
+        if value not in ({}, []) and not (isinstance(value, dict) and not any(value.values())):
+            raise config_error(f"{field} is not supported")
+        return
+    absent = _ABSENT.get(field)
+    if absent is None:
+        return  # Not known to JetStream, or to us: ignored, as older nats-servers do.
+    if type(value) is not type(absent[0]) or value not in absent:
+        allowed = "" if field == "description" else f": it must be {absent[0]!r}"
+        raise config_error(f"{field} {str(value)[:60]!r} is not supported{allowed}")
+
+
+def _is_bucket(body: dict[str, Any]) -> bool:
+    per_subject = _limit(body, "max_msgs_per_subject")
+    if per_subject > 1:
+        raise config_error(
+            f"max_msgs_per_subject {per_subject} is not supported: a stream keeps all records of a "
+            "subject, or the last one (a history of 1)"
+        )
+    return per_subject == 1
+
+
+def _check_discard(body: dict[str, Any], settings: dict[str, Any], *, is_bucket: bool) -> None:
+    discard = body.get("discard") or "old"
+    if discard not in ("old", "new"):
+        raise invalid_json_error("discard must be old or new")
+    is_limited = settings["max_messages"] or settings["max_bytes"]
+    if discard == "new" and (is_limited or not is_bucket):
+        raise config_error("discard new is not supported: limits remove the oldest messages")
+    if is_bucket and is_limited:
+        raise config_error(
+            "max_msgs and max_bytes of a bucket are not supported: they would remove keys"
+        )
+    if is_bucket and settings["max_age_us"]:
+        raise config_error("max_age (TTL) of a bucket is not supported: it would remove keys")
+    labels = body.get("metadata") or {}
+    if not isinstance(labels, dict):
+        raise invalid_json_error("metadata must be an object")
+    kept = [each for each in labels if not str(each).startswith(_OWN_LABELS)]
+    if kept:
+        raise config_error(f"metadata is not kept: {', '.join(sorted(map(str, kept)))[:100]}")
+
+
+def _subject(body: dict[str, Any], api_name: str) -> str:
+    subjects = body.get("subjects")
+    if subjects is None or subjects == []:
+        return own_name(api_name)
+    if not isinstance(subjects, list) or not all(isinstance(each, str) for each in subjects):
+        raise invalid_json_error("subjects must be a list of subjects")
+    if len(subjects) > 1:
+        raise config_error("a stream has one subject; take a pattern, or several streams")
+    try:
+        check_pattern(subjects[0])
+    except InvalidRequestError as error:
+        raise config_error(error.message) from None
+    return str(subjects[0])
+
+
+def _number(body: dict[str, Any], field: str, default: int = 0) -> int:
+    found = body.get(field)
+    if found is None:
+        return default
+    if not isinstance(found, int) or isinstance(found, bool) or not _UNLIMITED <= found < 2**63:
+        raise invalid_json_error(f"{field} must be a whole number")
+    return max(found, 0)
+
+
+def _limit(body: dict[str, Any], field: str) -> int:
+    """A limit as we have it: 0 is none, as -1 there."""
+    return _number(body, field)
+
+
+def _flag(body: dict[str, Any], field: str) -> bool:
+    found = body.get(field)
+    if found is not None and not isinstance(found, bool):
+        raise invalid_json_error(f"{field} must be true or false")
+    return bool(found)
