@@ -12,102 +12,206 @@
 drawn in `jetstream_protocol.errors`.
 """
 
-from jetstream_client.clients.async_client import AsyncClient
-from jetstream_client.clients.blocking_client import Client
-from jetstream_client.processing.options import ProcessSettings
-from jetstream_client.processing.outputs import Output
-from jetstream_client.processing.processor import Processed
-from jetstream_client.publishing.ack import Ack, PublishResult
-from jetstream_client.publishing.batched_publisher import AsyncPublisher
-from jetstream_client.publishing.blocking_publisher import Publisher
-from jetstream_client.publishing.deliveries import (
-    BatchDelivery,
-    BatchResult,
-    Delivery,
-    ManyDelivery,
-    ManyResult,
-)
-from jetstream_client.reading.batches import FetchedBatches
-from jetstream_client.reading.blocking_consumer import Consumer
-from jetstream_client.reading.blocking_group_consumer import GroupConsumer
-from jetstream_client.reading.consumer import AsyncConsumer
-from jetstream_client.reading.group_consumer import AsyncGroupConsumer
-from jetstream_client.reading.messages import Message, Messages
-from jetstream_client.reading.scan import AsyncScan, Scan
-from jetstream_client.reading.table import AsyncTable, Table
-from jetstream_client.transport.connection_events import ConnectionEvent
-from jetstream_client.values.access import AclDecision, AclRule, NewToken, Token
-from jetstream_client.values.config import ClientConfig, NatsOptions
-from jetstream_client.values.headers import Headers
-from jetstream_client.values.positions import At, Last, Position
-from jetstream_client.values.tls import TlsConfig
-from jetstream_client.values.types import (
-    ClusterInfo,
-    CompactionInfo,
-    ConsumerGroup,
-    Cursor,
-    CursorDescription,
-    DamagedRange,
-    GroupMember,
-    Node,
-    NodeDebug,
-    OffsetAt,
-    ReplicaMove,
-    ReplicaProgress,
-    ReplicaState,
-    Stream,
-    StreamDescription,
-    UncleanElection,
-    Voter,
-    Voters,
-)
-from jetstream_protocol.errors import (
-    AmbiguousStreamError,
-    CorruptBatchError,
-    DivergedError,
-    FencedEpochError,
-    FencedInstanceError,
-    InternalError,
-    InvalidRequestError,
-    JetstreamError,
-    MessageTooLargeError,
-    NoStreamError,
-    NotEnoughReplicasAfterAppendError,
-    NotEnoughReplicasError,
-    NotFoundError,
-    NotLeaderError,
-    NotReplicaError,
-    OffsetOutOfRangeError,
-    OutOfSequenceError,
-    PermissionDeniedError,
-    PreconditionFailedError,
-    QuotaExceededError,
-    RecordsDamagedError,
-    SequenceTakenError,
-    StorageError,
-    StorageFullError,
-    StreamExistsError,
-    StreamNotFoundError,
-    StreamPausedError,
-    StreamReadonlyError,
-    TooManyRequestsError,
-    UnauthenticatedError,
-    UnavailableError,
-    UnknownEpochError,
-    UnknownOutcomeError,
-    UnsupportedHeaderError,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jetstream_client.clients.async_client import AsyncClient
+    from jetstream_client.clients.blocking_client import Client
+    from jetstream_client.processing.options import ProcessSettings
+    from jetstream_client.processing.outputs import Output
+    from jetstream_client.processing.processor import Processed
+    from jetstream_client.publishing.ack import Ack, PublishResult
+    from jetstream_client.publishing.batched_publisher import AsyncPublisher
+    from jetstream_client.publishing.blocking_publisher import Publisher
+    from jetstream_client.publishing.deliveries import (
+        BatchDelivery,
+        BatchResult,
+        Delivery,
+        ManyDelivery,
+        ManyResult,
+    )
+    from jetstream_client.reading.batches import FetchedBatches
+    from jetstream_client.reading.blocking_consumer import Consumer
+    from jetstream_client.reading.blocking_group_consumer import GroupConsumer
+    from jetstream_client.reading.consumer import AsyncConsumer
+    from jetstream_client.reading.group_consumer import AsyncGroupConsumer
+    from jetstream_client.reading.messages import Message, Messages
+    from jetstream_client.reading.scan import AsyncScan, Scan
+    from jetstream_client.reading.table import AsyncTable, Table
+    from jetstream_client.transport.connection_events import ConnectionEvent
+    from jetstream_client.values.access import AclDecision, AclRule, NewToken, Token
+    from jetstream_client.values.config import ClientConfig, NatsOptions
+    from jetstream_client.values.headers import Headers
+    from jetstream_client.values.positions import At, Last, Position
+    from jetstream_client.values.tls import TlsConfig
+    from jetstream_client.values.types import (
+        ClusterInfo,
+        CompactionInfo,
+        ConsumerGroup,
+        Cursor,
+        CursorDescription,
+        DamagedRange,
+        GroupMember,
+        Node,
+        NodeDebug,
+        OffsetAt,
+        ReplicaMove,
+        ReplicaProgress,
+        ReplicaState,
+        Stream,
+        StreamDescription,
+        UncleanElection,
+        Voter,
+        Voters,
+    )
+    from jetstream_protocol.errors import (
+        AmbiguousStreamError,
+        CorruptBatchError,
+        DivergedError,
+        FencedEpochError,
+        FencedInstanceError,
+        InternalError,
+        InvalidRequestError,
+        JetstreamError,
+        MessageTooLargeError,
+        NoStreamError,
+        NotEnoughReplicasAfterAppendError,
+        NotEnoughReplicasError,
+        NotFoundError,
+        NotLeaderError,
+        NotReplicaError,
+        OffsetOutOfRangeError,
+        OutOfSequenceError,
+        PermissionDeniedError,
+        PreconditionFailedError,
+        QuotaExceededError,
+        RecordsDamagedError,
+        SequenceTakenError,
+        StorageError,
+        StorageFullError,
+        StreamExistsError,
+        StreamNotFoundError,
+        StreamPausedError,
+        StreamReadonlyError,
+        TooManyRequestsError,
+        UnauthenticatedError,
+        UnavailableError,
+        UnknownEpochError,
+        UnknownOutcomeError,
+        UnsupportedHeaderError,
+    )
 
 __version__: str
 
+_WHERE: dict[str, tuple[str, ...]] = {
+    "jetstream_client.clients.async_client": ("AsyncClient",),
+    "jetstream_client.clients.blocking_client": ("Client",),
+    "jetstream_client.processing.options": ("ProcessSettings",),
+    "jetstream_client.processing.outputs": ("Output",),
+    "jetstream_client.processing.processor": ("Processed",),
+    "jetstream_client.publishing.ack": ("Ack", "PublishResult"),
+    "jetstream_client.publishing.batched_publisher": ("AsyncPublisher",),
+    "jetstream_client.publishing.blocking_publisher": ("Publisher",),
+    "jetstream_client.publishing.deliveries": (
+        "BatchDelivery",
+        "BatchResult",
+        "Delivery",
+        "ManyDelivery",
+        "ManyResult",
+    ),
+    "jetstream_client.reading.batches": ("FetchedBatches",),
+    "jetstream_client.reading.blocking_consumer": ("Consumer",),
+    "jetstream_client.reading.blocking_group_consumer": ("GroupConsumer",),
+    "jetstream_client.reading.consumer": ("AsyncConsumer",),
+    "jetstream_client.reading.group_consumer": ("AsyncGroupConsumer",),
+    "jetstream_client.reading.messages": ("Message", "Messages"),
+    "jetstream_client.reading.scan": ("AsyncScan", "Scan"),
+    "jetstream_client.reading.table": ("AsyncTable", "Table"),
+    "jetstream_client.transport.connection_events": ("ConnectionEvent",),
+    "jetstream_client.values.access": ("AclDecision", "AclRule", "NewToken", "Token"),
+    "jetstream_client.values.config": ("ClientConfig", "NatsOptions"),
+    "jetstream_client.values.headers": ("Headers",),
+    "jetstream_client.values.positions": ("At", "Last", "Position"),
+    "jetstream_client.values.tls": ("TlsConfig",),
+    "jetstream_client.values.types": (
+        "ClusterInfo",
+        "CompactionInfo",
+        "ConsumerGroup",
+        "Cursor",
+        "CursorDescription",
+        "DamagedRange",
+        "GroupMember",
+        "Node",
+        "NodeDebug",
+        "OffsetAt",
+        "ReplicaMove",
+        "ReplicaProgress",
+        "ReplicaState",
+        "Stream",
+        "StreamDescription",
+        "UncleanElection",
+        "Voter",
+        "Voters",
+    ),
+    "jetstream_protocol.errors": (
+        "AmbiguousStreamError",
+        "CorruptBatchError",
+        "DivergedError",
+        "FencedEpochError",
+        "FencedInstanceError",
+        "InternalError",
+        "InvalidRequestError",
+        "JetstreamError",
+        "MessageTooLargeError",
+        "NoStreamError",
+        "NotEnoughReplicasAfterAppendError",
+        "NotEnoughReplicasError",
+        "NotFoundError",
+        "NotLeaderError",
+        "NotReplicaError",
+        "OffsetOutOfRangeError",
+        "OutOfSequenceError",
+        "PermissionDeniedError",
+        "PreconditionFailedError",
+        "QuotaExceededError",
+        "RecordsDamagedError",
+        "SequenceTakenError",
+        "StorageError",
+        "StorageFullError",
+        "StreamExistsError",
+        "StreamNotFoundError",
+        "StreamPausedError",
+        "StreamReadonlyError",
+        "TooManyRequestsError",
+        "UnauthenticatedError",
+        "UnavailableError",
+        "UnknownEpochError",
+        "UnknownOutcomeError",
+        "UnsupportedHeaderError",
+    ),
+}
+"""Where the names of `__all__` are. They are loaded when somebody asks for them, because the
+command's help needs none of them, and all take half a second."""
 
-def __getattr__(name: str) -> str:
+
+def __getattr__(name: str) -> Any:
     """The version is looked up when somebody asks for it."""
-    if name != "__version__":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib.metadata import version
+    if name == "__version__":
+        from importlib.metadata import version
 
-    return version("jetstream-log")
+        return version("jetstream-log")
+    for module, names in _WHERE.items():
+        if name in names:
+            found = globals()[name] = getattr(import_module(module), name)
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 __all__ = [

@@ -46,8 +46,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from jetstream_protocol.generated import common_pb2
+if TYPE_CHECKING:
+    from jetstream_protocol.generated import common_pb2
 
 GRPC_ERROR_KEY = "jetstream-error-bin"
 """The key of the trailing metadata that holds an `Error`."""
@@ -69,6 +71,9 @@ class JetstreamError(Exception):
 
     def to_proto(self) -> common_pb2.Error:
         """The wire form shared by gRPC trailers and data-plane responses."""
+        # Here, because it takes a tenth of a second to load, and the command's help needs none.
+        from jetstream_protocol.generated import common_pb2
+
         return common_pb2.Error(code=self.code, message=self.message, retriable=self.retriable)
 
 
@@ -339,6 +344,8 @@ _BY_CODE = {spelling.code: cls for cls, spelling in CODES.items()}
 def from_trailers(trailers: Iterable[tuple[str, str | bytes]] | None) -> JetstreamError | None:
     """The error in the trailing metadata of a gRPC call; None: there is none. Raises protobuf's
     DecodeError."""
+    from jetstream_protocol.generated import common_pb2
+
     for key, value in trailers or ():
         if key == GRPC_ERROR_KEY and isinstance(value, bytes):
             return from_proto(common_pb2.Error.FromString(value))

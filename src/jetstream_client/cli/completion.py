@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
 from jetstream_client.cli.connecting import Common, reached, tls_of
 from jetstream_client.cli.context_file import ContextFile
-from jetstream_client.clients.blocking_client import Client
-from jetstream_client.values.types import Stream
 from jetstream_protocol.errors import JetstreamError
+
+if TYPE_CHECKING:
+    from jetstream_client.clients.blocking_client import Client
+    from jetstream_client.values.types import Stream
 
 PATIENCE_SECONDS = 1.0
 
@@ -36,12 +38,16 @@ def complete_subject(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_cursor(context: typer.Context, incomplete: str) -> list[str]:
-    return _starting(incomplete, (each.name for each in _asked(context, Client.list_cursors)))
+    return _starting(
+        incomplete, (each.name for each in _asked(context, lambda client: client.list_cursors()))
+    )
 
 
 def complete_group(context: typer.Context, incomplete: str) -> list[str]:
     """Consumer groups."""
-    return _starting(incomplete, (each.name for each in _asked(context, Client.list_groups)))
+    return _starting(
+        incomplete, (each.name for each in _asked(context, lambda client: client.list_groups()))
+    )
 
 
 def complete_node(context: typer.Context, incomplete: str) -> list[str]:
@@ -70,10 +76,12 @@ def _literal(subject: str) -> str:
 
 
 def _streams(context: typer.Context) -> list[Stream]:
-    return _asked(context, Client.list_streams)
+    return _asked(context, lambda client: client.list_streams())
 
 
 def _asked(context: typer.Context, ask: Callable[[Client], Iterable[T]]) -> list[T]:
+    from jetstream_client.clients.blocking_client import Client
+
     try:
         tls = tls_of(*(_option(context, name) for name in ("tls", "ca", "cert", "key")))
         before = Common(tls=tls, context=_option(context, "context_name"))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
 from jetstream_client.cli import options
 from jetstream_client.cli.output import emit_json, print_table
 from jetstream_client.cli.watching import Watch, show
-from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.config import ClientConfig
+
+if TYPE_CHECKING:
+    from jetstream_client.clients.blocking_client import Client
 
 T = TypeVar("T")
 
@@ -36,6 +38,8 @@ class Invocation:
     watch: bool = False
 
     def client(self) -> Client:
+        from jetstream_client.clients.blocking_client import Client
+
         return Client.from_config(self.config)
 
     def answer(self, row: dict[str, Any], text: str) -> None:

@@ -6,31 +6,11 @@ import os
 import sys
 import warnings
 from contextlib import suppress
-from importlib.metadata import version
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from jetstream_client.cli import options
-from jetstream_client.cli.commands import (
-    acl,
-    bench,
-    cluster,
-    contexts,
-    cursor,
-    debug,
-    group,
-    log,
-    streams,
-    tokens,
-    voters,
-)
-from jetstream_client.cli.commands.export import export
-from jetstream_client.cli.commands.fetch import fetch
-from jetstream_client.cli.commands.importing import import_, mirror
-from jetstream_client.cli.commands.publish import publish
-from jetstream_client.cli.commands.sql import sql
-from jetstream_client.cli.commands.top import top
 from jetstream_client.cli.connecting import tls_of
 from jetstream_client.cli.exits import (
     ClickError,
@@ -42,40 +22,24 @@ from jetstream_client.cli.exits import (
     forget_stdout,
     prepare_output,
 )
-from jetstream_client.cli.suggestions import Commands, instead_of
+from jetstream_client.cli.parts import Root
+from jetstream_client.cli.suggestions import instead_of
 from jetstream_protocol.errors import JetstreamError
 
 app = typer.Typer(
     name="jetstream",
-    cls=Commands,
+    cls=Root,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # See options.group.
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(streams.app, name="stream")
-app.add_typer(cursor.app, name="cursor")
-app.add_typer(group.app, name="group")
-app.command()(publish)
-app.command()(fetch)
-app.command()(sql)
-app.command()(export)
-app.command("import")(import_)
-app.command()(mirror)
-app.command()(top)
-app.add_typer(bench.app, name="bench")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(cluster.node_app, name="node")
-app.add_typer(voters.app, name="voters")
-app.add_typer(contexts.app, name="context")
-app.add_typer(tokens.app, name="token")
-app.add_typer(acl.app, name="acl")
-app.add_typer(log.app, name="log")
-app.add_typer(debug.app, name="debug")
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         print(f"jetstream {version('jetstream-log')}")
         raise typer.Exit
 

@@ -11,13 +11,14 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jetstream_client.reading.messages import Message
-from jetstream_client.values.types import Stream
-from jetstream_protocol.descriptions import json_value
 from jetstream_protocol.record_json import record_row
 from jetstream_protocol.times import timestamp_text
+
+if TYPE_CHECKING:
+    from jetstream_client.reading.messages import Message
+    from jetstream_client.values.types import Stream
 
 
 def emit_json(row: dict[str, Any]) -> None:
@@ -26,6 +27,8 @@ def emit_json(row: dict[str, Any]) -> None:
 
 
 def json_line(row: dict[str, Any]) -> str:
+    from jetstream_protocol.descriptions import json_value
+
     return json.dumps(row, separators=(",", ":"), default=json_value) + "\n"
 
 
