@@ -2,7 +2,8 @@
 
 A *producer* sends batches, numbered from 0, at most five on their way; it repeats them in order
 from the oldest that is not acknowledged, and begins again under a new id when the stream does not
-know where it stands (docs/protocol.md, "Duplicates"). A *repeater* sends one message at a time
+know where it stands (docs/protocol.md, "Duplicates"). It sends by NATS or straight to the leader
+(direct.py). A *repeater* sends one message at a time
 under a message id until it is acknowledged. A *stranger*, whom a seed has or has not by a random
 number of its own, knows what both will send next: it sends other batches under producers' next
 numbers, and other messages with repeaters' next ids on a subject beside the stream's.
@@ -24,6 +25,7 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 from jetstream_protocol.producer_batch import BATCHES_IN_FLIGHT_MAX
+from tests.simulation.direct import DirectWay
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ class Repeating:
             producers, repeaters = max(producers, 1), 1
         self._producers = [Producer(self) for _ in range(producers)]
         self._repeaters = [Repeater(self) for _ in range(repeaters)]
+        self.direct = DirectWay(self, Random(f"direct way of {world.seed} at {first}"))
         self._stranger = Stranger(self, Random(f"stranger of {world.seed} at {first}"))
 
     @property
@@ -116,17 +119,17 @@ class Sent(NamedTuple):
     keys: list[bytes | None] | None
     subject: bytes
 
-    def payload(self) -> bytes:
-        values = [b"%d" % number for number in self.numbers]
-        return encode_batch(
-            batches.encode(
-                values,
-                self.subject,
-                keys=self.keys,
-                producer_id=self.producer_id,
-                producer_sequence=self.sequence,
-            )
+    def batch(self) -> batches.EncodedBatch:
+        return batches.encode(
+            [b"%d" % number for number in self.numbers],
+            self.subject,
+            keys=self.keys,
+            producer_id=self.producer_id,
+            producer_sequence=self.sequence,
         )
+
+    def payload(self) -> bytes:
+        return encode_batch(self.batch())
 
 
 class Producer:
@@ -158,7 +161,7 @@ class Producer:
         if self._waiting and world.now - self._sent_at > 400_000:
             world.count("batches repeated")
             for sent in self._waiting:
-                self._send(sent)
+                self._send(sent, repeating=True)
         elif self._all.running and len(self._waiting) < BATCHES_IN_FLIGHT_MAX:
             numbers = self._all.stream.publishers.take_numbers(world.between(1, 3))
             keys, subject = self._all.stream.keys(numbers), self._all.stream.subject
@@ -167,9 +170,12 @@ class Producer:
             self._send(self._waiting[-1])
         world.later(world.between(2_000, 250_000), None, self.tick)
 
-    def _send(self, sent: Sent) -> None:
+    def _send(self, sent: Sent, *, repeating: bool = False) -> None:
         self._sent_at = self._world.now
-        self._all.send(self, sent, sent.payload())
+        if self._all.direct.takes(self, repeating=repeating):
+            self._all.direct.send(self, sent)
+        else:
+            self._all.send(self, sent, sent.payload())
 
     def answered(self, attempted: Sent, answer: dict[str, Any]) -> None:
         if "error" in answer:

@@ -17,6 +17,7 @@ from tests.simulation.mutants import (
     repeating,
     several,
     speaking,
+    straight,
     trusting,
 )
 from tests.simulation.mutants.installing import (
@@ -41,5 +42,6 @@ __all__ = [
     "repeating",
     "several",
     "speaking",
+    "straight",
     "trusting",
 ]
