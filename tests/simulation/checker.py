@@ -322,6 +322,9 @@ class Checker:
         epoch = replica.stream.leader_epoch
         if self._leaders.setdefault(epoch, process) is not process:
             raise Violation(f"epoch {epoch} is led by node {process.node_id} and another process")
+        if 0 < self._lossy_epoch <= epoch and replica.high_watermark > self.committed_end:
+            # It rose under an earlier epoch, when the process had not heard of the election.
+            self.high_watermark_rose(process, replica)
 
     def high_watermark_rose(self, process: Process, replica: Replica) -> None:
         high_watermark = replica.high_watermark
@@ -493,14 +496,22 @@ class Checker:
         while at < len(data):
             header = decode_header(data, at)
             entry = entry_of(header, data[at + HEADER_BYTES : at + header.length])
-            known = self._committed_before(entry.next_offset)
-            if known is None or not self._is_shown(known, entry):
-                raise Violation(f"node {node_id} shows {entry}; committed there: {known}")
-            if self._is_gap(position, entry):
-                raise Violation(f"node {node_id} shows {entry} to a reader at {position}")
+            self.shows(node_id, entry)
+            self.follows_on(position, entry)
             position, at = header.next_offset, at + header.length
             headers.append(header)
         return headers
+
+    def shows(self, node_id: int, entry: Entry) -> None:
+        """A reader is shown a batch at this moment: it is committed."""
+        known = self._committed_before(entry.next_offset)
+        if known is None or not self._is_shown(known, entry):
+            raise Violation(f"node {node_id} shows {entry}; committed there: {known}")
+
+    def follows_on(self, position: int, entry: Entry) -> None:
+        """A reader at that position is shown a batch next: none is left out, none comes again."""
+        if self._is_gap(position, entry):
+            raise Violation(f"a reader at {position} is shown {entry}")
 
     def _is_shown(self, known: Entry, shown: Entry) -> bool:
         return known == shown

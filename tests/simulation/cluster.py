@@ -279,6 +279,7 @@ class Cluster:
         for stream in self.streams:
             world.at(BEGIN_US, None, stream.publishers.publish_forever)
             world.at(BEGIN_US, None, stream.repeating.begin)
+            world.at(BEGIN_US, None, stream.head_reader.begin)
         world.at(BEGIN_US + 200_000, None, self.faults.begin)
         world.at(BEGIN_US + 200_000, None, OwnChances(self).begin)
         if Random(f"reader of {world.seed}").random() < self.read_share:
@@ -392,6 +393,9 @@ class Cluster:
             committed_end = stream.checker.committed_end
             if any(end != (committed_end, committed_end) for end in ends.values()):
                 return f"committed up to {committed_end}; log ends and high watermarks are {ends}"
+            lacking = stream.head_reader.lacks(committed_end)
+            if lacking:
+                return lacking
         return ""
 
     def _check_contents(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import errno
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from google.protobuf.message import Message
 
@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 Arrival = Frame | Exception
 
 
+class Outgoing(Protocol):
+    """Carries what is sent, in order."""
+
+    def send(self, item: Arrival, /) -> None: ...
+
+
+class End(Protocol):
+    def arrived(self, item: Arrival, /) -> None: ...
+
+
 class SimulatedConnection:
     """One end of it, a process's. `connect` joins two."""
 
@@ -43,7 +53,7 @@ class SimulatedConnection:
         self._woken: asyncio.Future[None] | None = None
         self._is_shut = False
         self._is_closed = False
-        self._out: Pipe | None = None
+        self._out: Outgoing | None = None
         self.bytes_received = 0
         self.peer_identity: PeerIdentity | None = None
         process.connections[self] = None
@@ -51,8 +61,12 @@ class SimulatedConnection:
     def join(self, other: SimulatedConnection, kind: str) -> None:
         """What is written here arrives there; the traffic is of that kind."""
         network = self.process.cluster.network
-        self._other = other
-        self._out = Pipe(network, self.process.node_id, other.process.node_id, kind, other.arrived)
+        pipe = Pipe(network, self.process.node_id, other.process.node_id, kind, other.arrived)
+        self.carried_by(pipe, other)
+
+    def carried_by(self, out: Outgoing, other: End) -> None:
+        """What is written here goes there, on its way to the other end."""
+        self._out, self._other = out, other
 
     # The other end, and what carries.
 

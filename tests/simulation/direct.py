@@ -100,7 +100,7 @@ class DirectWay:
         return known
 
     def _on_its_way(self, connection: Connection) -> int:
-        """When what is sent now arrives: behind what was sent before."""
+        """When what is sent now arrives: after what was sent before."""
         delay = self._random.randint(50, 2_000)
         if self._random.random() < 0.03:
             delay += self._random.randint(10_000, 600_000)

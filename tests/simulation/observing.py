@@ -40,6 +40,8 @@ from jetstream_server.replication.listeners import RoleChange
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.replication.run_record import RunRecordFile
+from jetstream_server.serving.dataplane import connection as connections
+from jetstream_server.serving.dataplane import follows
 from tests.simulation.disk import Killed
 from tests.simulation.loop import SimulatedLoop
 
@@ -253,6 +255,9 @@ def _adapted_to(world: World) -> list[tuple[Any, str, Any]]:
         (node, "LEASE_CHECK_SECONDS", 0.2),
         (isr_driver, "TICK_SECONDS", 0.2),
         (resigning, "LOOK_SECONDS", 0.5),
+        # Oftener: seeds last for seconds.
+        (connections, "KEEP_ALIVE_SECONDS", 0.3),
+        (follows, "KEEP_ALIVE_SECONDS", 0.3),
         # The server's is longer than a whole run.
         (unclean_election, "OTHERS_WAIT_US", 2_000_000),
     ]

@@ -56,6 +56,7 @@ def test_the_rare_paths_are_taken(totals: Totals) -> None:
         "damaged log",
         "acknowledged straight",
         "way changed",
+        "followed",
     )
     assert [what for what in rare if not totals.counts.get(what)] == []
 

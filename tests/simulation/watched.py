@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import TYPE_CHECKING
 
 from jetstream_protocol.types import NodeId, StreamId, WallUs
 from jetstream_server.metadata.state.commands import CreateStream
 from jetstream_server.metadata.state.streams import StreamMetadata
 from tests.simulation.checker import Checker
+from tests.simulation.head_readers import HeadReader
 from tests.simulation.producers import Repeating
 from tests.simulation.publishers import Publishers
 from tests.simulation.readers import Reader
@@ -33,6 +35,7 @@ class WatchedStream:
         self.publishers = Publishers(self, index * NUMBERS)
         self.repeating = Repeating(self, index * NUMBERS)
         self.reader = Reader(self)
+        self.head_reader = HeadReader(self, Random(f"head reader of {self.world.seed} at {index}"))
         self.stream_id = StreamId(-1)
         self.stream: StreamMetadata
         """As it truly is."""
