@@ -282,7 +282,8 @@ class Cluster:
             world.at(BEGIN_US, None, stream.head_reader.begin)
         world.at(BEGIN_US + 200_000, None, self.faults.begin)
         world.at(BEGIN_US + 200_000, None, OwnChances(self).begin)
-        if Random(f"reader of {world.seed}").random() < self.read_share:
+        is_read = Random(f"reader of {world.seed}").random() < self.read_share
+        if is_read or (self.read_share and self.faults.scenario.is_read):
             world.at(BEGIN_US, None, self.focus.reader.tick)
         world.run_until(BEGIN_US + profile.duration_us)
         self.faults.heal_everything()

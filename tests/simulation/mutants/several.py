@@ -11,7 +11,8 @@ from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.drivers.membership import Membership
 from jetstream_server.replication.replica import Replica
 from tests.simulation.mutants.installing import Patches, mutant
-from tests.simulation.runner import OBSERVED, SEVERAL
+from tests.simulation.runner import SEVERAL
+from tests.simulation.scenarios import UnawareLeaders
 
 
 @mutant(kind=SEVERAL)
@@ -25,7 +26,7 @@ def shows_what_is_not_committed(patches: Patches) -> None:
     patches.set(Replica, "_read", beyond)
 
 
-@mutant(kind=OBSERVED)
+@mutant(UnawareLeaders)
 def knows_all_histories_at_once(patches: Patches) -> None:
     """A leader takes its log for the only one before every member of the ISR follows it."""
     patches.set(LeaderState, "is_followed", True)

@@ -8,7 +8,7 @@ kinds. The rest are about nothing in particular. A scenario uses only what may h
 from __future__ import annotations
 
 from tests.simulation.scenarios.disks import Collapses, FailingDisks, LateFlushes, SlowLeaders
-from tests.simulation.scenarios.following import Overwritten, Swaps
+from tests.simulation.scenarios.following import Overwritten, Swaps, UnawareLeaders
 from tests.simulation.scenarios.handing_over import LeftStandingBy, PlannedHandOvers
 from tests.simulation.scenarios.joining import FailingJoiners, LateJoiners, UnknownOutcomes
 from tests.simulation.scenarios.lost_logs import LateTails, LostBeginnings, LostDisks
@@ -37,6 +37,7 @@ __all__ = [
     "Scenario",
     "SlowLeaders",
     "Swaps",
+    "UnawareLeaders",
     "UnknownOutcomes",
     "scenario_of",
     "seeds_about",
@@ -61,6 +62,7 @@ SCENARIOS: tuple[type[Scenario], ...] = (
     Returns,
     LeftStandingBy,
     LostDisks,
+    UnawareLeaders,
 )
 
 

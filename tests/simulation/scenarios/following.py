@@ -62,6 +62,54 @@ class Swaps(Scenario):
             self.cluster.network.unmute(self._muted, process.node_id, "positions")
 
 
+class UnawareLeaders(Scenario):
+    """A follower that lacks the leader's last records takes its place, and is itself replaced at
+    once by another one that has them. It hears nothing of that, and keeps its lease. Once it is out
+    of the ISR these records are committed, and those who have read some of them ask it for more."""
+
+    is_read = True
+    _next: tuple[int, int, int] | None = None
+    """The first leader, the one that is to be replaced, and its successor."""
+
+    def strike(self) -> None:
+        chosen = self.leader_and_followers(2)
+        stream = self.led_stream()
+        if chosen is None or stream is None or self._next is not None:
+            return
+        if stream.config.min_insync_replicas > 2:
+            return  # Without it nothing could be committed.
+        leader, unaware, _ = self._next = chosen[0], chosen[1], chosen[2]
+        world, network = self.world, self.cluster.network
+        world.count("leader replaced that hears nothing of it")
+        network.mute(leader, unaware, "records")
+        self.keep_quiet(5_000_000)
+        world.later(world.between(30_000, 250_000), None, self._begin)
+        world.later(5_000_000, None, self._end)
+
+    def _begin(self) -> None:
+        if self._next is None:
+            return
+        leader, unaware, successor = self._next
+        for each in (leader, successor):
+            self.cluster.network.mute(unaware, each, "records")
+        self.transfer(unaware)
+
+    def begins_to_lead(self, process: Process) -> None:
+        if self._next is None or process.node_id != self._next[1]:
+            return
+        self.deafen(process.node_id, 4_000_000)
+        self.world.later(self.world.between(10_000, 60_000), None, self.transfer, self._next[2])
+
+    def _end(self) -> None:
+        assert self._next is not None
+        leader, unaware, successor = self._next
+        self._next = None
+        self.cluster.metadata.undeafen(unaware)
+        self.cluster.network.unmute(leader, unaware, "records")
+        for each in (leader, successor):
+            self.cluster.network.unmute(unaware, each, "records")
+
+
 class Overwritten(Scenario):
     """While a leader's answer waits to be sent, its successor has it truncate its log and append
     other records in their place; the follower has heard of neither."""

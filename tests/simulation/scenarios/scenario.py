@@ -35,6 +35,8 @@ class Scenario:
     """For how long things go wrong; None: as drawn."""
     segment_bytes: int | None = None
     """Of its logs; None: as drawn."""
+    is_read = False
+    """Whether there is a reader in any case."""
     needs_repeaters = False
     """Whether there are publishers that repeat what they have no answer to."""
 
