@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -13,12 +15,13 @@ from jetstream_client import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.values.types import ReadFrom
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated.common_pb2 import StreamRef
 from tests.support.api import call
 from tests.support.cluster import TestCluster
-from tests.support.following import Questions, some, waits
+from tests.support.following import Questions, waits
 from tests.support.loops import eventually, on_loop
 from tests.support.stages import cluster_stage
 
@@ -103,30 +106,39 @@ async def test_a_replica_that_is_followed_and_freezes_is_left_for_another(
     cluster: TestCluster, questions: Questions
 ) -> None:
     """The one in the reader's rack, which does not lead."""
-    nodes = cluster.cluster.config["nodes"]
-    async with AsyncClient(cluster.servers) as admin:
+    async with AsyncClient(cluster.servers) as admin, AsyncExitStack() as stack:
         stream = await admin.create_stream("near", "near.>")
         await asyncio.to_thread(cluster.wait_for_isr, "near", cluster.nodes)
         leader = (await admin.describe_stream("near")).leader
         near = next(number for number in range(len(RACKS)) if number != leader)
-        async with AsyncClient(cluster.servers, timeout=4, rack=RACKS[near]) as client:
-            consumer = client.consume("near", "latest", read_from="nearest")
-            await consumer.begin()
-            for number in range(20):
+        address = cluster.cluster.config["nodes"][near]["data"]
+        end = 0
+
+        async def goes_on(consumer: AsyncConsumer, holds: Callable[[], bool]) -> None:
+            """It gets each record that comes, until then."""
+            nonlocal end
+            while not holds():
                 coming = waits(consumer)
-                await admin.publish("near.x", b"%d" % number)
-                assert await coming == [(number, b"%d" % number)]
-            assert set(questions.followed) == {nodes[near]["data"]}
-            coming = asyncio.create_task(some(consumer, 20))
-            await asyncio.to_thread(cluster.freeze, near)
-            try:
-                for number in range(20, 40):
-                    await admin.publish("near.x", b"%d" % number)
-                assert await coming == [(number, b"%d" % number) for number in range(20, 40)]
-                assert nodes[near]["data"] not in questions.followed[-1:]
-            finally:
-                await asyncio.to_thread(cluster.thaw, near)
-            await consumer.aclose()
+                end = 1 + (await admin.publish("near.x", b"%d" % end)).offset
+                assert await coming == [(end - 1, b"%d" % (end - 1))]
+
+        async def consumer_of_near() -> AsyncConsumer:
+            client = AsyncClient(cluster.servers, timeout=4, rack=RACKS[near])
+            await stack.enter_async_context(client)
+            consumer = client.consume("near", end, read_from="nearest")
+            await stack.enter_async_context(consumer)
+            await goes_on(consumer, lambda: bool(questions.followed))
+            return consumer
+
+        consumer = await consumer_of_near()
+        while questions.followed[-1] != address:  # It was out of sync for a moment.
+            questions.followed.clear()
+            consumer = await consumer_of_near()
+        await asyncio.to_thread(cluster.freeze, near)
+        try:
+            await goes_on(consumer, lambda: questions.followed[-1] != address)
+        finally:
+            await asyncio.to_thread(cluster.thaw, near)
         await admin.delete_stream(stream)
 
 
