@@ -404,6 +404,14 @@ class Ground:
     # What arrives.
 
     def called(self, name: str, request: Any, reply: Callable[[Any], None]) -> None:
+        world = self.world
+        if name == "ListOffsets" and self.slow_opens_us:
+            late = world.between(0, self.slow_opens_us)
+            world.later(late, None, self._called, name, request, reply)
+        else:
+            self._called(name, request, reply)
+
+    def _called(self, name: str, request: Any, reply: Callable[[Any], None]) -> None:
         try:
             if name == "DescribeCluster":
                 reply(api_pb2.DescribeClusterResponse())
