@@ -1,4 +1,4 @@
-"""The programs of the page for other languages, and the page for browsers, read what there is.
+"""The programs of the page for other languages, and those for curl and browsers, do what they say.
 
 Go and what needs packages run in `scripts/test all`, which sets TEST_LANGUAGES.
 """
@@ -124,6 +124,25 @@ def test_grpc_in_javascript(server: ServerProcess, stream: str, tmp_path: Path) 
     finally:
         reading.kill()
         reading.communicate()
+
+
+@needs("curl")
+def test_every_curl_of_the_page_of_http_is_answered(
+    server: ServerProcess, client: Client, name: str, tmp_path: Path
+) -> None:
+    client.create_stream(name, f"{name}.>")
+    client.publish(f"{name}.eu", b"0")
+    client.commit_cursor("billing", name, 0)
+    text = (TREE / "docs" / "http.md").read_text()
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    commands = [line for block in blocks for line in block.splitlines() if line.startswith("curl ")]
+    assert len(commands) == 8
+    for line in commands:
+        line = line.replace("http://127.0.0.1:9295", server.http).replace("orders", name)
+        curl, *words = shlex.split(line, comments=True)
+        run(tmp_path, curl, "--fail", "--silent", "--show-error", *words)
+    assert client.list_cursors(stream=name) == []
+    client.delete_stream(name)
 
 
 def test_grafana_s_query_has_its_columns(server: ServerProcess, client: Client, name: str) -> None:
