@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from pyspark_jetstream.admission import Limits, Pace, admitted, is_delayed
 from pyspark_jetstream.checkpoint import Mark, Offsets
 from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.following import Follower
 from pyspark_jetstream.losses import is_selected, losses
 from pyspark_jetstream.options import Selection
 
@@ -153,3 +156,19 @@ def test_streams_are_selected_by_name_pattern_or_subject() -> None:
     assert is_selected("orders@orders.>", Selection((), "ord.*", ("*.eu",)))
     assert not is_selected("orders@orders.>", Selection((), "ord", ()))
     assert not is_selected("orders@orders.>", Selection((), "ord.*", ("clicks.>",)))
+
+
+def test_a_query_that_names_other_streams_than_before_says_which_it_leaves_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its checkpoint forgets them, so they begin anew if they are named again."""
+    follower = object.__new__(Follower)
+    follower._options = cast(Any, SimpleNamespace(selection=ORDERS))
+    marks = {7: Mark("orders@orders.>", 100), 9: Mark("clicks@clicks.>", 20)}
+    follower._warn_of_left_out(Offsets("c", marks))
+    assert [each.getMessage() for each in caplog.records] == [
+        "the query has read stream clicks@clicks.> up to offset 20, and its options do not name it "
+        "any more: it is left out from here on, and begins anew if it is named again"
+    ]
+    follower._warn_of_left_out(None)
+    assert len(caplog.records) == 1
