@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Iterator
 
 import nats
 import nats.js.errors
 import pytest
+from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
@@ -33,7 +35,8 @@ def cluster(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         with Client(running.servers) as client:
             for name in STREAMS:
                 client.create_stream(name, f"{name}.>", replicas=1)
-            client.create_stream("safe", "safe.>", replicas=3)
+            for name in ("safe", "waited"):
+                client.create_stream(name, f"{name}.>", replicas=3)
         yield running
 
 
@@ -149,3 +152,49 @@ async def test_what_was_acknowledged_does_not_come_again_after_a_crash(
             assert {each.data for each in found} == expected
         finally:
             cluster.restart(leader)
+
+
+@on_loop
+async def test_a_pull_that_waits_is_served_after_a_crash(
+    cluster: ApiCluster, hub: LeafServer
+) -> None:
+    """Without the other nodes it would wait until it expires."""
+    await linked(hub)
+    async with client_of(hub.url) as client:
+        await asked(client, "INFO", b"")
+        manager = client.jetstream(domain="log")
+        await manager.pull_subscribe("waited.>", durable="waiter")
+        inbox = client.new_inbox()
+        answers = await client.subscribe(inbox)
+        subject, pull = "$JS.log.API.CONSUMER.MSG.NEXT.waited.waiter", b'{"expires":200000000000}'
+        await client.publish(subject, pull, reply=inbox)
+        await until_it_waits(client)
+        leader = cluster.settled("waited").stream.leader
+        cluster.kill(leader)
+        try:
+            ended = await answers.next_msg(60)
+            assert ended.headers["Status"] == "408"
+            await client.publish(subject, pull, reply=inbox)
+            await until_stored(client, "waited.x")
+            assert (await answers.next_msg(60)).data == b"after"
+        finally:
+            cluster.restart(leader)
+
+
+async def until_stored(client: NatsClient, subject: str) -> None:
+    """Publish until a leader has stored it."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(TimeoutError, nats.errors.Error):
+                await client.request(subject, b"after", timeout=2)
+                return
+            await asyncio.sleep(0.05)
+
+
+async def until_it_waits(client: NatsClient) -> None:
+    """Return once a pull has reached the leader. The others hear it before they see it end."""
+    async with asyncio.timeout(60):
+        waiting = 0
+        while not waiting:
+            info = json.loads(await asked(client, "CONSUMER.INFO.waited.waiter", b""))
+            waiting = info["num_waiting"]

@@ -10,9 +10,10 @@ consumers, NATS itself says at once that nobody answers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final
 
@@ -47,6 +48,7 @@ from jetstream_server.jetstream_api.errors import (
     not_supported_error,
     too_many_subjects_error,
 )
+from jetstream_server.jetstream_api.heard_pulls import HeardPulls
 from jetstream_server.jetstream_api.leaf.connection import LeafConnection
 from jetstream_server.jetstream_api.leaf.parser import LeafMessage
 from jetstream_server.jetstream_api.outlet import LeafOutlet, flow_subject, mark_of
@@ -81,6 +83,12 @@ _NAME_BYTES: Final = 6
 
 _READY: Final = "READY"
 """Between nodes only: whether the new leader of a stream serves its consumers."""
+_HEAR: Final = "HEAR"
+"""Between nodes only: the leader of a stream with consumers has the node hear its pulls."""
+_CRASH_SECONDS: Final = 1.5
+"""A leader that hands over asks within so long whether its successor is ready, and ends the pulls
+itself. Else it has crashed."""
+_TOLD_SECONDS: Final = 1.0
 _READY_ATTEMPTS: Final = 50
 _READY_PAUSE_SECONDS: Final = 0.1
 
@@ -132,6 +140,10 @@ class ConsumerRequests:
         self._loads: dict[StreamId, tuple[int, asyncio.Task[None]]] = {}
         """The leader epoch for which the durable consumers of a stream are taken over, and what
         does it."""
+        self._followed: dict[str, StreamId] = {}
+        """The streams of other leaders whose pulls are heard here, by their names in the API."""
+        self._heard_pulls = HeardPulls()
+        self._telling: dict[StreamId, set[asyncio.Task[None]]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         consumers.began, consumers.ended = self._began, self._forget_push
         consumers.left = self._left
@@ -195,9 +207,14 @@ class ConsumerRequests:
     ) -> dict[str, Any]:
         """Raises ApiError; JetstreamError: NotLeaderError, too."""
         stream = self._registry.stream_of(common_pb2.StreamRef(id=stream_id))
+        if verb == _HEAR:
+            self._follow(stream)
+            await self.link.settled()
+            return {}
         replica = self._replicas.led_replica_of(stream)
         await self._loaded(replica)
         if verb == _READY:
+            self._heard_pulls.forget(stream_id)  # The leader before ends them.
             await self.link.settled()
             return {}
         if verb in ("CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE"):
@@ -231,6 +248,7 @@ class ConsumerRequests:
             position, selected = await self._start(stream, replica, config)
             found = await self._add(replica, config, position, selected)
             await self.link.settled()
+            await self._told_followers(stream.id)
         return await self._info(stream, found)
 
     def _update(self, consumer: Consumer, create: CreateRequest) -> None:
@@ -372,11 +390,57 @@ class ConsumerRequests:
         while replicas:
             try:
                 await self.consumers.load(replicas)
-                return
+                break
             except JetstreamError as error:
                 logger.warning("consumers_not_loaded", count=len(replicas), reason=error.message)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 replicas = [each for each in replicas if each.leadership is not None]
+
+        for replica in replicas:
+            name = api_name(replica.stream.name)
+            if self._followed.pop(name, None) is not None:
+                self._listen(replica.stream)
+                self._spawn(self._end_heard(replica.stream.id), "ending pulls")
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = run_in_background(coroutine, name)
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        return task
+
+    async def _end_heard(self, stream_id: StreamId) -> None:
+        """End the pulls that the leader before had, if it has crashed."""
+        await asyncio.sleep(_CRASH_SECONDS)
+        now_us = self._clocks.monotonic()
+        for pull in self._heard_pulls.forget(stream_id):
+            is_over = pull.expires_us is not None and pull.expires_us <= now_us
+            if not is_over and self.link.is_heard(pull.reply):
+                status = pull.ended(REQUEST_TIMEOUT)
+                self.link.send(status.to, b"", status_headers(status.text, status.headers))
+
+    def _follow(self, stream: StreamMetadata) -> None:
+        """Hear the pulls of a stream that another node leads."""
+        if stream.leader != self._node_id and self._node_id in stream.copies:
+            name = api_name(stream.name)
+            self._followed[name] = stream.id
+            self.link.listen(self._heard(name)[0])
+
+    def _tell_followers(self, stream: StreamMetadata) -> None:
+        """Have the nodes with a copy of a stream hear its pulls."""
+        for node in stream.copies:
+            if node != self._node_id:
+                task = self._spawn(self._have_heard(node, stream.id), "telling followers")
+                self._telling.setdefault(stream.id, set()).add(task)
+
+    async def _told_followers(self, stream_id: StreamId) -> None:
+        """Wait a moment for the nodes that are being told."""
+        telling = self._telling.pop(stream_id, set())
+        if telling:
+            await asyncio.wait(telling, timeout=_TOLD_SECONDS)
+
+    async def _have_heard(self, node: NodeId, stream_id: StreamId) -> None:
+        with contextlib.suppress(JetstreamError):  # It is told again when it is back in the ISR.
+            await self._peers.ask_consumers(node, stream_id, _HEAR, "", b"")
 
     async def _loaded(self, replica: Replica) -> None:
         """Wait until the durable consumers of a stream that this node leads are known."""
@@ -390,9 +454,7 @@ class ConsumerRequests:
     def _left(self, stream_id: StreamId, consumers: list[Consumer]) -> None:
         for consumer in consumers:
             consumer.stop()
-        task = run_in_background(self._end_pulls(stream_id, consumers), "ending pulls")
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._spawn(self._end_pulls(stream_id, consumers), "ending pulls")
 
     async def _end_pulls(self, stream_id: StreamId, consumers: list[Consumer]) -> None:
         """End the pulls that wait once the new leader hears pulls: clients ask again at once, and
@@ -431,13 +493,18 @@ class ConsumerRequests:
             self._stream_changed(change.after)
         elif isinstance(change, StreamDeleted):
             self.withdraw(change.stream.id)
+            self._stop_following(change.stream.id)
 
     def _stream_changed(self, stream: StreamMetadata) -> None:
         replica = self._replicas.get(stream.id)
         if replica is None or replica.leadership is None:
             self.withdraw(stream.id)
             self._loads.pop(stream.id, None)
+            if self._node_id not in stream.copies:
+                self._stop_following(stream.id)
             return
+        if self.consumers.of(stream.id):
+            self._tell_followers(stream)
         known = self._loads.get(stream.id)
         if known is None or known[0] != stream.leader_epoch:
             self._take_over([replica])
@@ -446,8 +513,16 @@ class ConsumerRequests:
         """Hear nothing more for the consumers of a stream: another node leads it."""
         for name in [name for name, each in self._streams.items() if each == stream_id]:
             del self._streams[name]
-            for each in self._heard(name):
+            pulls, *others = self._heard(name)
+            for each in (*others, *([] if name in self._followed else [pulls])):
                 self.link.stop_listening(each)
+
+    def _stop_following(self, stream_id: StreamId) -> None:
+        self._heard_pulls.forget(stream_id)
+        for name in [name for name, each in self._followed.items() if each == stream_id]:
+            del self._followed[name]
+            if name not in self._streams:
+                self.link.stop_listening(self._heard(name)[0])
 
     def takes(self, message: LeafMessage) -> bool:
         """Take a message for consumers. Returns whether it is one."""
@@ -471,10 +546,18 @@ class ConsumerRequests:
             return
         stream, _, name = rest.partition(".")
         consumer = self._find(stream, name)
-        if consumer is None:
+        if consumer is None and stream in self._followed and stream not in self._streams:
+            self._remember(self._followed[stream], message)
+        elif consumer is None:
             self.link.send(message.reply, b"", status_headers(NO_RESPONDERS))
         else:
             self._pull_from(consumer, message.reply, message.payload)
+
+    def _remember(self, stream_id: StreamId, message: LeafMessage) -> None:
+        """Remember a pull that another node answers."""
+        now_us = self._clocks.monotonic()
+        with contextlib.suppress(ApiError):
+            self._heard_pulls.take(stream_id, pull_of(message.payload, message.reply, now_us))
 
     def _pull_from(self, consumer: Consumer, reply: bytes, payload: bytes) -> None:
         try:
@@ -541,8 +624,11 @@ class ConsumerRequests:
             self._push.pop(consumer.config.deliver_subject, None)
 
     def _began(self, consumer: Consumer) -> None:
+        stream = consumer.replica.stream
         self._know_push(consumer)
-        self._listen(consumer.replica.stream)
+        if api_name(stream.name) not in self._streams:
+            self._listen(stream)
+            self._tell_followers(stream)
 
     def _interest_changed(self, subjects: list[bytes]) -> None:
         """Wake consumers that push, if somebody has begun or ceased to listen."""

@@ -1,0 +1,43 @@
+"""The pulls that a follower remembers for the case that the leader crashes."""
+
+from __future__ import annotations
+
+import pytest
+
+from jetstream_protocol.types import MonotonicUs, StreamId
+from jetstream_server.consumers.pulls import Pull
+from jetstream_server.jetstream_api import heard_pulls
+from jetstream_server.jetstream_api.heard_pulls import HeardPulls
+
+ONE, TWO = StreamId(1), StreamId(2)
+
+
+def replies(pulls: list[Pull]) -> list[tuple[bytes, int]]:
+    return [(pull.reply, pull.left) for pull in pulls]
+
+
+def test_the_last_two_pulls_of_an_inbox_are_remembered_once() -> None:
+    heard = HeardPulls()
+    for left in (1, 2, 3):
+        heard.take(ONE, Pull(b"a", left))
+    heard.take(ONE, Pull(b"b", 4, expires_us=MonotonicUs(5), no_wait=True))
+    heard.take(TWO, Pull(b"a", 5))
+    assert replies(heard.forget(ONE)) == [(b"a", 2), (b"a", 3), (b"b", 4)]
+    assert heard.forget(ONE) == []
+    assert replies(heard.forget(TWO)) == [(b"a", 5)]
+    assert len(heard) == 0
+
+
+def test_a_pull_that_does_not_wait_is_not_remembered() -> None:
+    heard = HeardPulls()
+    heard.take(ONE, Pull(b"a", 1, no_wait=True))
+    assert heard.forget(ONE) == []
+
+
+def test_the_oldest_inboxes_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heard_pulls, "INBOXES_MAX", 3)
+    heard = HeardPulls()
+    for number in range(5):
+        heard.take(ONE, Pull(b"%d" % number, 1))
+    heard.take(ONE, Pull(b"3", 2))
+    assert replies(heard.forget(ONE)) == [(b"2", 1), (b"4", 1), (b"3", 1), (b"3", 2)]
