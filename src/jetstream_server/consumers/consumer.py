@@ -5,7 +5,7 @@ sends them. It has one task, which sleeps until something can be done.
 
 Invariants.
 * Nothing is delivered once this node does not lead the stream, or the consumer is closed.
-* Records are in memory only while they are delivered: a consumer that waits holds none.
+* Records in memory are bounded for all consumers of a node: HELD_BYTES_MAX, and what a step brings.
 """
 
 from __future__ import annotations
@@ -162,6 +162,7 @@ class Consumer:
         if self._timer is not None:
             self._timer.cancel()
         self.replica.remove_waiter(self.wake)
+        self.feed.forget()
         if self.keeper is not None:
             self.keeper.close()
         if self._task is not None:
@@ -273,7 +274,7 @@ class Consumer:
         if need is _Need.NEW:
             await self.feed.fill()
             return False
-        self.feed.forget()
+        self.feed.pause()
         self._old.clear()
         if self._is_wanted() and self.feed.is_at_end:
             self._send_all(self.pulls.nothing_left())
@@ -324,6 +325,8 @@ class Consumer:
         start = self.replica.log.log_start_offset
         if deliveries.position < start:
             deliveries.begins(start)
+            feed.begins(start)
+        before = deliveries.sequence
         batch: dict[bytes, list[Delivery]] = {}
         need = _Need.TURN
         for _ in range(TURN_MESSAGES):
@@ -347,8 +350,10 @@ class Consumer:
                 need = need_then
                 break
             if offset is None:
-                feed.held.popleft()
+                feed.take()
             self._send(record, batch, now_us)
+        if deliveries.sequence != before:
+            self._sent_us, self.delivered_us = now_us, self._clocks.wall()
         for to, found in batch.items():
             self._outlet.deliver(self, to, found)
         return need
@@ -369,15 +374,13 @@ class Consumer:
             if first is None:
                 # Nobody takes it now: it is read again.
                 if record.offset >= self.deliveries.position:
-                    self.feed.held.appendleft(record)
+                    self.feed.put_back(record)
                 return
             to = first.reply
         count = self.deliveries.deliver(record.offset, now_us)
         self._old.pop(record.offset, None)
         found = Delivery(record, count, self.deliveries.sequence, self.feed.pending)
         batch.setdefault(to, []).append(found)
-        self._sent_us = now_us
-        self.delivered_us = self._clocks.wall()
         if not config.is_push:
             status = self.pulls.served(size, now_us)
             self._finish([status] if status is not None else [], batch)

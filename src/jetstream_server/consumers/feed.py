@@ -20,6 +20,11 @@ from jetstream_server.replication.replica import Replica
 STEP_BYTES: Final = 256 * 1024
 LOOKED_AT_BYTES_MAX: Final = 8 * 1024 * 1024
 """Uncompressed bytes of one step: batches are looked at whole."""
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Records that all consumers of a node hold while nobody takes them. A consumer that would hold
+more reads again instead."""
+_RECORD_BYTES: Final = 200
+"""Memory of a record besides its bytes."""
 READING_MAX: Final = 4
 """Steps at once on a node, in worker threads. More wait."""
 
@@ -32,6 +37,8 @@ class Reader:
     """Reads the logs of streams that this node leads, for all consumers of the node."""
 
     def __init__(self, pace: Pace) -> None:
+        self.held_bytes = 0
+        """What the feeds hold."""
         self._pace = pace
         self._reading = asyncio.Semaphore(READING_MAX)
 
@@ -81,6 +88,7 @@ class Feed:
         self._reader = reader
         self._wanted = wanted
         self.rest = position
+        self._held_bytes = 0
         self._counted = 0
         self._counted_from = self._counted_to = position
 
@@ -115,7 +123,8 @@ class Feed:
         at = self.scanned
         piece = await self._read(at)
         if self.scanned == at:  # else somebody else has read meanwhile, or it was all let go
-            self.held += piece.records
+            for record in piece.records:
+                self._hold(record)
             self.scanned = piece.next_offset
 
     async def _take_selected(self) -> None:
@@ -125,7 +134,7 @@ class Feed:
         while self.selected and self.selected[0] < max(piece.next_offset, first + 1):
             record = found.get(self.selected.popleft())
             if record is not None:
-                self.held.append(record)
+                self._hold(record)
 
     async def _read(self, at: int, wanted: Wanted | None = None) -> Piece:
         """Records before the log start are passed over."""
@@ -136,8 +145,39 @@ class Feed:
                 raise
             return Piece([], error.log_start_offset, 0)
 
+    def _hold(self, record: Record) -> None:
+        self.held.append(record)
+        self._count_bytes(record.size + _RECORD_BYTES)
+
+    def _count_bytes(self, change: int) -> None:
+        self._held_bytes += change
+        self._reader.held_bytes += change
+
+    def take(self) -> None:
+        """Take the next record."""
+        self._count_bytes(-self.held.popleft().size - _RECORD_BYTES)
+
+    def put_back(self, record: Record) -> None:
+        """Nobody has taken it."""
+        self.held.appendleft(record)
+        self._count_bytes(record.size + _RECORD_BYTES)
+
+    def begins(self, offset: int) -> None:
+        """Pass over what is before the log start."""
+        while self.held and self.held[0].offset < offset:
+            self.take()
+        while self.selected and self.selected[0] < offset:
+            self.selected.popleft()
+        self.scanned = max(self.scanned, offset)
+
+    def pause(self) -> None:
+        """Nobody takes anything now: hold what there is room for."""
+        if self._reader.held_bytes > HELD_BYTES_MAX:
+            self.forget()
+
     def forget(self) -> None:
         """Let go of what is held, to be read again when it is needed."""
+        self._count_bytes(-self._held_bytes)
         if self.held:
             first = [each.offset for each in self.held if each.offset < self.rest]
             self.selected.extendleft(reversed(first))

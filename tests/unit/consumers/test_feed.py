@@ -1,0 +1,114 @@
+"""What a consumer reads ahead, how much of it is held, and what is let go."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from jetstream_protocol.types import WallUs
+from jetstream_server.consumers import feed as feed_module
+from jetstream_server.consumers.feed import Feed, Reader
+from jetstream_server.consumers.records import Piece, Record, Wanted
+from jetstream_server.replication.replica import Replica
+from tests.support.loops import on_loop
+
+STEP = 4
+
+
+class Log:
+    """Stands for a replica, and for what reads it: `count` records, the even ones on subject
+    `a`."""
+
+    def __init__(self, count: int) -> None:
+        self.high_watermark = count
+        self.held_bytes = 0
+        self.reads: list[int] = []
+
+    async def read(self, _: Replica, wanted: Wanted, start: int) -> Piece:
+        self.reads.append(start)
+        stop = min(start + STEP, self.high_watermark)
+        records = [
+            Record(at, WallUs(1), b"b" if at % 2 else b"a", b"%d" % at, b"")
+            for at in range(start, stop)
+        ]
+        if not wanted.is_everything:
+            records = [each for each in records if each.subject == b"a"]
+        return Piece(records, stop, 10)
+
+
+def made(log: Log, *filters: str, position: int = 0, selected: tuple[int, ...] = ()) -> Feed:
+    return Feed(cast(Reader, log), cast(Replica, log), Wanted(filters), position, selected)
+
+
+async def drained(feed: Feed) -> list[tuple[int, int]]:
+    """Each offset with how many follow it."""
+    found = []
+    while not (feed.is_at_end and not feed.held):
+        record = feed.next()
+        if record is None:
+            await feed.fill()
+        else:
+            feed.take()
+            found.append((record.offset, feed.pending))
+    return found
+
+
+@on_loop
+async def test_pending_is_exact_without_a_filter_and_zero_exactly_at_the_end_with_one() -> None:
+    plain = await drained(made(Log(9)))
+    assert plain == [(at, 8 - at) for at in range(9)]
+    log = Log(10)
+    found = await drained(made(log, "a"))
+    assert [offset for offset, _ in found] == [0, 2, 4, 6, 8]
+    assert [pending for _, pending in found][-1] == 0
+    assert all(pending > 0 for _, pending in found[:-1])
+    assert log.held_bytes == 0
+
+
+@on_loop
+async def test_a_count_is_exact_and_holds_nothing() -> None:
+    log = Log(21)
+    feed = made(log, "a")
+    assert await feed.count() == 11
+    assert log.held_bytes == 0
+    await feed.fill()
+    feed.take()
+    assert await feed.count() == 10
+
+
+@on_loop
+async def test_selected_offsets_come_first_also_after_they_were_let_go() -> None:
+    log = Log(12)
+    feed = made(log, position=10, selected=(1, 2, 7))
+    await feed.fill()
+    assert feed.next() == feed.held[0]
+    feed.take()
+    feed.forget()
+    assert log.held_bytes == 0
+    assert feed.selected_left == (2, 7)
+    assert [offset for offset, _ in await drained(feed)] == [2, 7, 10, 11]
+
+
+@on_loop
+async def test_what_is_held_is_let_go_when_there_is_no_room_and_read_again() -> None:
+    log = Log(8)
+    feed = made(log)
+    await feed.fill()
+    feed.pause()
+    assert len(feed.held) == STEP
+    log.held_bytes += feed_module.HELD_BYTES_MAX
+    feed.take()
+    feed.pause()
+    assert not feed.held
+    assert log.held_bytes == feed_module.HELD_BYTES_MAX
+    assert [offset for offset, _ in await drained(feed)] == list(range(1, 8))
+    assert log.reads == [0, 1, 5]
+
+
+@on_loop
+async def test_records_before_the_log_start_are_passed_over() -> None:
+    log = Log(8)
+    feed = made(log, position=6, selected=(0, 3))
+    await feed.fill()
+    feed.begins(2)
+    assert [offset for offset, _ in await drained(feed)] == [3, 6, 7]
+    assert log.held_bytes == 0
