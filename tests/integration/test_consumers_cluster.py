@@ -40,6 +40,16 @@ def cluster(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield running
 
 
+async def published(client: NatsClient, subject: str, payload: bytes) -> None:
+    """Publish, and again while a leadership moves: then nobody hears the subject for a moment."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(nats.errors.NoRespondersError):
+                await client.request(subject, payload, timeout=20)
+                return
+            await asyncio.sleep(0.02)
+
+
 async def linked(hub: LeafServer) -> None:
     """Return once all three nodes have announced what they serve."""
     await eventually(lambda: hub.log.count("LS+ $JS.log.API.STREAM.>") >= 3)
@@ -55,7 +65,7 @@ async def test_ordered_readers_are_served_by_each_leader(
         manager = client.jetstream(domain="log")
         for name in STREAMS:
             for number in range(5):
-                await client.request(f"{name}.x", b"%d" % number, timeout=20)
+                await published(client, f"{name}.x", b"%d" % number)
         for _ in range(4):  # Another node may get each request.
             for name in STREAMS:
                 subscription = await manager.subscribe(f"{name}.>", ordered_consumer=True)
@@ -77,14 +87,14 @@ async def test_an_ordered_reader_goes_on_when_another_node_leads(
                 "safe.>", ordered_consumer=True, idle_heartbeat=1
             )
             for number in range(5):
-                await client.request("safe.x", b"%d" % number, timeout=20)
+                await published(client, "safe.x", b"%d" % number)
             for number in range(5):
                 assert (await subscription.next_msg(20)).data == b"%d" % number
             leader = cluster.settled("safe").stream.leader
             target = next(node for node in (1, 2, 3) if node != leader)
             await asyncio.to_thread(own.transfer_leader, "safe", target)
             for number in range(5, 10):
-                await client.request("safe.x", b"%d" % number, timeout=20)
+                await published(client, "safe.x", b"%d" % number)
             for number in range(5, 10):
                 assert (await subscription.next_msg(30)).data == b"%d" % number
             await subscription.unsubscribe()
@@ -112,7 +122,7 @@ async def test_acknowledgements_outlive_a_transfer_and_pulls_go_on(
             await asked(client, "INFO", b"")
             manager = client.jetstream(domain="log")
             for number in range(6):
-                await client.request("safe.moved", b"%d" % number, timeout=20)
+                await published(client, "safe.moved", b"%d" % number)
             subscription = await manager.pull_subscribe("safe.moved", durable="moved")
             messages = await fetched(subscription, 6)
             for number in (0, 1, 3, 4, 5):
@@ -122,7 +132,7 @@ async def test_acknowledgements_outlive_a_transfer_and_pulls_go_on(
             leader = cluster.settled("safe").stream.leader
             target = next(node for node in (1, 2, 3) if node != leader)
             await asyncio.to_thread(own.transfer_leader, "safe", target)
-            await client.request("safe.moved", b"after", timeout=20)
+            await published(client, "safe.moved", b"after")
             again, after = await waiting
             assert (again.data, again.metadata.num_delivered) == (b"2", 2)
             assert after.data == b"after"
@@ -137,7 +147,7 @@ async def test_what_was_acknowledged_does_not_come_again_after_a_crash(
         await asked(client, "INFO", b"")
         manager = client.jetstream(domain="log")
         for number in range(20):
-            await client.request("safe.crash", b"%d" % number, timeout=20)
+            await published(client, "safe.crash", b"%d" % number)
         subscription = await manager.pull_subscribe("safe.crash", durable="crash")
         messages = await fetched(subscription, 10)
         for message in messages[::2]:

@@ -88,7 +88,7 @@ _HEAR: Final = "HEAR"
 _CRASH_SECONDS: Final = 1.5
 """A leader that hands over asks within so long whether its successor is ready, and ends the pulls
 itself. Else it has crashed."""
-_TOLD_SECONDS: Final = 1.0
+_INFORM_SECONDS: Final = 1.0
 _READY_ATTEMPTS: Final = 50
 _READY_PAUSE_SECONDS: Final = 0.1
 
@@ -143,7 +143,7 @@ class ConsumerRequests:
         self._followed: dict[str, StreamId] = {}
         """The streams of other leaders whose pulls are heard here, by their names in the API."""
         self._heard_pulls = HeardPulls()
-        self._telling: dict[StreamId, set[asyncio.Task[None]]] = {}
+        self._informing: dict[StreamId, set[asyncio.Task[None]]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         consumers.began, consumers.ended = self._began, self._forget_push
         consumers.left = self._left
@@ -248,7 +248,7 @@ class ConsumerRequests:
             position, selected = await self._start(stream, replica, config)
             found = await self._add(replica, config, position, selected)
             await self.link.settled()
-            await self._told_followers(stream.id)
+            await self._until_informed(stream.id)
         return await self._info(stream, found)
 
     def _update(self, consumer: Consumer, create: CreateRequest) -> None:
@@ -425,18 +425,19 @@ class ConsumerRequests:
             self._followed[name] = stream.id
             self.link.listen(self._heard(name)[0])
 
-    def _tell_followers(self, stream: StreamMetadata) -> None:
+    def _inform_followers(self, stream: StreamMetadata) -> None:
         """Have the nodes with a copy of a stream hear its pulls."""
-        for node in stream.copies:
-            if node != self._node_id:
-                task = self._spawn(self._have_heard(node, stream.id), "telling followers")
-                self._telling.setdefault(stream.id, set()).add(task)
+        self._informing[stream.id] = {
+            self._spawn(self._have_heard(node, stream.id), "informing followers")
+            for node in stream.copies
+            if node != self._node_id
+        }
 
-    async def _told_followers(self, stream_id: StreamId) -> None:
+    async def _until_informed(self, stream_id: StreamId) -> None:
         """Wait a moment for the nodes that are being told."""
-        telling = self._telling.pop(stream_id, set())
-        if telling:
-            await asyncio.wait(telling, timeout=_TOLD_SECONDS)
+        informing = self._informing.pop(stream_id, set())
+        if informing:
+            await asyncio.wait(informing, timeout=_INFORM_SECONDS)
 
     async def _have_heard(self, node: NodeId, stream_id: StreamId) -> None:
         with contextlib.suppress(JetstreamError):  # It is told again when it is back in the ISR.
@@ -504,7 +505,7 @@ class ConsumerRequests:
                 self._stop_following(stream.id)
             return
         if self.consumers.of(stream.id):
-            self._tell_followers(stream)
+            self._inform_followers(stream)
         known = self._loads.get(stream.id)
         if known is None or known[0] != stream.leader_epoch:
             self._take_over([replica])
@@ -628,7 +629,7 @@ class ConsumerRequests:
         self._know_push(consumer)
         if api_name(stream.name) not in self._streams:
             self._listen(stream)
-            self._tell_followers(stream)
+            self._inform_followers(stream)
 
     def _interest_changed(self, subjects: list[bytes]) -> None:
         """Wake consumers that push, if somebody has begun or ceased to listen."""
