@@ -41,11 +41,13 @@ def cluster(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 async def published(client: NatsClient, subject: str, payload: bytes) -> None:
-    """Publish, and again while a leadership moves: then nobody hears the subject for a moment."""
+    """Publish, and again while a leadership moves: nobody hears the subject for a moment then. It
+    is stored once."""
+    headers = {"Nats-Msg-Id": client.new_inbox()}
     async with asyncio.timeout(60):
         while True:
-            with contextlib.suppress(nats.errors.NoRespondersError):
-                await client.request(subject, payload, timeout=20)
+            with contextlib.suppress(TimeoutError, nats.errors.Error):
+                await client.request(subject, payload, timeout=5, headers=headers)
                 return
             await asyncio.sleep(0.02)
 

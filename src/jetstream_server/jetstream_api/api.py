@@ -158,7 +158,7 @@ class JetStreamApi:
         """Begin to answer."""
         consumers, puts = self._consumers, self._puts
         for message in messages:
-            if consumers is not None and consumers.takes(message):
+            if consumers is not None and self._is_for_consumers(consumers, message):
                 continue
             if puts is not None and puts.takes(message):
                 continue
@@ -174,6 +174,14 @@ class JetStreamApi:
                 task = run_in_background(self._answer(message), "request of the JetStream API")
                 self._requests.add(task)
                 task.add_done_callback(self._requests.discard)
+
+    def _is_for_consumers(self, consumers: ConsumerRequests, message: LeafMessage) -> bool:
+        """Have consumers take a message that is for them."""
+        try:
+            return consumers.takes(message)
+        except Exception:  # noqa: BLE001  logged; a message must not cost the link
+            logger.error("api_request_failed", verb="pull", trace=traceback.format_exc())
+            return True
 
     async def _answer(self, message: LeafMessage) -> None:
         request = request_of(message.subject, self.domain)

@@ -355,6 +355,9 @@ def pull_of(payload: bytes, reply: bytes, now_us: MonotonicUs) -> Pull:
 # Acknowledgements.
 
 
+_SEQUENCE = re.compile(r"[0-9]{1,19}")
+
+
 class AckSubject(NamedTuple):
     """Where a client acknowledges: $JS.ACK.<domain>.<hash>.<stream>.<consumer>.<delivered>.
     <sequence>.<consumer sequence>.<time>.<pending>.<mark>. mark: of this consumer: another one had
@@ -369,7 +372,7 @@ class AckSubject(NamedTuple):
     def of(cls, subject: bytes) -> AckSubject | None:
         """None: it is of another form."""
         tokens = subject.decode("utf-8", "replace").split(".")
-        if len(tokens) != 12 or not (tokens[7].isdigit() and len(tokens[7]) < 20):
+        if len(tokens) != 12 or not _SEQUENCE.fullmatch(tokens[7]):
             return None
         return cls(tokens[4], tokens[5], int(tokens[7]), tokens[11])
 
