@@ -64,7 +64,7 @@ async def test_ordered_readers_are_served_by_each_leader(
     await linked(hub)
     async with client_of(hub.url) as client:
         await asked(client, "INFO", b"")
-        manager = client.jetstream(domain="log")
+        manager = client.jetstream(domain="log", timeout=60)
         for name in STREAMS:
             for number in range(5):
                 await published(client, f"{name}.x", b"%d" % number)
@@ -84,7 +84,7 @@ async def test_an_ordered_reader_goes_on_when_another_node_leads(
     with Client(cluster.servers) as own:
         async with client_of(hub.url) as client:
             await asked(client, "INFO", b"")
-            manager = client.jetstream(domain="log")
+            manager = client.jetstream(domain="log", timeout=60)
             subscription = await manager.subscribe(
                 "safe.>", ordered_consumer=True, idle_heartbeat=1
             )
@@ -122,7 +122,7 @@ async def test_acknowledgements_outlive_a_transfer_and_pulls_go_on(
     with Client(cluster.servers) as own:
         async with client_of(hub.url) as client:
             await asked(client, "INFO", b"")
-            manager = client.jetstream(domain="log")
+            manager = client.jetstream(domain="log", timeout=60)
             for number in range(6):
                 await published(client, "safe.moved", b"%d" % number)
             subscription = await manager.pull_subscribe("safe.moved", durable="moved")
@@ -147,7 +147,7 @@ async def test_what_was_acknowledged_does_not_come_again_after_a_crash(
     await linked(hub)
     async with client_of(hub.url) as client:
         await asked(client, "INFO", b"")
-        manager = client.jetstream(domain="log")
+        manager = client.jetstream(domain="log", timeout=60)
         for number in range(20):
             await published(client, "safe.crash", b"%d" % number)
         subscription = await manager.pull_subscribe("safe.crash", durable="crash")
@@ -174,7 +174,7 @@ async def test_a_pull_that_waits_is_served_after_a_crash(
     await linked(hub)
     async with client_of(hub.url) as client:
         await asked(client, "INFO", b"")
-        manager = client.jetstream(domain="log")
+        manager = client.jetstream(domain="log", timeout=60)
         await manager.pull_subscribe("waited.>", durable="waiter")
         inbox = client.new_inbox()
         answers = await client.subscribe(inbox)

@@ -74,6 +74,9 @@ class Outlet(Protocol):
 
     def status(self, consumer: Consumer, status: Status) -> None: ...
 
+    def refuse(self, status: Status) -> None:
+        """Refuse a pull; dropped while much waits to be sent."""
+
     def ask(self, consumer: Consumer, question: int) -> None:
         """Ask the subscriber of a consumer that pushes whether it has handled what was sent."""
 
@@ -188,7 +191,7 @@ class Consumer:
         pull.is_heard = self._outlet.is_heard(pull.reply)
         refused = self.pulls.add(pull, self.config, now_us)
         if refused is not None:
-            self._outlet.status(self, refused)
+            self._outlet.refuse(refused)
         self.wake()
 
     def acknowledge(self, offset: int, then: Callable[[], None] | None) -> None:

@@ -550,7 +550,7 @@ class ConsumerRequests:
         if consumer is None and stream in self._followed and stream not in self._streams:
             self._remember(self._followed[stream], message)
         elif consumer is None:
-            self.link.send(message.reply, b"", status_headers(NO_RESPONDERS))
+            self.link.refuse(message.reply, status_headers(NO_RESPONDERS))
         else:
             self._pull_from(consumer, message.reply, message.payload)
 
@@ -564,7 +564,7 @@ class ConsumerRequests:
         try:
             pull = pull_of(payload, reply, self._clocks.monotonic())
         except ApiError as error:
-            self.link.send(reply, b"", status_headers(f"400 {error.description}"))
+            self.link.refuse(reply, status_headers(f"400 {error.description}"))
             return
         consumer.pull(pull)
 

@@ -65,6 +65,9 @@ class LeafOutlet:
         else:
             self._leaf.send(status.to, b"", headers)
 
+    def refuse(self, status: Status) -> None:
+        self._leaf.refuse(status.to, status_headers(status.text, status.headers))
+
     def ask(self, consumer: Consumer, question: int) -> None:
         headers = status_headers(_FLOW_REQUEST)
         length, to = len(headers), consumer.config.deliver_subject

@@ -206,6 +206,12 @@ class LeafConnection:
         self.counters.answers += 1
         return True
 
+    def refuse(self, reply: bytes, headers: bytes) -> None:
+        """Send a status that refuses something, unless much waits to be written: whoever asks too
+        much must not take the room of others."""
+        if self._link is not None and self._link.write_buffer_size < ROOM_BYTES // 4:
+            self.send(reply, b"", headers)
+
     def deliver(self, inbox: bytes, lines: list[bytes]) -> bool:
         """Send messages to one inbox: whole protocol lines, each within `max_payload`. Returns
         False if they were dropped, and counted."""
