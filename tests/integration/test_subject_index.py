@@ -75,6 +75,8 @@ async def test_the_last_record_of_a_subject_is_found_however_far_back_it_is(
         assert message is not None
         assert (message.offset, message.value, message.key) == (0, b"1", b"far.first")
         assert sdk.get_last("far", subject="far.never") is None
+        newest = sdk.fetch("far", reverse=True, max_messages=1, filter="far.first")
+        assert [each.value for each in newest] == [b"1"]
 
 
 @on_loop
@@ -131,6 +133,8 @@ def test_what_a_key_is_is_chosen_once(server: ServerProcess) -> None:
             sdk.create_stream("bucket", "bucket.>", key="record")
         with pytest.raises(InvalidRequestError, match="invalid key 'offset'"):
             sdk.create_stream("other", "other.>", key="offset")  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequestError, match="have keys that publishers give"):
+            sdk.create_group("keyed", "keyed.>", streams=2, key="subject")
 
 
 def restart(server: ServerProcess) -> None:

@@ -359,12 +359,23 @@ class Reader:
         size = FIRST_OFFSETS
         if max_messages is not None and wanted is None:
             size = min(max_messages, size)
-        windows = Windows(start, end, size)
         pinned = isinstance(position, int)
         read = self._read_window(name, ref, wanted, read_from, pinned=pinned)
-        return await newest_first(
-            name, windows, read, count_max=max_messages, bytes_max=FETCH_BYTES, bytes_min=max_bytes
-        )
+
+        async def newest(windows: Windows) -> Messages:
+            return await newest_first(
+                name, windows, read, count_max=max_messages, bytes_max=FETCH_BYTES,
+                bytes_min=max_bytes,
+            )  # fmt: skip
+
+        is_last = max_messages == 1 and stop is None and wanted is not None
+        if is_last and wanted is not None and wanted.is_one_subject:
+            last = await self._offset_of_last(stream, wanted.subject, ref)
+            if last is not None and start <= last < end:
+                found = await newest(Windows(last, last + 1, 1))
+                if len(found):
+                    return found
+        return await newest(Windows(start, end, size))
 
     async def _committed_range(
         self,

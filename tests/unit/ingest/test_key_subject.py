@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,15 @@ async def test_a_bucket_takes_a_rollup_of_the_subject_and_no_other(tmp_path: Pat
     stream.deliver((b"1", INBOX), (b"2", INBOX), headers=blocks)
     assert stream.nacked() == [(INBOX.decode(), UNSUPPORTED)]
     assert stream.values() == [b"1"]
+
+
+@on_loop
+async def test_what_compaction_keeps_counts_as_it_is_now(tmp_path: Path) -> None:
+    stream = stream_on(tmp_path, key="subject")
+    rollup = with_headers(b"Nats-Rollup: sub")
+    stream.deliver((b"1", INBOX), headers=[rollup])
+    assert stream.nacked() == [(INBOX.decode(), UNSUPPORTED)]
+    config = replace(stream.replica.stream.config, compact=True)
+    stream.replica.stream = replace(stream.replica.stream, config=config)
+    stream.deliver((b"2", INBOX), headers=[rollup])
+    assert stream.values() == [b"2"]

@@ -152,3 +152,20 @@ async def test_a_new_leader_holds_it_against_what_the_old_one_has_stored(tmp_pat
     assert refused(stream) == [(WRONG_SEQUENCE, "wrong last sequence: 1")]
     stream.deliver((b"v", INBOX), subject=b"orders.a", headers=[expecting(1)])
     assert refused(stream) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "mutant", "caught_by"),
+    [
+        ("newest", SubjectIndex.last, "test_what_is_appended_and_not_committed_counts"),
+        ("newest", SubjectIndex.last, "test_so_do_messages_before_it_in_the_same_read"),
+        ("note", lambda self, batch: setattr(self, "reached", batch.header.next_offset),
+         "test_what_is_appended_and_not_committed_counts"),
+    ],
+)  # fmt: skip
+def test_a_leader_that_breaks_the_rule_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, mutant: object, caught_by: str
+) -> None:
+    monkeypatch.setattr(SubjectIndex, name, mutant)
+    with pytest.raises(AssertionError):
+        globals()[caught_by](tmp_path)

@@ -73,7 +73,6 @@ class StreamIngest:
         "_bounds",
         "_lease_held",
         "_replicas",
-        "_rules",
         "_spans",
         "_unpacking",
         "has_listened",
@@ -118,11 +117,16 @@ class StreamIngest:
         self.is_withheld = False
         """Whether answers to what is committed wait for the lease."""
         self._lease_held = lease_held
-        self._rules = Rules(stream.config.is_keyed_by_subject, stream.config.keeps_last_of_subjects)
         self._replicas = replicas
         self._bounds = bounds
         self._unpacking = Unpacking(STREAM_BYTES_PER_SECOND)
         self._answers = PendingAcks(replica, policy, bounds, write, cluster, is_of_others)
+
+    @property
+    def _rules(self) -> Rules:
+        """By the settings of now: `compact` may have been altered."""
+        config = self.replica.stream.config
+        return Rules(config.is_keyed_by_subject, config.keeps_last_of_subjects)
 
     def deliver(self, delivery: Delivery) -> None:
         """Store one delivery, and answer it at once or after its commit. Never raises for its
@@ -195,7 +199,7 @@ class StreamIngest:
         Returns False, with nothing done, when each message must be looked at after all.
         """
         limit = self.replica.stream.config.max_message_bytes
-        if self._rules.keyed_by_subject:
+        if self.replica.stream.config.is_keyed_by_subject:
             return False
         if limit and max(map(len, delivery.values)) > limit:
             return False

@@ -88,6 +88,10 @@ def create_stream(tables: Tables, command: CreateStream) -> Decision:
             f"subject {subject!r} overlaps {INGEST_SUBJECTS!r}, where keyed groups listen as well"
         )
     config = effective_settings(requested, len(command.replicas), len(command.observers))
+    if command.partitions and config.is_keyed_by_subject:
+        raise InvalidRequestError(
+            "the streams of a keyed group have keys that publishers give: key must be record"
+        )
     _check_acks(subject, config, tables.settings)
     check_observers(tables, command.replicas, command.observers)
     isr = _initial_isr(tables, command.replicas, config)
