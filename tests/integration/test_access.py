@@ -28,7 +28,13 @@ from jetstream_client import (
     UnauthenticatedError,
 )
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import api_pb2_grpc, common_pb2, cursors_pb2, groups_pb2
+from jetstream_protocol.generated import (
+    api_pb2_grpc,
+    common_pb2,
+    consumers_pb2,
+    cursors_pb2,
+    groups_pb2,
+)
 from jetstream_server.node.bootstrap import Refused
 from jetstream_server.security import node_proof
 from jetstream_server.security.acl import CLUSTER_OPERATIONS, STREAM_OPERATIONS
@@ -100,7 +106,8 @@ ASKED = {
 def request_of(name: str) -> object:
     """A request of that RPC, with what it takes of the above."""
     service, _, method = name.removeprefix("/jetstream.v1.").partition("/")
-    module: Any = {"Cursors": cursors_pb2, "Groups": groups_pb2}.get(service, pb)
+    modules = {"Consumers": consumers_pb2, "Cursors": cursors_pb2, "Groups": groups_pb2}
+    module: Any = modules.get(service, pb)
     described = module.DESCRIPTOR.services_by_name[service].methods_by_name[method].input_type
     fields = {key: value for key, value in ASKED.items() if key in described.fields_by_name}
     if method == "TestAcl":

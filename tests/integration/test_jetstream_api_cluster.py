@@ -155,6 +155,10 @@ async def test_a_bucket_is_served_by_whichever_node_leads(
             assert (entry.value, entry.revision) == (b"%d" % turn, ack["seq"])
             assert await kept.keys() == ["k"]
             await asyncio.to_thread(hand_over, cluster, turn % 3, "KV_all")
+        for sequence in (2, 4, 6):  # Whichever node is asked, the leader purges.
+            body = json.dumps({"seq": sequence}).encode()
+            purged = json.loads(await asked(client, "STREAM.PURGE.KV_all", body))
+            assert (purged.get("success"), purged.get("purged", 0) > 0) == (True, True), purged
         assert await client.jetstream(domain="log").delete_key_value("all")
 
 

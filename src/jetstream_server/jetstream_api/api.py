@@ -49,6 +49,7 @@ from jetstream_server.jetstream_api.requests import (
     request_of,
 )
 from jetstream_server.jetstream_api.stream_changes import StreamChanges
+from jetstream_server.jetstream_api.stream_reads import PURGE
 
 logger = structlog.get_logger("jetstream.api")
 
@@ -136,7 +137,9 @@ class JetStreamApi:
             self._consumers.lead()
 
     async def answer_for(self, stream_id: StreamId, verb: str, rest: str, payload: bytes) -> bytes:
-        """Answer another node's request about consumers. Raises JetstreamError."""
+        """Answer another node's request about consumers, or a purge. Raises JetstreamError."""
+        if verb == PURGE and self._changes is not None:
+            return await self._changes.purge_for(stream_id, payload)
         if self._consumers is None:
             raise UnavailableError("this node serves no consumers")
         return await self._consumers.answer_for(stream_id, verb, rest, payload)

@@ -4,6 +4,7 @@ same checks as gRPC's (serving/grpc/guard.py), and with a line in the audit log.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -20,10 +21,10 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.settings import BY_FIELD
 from jetstream_protocol.subjects import check_own_name, overlaps
-from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.jetstream_api.catalogue import Catalogue
 from jetstream_server.jetstream_api.errors import ApiError, bad_request_error
-from jetstream_server.jetstream_api.requests import api_name, number, pattern
+from jetstream_server.jetstream_api.requests import api_name, body_of, number, pattern
 from jetstream_server.jetstream_api.stream_configs import (
     WantedStream,
     config_error,
@@ -34,9 +35,11 @@ from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.client.stream_requests import Streams
 from jetstream_server.metadata.state.commands import DeleteStream
 from jetstream_server.metadata.state.streams import StreamMetadata
+from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.peers import Peers
+from jetstream_server.serving.grpc.purges import Purges
 from jetstream_server.serving.stream_access import StreamAccess
 
 _Found = TypeVar("_Found")
@@ -47,8 +50,7 @@ _FIXED = {"replicas": "num_replicas", "key": "max_msgs_per_subject"}
 
 class StreamChanges:
     """identity: the principal of the account. confirm: returns once NATS has confirmed the
-    subscription of a stream that this node leads. full_reason: why the disk takes nothing more;
-    "": it does."""
+    subscription of a stream that this node leads."""
 
     def __init__(
         self,
@@ -60,7 +62,8 @@ class StreamChanges:
         peers: Peers,
         identity: Identity,
         confirm: Callable[[int], Awaitable[None]],
-        full_reason: Callable[[], str],
+        replicas: ReplicaManager,
+        purges: Purges,
         *,
         node_id: int,
     ) -> None:
@@ -72,13 +75,14 @@ class StreamChanges:
         self._peers = peers
         self._identity = identity
         self._confirm = confirm
-        self._full_reason = full_reason
+        self._replicas = replicas
+        self._purges = purges
         self._node_id = NodeId(node_id)
 
     async def create(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
         """STREAM.CREATE. Raises ApiError, JetstreamError."""
         wanted = wanted_stream(name, body)
-        if reason := self._full_reason():
+        if reason := self._replicas.full_reason:
             raise ApiError(503, 10047, f"insufficient storage resources available: {reason}")
         request = pb.CreateStreamRequest(name=wanted.name, subject=wanted.subject)
         try:
@@ -191,14 +195,18 @@ class StreamChanges:
         if keep and stream.was_compacted:
             raise ApiError(500, 10110, "a compacted stream is purged by `seq`, or whole")
         if offset > start:
-            request = pb.PurgeStreamRequest(
-                stream=common_pb2.StreamRef(id=stream.id), offset=offset
-            )
-            purging = self._reads.purge(stream, request)
+            purging = self._reads.purge(stream, offset, self._purges.purge)
             after = await self._noted("STREAM.PURGE", stream.full_name, purging)
         else:
             after = start
         return {"success": True, "purged": max(0, after - start)}
+
+    async def purge_for(self, stream_id: StreamId, payload: bytes) -> bytes:
+        """Purge for another node, which has checked the caller's rights. Raises JetstreamError."""
+        stream = self._metadata.registry.stream_of(common_pb2.StreamRef(id=stream_id))
+        replica = self._replicas.led_replica_of(stream)
+        start = await self._purges.purge(replica, number(body_of(payload), "offset"))
+        return json.dumps({"log_start_offset": start}).encode()
 
     async def _purge_subjects(self, stream: StreamMetadata, subjects: str) -> dict[str, Any]:
         """Deleted keys of a bucket are on their way out: compaction removes their tombstones.

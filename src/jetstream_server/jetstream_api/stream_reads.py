@@ -8,9 +8,11 @@ The caller's rights have been checked before: other nodes are asked in this node
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
+from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import JetstreamError, UnavailableError, from_proto
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
@@ -32,6 +34,11 @@ from jetstream_server.serving.long_poll import FetchPosition, LongPoll
 _ATTEMPTS: Final = 4
 _PAUSE_SECONDS: Final = 0.3
 """Between attempts, while a leadership moves. Clients wait for an answer for 5 s."""
+
+PURGE: Final = "STREAM.PURGE"
+"""What nodes ask the leader of a stream for, as they ask it about consumers."""
+
+PurgeHere = Callable[[Replica, int], Awaitable[int]]
 
 _Query = pb.ListOffsetsRequest.Query
 _Found = TypeVar("_Found")
@@ -123,16 +130,16 @@ class StreamReads:
                 break
         return found, total
 
-    async def purge(self, stream: StreamMetadata, request: pb.PurgeStreamRequest) -> int:
-        """Purge at the leader, and return where the log begins then. Raises JetstreamError."""
+    async def purge(self, stream: StreamMetadata, offset: int, here: PurgeHere) -> int:
+        """Have the leader remove the records below `offset`, and return where the log begins then.
+        Raises JetstreamError."""
 
-        async def here(_: Replica) -> int:
-            return await self._peers.purge_stream(self._node_id, request)
+        async def there(node_id: NodeId, stream_id: StreamId) -> int:
+            body = json.dumps({"offset": offset}).encode()
+            answer = await self._peers.ask_consumers(node_id, stream_id, PURGE, "", body)
+            return int(bounded_json.loads(answer)["log_start_offset"])
 
-        async def there(node_id: NodeId, _: StreamId) -> int:
-            return await self._peers.purge_stream(node_id, request)
-
-        return await self._ask(stream, here, there)
+        return await self._ask(stream, lambda replica: here(replica, offset), there)
 
     async def _subjects(
         self, stream: StreamMetadata, request: pb.ListSubjectsRequest

@@ -33,6 +33,7 @@ from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import ANONYMOUS, Identity
 from jetstream_server.serving.grpc.consumer_states import ConsumerStates
 from jetstream_server.serving.grpc.peers import Peers
+from jetstream_server.serving.grpc.purges import Purges
 
 _PEER = "the leaf link"
 """For the audit log: NATS does not say which client asks."""
@@ -99,7 +100,8 @@ def jetstream_api(
         peers,
         identity,
         node.ingest.confirm,
-        lambda: node.replicas.full_reason,
+        node.replicas,
+        Purges(node.metadata, node.drivers.changes, node.drivers.retention.visit),
         node_id=node_id,
     )
     puts = _bucket_puts(node, identity, node_id, nats.api_domain)

@@ -72,7 +72,7 @@ RPCS: dict[str, Requirement] = {
     "/jetstream.v1.Streams/ListStreams": AUTHENTICATED,
     "/jetstream.v1.Streams/DeleteStream": _stream(Operation.DELETE, changes=True),
     "/jetstream.v1.Streams/AlterStream": _stream(Operation.ALTER, changes=True),
-    "/jetstream.v1.Streams/PurgeStream": _stream(Operation.PURGE, nodes=True, changes=True),
+    "/jetstream.v1.Streams/PurgeStream": _stream(Operation.PURGE, changes=True),
     "/jetstream.v1.Streams/RestoreBatches": _stream(Operation.ALTER, changes=True),
     # Checked by the service: the right to the subject is enough, as on the data plane.
     "/jetstream.v1.Streams/ProduceBatch": AUTHENTICATED,

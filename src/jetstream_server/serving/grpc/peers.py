@@ -30,8 +30,6 @@ PRINCIPAL = "jetstream-principal"
 CALL_SECONDS = 10.0
 FORWARDED_POLL_SECONDS = 110.0
 """A little longer than the coordinator may keep a member of a consumer group waiting."""
-PURGE_SECONDS = 4.0
-"""NATS's clients wait for 5 s. A purge goes on all the same."""
 CONSUMERS_SECONDS = 4.0
 """NATS clients wait for 5 s."""
 DESCRIBE_SECONDS = 2.0
@@ -153,14 +151,6 @@ class Peers:
             node_id, "Consumers", "AskConsumers", request, CONSUMERS_SECONDS
         )
         return answer.answer
-
-    async def purge_stream(self, node_id: NodeId, request: pb.PurgeStreamRequest) -> int:
-        """Purge a stream at its leader, which may be this node, for a caller whose rights were
-        checked here. Returns where the log begins now. Raises the leader's JetstreamError."""
-        answer: pb.PurgeStreamResponse = await self._call(
-            node_id, "Streams", "PurgeStream", request, PURGE_SECONDS
-        )
-        return answer.log_start_offset
 
     async def list_subjects(
         self, node_id: NodeId, request: pb.ListSubjectsRequest
