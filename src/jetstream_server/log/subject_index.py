@@ -75,12 +75,14 @@ class SubjectIndex:
 
     __slots__ = (
         "_bytes", "_bytes_max", "_committed", "_newest", "_pending", "committed_to", "cuts",
-        "forgotten_below", "is_full", "reached",
+        "forgotten_below", "is_full", "reached", "steps_at_once",
     )  # fmt: skip
 
     def __init__(self, start_offset: int, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self.cuts = 0
+        self.steps_at_once = 0
+        """How many steps were read within turns of the event loop since the background has read."""
         self.begin(start_offset)
 
     def begin(self, start_offset: int) -> None:

@@ -25,6 +25,8 @@ from jetstream_server.replication.replica import Replica
 
 STEP_BYTES: Final = 256 * 1024
 """Read at a time, from the page cache as a rule: some milliseconds."""
+STEPS_AT_ONCE: Final = 4
+"""Within turns of the event loop: however many messages expect something, they do not stop it."""
 FORGOTTEN_AT_ONCE: Final = 10_000
 """Entries that may be looked through within a turn of the event loop: about 2 ms."""
 OTHERS_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -53,11 +55,12 @@ def limit_of(replica: Replica) -> int:
 
 
 def catch_up(replica: Replica, index: SubjectIndex, bytes_max: int = STEP_BYTES) -> None:
-    """Read one more step, if there is any. Blocks for some milliseconds. Raises StorageError,
-    UnavailableError."""
+    """Read one more step, if there is any. Blocks for some milliseconds, so only STEPS_AT_ONCE are
+    read until the background has read again. Raises StorageError, UnavailableError."""
     limit = limit_of(replica)
     index.skip_to(replica.log.log_start_offset)
-    if index.reached < limit and not index.is_full:
+    if index.reached < limit and not index.is_full and index.steps_at_once < STEPS_AT_ONCE:
+        index.steps_at_once += 1
         found = replica.log.read_subjects(index.reached, bytes_max, limit)
         if found is not None:
             index.take(found, index.cuts)

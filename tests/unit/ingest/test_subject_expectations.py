@@ -123,7 +123,7 @@ async def test_a_long_log_that_was_not_read_yet_holds_it_up(
     for _ in range(2):
         stream.deliver((b"v", INBOX), subject=b"orders.a", headers=[expecting(0)])
         assert [number for number, _ in refused(stream)] == [UNAVAILABLE]
-    assert wanted == [stream.replica] * 2
+    assert wanted == [stream.replica]
     stream.deliver((b"v", INBOX), subject=b"orders.a", headers=[expecting(0)])
     assert refused(stream) == [(WRONG_SEQUENCE, "wrong last sequence: 3")]
 
@@ -169,3 +169,33 @@ def test_a_leader_that_breaks_the_rule_is_caught(
     monkeypatch.setattr(SubjectIndex, name, mutant)
     with pytest.raises(AssertionError):
         globals()[caught_by](tmp_path)
+
+
+@on_loop
+async def test_an_index_that_is_made_at_once_is_kept_up_to_date_too(tmp_path: Path) -> None:
+    """Otherwise everything appended later would count as not committed, until it is full."""
+    stream = stream_on(tmp_path)
+    wanted: list[object] = []
+    stream.node.replicas.index_wanted = wanted.append
+    stream.deliver((b"v", INBOX), subject=b"orders.a", headers=[expecting(0)])
+    assert refused(stream) == []
+    assert wanted == [stream.replica]
+
+
+@on_loop
+async def test_many_messages_read_no_more_of_the_log_than_one_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step blocks the event loop: the background reads the rest."""
+    monkeypatch.setattr(subjects.catch_up, "__defaults__", (1,))
+    stream = stream_on(tmp_path)
+    count = 10 * subjects.STEPS_AT_ONCE
+    for value in range(count):
+        stream.deliver((b"%d" % value, INBOX), subject=b"orders.a")
+    stream.node.flushes.run()
+    stream.answers()
+    stream.deliver(*[(b"v", INBOX)] * count, subject=b"orders.a", headers=[expecting(0)] * count)
+    assert [number for number, _ in refused(stream)] == [UNAVAILABLE] * count
+    index = stream.replica.log.subjects
+    assert index is not None
+    assert index.reached == subjects.STEPS_AT_ONCE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +12,8 @@ import pytest
 
 from jetstream_protocol.batch import encode
 from jetstream_protocol.errors import PreconditionFailedError, UnavailableError
-from jetstream_server.log.subject_index import SubjectIndex
+from jetstream_server.log.commit_log import CommitLog
+from jetstream_server.log.subject_index import Rows, SubjectIndex
 from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.replication import subjects
 from jetstream_server.replication.drivers import indexing
@@ -135,3 +138,50 @@ async def test_subjects_of_removed_records_are_forgotten(tmp_path: Path) -> None
     index = replica.log.subjects
     assert index is not None
     assert len(index) == COUNT - 20
+
+
+@on_loop
+async def test_one_of_a_busy_stream_reaches_the_end_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something is appended whenever a step is read in a thread."""
+    monkeypatch.setattr(indexing, "ROUND_SECONDS", 0.001)
+    node, replica = node_with_records(tmp_path)
+    log, loop, read_subjects = replica.log, asyncio.get_running_loop(), CommitLog.read_subjects
+    in_threads = 0
+
+    async def append() -> None:
+        replica.append(encode([b"new"], b"orders.new", keys=[b"orders.new"]))
+
+    def read(log: CommitLog, offset: int, bytes_max: int, limit: int) -> Rows | None:
+        nonlocal in_threads
+        found = read_subjects(log, offset, bytes_max, limit)
+        if threading.current_thread() is not threading.main_thread():
+            in_threads += 1
+            asyncio.run_coroutine_threadsafe(append(), loop).result()
+        return found
+
+    monkeypatch.setattr(CommitLog, "read_subjects", read)
+    async with running(node) as driver:
+        driver.role_changed(replica)
+        await eventually(lambda: in_threads > 0)
+        index = log.subjects
+        assert index is not None
+        await eventually(lambda: index.reached == log.log_end_offset)
+    assert in_threads == 1
+
+
+@on_loop
+async def test_what_the_background_has_read_lets_messages_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "ROUND_SECONDS", 0.001)
+    node, replica = node_with_records(tmp_path)
+    index = replica.log.subjects
+    assert index is not None
+    for _ in range(2 * subjects.STEPS_AT_ONCE):
+        subjects.catch_up(replica, index, bytes_max=1)
+    assert index.reached == subjects.STEPS_AT_ONCE
+    async with running(node) as driver:
+        driver.role_changed(replica)
+        await eventually(lambda: index.reached == COUNT and not index.steps_at_once)

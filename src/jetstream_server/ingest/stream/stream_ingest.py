@@ -325,11 +325,10 @@ class StreamIngest:
         expectation cannot both be right."""
         if expected is None:
             return None
+        if self.replica.log.subjects is None:  # It is begun now, and is to be kept up to date.
+            self._replicas.index_wanted(self.replica)
         try:
             found = expected_end(self.replica, subject)
-        except UnavailableError as error:
-            self._replicas.index_wanted(self.replica)
-            return error
         except JetstreamError as error:
             return error
         return None if found == expected else wrong_sequence_error(found)

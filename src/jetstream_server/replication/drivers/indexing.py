@@ -8,6 +8,7 @@ is brought up to what is committed in each round.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -98,14 +99,25 @@ class Indexing(RoleListener):
             return False
         if found is None or not index.take(found, cuts):
             return False
+        if index.reached >= limit:
+            self._read_rest(replica, index)
         if index.is_full:
             logger.warning("too_many_subjects", stream=replica.stream.full_name)
         return True
+
+    @staticmethod
+    def _read_rest(replica: Replica, index: SubjectIndex) -> None:
+        """Read what was appended meanwhile, in this turn of the loop: in a thread the index of a
+        busy leader would never reach the log end, from where on appends are noted."""
+        index.steps_at_once = 0
+        with suppress(JetstreamError):  # The next round says why.
+            subjects.catch_up(replica, index)
 
     def _forget(self, replica: Replica) -> None:
         index, now_us = replica.log.subjects, self._monotonic_clock()
         if index is None:
             return
+        index.steps_at_once = 0
         index.commit(replica.high_watermark)
         if now_us >= self._forget_at_us.setdefault(replica, now_us + FORGET_US):
             self._forget_at_us[replica] = now_us + FORGET_US
