@@ -88,7 +88,8 @@ def last_committed(replica: Replica, subject: bytes) -> Last | None:
     """The last committed record on a subject; None: there is none.
 
     Raises PreconditionFailedError if the stream has no index of its subjects, UnavailableError
-    while that is being made, and QuotaExceededError if there are too many.
+    while that is being made, or the end of what is committed is not known yet, and
+    QuotaExceededError if there are too many.
     """
     index = _committed(replica)
     last = index.last(subject)
@@ -142,13 +143,16 @@ def forget_gone(replica: Replica) -> None:
 
 
 def _committed(replica: Replica) -> SubjectIndex:
-    """The index, knowing all that is committed."""
+    """The index, knowing all that is committed. **safety** A new leader must know that itself: it
+    would not find what was acknowledged under the last one."""
     index, high_watermark = replica.log.subjects, replica.high_watermark
     if index is None or not is_configured(replica):
         raise PreconditionFailedError(
             f"stream {replica.stream.name!r} has no index of its subjects: only a stream with key: "
             "subject has one"
         )
+    if replica.leadership is not None:
+        replica.leadership.check_end()
     index.skip_to(replica.log.log_start_offset)
     _check_complete(index, high_watermark)
     index.commit(high_watermark)

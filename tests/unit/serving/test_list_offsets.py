@@ -16,7 +16,9 @@ from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import LeaderEpoch, MonotonicUs, NodeId
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.disk import OsDisk
+from jetstream_server.metadata.state.setting_fields import KeyPolicy
 from jetstream_server.metadata.state.streams import StreamMetadata
+from jetstream_server.replication import subjects
 from jetstream_server.replication.listeners import Healer, Listeners
 from jetstream_server.replication.replica import Replica
 from jetstream_server.security.identity import ANONYMOUS
@@ -39,13 +41,14 @@ LATEST = _Query(latest=True)
 EARLIEST = _Query(earliest=True)
 
 
-def restarted(isr: tuple[int, ...]) -> Replica:
+def restarted(isr: tuple[int, ...], key: KeyPolicy = "record") -> Replica:
     """A replica that leads after a restart. Records 0 to 4 and 5 to 9 were appended at 0 and 100
     µs; all of them may have been committed."""
     log = CommitLog.open(MemoryDisk(), "/1", clean=False)
     for at_us in (0, 100):
         log.append(batch(records=RECORDS // 2), leader_epoch=2, timestamp_us=at_us)
     before = stream()
+    before = replace(before, config=replace(before.config, key=key))
     replica = Replica(before, log, services(), node_id=0, incarnation=10)
     replica.update(leads(before, isr), nodes(), MonotonicUs(0))
     return replica
@@ -138,3 +141,20 @@ async def test_bytes_that_cannot_be_read_are_inspected_and_the_search_may_be_tri
     assert offset == 0
     assert isinstance(cause, OSError)
     assert cause.errno == failure
+
+
+LAST = _Query(last_of_subject="a.b")
+
+
+def test_nor_what_the_last_record_of_a_subject_is() -> None:
+    """Otherwise a record that was acknowledged under the last leader would be missing."""
+    replica = restarted((0, 1), key="subject")
+    subjects.catch_up(replica, subjects.begin(replica))
+    with pytest.raises(UnavailableError, match="does not know yet where its committed records end"):
+        resolve_query(replica, LAST)
+    with pytest.raises(UnavailableError, match="does not know yet where its committed records end"):
+        subjects.committed_subjects(replica)
+    assert subjects.count_if_known(replica) is None
+    replica.fetch(request(1, RECORDS, last_epoch=2, leader_epoch=4), MonotonicUs(0))
+    assert resolve_query(replica, LAST) == (RECORDS - 1, None)
+    assert subjects.count_if_known(replica) == 1
