@@ -222,18 +222,30 @@ class Search:
 
     async def _indexed_each(self, stream: StreamMetadata, get: GetRequest, end: int) -> Results:
         """The last record of each of these subjects, by the stream's index."""
-        offsets = await self._reads.last_of_subjects(stream, get.subjects)
+        for _ in range(_LOOKUPS):
+            offsets = await self._reads.last_of_subjects(stream, get.subjects)
+            records, are_all = await self._at_each(stream, offsets, get)
+            if are_all:  # Otherwise some were replaced, and compacted away meanwhile.
+                break
+        return Results(records, len(offsets) - len(records), end)
+
+    async def _at_each(
+        self, stream: StreamMetadata, offsets: Sequence[int], get: GetRequest
+    ) -> tuple[list[Record], bool]:
+        """The records at the offsets, as many as are asked for; and whether all of these are
+        there."""
         records: list[Record] = []
-        size, most = 0, get.batch or len(offsets)
+        size, most, are_all = 0, get.batch or len(offsets), True
         for offset in offsets:
             if len(records) == most or (records and size >= (get.bytes_max or BATCH_BYTES_MAX)):
                 break
             try:
                 records.append(await self._at(stream, offset))
             except ApiError:
-                continue  # Replaced, and compacted away meanwhile.
+                are_all = False
+                continue
             size += records[-1].size
-        return Results(records, len(offsets) - len(records), end)
+        return records, are_all
 
     async def _backward(
         self,
