@@ -167,9 +167,12 @@ class SubjectIndex:
             self._newest[subject] = entry
         self._bytes += ENTRY_BYTES * len(rows)
         if self._bytes > self._bytes_max:
-            reached = self.reached
-            self.begin(reached)
-            self.is_full = True
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Forget everything, because it takes too much memory."""
+        self.begin(self.reached)
+        self.is_full = True
 
     def forget(self, start_offset: int, tombstones_gone_below: int) -> None:
         """Forget committed subjects whose last record is before the log start, or a tombstone that

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jetstream_protocol.batch import encode
-from jetstream_protocol.errors import PreconditionFailedError, UnavailableError
+from jetstream_protocol.errors import PreconditionFailedError, QuotaExceededError, UnavailableError
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.subject_index import Rows, SubjectIndex
 from jetstream_server.metadata.state.nodes import FeatureLevel
@@ -185,3 +185,32 @@ async def test_what_the_background_has_read_lets_messages_read_again(
     async with running(node) as driver:
         driver.role_changed(replica)
         await eventually(lambda: index.reached == COUNT and not index.steps_at_once)
+
+
+@on_loop
+async def test_of_streams_without_the_setting_the_largest_index_goes_if_all_take_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any publisher may begin one, of each stream that it may publish to."""
+    monkeypatch.setattr(indexing, "ROUND_SECONDS", 0.001)
+    monkeypatch.setattr(indexing, "OTHERS_BYTES_MAX", 100 * 160)
+    node, keyed = node_with_records(tmp_path)
+    others = [node.create(f"s{number}", f"s{number}.>") for number in range(3)]
+    for replica, count in zip(others, (30, 60, 40), strict=True):
+        for number in range(count):
+            replica.append(encode([b"v"], b"%d" % number))
+    node.flushes.run()
+    indexes = [subjects.begin(replica) for replica in others]
+    async with running(node) as driver:
+        driver.role_changed(keyed)
+        for replica in others:
+            driver.track(replica)
+        await eventually(lambda: any(index.is_full for index in indexes))
+        await eventually(lambda: indexes[0].reached == 30 and indexes[2].reached == 40)
+        assert [index.is_full for index in indexes] == [False, True, False]
+        assert is_known(keyed)
+        with pytest.raises(QuotaExceededError):
+            subjects.expected_end(others[1], b"1")
+        others[2].retire()
+        driver.role_changed(others[2])
+        assert driver._others_bytes == sum(index.size_bytes for index in indexes[:2])

@@ -26,6 +26,8 @@ STEPS_PER_TURN: Final = 64
 """Of one replica in one round, so that a long log does not keep others waiting: 16 MiB."""
 FORGET_US: Final = 60_000_000
 """Interval at which subjects without a record are looked for; 0.2 s for a million."""
+OTHERS_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of the indexes of all streams without `key: subject` together: publishers begin them."""
 FULL_US: Final = 600_000_000
 """After this time it is tried again to index a stream that had too many subjects."""
 
@@ -40,6 +42,9 @@ class Indexing(RoleListener):
         self._tracked: dict[Replica, None] = {}
         self._forget_at_us: dict[Replica, int] = {}
         self._full_since_us: dict[Replica, int] = {}
+        self._others: dict[Replica, int] = {}
+        """The memory of the indexes of streams without `key: subject`."""
+        self._others_bytes = 0
         self._running: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -60,6 +65,7 @@ class Indexing(RoleListener):
             self._tracked.pop(replica, None)
             self._forget_at_us.pop(replica, None)
             self._full_since_us.pop(replica, None)
+            self._others_bytes -= self._others.pop(replica, 0)
         elif replica.log.subjects is not None:
             self.track(replica)
 
@@ -67,6 +73,7 @@ class Indexing(RoleListener):
         while self._tracked:
             for replica in tuple(self._tracked):
                 await self._bring_up(replica)
+                self._limit_others(replica)
             await asyncio.sleep(ROUND_SECONDS)
 
     async def _bring_up(self, replica: Replica) -> None:
@@ -81,6 +88,23 @@ class Indexing(RoleListener):
             if not await self._step(replica, index):
                 break
         self._forget(replica)
+
+    def _limit_others(self, replica: Replica) -> None:
+        """Give the largest index up if together they take too much."""
+        index = replica.log.subjects
+        if index is None or replica not in self._tracked or subjects.is_configured(replica):
+            return
+        self._note_size(replica, index)
+        if self._others_bytes > OTHERS_BYTES_MAX:
+            largest = max(self._others, key=self._others.__getitem__)
+            if (index := largest.log.subjects) is not None:
+                index.give_up()
+                self._note_size(largest, index)
+                logger.warning("too_many_subjects", stream=largest.stream.full_name)
+
+    def _note_size(self, replica: Replica, index: SubjectIndex) -> None:
+        self._others_bytes += index.size_bytes - self._others.get(replica, 0)
+        self._others[replica] = index.size_bytes
 
     async def _step(self, replica: Replica, index: SubjectIndex) -> bool:
         """Read a step. Returns whether there was one."""
