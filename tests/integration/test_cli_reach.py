@@ -117,10 +117,26 @@ def test_a_list_says_which_streams_take_no_messages_and_why(
 
 def test_what_has_no_limit_is_said_to_be_unlimited(jetstream: Run) -> None:
     told = dict(
-        line.split(maxsplit=1) for line in jetstream("stream", "describe", "orders").splitlines()
+        line.split(maxsplit=1)
+        for line in jetstream("stream", "describe", "orders", "--all").splitlines()
     )
     assert told["max_age"] == told["max_messages"] == "unlimited"
     assert told["max_bytes"] == "1000000000"
+
+
+def test_a_stream_is_described_in_a_dozen_lines(jetstream: Run) -> None:
+    lines = jetstream("stream", "describe", "orders").splitlines()
+    told = dict(line.split(maxsplit=1) for line in lines)
+    assert len(lines) <= 12
+    assert told["stream"] == "orders"
+    assert told["subject"] == "orders.*.new"
+    assert told["records"] == f"{COUNT}, offsets 0 to {COUNT - 1}"
+    assert told["leader"].startswith("node 0, epoch ")
+    assert told["replicas"] == "node 0; in sync node 0"
+    assert told["keeps"] == "at most 954MiB"
+    assert re.search(r" ago, at \d{4}-\d\d-\d\dT[\d:.]+Z$", told["last"])
+    assert "suspected_gaps" not in told
+    assert "records   empty; the next offset is 0\n" in jetstream("stream", "describe", "empty")
 
 
 @pytest.mark.parametrize(

@@ -128,13 +128,13 @@ def test_describe_has_what_operators_ask_for(jetstream: Run) -> None:
     }.items():
         assert row[field] == value
     assert isinstance(row["leader_epoch"], int)
-    shown = jetstream("stream", "describe", "told@told.>").stdout
+    shown = jetstream("stream", "describe", "told@told.>", "--all").stdout
     assert "high_watermark" in shown
     for field, nodes in (("leader", "node 0"), ("replicas", "node 0"), ("isr", "node 0")):
         assert re.search(rf"^{field} +{nodes}$", shown, re.MULTILINE), shown
     assert re.search(r"^duplicate_window +2m$", shown, re.MULTILINE)
     jetstream("stream", "create", "cleaned", "--subject", "cleaned.>", "--compact")
-    lines = jetstream("stream", "describe", "cleaned").stdout.splitlines()
+    lines = jetstream("stream", "describe", "cleaned", "--all").stdout.splitlines()
     told = {line.split()[0] for line in lines if line.startswith("compaction")}
     assert {"compaction_cleaned_to", "compaction_dirty_ratio", "compaction_ended_at"} <= told
     assert "compaction" not in told

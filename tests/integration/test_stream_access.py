@@ -164,7 +164,9 @@ def test_the_commands_say_what_they_did(
 
     assert said("readonly", "told") == "told is read-only\n"
     assert said("pause", "told") == "paused told\n"
-    described = dict(line.split(maxsplit=1) for line in said("describe", "told").splitlines())
+    described = dict(
+        line.split(maxsplit=1) for line in said("describe", "told", "--all").splitlines()
+    )
     assert (described["readonly"], described["paused"]) == ("True", "True")
     assert said("readonly", "told", "--undo") == "told takes records again\n"
     assert said("resume", "told") == "told keeps told again\n"

@@ -93,7 +93,7 @@ def test_only_the_streams_that_ask_for_it_are_encrypted(
         False,
         True,
     ]
-    assert "aes-256-gcm" in jetstream(server, "stream", "describe", "sealed")
+    assert "aes-256-gcm" in jetstream(server, "stream", "describe", "sealed", "--all")
 
     server.stop()
     folders = {name: server.data / "streams" / str(ids[name]) for name in ids}

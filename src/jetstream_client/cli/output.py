@@ -95,10 +95,12 @@ def printable(text: str) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns with headings. On a terminal long cells are folded into their columns, unless it is
-    narrower than the headings."""
+    """Columns with headings. On a terminal long cells are folded into their columns; if it is
+    narrower than the headings, each row is a list of fields."""
     cells = [[printable(str(cell)) for cell in row] for row in rows]
-    if sys.stdout.isatty() and _print_rich(columns, cells):
+    if sys.stdout.isatty():
+        if not _print_rich(columns, cells):
+            _print_stacked(columns, cells or [["-"] * len(columns)])
         return
     lines = [list(columns), *cells]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
@@ -123,6 +125,16 @@ def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
         table.add_row(*map(Text, row))
     console.print(table)
     return True
+
+
+def _print_stacked(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    """Each row as lines of a name and a value, with an empty line between rows."""
+    for number, row in enumerate(cells):
+        if number:
+            sys.stdout.write("\n")
+        width = max(map(len, columns))
+        for column, cell in zip(columns, row, strict=True):
+            sys.stdout.write(f"{column.ljust(width)}  {cell}".rstrip() + "\n")
 
 
 def print_fields(fields: dict[str, object]) -> None:

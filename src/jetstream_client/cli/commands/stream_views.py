@@ -23,6 +23,7 @@ from jetstream_client.cli.stream_or_group import NO_SUCH_STREAM, streams_in
 from jetstream_client.cli.units import age_text, duration_text, size_text
 from jetstream_client.values.types import DamagedRange, ReplicaProgress, Stream, StreamDescription
 from jetstream_protocol.settings import STREAM_SETTINGS, Kind
+from jetstream_protocol.times import timestamp_text
 
 _DURATIONS = (
     *(each.name for each in STREAM_SETTINGS if each.kind is Kind.DURATION),
@@ -122,8 +123,16 @@ def _marks(stream: Stream) -> Iterator[str]:
 
 
 @common_options(watch=True)
-def describe(cli: Invocation, stream: options.StreamName) -> None:
-    """Show a stream: settings, replicas, offsets, counters.
+def describe(
+    cli: Invocation,
+    stream: options.StreamName,
+    all_: Annotated[
+        bool, typer.Option("--all", "-a", help="Every field, under the name that --json has.")
+    ] = False,
+) -> None:
+    """Show a stream: what it keeps, and where it is.
+
+    --all shows every setting, offset and counter.
 
     With the name of a keyed group it lists the group's streams, with the columns of `list`; --json
     tells everything of each.
@@ -146,13 +155,81 @@ def describe(cli: Invocation, stream: options.StreamName) -> None:
             if isinstance(found, list):
                 (_draw_json_lines if cli.json else _draw_list)(found)
             else:
-                (_draw_json if cli.json else _draw_description)(found)
+                (_draw_json if cli.json else _draw_description if all_ else _draw_summary)(found)
 
         cli.show(look, draw, draw)
 
 
 def _draw_json(stream: Stream) -> None:
     emit_json(stream_row(stream))
+
+
+def _draw_summary(stream: StreamDescription) -> None:
+    """What a person looks for. A counter is shown where it says that something happened."""
+    now = datetime.now(UTC)
+    in_sync = f"in sync {nodes_text(stream.isr)}"
+    fields: dict[str, object] = {
+        "stream": stream.name,
+        "subject": stream.subject or "-",
+        "group": stream.group,
+        "state": ", ".join([stream.state, *_marks(stream)]),
+        "records": _records_text(stream),
+        "bytes": _bytes_text(stream),
+        "last": _last_text(stream, now),
+        "leader": f"{_leader_text(stream)}, epoch {stream.leader_epoch}",
+        "replicas": f"{nodes_text(stream.replicas)}; {in_sync}",
+        "observers": nodes_text(stream.observers) if stream.observers else "",
+        "acks": f"{stream.acks}, flush {stream.flush}, "
+        f"at least {stream.min_insync_replicas} in sync",
+        "keeps": _kept_text(stream),
+        "created": stream.created_at,
+    }
+    fields |= {name: getattr(stream, name) or "" for name in _COUNTERS}
+    fields["behind"] = tuple(_progress_text(each) for each in stream.progress if each.lag != 0)
+    fields["damaged"] = tuple(map(_damaged_text, stream.damaged))
+    print_fields({name: value for name, value in fields.items() if value not in ("", ())})
+
+
+_COUNTERS = ("nacks_sent", "acks_suppressed", "suspected_gaps", "lossy_elections", "hand_overs")
+
+
+def _leader_text(stream: Stream) -> str:
+    return nodes_text([stream.leader]) if stream.leader >= 0 else "none"
+
+
+def _last_text(stream: StreamDescription, now: datetime) -> str:
+    if stream.last_append is None:
+        return "-"
+    return f"{age_text(now - stream.last_append)} ago, at {timestamp_text(stream.last_append)}"
+
+
+def _records_text(stream: StreamDescription) -> str:
+    """`17, offsets 0 to 16`."""
+    start, end = stream.log_start_offset, stream.high_watermark
+    if start is None or end is None:
+        return "-"
+    if start >= end:
+        return f"empty; the next offset is {end}"
+    at_most = "at most " if stream.compact else ""
+    return f"{at_most}{end - start}, offsets {start} to {end - 1}"
+
+
+def _bytes_text(stream: StreamDescription) -> str:
+    if stream.size_bytes is None or stream.segments is None:
+        return "-"
+    segments = "segment" if stream.segments == 1 else "segments"
+    return f"{size_text(stream.size_bytes)} in {stream.segments} {segments}"
+
+
+def _kept_text(stream: Stream) -> str:
+    """The limits that are set."""
+    limits = [
+        "the latest record of each key" if stream.compact else "",
+        duration_text(stream.max_age) if stream.max_age else "",
+        f"at most {size_text(stream.max_bytes)}" if stream.max_bytes else "",
+        f"at most {stream.max_messages} records" if stream.max_messages else "",
+    ]
+    return ", ".join(filter(None, limits)) or "everything"
 
 
 def _draw_description(description: StreamDescription) -> None:

@@ -1,0 +1,85 @@
+"""What fits a terminal: tables that are narrower than their headings, and screens shown again."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from jetstream_client.cli import watching
+from jetstream_client.cli.output import print_table
+from jetstream_client.cli.watching import show
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Standard output becomes a terminal of 20 columns and 6 lines."""
+    found = Terminal()
+    monkeypatch.setattr(sys, "stdout", found)
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("LINES", "6")
+    return found
+
+
+def test_a_table_wider_than_its_terminal_is_a_list_of_fields(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = terminal(monkeypatch)
+    print_table(("NAME", "SUBJECT", "REPLICAS"), [("a", "a.>", "1/1"), ("b", "b.>", "3/3")])
+    assert found.getvalue() == (
+        "NAME      a\nSUBJECT   a.>\nREPLICAS  1/1\n\nNAME      b\nSUBJECT   b.>\nREPLICAS  3/3\n"
+    )
+
+
+def test_no_character_of_a_long_name_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = terminal(monkeypatch)
+    name = "abcdefghijklmnopqrstuvwxyz"
+    print_table(("NAME", "N"), [(name, 1)])
+    shown = [line.split()[0] for line in found.getvalue().splitlines()[1:]]
+    assert "".join(shown) == name
+
+
+def test_an_empty_table_is_shown_to_be_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = terminal(monkeypatch)
+    print_table(("NAME", "SUBJECT", "REPLICAS"), [])
+    assert found.getvalue() == "NAME      -\nSUBJECT   -\nREPLICAS  -\n"
+
+
+class _EnoughError(Exception):
+    pass
+
+
+def watched(draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(_: float) -> None:
+        raise _EnoughError
+
+    monkeypatch.setattr(time, "sleep", stop)
+    monkeypatch.setattr(watching, "end_with_the_reader", lambda: None)
+    with pytest.raises(_EnoughError):
+        show(lambda: None, draw, watch=True, lines=False)
+
+
+def test_what_is_watched_fits_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = terminal(monkeypatch)
+
+    def draw(_: None) -> None:
+        print("long " * 8)  # Two lines of the terminal.
+        for number in range(10):
+            print(number)
+
+    watched(draw, monkeypatch)
+    lines = found.getvalue().removeprefix("\x1b[H\x1b[2J\x1b[3J").splitlines()
+    assert lines == ["long " * 8, "0", "1", "and 8 more lines"]
+
+
+def test_what_fits_is_shown_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = terminal(monkeypatch)
+    watched(lambda _: print("1\n2\n3\n4\n5"), monkeypatch)
+    assert found.getvalue().endswith("J1\n2\n3\n4\n5\n")
