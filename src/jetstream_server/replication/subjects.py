@@ -15,12 +15,13 @@ from jetstream_protocol.errors import (
     JetstreamError,
     PreconditionFailedError,
     QuotaExceededError,
+    RecordsDamagedError,
     StorageError,
     UnavailableError,
 )
 from jetstream_protocol.subjects import to_regex
 from jetstream_server.log.commit_log import CommitLog
-from jetstream_server.log.subject_index import Last, SubjectIndex, listed
+from jetstream_server.log.subject_index import Last, Rows, SubjectIndex, listed
 from jetstream_server.replication.replica import Replica
 
 STEP_BYTES: Final = 256 * 1024
@@ -61,9 +62,24 @@ def catch_up(replica: Replica, index: SubjectIndex, bytes_max: int = STEP_BYTES)
     index.skip_to(replica.log.log_start_offset)
     if index.reached < limit and not index.is_full and index.steps_at_once < STEPS_AT_ONCE:
         index.steps_at_once += 1
-        found = replica.log.read_subjects(index.reached, bytes_max, limit)
+        found = read_step(replica, index.reached, bytes_max, limit)
         if found is not None:
             index.take(found, index.cuts)
+
+
+def read_step(replica: Replica, offset: int, bytes_max: int, limit: int) -> Rows | None:
+    """What an index needs of the next batches. For any thread. Raises the errors of
+    `CommitLog.read_subjects`.
+
+    What the only replica's disk has lost is passed over: nobody can read it any more, and the
+    stream goes on. **safety** Where there are other replicas, one of them may have it.
+    """
+    try:
+        return replica.log.read_subjects(offset, bytes_max, limit)
+    except RecordsDamagedError as error:
+        if not replica.stream.is_alone(replica.node_id):
+            raise
+        return Rows(offset, min(error.end_offset, limit), [])
 
 
 def expected_end(replica: Replica, subject: bytes) -> int:

@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 
 from jetstream_protocol.batch import encode
-from jetstream_protocol.errors import PreconditionFailedError, QuotaExceededError, UnavailableError
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    PreconditionFailedError,
+    QuotaExceededError,
+    UnavailableError,
+)
 from jetstream_server.log.commit_log import CommitLog
+from jetstream_server.log.damage import view
+from jetstream_server.log.inspection import BadRange
 from jetstream_server.log.subject_index import Rows, SubjectIndex
 from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.replication import subjects
@@ -214,3 +221,63 @@ async def test_of_streams_without_the_setting_the_largest_index_goes_if_all_take
         others[2].retire()
         driver.role_changed(others[2])
         assert driver._others_bytes == sum(index.size_bytes for index in indexes[:2])
+
+
+def lose_what_is_there(replica: Replica) -> None:
+    """As if the device could not read any record that the log has."""
+    log = replica.log
+    log.roll()
+    segment = log.damage.segments()[0]
+    bad = BadRange(0, 0, segment.next_offset, 0, segment.size, "the device cannot read it")
+    assert log.damage.mark(segment, view(segment), [bad]) == [bad]
+
+
+@on_loop
+async def test_what_the_only_replica_has_lost_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "ROUND_SECONDS", 0.001)
+    node, replica = node_with_records(tmp_path)
+    lose_what_is_there(replica)
+    replica.append(encode([b"later"], b"orders.7", keys=[b"orders.7"]))
+    node.flushes.run()
+    async with running(node) as driver:
+        driver.role_changed(replica)
+        await eventually(lambda: is_known(replica))
+    assert subjects.expected_end(replica, b"orders.7") == COUNT + 1
+    assert subjects.expected_end(replica, b"orders.8") == 0
+
+
+@on_loop
+async def test_what_another_replica_may_have_is_not(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams", level=FeatureLevel(6))
+    node.start()
+    node.cluster.register(1, feature_level_max=node.level)
+    replica = node.create(replicas=(0, 1), config={"key": "subject"})
+    replica.append(encode([b"v"], b"orders.7", keys=[b"orders.7"]))
+    lose_what_is_there(replica)
+    replica.log.subjects = SubjectIndex(0)
+    with pytest.raises(UnavailableError, match="could not be read"):
+        subjects.expected_end(replica, b"orders.7")
+
+
+@on_loop
+async def test_damage_that_it_finds_is_inspected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once: a file is not read again and again because a batch in it stays bad."""
+    monkeypatch.setattr(indexing, "ROUND_SECONDS", 0.001)
+    suspected, tries = [], 0
+
+    def read_subjects(log: CommitLog, offset: int, bytes_max: int, limit: int) -> Rows | None:
+        nonlocal tries
+        tries += 1
+        raise CorruptBatchError("rotten")
+
+    monkeypatch.setattr(CommitLog, "read_subjects", read_subjects)
+    monkeypatch.setattr(Replica, "suspect", lambda self, offset, error: suspected.append(offset))
+    node, replica = node_with_records(tmp_path)
+    async with running(node) as driver:
+        driver.role_changed(replica)
+        await eventually(lambda: tries > 2)
+    assert suspected == [0]

@@ -13,9 +13,10 @@ from typing import Final
 
 import structlog
 
-from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.errors import JetstreamError, RecordsDamagedError, StorageError
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
+from jetstream_server.log.encryption import CannotDecryptError
 from jetstream_server.log.subject_index import SubjectIndex
 from jetstream_server.replication import subjects
 from jetstream_server.replication.listeners import RoleListener
@@ -42,6 +43,8 @@ class Indexing(RoleListener):
         self._tracked: dict[Replica, None] = {}
         self._forget_at_us: dict[Replica, int] = {}
         self._full_since_us: dict[Replica, int] = {}
+        self._suspected: dict[Replica, int] = {}
+        """The last place of each that could not be read."""
         self._others: dict[Replica, int] = {}
         """The memory of the indexes of streams without `key: subject`."""
         self._others_bytes = 0
@@ -65,6 +68,7 @@ class Indexing(RoleListener):
             self._tracked.pop(replica, None)
             self._forget_at_us.pop(replica, None)
             self._full_since_us.pop(replica, None)
+            self._suspected.pop(replica, None)
             self._others_bytes -= self._others.pop(replica, 0)
         elif replica.log.subjects is not None:
             self.track(replica)
@@ -108,17 +112,18 @@ class Indexing(RoleListener):
 
     async def _step(self, replica: Replica, index: SubjectIndex) -> bool:
         """Read a step. Returns whether there was one."""
-        log, limit = replica.log, subjects.limit_of(replica)
-        index.skip_to(log.log_start_offset)
+        limit = subjects.limit_of(replica)
+        index.skip_to(replica.log.log_start_offset)
         if index.reached >= limit:
             return False
         cuts = index.cuts
         try:
             found = await asyncio.to_thread(
-                log.read_subjects, index.reached, subjects.STEP_BYTES, limit
+                subjects.read_step, replica, index.reached, subjects.STEP_BYTES, limit
             )
         except JetstreamError as error:
-            # Tried again in the next round. Damage is found and reported by scrub and readers.
+            # Tried again in the next round.
+            self._suspect(replica, index.reached, error)
             logger.debug("subjects_not_read", stream=replica.stream.full_name, why=error.message)
             return False
         if found is None or not index.take(found, cuts):
@@ -128,6 +133,16 @@ class Indexing(RoleListener):
         if index.is_full:
             logger.warning("too_many_subjects", stream=replica.stream.full_name)
         return True
+
+    def _suspect(self, replica: Replica, offset: int, error: JetstreamError) -> None:
+        """Have damage inspected that is not known, once for each place: known damage is repaired,
+        or passed over."""
+        is_known = not isinstance(error, StorageError) or isinstance(
+            error, RecordsDamagedError | CannotDecryptError
+        )
+        if not is_known and self._suspected.get(replica) != offset:
+            self._suspected[replica] = offset
+            replica.suspect(offset, error)
 
     @staticmethod
     def _read_rest(replica: Replica, index: SubjectIndex) -> None:
