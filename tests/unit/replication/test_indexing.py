@@ -24,7 +24,7 @@ from jetstream_server.log.subject_index import Rows, SubjectIndex
 from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.replication import subjects
 from jetstream_server.replication.drivers import indexing
-from jetstream_server.replication.drivers.indexing import FULL_US, Indexing
+from jetstream_server.replication.drivers.indexing import FORGET_US, FULL_US, Indexing
 from jetstream_server.replication.replica import Replica
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
@@ -281,3 +281,26 @@ async def test_damage_that_it_finds_is_inspected(
         driver.role_changed(replica)
         await eventually(lambda: tries > 2)
     assert suspected == [0]
+
+
+@on_loop
+async def test_of_many_streams_gone_subjects_are_not_looked_for_in_one_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "ROUND_SECONDS", 0.001)
+    node, first = node_with_records(tmp_path)
+    second = node.create("s", "s.>", config={"key": "subject"})
+    happened: list[object] = []
+
+    def forget_gone(replica: Replica) -> None:
+        happened.append(replica)
+        asyncio.get_running_loop().call_soon(happened.append, "turn")
+
+    monkeypatch.setattr(subjects, "forget_gone", forget_gone)
+    async with running(node) as driver:
+        for replica in (first, second):
+            driver.role_changed(replica)
+        await eventually(lambda: len(driver._forget_at_us) == 2)
+        node.clocks.advance(FORGET_US)
+        await eventually(lambda: happened.count("turn") == 2)
+    assert happened == [first, "turn", second, "turn"]

@@ -91,7 +91,8 @@ class Indexing(RoleListener):
                 return
             if not await self._step(replica, index):
                 break
-        self._forget(replica)
+        if self._forget(replica):
+            await asyncio.sleep(0)  # Those of many streams are due at once: not in one turn.
 
     def _limit_others(self, replica: Replica) -> None:
         """Give the largest index up if together they take too much."""
@@ -152,15 +153,18 @@ class Indexing(RoleListener):
         with suppress(JetstreamError):  # The next round says why.
             subjects.catch_up(replica, index)
 
-    def _forget(self, replica: Replica) -> None:
+    def _forget(self, replica: Replica) -> bool:
+        """Note what is committed. Returns whether subjects without a record were looked for."""
         index, now_us = replica.log.subjects, self._monotonic_clock()
         if index is None:
-            return
+            return False
         index.steps_at_once = 0
         index.commit(replica.high_watermark)
-        if now_us >= self._forget_at_us.setdefault(replica, now_us + FORGET_US):
-            self._forget_at_us[replica] = now_us + FORGET_US
-            subjects.forget_gone(replica)
+        if now_us < self._forget_at_us.setdefault(replica, now_us + FORGET_US):
+            return False
+        self._forget_at_us[replica] = now_us + FORGET_US
+        subjects.forget_gone(replica)
+        return True
 
     def _try_again(self, replica: Replica, index: SubjectIndex) -> None:
         now_us = self._monotonic_clock()
