@@ -129,12 +129,20 @@ class Feed:
 
     async def _take_selected(self) -> None:
         first = self.selected[0]
+        self._check_known(first)
         piece = await self._read(first, Wanted())
         found = {each.offset: each for each in piece.records}
         while self.selected and self.selected[0] < max(piece.next_offset, first + 1):
             record = found.get(self.selected.popleft())
             if record is not None:
                 self._hold(record)
+
+    def _check_known(self, offset: int) -> None:
+        """Raise UnavailableError for a record that a new leader does not know to be committed yet.
+        It is there: an earlier leader knew it."""
+        leadership = self.replica.leadership
+        if offset >= self.replica.high_watermark and not (leadership and leadership.knows_end):
+            raise UnavailableError(f"offset {offset} is not known to be committed yet; try again")
 
     async def _read(self, at: int, wanted: Wanted | None = None) -> Piece:
         """Records before the log start are passed over."""
@@ -206,4 +214,5 @@ class Feed:
     async def old(self, offset: int) -> list[Record]:
         """The record at `offset`, if it still exists, and some that follow it. Raises
         JetstreamError."""
+        self._check_known(offset)
         return (await self._read(offset, Wanted())).records

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
+from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.types import WallUs
 from jetstream_server.consumers import feed as feed_module
 from jetstream_server.consumers.feed import Feed, Reader
@@ -21,6 +25,7 @@ class Log:
     def __init__(self, count: int) -> None:
         self.high_watermark = count
         self.held_bytes = 0
+        self.leadership = SimpleNamespace(knows_end=True)
         self.reads: list[int] = []
 
     async def read(self, _: Replica, wanted: Wanted, start: int) -> Piece:
@@ -112,3 +117,27 @@ async def test_records_before_the_log_start_are_passed_over() -> None:
     feed.begins(2)
     assert [offset for offset, _ in await drained(feed)] == [3, 6, 7]
     assert log.held_bytes == 0
+
+
+@on_loop
+async def test_what_a_new_leader_does_not_know_to_be_committed_yet_is_not_taken_for_gone() -> None:
+    log = Log(5)
+    log.leadership.knows_end = False
+    feed = made(log, position=8, selected=(3, 6))
+    await feed.fill()
+    assert [each.offset for each in feed.held] == [3]
+    with pytest.raises(UnavailableError):
+        await feed.fill()
+    with pytest.raises(UnavailableError):
+        await feed.old(7)
+    log.high_watermark, log.leadership.knows_end = 9, True
+    assert [each.offset for each in await feed.old(7)] == [7, 8]
+    assert [offset for offset, _ in await drained(feed)] == [3, 6, 8]
+
+
+@on_loop
+async def test_what_a_lossy_election_has_cut_off_is_gone() -> None:
+    log = Log(5)
+    feed = made(log, position=5, selected=(4, 5))
+    assert await feed.old(5) == []
+    assert [offset for offset, _ in await drained(feed)] == [4]
