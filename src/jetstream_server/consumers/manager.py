@@ -152,11 +152,15 @@ class Consumers:
             claims, kept = [], []
             for state in states:
                 replica = by_id[StreamId(int(state.key.split(b"/")[1]))]
-                found = replace(Kept.decode(state.value), epoch=replica.stream.leader_epoch)
+                before = Kept.decode(state.value)
+                if before.epoch > replica.stream.leader_epoch:
+                    continue  # A later leader has claimed it, of which this node has not heard.
+                found = replace(before, epoch=replica.stream.leader_epoch)
                 kept.append((replica, found))
                 claims.append(StateWrite(state.key, found.encode(), state.revision))
             states = []
-            for (replica, found), claim in zip(kept, await self._states.write(claims), strict=True):
+            answers = await self._states.write(claims) if claims else []
+            for (replica, found), claim in zip(kept, answers, strict=True):
                 if claim.is_refused:
                     if claim.value and epoch_of(claim.value) <= found.epoch:
                         states.append(claim)  # The leader before was faster. Again.
