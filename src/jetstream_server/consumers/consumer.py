@@ -45,6 +45,7 @@ TURN_MESSAGES: Final = 128
 """Deliveries in one turn of the loop: about a millisecond."""
 ROOM_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
+_DENIED_SECONDS: Final = 5.0
 _MICROSECONDS: Final = 1_000_000
 
 
@@ -241,8 +242,11 @@ class Consumer:
             try:
                 is_done = await self._work()
             except (PermissionDeniedError, UnauthenticatedError):
-                self._inactive(self)
-                return
+                if not self.config.is_durable:
+                    self._inactive(self)
+                    return
+                await asyncio.sleep(_DENIED_SECONDS)  # The right may be given again.
+                continue
             except (JetstreamError, TimeoutError):
                 await asyncio.sleep(_RETRY_SECONDS)  # It is being repaired, or led elsewhere.
                 continue

@@ -215,4 +215,6 @@ class Feed:
         """The record at `offset`, if it still exists, and some that follow it. Raises
         JetstreamError."""
         self._check_known(offset)
+        if offset >= self.replica.high_watermark:
+            return []  # An election that lost records has cut it off.
         return (await self._read(offset, Wanted())).records

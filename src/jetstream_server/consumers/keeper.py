@@ -82,6 +82,11 @@ class Keeper:
         self._is_closing = False
         self._task = run_in_background(self._run(), "keeping a consumer")
 
+    @property
+    def revision(self) -> int:
+        """Of the last record that this leader knows to have written."""
+        return self._revision
+
     def changed(self) -> None:
         """Have the state stored."""
         self._wanted.set()

@@ -13,6 +13,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
+from google.protobuf.message import DecodeError
+
 from jetstream_protocol import bounded_json
 from jetstream_protocol.generated.consumers_pb2 import StoredConsumer
 from jetstream_protocol.types import MonotonicUs, WallUs
@@ -94,10 +96,14 @@ class Kept:
     @classmethod
     def decode(cls, value: bytes) -> Kept:
         """Raises ValueError for what is no such record."""
-        found = StoredConsumer.FromString(value)
+        try:
+            found = StoredConsumer.FromString(value)
+            config = config_from_json(found.config)
+        except (DecodeError, TypeError, AttributeError) as error:
+            raise ValueError(f"no record of a consumer: {error}") from error
         opened = zip(_sums(found.offsets), found.sequences, found.counts, strict=True)
         return cls(
-            config_from_json(found.config),
+            config,
             found.position,
             found.sequence,
             found.last_offset,

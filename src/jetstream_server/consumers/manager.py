@@ -7,9 +7,9 @@ one lives here only: when another node leads, it is gone, and its client makes a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -36,6 +36,7 @@ logger = structlog.get_logger("jetstream.consumers")
 
 CONSUMERS_MAX: Final = 10_000
 """On one node. Each costs about 5 KB while it waits."""
+_FORGET_PAUSES: Final = (0.0, 1.0, 5.0, 30.0)
 
 
 class Consumers:
@@ -152,7 +153,12 @@ class Consumers:
             claims, kept = [], []
             for state in states:
                 replica = by_id[StreamId(int(state.key.split(b"/")[1]))]
-                before = Kept.decode(state.value)
+                try:
+                    before = Kept.decode(state.value)
+                except ValueError as error:
+                    name = state.key.decode(errors="replace")
+                    logger.error("consumer_unreadable", consumer=name, reason=str(error))
+                    continue
                 if before.epoch > replica.stream.leader_epoch:
                     continue  # A later leader has claimed it, of which this node has not heard.
                 found = replace(before, epoch=replica.stream.leader_epoch)
@@ -188,8 +194,8 @@ class Consumers:
 
     def _inactive(self, consumer: Consumer) -> None:
         self._end(consumer)
-        if consumer.config.is_durable:
-            self._forget([consumer])
+        if consumer.keeper is not None:
+            self._spawn(self._forget_own(consumer, consumer.keeper.revision))
 
     def _fenced(self, consumer: Consumer) -> None:
         """Another leader has taken it over."""
@@ -204,12 +210,33 @@ class Consumers:
             if each.config.is_durable
         ]
         if keys:
-            task = run_in_background(self._forget_keys(keys), "deleting consumers")
-            self._forgetting.add(task)
-            task.add_done_callback(self._forgetting.discard)
+            self._spawn(self._forget_keys(keys))
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = run_in_background(coroutine, "deleting consumers")
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
+
+    async def _forget_own(self, consumer: Consumer, revision: int) -> None:
+        """Delete the record of a consumer that nobody uses. **safety** Not that of another one of
+        this name, made since, and not what a later leader has claimed."""
+        key = consumer_key(consumer.replica.stream.id, consumer.config.name)
+        for pause in _FORGET_PAUSES:
+            await asyncio.sleep(pause)
+            try:
+                (state,) = await self._states.write([StateWrite(key, None, revision)])
+            except JetstreamError as error:
+                logger.warning("consumers_not_deleted", count=1, reason=error.message)
+                continue
+            if not state.is_refused or not state.value:
+                return
+            found = Kept.decode(state.value)
+            if (found.epoch, found.created_us) != (consumer.epoch, consumer.created_us):
+                return
+            revision = state.revision  # Its own, by a write whose answer was lost.
 
     async def _forget_keys(self, keys: list[bytes]) -> None:
-        for pause in (0.0, 1.0, 5.0, 30.0):
+        for pause in _FORGET_PAUSES:
             await asyncio.sleep(pause)
             try:
                 await self._states.write([StateWrite(key, None, None) for key in keys])
@@ -240,12 +267,15 @@ class Consumers:
             self._leader_changed(change.after.id)
 
     def _leader_changed(self, stream_id: StreamId) -> None:
-        """Let go of the consumers of a stream that this node does not lead any more."""
+        """Let go of the consumers of a stream that this node does not lead any more, and of durable
+        ones of an earlier leadership: they are claimed again."""
         replica = self._replicas.get(stream_id)
         gone = [
             each
             for each in self.of(stream_id)
-            if replica is not each.replica or replica.leadership is None
+            if replica is not each.replica
+            or replica.leadership is None
+            or (each.config.is_durable and each.epoch != replica.stream.leader_epoch)
         ]
         for consumer in gone:
             self._remove(consumer)

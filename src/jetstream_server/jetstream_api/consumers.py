@@ -20,7 +20,6 @@ from typing import Any, Final
 import structlog
 
 from jetstream_protocol import bounded_json
-from jetstream_protocol.cursor_names import is_cursor_name
 from jetstream_protocol.errors import JetstreamError, QuotaExceededError, UnavailableError
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
@@ -190,7 +189,7 @@ class ConsumerRequests:
             create = CreateRequest.of(request.verb, request.stream, request.rest, payload, "new")
             if create.config.is_durable:
                 self._catalogue.check_commit(stream, create.config.name)
-        elif request.verb not in _READS and is_cursor_name(request.rest):
+        elif request.verb not in _READS:
             self._catalogue.check_commit(stream, request.rest)
 
     async def answer_for(self, stream_id: StreamId, verb: str, rest: str, payload: bytes) -> bytes:

@@ -1,21 +1,127 @@
-"""Which states of durable consumers a leader takes over."""
+"""Which states of durable consumers a leader takes over, and which ones it deletes."""
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
+from jetstream_protocol.types import StreamId, WallUs
 from jetstream_server.clocks import Clocks
+from jetstream_server.consumers import manager
 from jetstream_server.consumers.config import ConsumerConfig
-from jetstream_server.consumers.consumer import Outlet
+from jetstream_server.consumers.consumer import Consumer, Outlet
 from jetstream_server.consumers.deliveries import Deliveries
 from jetstream_server.consumers.feed import Reader
 from jetstream_server.consumers.kept import Kept
 from jetstream_server.consumers.manager import Consumers
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
-from tests.support.loops import on_loop
+from tests.support.loops import eventually, on_loop
 from tests.unit.consumers.test_keeper import Log
+
+
+def made(log: Log, replicas: object = None) -> Consumers:
+    return Consumers(
+        cast(ReplicaManager, replicas or {}),
+        cast(Reader, None),
+        cast(Outlet, None),
+        cast(Clocks, None),
+        log,
+    )
+
+
+def kept(epoch: int, created_us: int) -> bytes:
+    deliveries = Deliveries(ConsumerConfig(name="c", is_durable=True), 0)
+    return Kept.of(deliveries, epoch=epoch, created_us=WallUs(created_us)).encode()
+
+
+class Served:
+    """Stands for a durable consumer, as the manager knows it: of epoch 5, created at 100."""
+
+    def __init__(self, revision: int, replica: object = None) -> None:
+        self.config = ConsumerConfig(name="c", is_durable=True)
+        self.replica = replica or SimpleNamespace(stream=SimpleNamespace(id=7, leader_epoch=5))
+        self.epoch, self.created_us = 5, 100
+        self.keeper = SimpleNamespace(revision=revision, abandon=lambda: None)
+
+    def close(self, text: str = "") -> None:
+        pass
+
+
+async def left_by_inactivity(log: Log, revision: int, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """The record, after a consumer that knows this revision of it was used by nobody."""
+    monkeypatch.setattr(manager, "_FORGET_PAUSES", (0.0, 0.0, 0.0, 0.0))
+    consumers = made(log)
+    consumers._inactive(cast(Consumer, Served(revision)))
+    await asyncio.gather(*consumers._forgetting)
+    return log.value
+
+
+@on_loop
+async def test_the_record_of_a_consumer_that_nobody_uses_is_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Log()
+    log.value, log.revision = kept(5, 100), 3
+    assert await left_by_inactivity(log, 3, monkeypatch) == b""
+    log.value, log.revision = kept(5, 100), 4  # Written, and the answer was lost.
+    assert await left_by_inactivity(log, 3, monkeypatch) == b""
+
+
+@pytest.mark.parametrize(
+    ("epoch", "created_us"), [(6, 100), (5, 101)], ids=["claimed", "made anew"]
+)
+@on_loop
+async def test_not_what_a_later_leader_or_a_later_consumer_has_written(
+    epoch: int, created_us: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log()
+    log.value, log.revision = kept(epoch, created_us), 4
+    assert await left_by_inactivity(log, 3, monkeypatch) == kept(epoch, created_us)
+
+
+@on_loop
+async def test_a_delete_whose_answer_was_lost_does_not_delete_what_was_made_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Log()
+    log.value, log.revision, log.lost = kept(5, 100), 3, 1
+    monkeypatch.setattr(manager, "_FORGET_PAUSES", (0.0, 0.05))
+    consumers = made(log)
+    consumers._inactive(cast(Consumer, Served(3)))
+    await eventually(lambda: log.value == b"")
+    log.value, log.revision = kept(5, 101), 9
+    await asyncio.gather(*consumers._forgetting)
+    assert log.value == kept(5, 101)
+
+
+@on_loop
+async def test_a_record_that_cannot_be_read_keeps_no_leader_from_taking_over() -> None:
+    for value in (b"\xff\xff\xff", b"", kept(5, 100)[:-3]):
+        log = Log()
+        log.value = value
+        await made(log).load([cast(Replica, SimpleNamespace(stream=SimpleNamespace(id=7)))])
+        assert log.writes == 0
+
+
+@on_loop
+async def test_durable_consumers_of_an_earlier_leadership_are_claimed_again() -> None:
+    stream = SimpleNamespace(id=7, leader_epoch=5)
+    replica = SimpleNamespace(stream=stream, leadership=object())
+    consumers = made(Log(), {7: replica})
+    consumer = cast(Consumer, Served(3, replica))
+    consumers._by_stream[StreamId(7)] = {"c": consumer}
+    consumers._count = 1
+    gone: list[Consumer] = []
+    consumers.left = lambda _, each: gone.extend(each)
+    consumers._leader_changed(StreamId(7))
+    assert (gone, len(consumers)) == ([], 1)
+    stream.leader_epoch = 6
+    consumers._leader_changed(StreamId(7))
+    assert (gone, len(consumers)) == ([consumer], 0)
 
 
 @on_loop
@@ -23,9 +129,7 @@ async def test_a_leader_that_was_replaced_does_not_claim_what_a_later_one_has_cl
     log = Log()
     deliveries = Deliveries(ConsumerConfig(name="c", is_durable=True), 0)
     log.value, log.revision = Kept.of(deliveries, epoch=6).encode(), 3
-    consumers = Consumers(
-        cast(ReplicaManager, {}), cast(Reader, None), cast(Outlet, None), cast(Clocks, None), log
-    )
+    consumers = made(log)
     stale = SimpleNamespace(stream=SimpleNamespace(id=7, leader_epoch=5), leadership=None)
     await consumers.load([cast(Replica, stale)])
     assert Kept.decode(log.value).epoch == 6
