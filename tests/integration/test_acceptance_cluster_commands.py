@@ -59,7 +59,9 @@ def test_describe_shows_how_far_each_follower_has_come(
     )
     row = json.loads(jetstream("stream", "describe", "lagging", "--json"))
     assert row["progress"] == [{"node": node, "offset": 10, "lag": 0} for node in followers]
-    assert f"node {followers[0]} at 10 (lag 0)" in jetstream("stream", "describe", "lagging")
+    assert f"node {followers[0]} at 10 (lag 0)" in jetstream(
+        "stream", "describe", "lagging", "--all"
+    )
 
     late = followers[0]
     cluster.freeze(late)

@@ -111,7 +111,7 @@ def test_a_stream_without_its_leader_is_described_as_far_as_it_is_known(jetstrea
     assert (row["leader"], sorted(row["isr"]), row["elr"]) == (1, [0, 1, 2], [])
     assert row["state"] == "unknown: node 1 does not answer as its leader"
     assert [row["high_watermark"], row["log_end_offset"], row["size_bytes"]] == [None] * 3
-    shown = jetstream("stream", "describe", "orders", "--timeout", "2").splitlines()
+    shown = jetstream("stream", "describe", "orders", "--timeout", "2", "--all").splitlines()
     fields = dict(line.split(maxsplit=1) for line in shown)
     assert fields["isr"] == "nodes 0, 1, 2"
     assert (fields["high_watermark"], fields["hand_over_gap"]) == ("-", "-")

@@ -349,7 +349,7 @@ def test_the_command_line_shows_who_reads_what(
             next(consumer)
         consumer.commit()
         row = next(line for line in command("list").splitlines() if "told-workers" in line)
-        assert row.split()[1:2] + row.split()[3:] == ["told", "1", "2", "stable"]
+        assert row.split()[1:2] + row.split()[3:] == ["told", "1", "2", "0", "stable"]
         shown = command("describe", "told-workers")
         assert "stable" in shown
         assert shown.count(" one ") == 2

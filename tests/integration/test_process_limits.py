@@ -142,7 +142,7 @@ def test_too_many_calls_that_hang_end_it(client: Client) -> None:
         publisher.publish_many([b""] * (ABANDONED_MAX + 20))
     release = threading.Event()
     try:
-        with pytest.raises(TimeoutError, match=r"still run, each in a thread of its own"):
+        with pytest.raises(TimeoutError, match=r"still run, each in its own thread"):
             client.process(
                 "hang",
                 lambda _: release.wait(),

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from random import Random
 
 import pytest
@@ -159,6 +159,14 @@ def check_found(log: CommitLog, history: History) -> None:
     assert log.log_end_offset >= min(before.flushed, after.flushed), "flushed is flushed"
 
 
+def ask_again(log: CommitLog, history: History) -> None:
+    """A reset to an earlier offset whose mark was written in part leaves a log that says that it
+    lacks its beginning. The leader asks for the reset again."""
+    if history.current == "reset" and log.lacks_beginning:
+        assert log.offline_reason
+        log.reset(0)
+
+
 def crash(history_steps: list[Step], at: Callable[[int], int]) -> History:
     """Run the steps on a disk that dies in the middle of the change that `at` picks."""
     rehearsal = History(MemoryDisk())
@@ -177,10 +185,7 @@ def test_kill_at_any_point(steps: list[Step], data: st.DataObject) -> None:
     history = crash(steps, lambda n: data.draw(st.integers(0, n - 1), label="dies at"))
     found = history.disk.killed()
     log = CommitLog.open(found, "/17", CONFIG, clean=False, boot_id=BOOT)
-    if history.current == "reset" and log.offline_reason:
-        # The mark was written in part: the log says that it lacks records. The leader asks again.
-        assert log.lacks_beginning
-        log.reset(0)
+    ask_again(log, history)
     assert (log.offline_reason, log.incomplete_reason) == ("", "")
     check_found(log, history)
     if history.current in ("", "append", "flush", "roll", "restart"):
@@ -203,11 +208,26 @@ def test_kill_at_every_point_of_a_reset_to_the_front() -> None:
         assert log.lacks_beginning or log.log_end_offset in (0, 2)
 
 
+def test_power_failure_at_every_point_of_a_reset_to_the_front() -> None:
+    steps: list[Step] = [("append", 0), ("append", 0), ("reset", 1), ("reset", 0)]
+    rehearsal = History(MemoryDisk())
+    rehearsal.run(steps)
+    for dies_at in range(rehearsal.disk.operations):
+        for left in product((0, 1), repeat=4):
+            choices = iter(left)
+            history = crash(steps, partial(min, dies_at))
+            found = history.disk.power_failed(lambda n, each=choices: min(next(each, 0), n - 1))
+            log = CommitLog.open(found, "/17", CONFIG, clean=False, boot_id="another boot")
+            ask_again(log, history)
+            check_found(log, history)
+
+
 @given(steps=steps, data=st.data())
 def test_power_failure_at_any_point(steps: list[Step], data: st.DataObject) -> None:
     history = crash(steps, lambda n: data.draw(st.integers(0, n - 1), label="dies at"))
     found = history.disk.power_failed(lambda n: data.draw(st.integers(0, n - 1)))
     log = CommitLog.open(found, "/17", CONFIG, clean=False, boot_id="another boot")
+    ask_again(log, history)
     check_found(log, history)
     if log.offline_reason:
         # A later segment kept batches and an earlier one lost some: that looks like corruption,
