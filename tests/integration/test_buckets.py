@@ -23,15 +23,12 @@ from nats.js.kv import KeyValue
 
 from jetstream_client import Client
 from tests.support.jetstream_api import api_server
-from tests.support.leaf import LeafServer, asked, client_of
+from tests.support.leaf import LeafServer, answer, asked, client_of
 from tests.support.loops import on_loop
 from tests.support.server import ServerProcess
+from tests.support.stages import hub_stage
 
-
-@pytest.fixture(scope="module")
-def hub() -> Iterator[LeafServer]:
-    with LeafServer() as nats_server:
-        yield nats_server
+hub = hub_stage()
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +52,6 @@ async def bucket(hub: LeafServer, name: str) -> AsyncIterator[KeyValue]:
     """A new one."""
     async with asking(hub) as (_, js):
         yield await js.create_key_value(config=KeyValueConfig(bucket=name))
-
-
-async def answer(client: NatsClient, verb: str, body: object = None) -> dict[str, Any]:
-    payload = b"" if body is None else json.dumps(body).encode()
-    found: dict[str, Any] = json.loads(await asked(client, verb, payload))
-    return found
 
 
 @on_loop

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,17 +14,15 @@ from nats.js.api import ConsumerConfig
 
 from jetstream_client import Client
 from tests.support.jetstream_api import api_server
-from tests.support.leaf import LeafServer, asked, client_of
+from tests.support.leaf import LeafServer, answer, asked, asking, client_of
 from tests.support.loops import eventually, on_loop
 from tests.support.server import ServerProcess
+from tests.support.stages import hub_stage
 
 COUNT = 30
 
 
-@pytest.fixture(scope="module")
-def hub() -> Iterator[LeafServer]:
-    with LeafServer() as nats_server:
-        yield nats_server
+hub = hub_stage()
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +43,6 @@ async def _publish(url: str) -> None:
             subject = f"orders.{'abc'[number % 3]}"
             await client.request(subject, b"%d" % number, headers=headers, timeout=60)
         await asked(client, "INFO", b"")
-
-
-@asynccontextmanager
-async def asking(url: str) -> AsyncIterator[NatsClient]:
-    async with client_of(url) as client:
-        await asked(client, "INFO", b"")
-        yield client
-
-
-async def answer(client: NatsClient, verb: str, body: object = b"") -> dict[str, Any]:
-    payload = body if isinstance(body, bytes) else json.dumps(body).encode()
-    found: dict[str, Any] = json.loads(await asked(client, verb, payload))
-    return found
 
 
 async def create(client: NatsClient, stream: str, name: str, **config: object) -> dict[str, Any]:

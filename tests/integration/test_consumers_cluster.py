@@ -18,15 +18,13 @@ from jetstream_client import Client
 from tests.support.jetstream_api import ApiCluster, api_cluster
 from tests.support.leaf import LeafServer, asked, client_of
 from tests.support.loops import eventually, on_loop
+from tests.support.stages import hub_stage
 
 STREAMS = ("one", "two", "three")
 PULL = b'{"expires":600000000000}'
 
 
-@pytest.fixture(scope="module")
-def hub() -> Iterator[LeafServer]:
-    with LeafServer() as nats_server:
-        yield nats_server
+hub = hub_stage()
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,7 @@ import json
 import os
 import re
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,17 +17,15 @@ from nats.js.errors import NotFoundError
 
 from jetstream_client import Client
 from tests.support.jetstream_api import api_server
-from tests.support.leaf import LeafServer, asked, client_of
+from tests.support.leaf import LeafServer, answer, asked, asking, client_of
 from tests.support.loops import on_loop
 from tests.support.server import ServerProcess
+from tests.support.stages import hub_stage
 
 COUNT = 30
 
 
-@pytest.fixture(scope="module")
-def hub() -> Iterator[LeafServer]:
-    with LeafServer("max_payload: 256KB") as nats_server:
-        yield nats_server
+hub = hub_stage("max_payload: 256KB")
 
 
 @pytest.fixture(scope="module")
@@ -54,20 +51,6 @@ async def _publish(url: str) -> None:
         for number in range(5):
             await client.request("single", b"%d" % number, timeout=10)
         await asked(client, "INFO", b"")
-
-
-@asynccontextmanager
-async def asking(url: str) -> AsyncIterator[NatsClient]:
-    """A client of an API that answers."""
-    async with client_of(url) as client:
-        await asked(client, "INFO", b"")
-        yield client
-
-
-async def answer(client: NatsClient, verb: str, body: object = b"") -> dict[str, Any]:
-    payload = body if isinstance(body, bytes) else json.dumps(body).encode()
-    found: dict[str, Any] = json.loads(await asked(client, verb, payload))
-    return found
 
 
 async def error(client: NatsClient, verb: str, body: object = b"") -> tuple[int, int]:

@@ -16,16 +16,14 @@ from jetstream_client import Client
 from tests.support.jetstream_api import ApiCluster, api_cluster
 from tests.support.leaf import LeafServer, asked, client_of
 from tests.support.loops import eventually, on_loop
+from tests.support.stages import hub_stage
 
 STREAMS = ("one", "two", "three")
 REQUESTS = 40
 """Of one kind: the chance that one of three nodes gets none of them is nil."""
 
 
-@pytest.fixture(scope="module")
-def hub() -> Iterator[LeafServer]:
-    with LeafServer() as nats_server:
-        yield nats_server
+hub = hub_stage()
 
 
 @pytest.fixture(scope="module")

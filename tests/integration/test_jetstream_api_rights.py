@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from nats.aio.client import Client as NatsClient
 
 from jetstream_client import Client
 from tests.support.jetstream_api import api_cluster, secured_api_server
-from tests.support.leaf import LeafServer, asked, client_of
+from tests.support.leaf import LeafServer, answer, asked, client_of
 from tests.support.loops import eventually, on_loop
 
 PRINCIPAL = "user:app"
@@ -21,11 +20,6 @@ def create_streams(client: Client) -> None:
     for name in ("orders", "shown", "secret"):
         client.create_stream(name, f"{name}.>")
         client.publish(f"{name}.x", b"value of " + name.encode())
-
-
-async def answer(client: NatsClient, verb: str, body: bytes = b"") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(await asked(client, verb, body))
-    return found
 
 
 async def status(client: NatsClient, stream: str) -> str:

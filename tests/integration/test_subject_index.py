@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,18 +15,16 @@ from nats.js.errors import APIError, NotFoundError
 from jetstream_client import Client
 from jetstream_protocol.errors import InvalidRequestError, StreamExistsError
 from tests.support.jetstream_api import api_server
-from tests.support.leaf import LeafServer, asked, client_of
+from tests.support.leaf import LeafServer, asked, asking
 from tests.support.loops import on_loop
 from tests.support.server import ServerProcess
+from tests.support.stages import hub_stage
 
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 BUCKET: dict[str, Any] = {"key": "subject", "compact": True}
 
 
-@pytest.fixture(scope="module")
-def hub() -> Iterator[LeafServer]:
-    with LeafServer() as nats_server:
-        yield nats_server
+hub = hub_stage()
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +35,6 @@ def server(hub: LeafServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             client.create_stream("bucket", "bucket.>", **BUCKET)
             client.create_stream("plain", "plain.>")
         yield running
-
-
-@asynccontextmanager
-async def asking(url: str) -> AsyncIterator[NatsClient]:
-    async with client_of(url) as client:
-        await asked(client, "INFO", b"")
-        yield client
 
 
 async def answer(client: NatsClient, verb: str, **body: object) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import nats
 from nats.aio.client import Client as NatsClient
@@ -99,3 +101,18 @@ async def asked(client: NatsClient, verb: str, payload: bytes = b"x", seconds: f
                 return bytes(answer.data)
             except nats.errors.NoRespondersError:
                 await asyncio.sleep(0.01)
+
+
+async def answer(client: NatsClient, verb: str, body: object = b"") -> dict[str, Any]:
+    """The answer to a request, as an object. body: JSON, or what to encode so."""
+    payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+    found: dict[str, Any] = json.loads(await asked(client, verb, payload))
+    return found
+
+
+@asynccontextmanager
+async def asking(url: str) -> AsyncIterator[NatsClient]:
+    """A client of an API that answers."""
+    async with client_of(url) as client:
+        await asked(client, "INFO", b"")
+        yield client

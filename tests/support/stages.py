@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from tests.support.cluster import TestCluster, running_cluster
+from tests.support.leaf import LeafServer
 from tests.support.secured import SecuredServer, secured_server
 from tests.support.server import ServerProcess, running_server
 
@@ -36,6 +37,17 @@ def secured_stage() -> Any:
             yield running
 
     return server
+
+
+def hub_stage(settings: str = "") -> Any:
+    """A NATS server that takes leaf links, for a module. settings: lines of its configuration."""
+
+    @pytest.fixture(scope="module")
+    def hub() -> Iterator[LeafServer]:
+        with LeafServer(settings) as nats_server:
+            yield nats_server
+
+    return hub
 
 
 def cluster_stage(nodes: int = 3, racks: Sequence[str] = (), scope: Scope = "module") -> Any:

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError, UnavailableError
 from jetstream_protocol.generated import consumers_pb2 as pb
-from jetstream_protocol.types import NO_NODE
+from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.consumers.keeper import State, StateWrite
 from jetstream_server.consumers.kept import CONSUMER_PREFIX, stream_prefix
 from jetstream_server.cursors.store import CURSORS, SETTINGS, CursorStore
 from jetstream_server.cursors.table import NO_REVISION, Outcome, Write
 from jetstream_server.metadata.client.stream_requests import Streams
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.serving.grpc.peers import Peers
 
 STREAMS_AT_ONCE = 500
 WRITES_AT_ONCE = 100
-_PAGE = 1000
 
 
 class ConsumerStates:
@@ -40,12 +40,11 @@ class ConsumerStates:
         found: list[State] = []
         for at in range(0, len(stream_ids), STREAMS_AT_ONCE):
             request = pb.LoadConsumersRequest(stream_ids=stream_ids[at : at + STREAMS_AT_ONCE])
-            if log.leader == self._node_id:
+            leader = _leader_of(log)
+            if leader == self._node_id:
                 answer = await self.load_here(request)
-            elif log.leader == NO_NODE:
-                raise UnavailableError("nobody leads the cursors now; try again")
             else:
-                answer = await self._peers.load_consumers(log.leader, request)
+                answer = await self._peers.load_consumers(leader, request)
             found += [State(each.key, each.value, each.revision) for each in answer.states]
         return found
 
@@ -64,12 +63,11 @@ class ConsumerStates:
                     for key, value, expected in writes[at : at + WRITES_AT_ONCE]
                 ]
             )
-            if log.leader == self._node_id:
+            leader = _leader_of(log)
+            if leader == self._node_id:
                 answer = await self.store_here(request)
-            elif log.leader == NO_NODE:
-                raise UnavailableError("nobody leads the cursors now; try again")
             else:
-                answer = await self._peers.store_consumers(log.leader, request)
+                answer = await self._peers.store_consumers(leader, request)
             found += [
                 State(each.key, each.value, each.revision, each.refused) for each in answer.states
             ]
@@ -102,6 +100,13 @@ class ConsumerStates:
         outcomes = await self._store.write(writes)
         states = [_state(write, outcome) for write, outcome in zip(writes, outcomes, strict=True)]
         return pb.StoreConsumersResponse(states=states)
+
+
+def _leader_of(log: StreamMetadata) -> NodeId:
+    """Raises UnavailableError without one."""
+    if log.leader == NO_NODE:
+        raise UnavailableError("nobody leads the cursors now; try again")
+    return log.leader
 
 
 def _state(write: Write, outcome: Outcome) -> pb.ConsumerState:
