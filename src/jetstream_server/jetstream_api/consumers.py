@@ -62,7 +62,7 @@ from jetstream_server.jetstream_api.requests import (
     time_of,
 )
 from jetstream_server.jetstream_api.search import Search
-from jetstream_server.jetstream_api.stream_reads import StreamReads
+from jetstream_server.jetstream_api.stream_reads import StreamReads, until_settled
 from jetstream_server.metadata.state.changes import Change, StreamChanged, StreamDeleted
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.streams import StreamMetadata
@@ -167,20 +167,17 @@ class ConsumerRequests:
         if request.verb not in SERVED:
             raise not_supported_error(request.verb)
         self._check_durable(request, payload, stream)
-        for attempts_left in reversed(range(_ATTEMPTS)):
-            try:
-                current = self._registry.stream_of(common_pb2.StreamRef(id=stream.id))
-                if current.leader == self._node_id or current.leader == NO_NODE:
-                    return await self.answer_here(current.id, request.verb, request.rest, payload)
-                answer = await self._peers.ask_consumers(
-                    current.leader, current.id, request.verb, request.rest, payload
-                )
-                return _checked(bounded_json.loads(answer))
-            except JetstreamError as error:
-                if not error.retriable or not attempts_left:
-                    raise
-                await asyncio.sleep(_PAUSE_SECONDS)
-        raise AssertionError("the last attempt returns or raises")
+
+        async def attempt() -> dict[str, Any]:
+            current = self._registry.stream_of(common_pb2.StreamRef(id=stream.id))
+            if current.leader == self._node_id or current.leader == NO_NODE:
+                return await self.answer_here(current.id, request.verb, request.rest, payload)
+            answer = await self._peers.ask_consumers(
+                current.leader, current.id, request.verb, request.rest, payload
+            )
+            return _checked(bounded_json.loads(answer))
+
+        return await until_settled(attempt, _ATTEMPTS)
 
     def _check_durable(self, request: Request, payload: bytes, stream: StreamMetadata) -> None:
         """Who makes or ends a durable consumer needs the right to commit in its name, as for a

@@ -214,20 +214,30 @@ class StreamReads:
         there: Callable[[NodeId, StreamId], Awaitable[_Found]],
     ) -> _Found:
         """Ask the leader, and again while a leadership moves."""
-        for attempts_left in reversed(range(_ATTEMPTS)):
-            try:
-                # Perhaps altered since: the leader may be another one.
-                current = self._registry.stream_of(common_pb2.StreamRef(id=stream.id))
-                if current.leader == self._node_id:
-                    return await here(self._replicas.led_replica_of(current))
-                if current.leader == NO_NODE:
-                    return await here(self._replicas.replica_of(current))
-                return await there(current.leader, current.id)
-            except JetstreamError as error:
-                if not error.retriable or not attempts_left:
-                    raise
-                await asyncio.sleep(_PAUSE_SECONDS)
-        raise AssertionError("the last attempt returns or raises")
+
+        async def attempt() -> _Found:
+            # Perhaps altered since: the leader may be another one.
+            current = self._registry.stream_of(common_pb2.StreamRef(id=stream.id))
+            if current.leader == self._node_id:
+                return await here(self._replicas.led_replica_of(current))
+            if current.leader == NO_NODE:
+                return await here(self._replicas.replica_of(current))
+            return await there(current.leader, current.id)
+
+        return await until_settled(attempt, _ATTEMPTS)
+
+
+async def until_settled(attempt: Callable[[], Awaitable[_Found]], attempts: int) -> _Found:
+    """What an attempt returns; again while its error says so, as while a leadership moves.
+    Raises the JetstreamError of the last one."""
+    for attempts_left in reversed(range(attempts)):
+        try:
+            return await attempt()
+        except JetstreamError as error:
+            if not error.retriable or not attempts_left:
+                raise
+            await asyncio.sleep(_PAUSE_SECONDS)
+    raise AssertionError("the last attempt returns or raises")
 
 
 async def _describe_here(replica: Replica) -> pb.StreamDescription:
