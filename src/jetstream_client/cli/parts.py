@@ -38,6 +38,9 @@ PARTS = {
     "stream": _Part("streams", "app", "Create, show, alter and delete streams."),
     "cursor": _Part("cursor", "app", "Show and move the positions of readers."),
     "group": _Part("group", "app", "Show, move and delete consumer groups."),
+    "dead-letter": _Part(
+        "dead_letter", "app", "Show, retry and drop the records that `process` could not handle."
+    ),
     "bench": _Part("bench", "app", "Measure publishing, fetching and latency."),
     "cluster": _Part("cluster", "app", "Show the cluster."),
     "node": _Part("cluster", "node_app", "Empty a node for maintenance, or for good."),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from jetstream_client.reading.deserializers import text_of
@@ -20,16 +21,17 @@ from jetstream_client.values.types import Payload
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.header_names import HEADER_NAME
 
-STREAM: Final = "Dead-Letter-Stream"
-STREAM_ID: Final = "Dead-Letter-Stream-Id"
-OFFSET: Final = "Dead-Letter-Offset"
-SUBJECT: Final = "Dead-Letter-Subject"
-TIMESTAMP: Final = "Dead-Letter-Timestamp"
-PROCESS: Final = "Dead-Letter-Process"
-ATTEMPTS: Final = "Dead-Letter-Attempts"
-ERROR: Final = "Dead-Letter-Error"
-ERROR_MESSAGE: Final = "Dead-Letter-Error-Message"
-KEY: Final = "Dead-Letter-Key-Base64"
+_PREFIX: Final = "Dead-Letter-"
+STREAM: Final = _PREFIX + "Stream"
+STREAM_ID: Final = _PREFIX + "Stream-Id"
+OFFSET: Final = _PREFIX + "Offset"
+SUBJECT: Final = _PREFIX + "Subject"
+TIMESTAMP: Final = _PREFIX + "Timestamp"
+PROCESS: Final = _PREFIX + "Process"
+ATTEMPTS: Final = _PREFIX + "Attempts"
+ERROR: Final = _PREFIX + "Error"
+ERROR_MESSAGE: Final = _PREFIX + "Error-Message"
+KEY: Final = _PREFIX + "Key-Base64"
 
 _MESSAGE_MAX = 1_000
 """Characters of an error's message: NATS limits headers and value together."""
@@ -115,3 +117,60 @@ def _header_text(text: str) -> str:
 
 def _header_name(name: str) -> str:
     return "".join(sign if HEADER_NAME.fullmatch(sign) else "_" for sign in name) or "_"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A dead letter, read back. message: as it is stored. stream, stream_id, record_offset, subject
+    and timestamp say which record it was; process is the name of the cursor or group.
+    key, headers: the record's own, without what a dead letter adds."""
+
+    message: Message
+    stream: str
+    stream_id: int
+    record_offset: int
+    subject: str
+    timestamp: datetime | None
+    process: str
+    attempts: int
+    error: str
+    error_message: str
+    key: bytes | None
+    headers: dict[str, list[str]]
+
+    @property
+    def retry_id(self) -> str:
+        """The message id with which the record is published again."""
+        return message_id(
+            self.process, self.stream_id, self.record_offset, f"retry-{self.message.offset}"
+        )
+
+
+def read_dead_letter(message: Message) -> DeadLetter | None:
+    """What `dead_letter` wrote; None: the record is no dead letter. Where a dead letter failed
+    again, its newest headers count, and the record's subject is that of the dead letter."""
+    found: dict[str, str] = {}
+    headers: dict[str, list[str]] = {}
+    for name, value in message.headers.multi_items():
+        if name.startswith(_PREFIX):
+            found.setdefault(name, value)
+        elif not speaks_to_the_server(name):
+            headers.setdefault(name, []).append(value)
+    try:
+        key = base64.b64decode(found[KEY], validate=True) if KEY in found else message.key
+        return DeadLetter(
+            message,
+            found[STREAM],
+            int(found[STREAM_ID]),
+            int(found[OFFSET]),
+            found[SUBJECT],
+            datetime.fromisoformat(found[TIMESTAMP]) if TIMESTAMP in found else None,
+            found.get(PROCESS, ""),
+            int(found.get(ATTEMPTS, "1")),
+            found.get(ERROR, ""),
+            found.get(ERROR_MESSAGE, ""),
+            key,
+            headers,
+        )
+    except (KeyError, ValueError):
+        return None
