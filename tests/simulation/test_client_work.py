@@ -121,6 +121,11 @@ def what_was_not_acknowledged_was_not_stored(patch: Patch) -> None:
     patch.setattr(in_flight, "_is_perhaps_stored", lambda batch: False)
 
 
+def what_it_left_before_it_began_again_counts_for_nothing(patch: Patch) -> None:
+    began = property(lambda _: 0, lambda *_: None)
+    patch.setattr(cursor.ConsumerCursor, "began", began, raising=False)
+
+
 class Mutant(NamedTuple):
     """seed: the recorded one, in which it dies, tried first. why: what it then breaks."""
 
@@ -144,6 +149,7 @@ MUTANTS = [
     Mutant(a_processing_is_done_with_what_it_has_read, 37, "are passed over"),
     Mutant(what_was_not_acknowledged_was_not_stored, 0, "stored twice"),
     Mutant(any_heartbeat_releases, 8, TWO_READ),
+    Mutant(what_it_left_before_it_began_again_counts_for_nothing, 9910192, "are passed over"),
 ]
 
 

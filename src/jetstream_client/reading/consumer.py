@@ -191,6 +191,8 @@ class AsyncConsumer(AsyncClosing):
             await self._fetch(first, -1, None, 0.0)
         self._stop = end
         self.buffer.go_to(first, last_epoch)
+        if self._cursor is not None:
+            self._cursor.began = first
         self._began = True
         if self._cursor is not None and self._cursor.auto_commit and not self._closed:
             checkpoints = _checkpoint_on_and_on(weakref.ref(self))

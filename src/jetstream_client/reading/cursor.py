@@ -67,6 +67,8 @@ class ConsumerCursor:
         self._on_reset: OnReset = on_reset
         self.committed: int | None = None
         self.reset_to: Position | None = None
+        self.began = 0
+        """Where the consumer began; it sets this before it commits."""
         self.owner = f"{socket.gethostname()[:32]}:{os.getpid()}:{secrets.token_hex(4)}"
         self._cursors = cursors
         self._streams = streams
@@ -182,7 +184,9 @@ class ConsumerCursor:
         if now is not None and now.revision == self._revision:
             raise error  # It is its group that refuses.
         # A consumer of this client that was closed may have committed only after this one began.
-        if now is not None and (now.owner == self.owner or now.owner in unanswered):
+        # **safety** Not where it left records that this one does not read: "latest" moves on.
+        is_left = now is not None and now.owner in unanswered and now.offset >= self.began
+        if now is not None and (now.owner == self.owner or is_left):
             self._revision = now.revision
             return False
         if self._takes_over and now is not None and now.owner:

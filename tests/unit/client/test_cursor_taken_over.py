@@ -241,3 +241,29 @@ async def test_a_member_takes_nothing_over_the_coordinator_decides() -> None:
     member = cursor(client_of(server), member=lambda: ("m", 1))
     assert await member.open() == (3, -1)
     assert server.table.committed_entries[KEY].revision == revision
+
+
+@pytest.mark.parametrize(("began", "is_passed_over"), [(3, False), (5, True)])
+@on_loop
+async def test_what_a_member_left_in_a_stream_that_began_at_latest_is_not_passed_over(
+    began: int, is_passed_over: bool
+) -> None:
+    """It began at offset 3 and gave up before its first commit had arrived. When it begins again,
+    the end of the stream is another."""
+    server = Server()
+    first, again = (cursor(server, member=lambda: ("m", 1)) for _ in range(2))
+    assert await first.open() is None
+    server.held = late = []
+    with pytest.raises(KilledError):
+        await first.commit(3, -1)
+    server.held = None
+    assert await again.open() is None
+    again.began = began
+    server.arrived(late[0])
+    if is_passed_over:
+        with pytest.raises(PreconditionFailedError):
+            await again.commit(5, -1)
+        assert server.stored == (3, "")
+    else:
+        await again.commit(5, -1)
+        assert server.stored == (5, "")
