@@ -1,4 +1,5 @@
-"""What the site needs beside the pages: README as its first page, and no links out of them.
+"""What the site needs beside the pages: README as its first page, no links out of them, and a
+search that finds what a user wants first.
 
 Pages link to files of the repository, which a site does not have: there only their text is left.
 """
@@ -12,6 +13,33 @@ from typing import Any
 from mkdocs.structure.files import File
 
 TREE = Path(__file__).resolve().parents[2]
+INSIDE = ("adr/", "architecture.md", "style.md", "simulation.md", "chaos.md", "protocol.md")
+"""Pages about the inside: in the results of a search they come after those for users."""
+KEYWORDS = {
+    "consumers.md": ["dead letter", "lag", "reset", "yesterday"],
+    "cookbook.md": ["delete", "GDPR", "personal data", "yesterday"],
+    "guarantees.md": ["exactly once", "loss", "order"],
+    "keyed_groups.md": ["partitions", "sharding"],
+    "operations/backup.md": ["backup", "restore"],
+    "operations/settings.md": ["delete", "old data", "retention", "TTL"],
+    "operations/troubleshooting.md": ["error", "publish", "refused", "timeout"],
+    "operations/upgrades.md": ["update", "upgrade", "version"],
+    "other_languages.md": [
+        "C",
+        "Go",
+        "Java",
+        "JavaScript",
+        "languages",
+        "other",
+        "Rust",
+        "TypeScript",
+    ],
+    "security.md": ["ACL", "certificate", "SSL", "TLS", "token"],
+}
+"""Words that users type and a page does not say, or says too rarely. The search knows them as its
+tags."""
+FENCE = re.compile(r"^( *```\w+) [\w-]+$", re.MULTILINE)
+"""A block with a word for the tests that run examples; the site would not know it as a block."""
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 
 
@@ -35,4 +63,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return text
         return f"[{text}]({target.removeprefix('docs/')})" if is_readme else found[0]
 
-    return LINK.sub(link, markdown)
+    if page.file.src_uri.startswith(INSIDE):
+        page.meta["search"] = {"boost": 0.05}
+    page.meta["tags"] = KEYWORDS.get(page.file.src_uri, [])
+    return FENCE.sub(r"\1", LINK.sub(link, markdown))
