@@ -235,30 +235,32 @@ def a_member_goes_on_for_two_sessions(patch: Patch) -> None:
     patch.setattr(group_work.World, "check_readers", check)
 
 
-MUTANTS = [
-    any_heartbeat_releases,
-    a_heartbeat_counts_once_it_is_answered,
-    a_failed_write_is_forgotten,
-    a_group_that_was_not_written_is_dropped,
-    a_process_whose_name_was_taken_joins_again,
-    who_has_gone_is_forgotten_at_a_failover,
-    who_has_gone_joins_again,
-    a_first_heartbeat_takes_a_name,
-    a_member_goes_on_for_two_sessions,
-    a_change_that_is_being_written_does_not_count,
-    revisions_are_not_looked_at,
-    a_stream_moves_before_its_owner_has_let_go,
-    members_are_told_before_it_is_written,
-    who_is_gone_keeps_its_streams,
-    the_next_coordinator_begins_anew,
-    everybody_stops_until_all_is_settled,
-]
+MUTANTS: dict[Callable[[Patch], None], int] = {
+    any_heartbeat_releases: 162,
+    a_heartbeat_counts_once_it_is_answered: 701,
+    a_failed_write_is_forgotten: 53,
+    a_group_that_was_not_written_is_dropped: 39,
+    a_process_whose_name_was_taken_joins_again: 1,
+    who_has_gone_is_forgotten_at_a_failover: 171,
+    who_has_gone_joins_again: 129,
+    a_first_heartbeat_takes_a_name: 148,
+    a_member_goes_on_for_two_sessions: 819,
+    a_change_that_is_being_written_does_not_count: 45,
+    revisions_are_not_looked_at: 98,
+    a_stream_moves_before_its_owner_has_let_go: 0,
+    members_are_told_before_it_is_written: 7,
+    who_is_gone_keeps_its_streams: 2,
+    the_next_coordinator_begins_anew: 2,
+    everybody_stops_until_all_is_settled: 2,
+}
+"""With the recorded seed, in which it dies, tried first."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_mutant_dies(mutant: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the recorded seed, or, once a change has moved what happens in it, by another."""
     mutant(monkeypatch)
-    for seed in range(MUTANT_SEEDS):
+    for seed in (MUTANTS[mutant], *range(MUTANT_SEEDS)):
         try:
             group_work.run(seed)
         except AssertionError:
