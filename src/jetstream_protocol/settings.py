@@ -196,6 +196,31 @@ STREAM_SETTINGS: tuple[Setting, ...] = (
         "For a new stream only.",
         default="record", choices=("record", "subject"), alterable=False, level=6, after="compact",
     ),
+    Setting(
+        "lake", Kind.FLAG, "records are to be copied to the lake, an object store. Refused so far: "
+        "[ADR 0044](../adr/0044-lake.md) says what is there",
+        default=False, level=6, after="max_message_bytes",
+    ),
+    Setting(
+        "local_max_age", Kind.DURATION, "records in the lake that are older than this may leave "
+        "the nodes' disks; 0.1 s to a century",
+        zero="unlimited", least=TIME_US_MIN, most=TIME_US_MAX, level=6, after="lake",
+    ),
+    Setting(
+        "local_max_bytes", Kind.BYTES, "the oldest records beyond this size of the log may leave "
+        "the nodes' disks if they are in the lake",
+        zero="unlimited", least=1, most=_MUCH, level=6, after="local_max_age_us",
+    ),
+    Setting(
+        "lake_lag", Kind.DURATION, "how long a record waits at most until it is copied to the "
+        "lake; 0.1 s to a day; 0: 1 h",
+        zero="1 h", least=TIME_US_MIN, most=86_400 * _SECOND_US, level=6, after="local_max_bytes",
+    ),
+    Setting(
+        "lake_object_bytes", Kind.BYTES, "how many bytes of the log an object of the lake holds at "
+        "most; 64 KiB to 1 GiB; 0: 256 MiB",
+        zero="256 MiB", least=SEGMENT_BYTES_MIN, most=1024**3, level=6, after="lake_lag_us",
+    ),
 )  # fmt: skip
 
 CLUSTER_SETTINGS: tuple[Setting, ...] = (

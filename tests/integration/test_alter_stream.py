@@ -45,6 +45,17 @@ def test_a_record_above_max_message_bytes_is_refused_until_that_is_altered(
     assert client.describe_stream("small").log_end_offset == 1
 
 
+def test_a_stream_cannot_rely_on_a_lake_that_is_not_there(client: Client) -> None:
+    with pytest.raises(PreconditionFailedError, match="no lake"):
+        client.create_stream("lake", "lake", lake=True)
+    client.create_stream("lake", "lake", lake=False)
+    with pytest.raises(PreconditionFailedError, match="no lake"):
+        client.alter_stream("lake", lake=True)
+    with pytest.raises(InvalidRequestError, match="they need lake"):
+        client.alter_stream("lake", local_max_bytes=1 << 30)
+    assert not client.describe_stream("lake").lake
+
+
 def test_altering_changes_what_is_named_and_nothing_else(client: Client) -> None:
     before = client.create_stream("alter", "alter.>", max_bytes=1 << 30)
     after = client.alter_stream("alter", max_age=3600, flush="none")

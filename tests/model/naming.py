@@ -250,8 +250,8 @@ _KEPT: dict[type, str] = {
     " _waiters closed"
     " closeness counters failures high_watermark is_deleted on_commit leader_log_start_offset"
     " newest unreadable_reason why_unheard",
-    # Nothing is purged in the model: `purged_epoch` is no epoch there.
-    StreamMetadata: "config created_at_us creator group id name partition partitions paused"
+    # Nothing is purged in the model, and there is no lake: their epochs are none there.
+    StreamMetadata: "config created_at_us creator group id lake name partition partitions paused"
     " purged_epoch purged_offset readonly subject was_compacted",
     FetchRequest: "cannot_append damaged fetch_offset flushed_offset stream_id",
     LeaderSnapshot: "high_watermark log_start_offset tombstones_gone_below",

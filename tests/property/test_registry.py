@@ -77,7 +77,7 @@ commands = st.lists(
             st.sampled_from(
                 [
                     *("delete_stream", "transfer_leader", "report_leader", "confirm_flush"),
-                    *("purge_stream", "set_stream_access", "reassign_stream", "reassign_stream"),
+                    *("purge_stream", "set_stream_access", "commit_lake", "reassign_stream"),
                     *("finish_reassignment", "finish_reassignment"),
                     *(
                         "alter_stream",
@@ -142,6 +142,15 @@ def resolved(registry: Registry, op: str, fields: dict[str, Any]) -> Command:
         },
         "finish_reassignment": {"stream_epoch": stream_epoch},
         "purge_stream": {"leader_epoch": leader_epoch, "offset": 7 + stale},
+        "commit_lake": {
+            "leader_epoch": leader_epoch,
+            "expected_location": stream.lake.location,
+            "version": stream.lake.version,
+            "begin": stream.lake.end,
+            "end": stream.lake.end + 3,
+            "last_epoch": stream.leader_epoch,
+            "location": f"{stream_epoch}.json",
+        },
         "set_stream_access": {"readonly": stale == 0, "paused": stale == 1},
         "alter_stream": {"stream_epoch": stream_epoch, "config": fields["config"]},
         "elect_leader": {
@@ -177,6 +186,8 @@ def check_invariants(registry: Registry) -> None:
         counted = {*stream.isr, *stream.elr, *stream.last_known, *stream.unflushed}
         assert counted <= set(stream.replicas), "an observer counts"
         assert registry.find(stream.name, stream.subject) is stream
+        assert 0 <= stream.lake.start <= stream.lake.end
+        assert stream.config.lake or not stream.lake.holds_records
     check_indexes(registry)
 
 

@@ -41,6 +41,16 @@ class AlterableSettings(TypedDict, total=False):
     max_message_bytes: bytes: a larger record is refused (message_too_large), and so is a batch that
         holds one; what counts are its value, key and headers. Records that are stored stay; 0: as
         large as a batch may be.
+    lake: records are to be copied to the lake, an object store. Refused so far: ADR 0044 says what
+        is there.
+    local_max_age: seconds: records in the lake that are older than this may leave the nodes' disks;
+        0.1 s to a century; 0: unlimited.
+    local_max_bytes: bytes: the oldest records beyond this size of the log may leave the nodes'
+        disks if they are in the lake; 0: unlimited.
+    lake_lag: seconds: how long a record waits at most until it is copied to the lake; 0.1 s to a
+        day; 0: 1 h.
+    lake_object_bytes: bytes: how many bytes of the log an object of the lake holds at most; 64 KiB
+        to 1 GiB; 0: 256 MiB.
     """
 
     min_insync_replicas: int | None
@@ -58,6 +68,11 @@ class AlterableSettings(TypedDict, total=False):
     encryption: EncryptionOption | None
     observers: int | None
     max_message_bytes: int | None
+    lake: bool | None
+    local_max_age: Seconds | None
+    local_max_bytes: int | None
+    lake_lag: Seconds | None
+    lake_object_bytes: int | None
 
 
 class GroupSettings(AlterableSettings, total=False):
@@ -111,3 +126,8 @@ class StreamFields:
     encryption: str
     max_message_bytes: int
     key: str
+    lake: bool
+    local_max_age: float
+    local_max_bytes: int
+    lake_lag: float
+    lake_object_bytes: int

@@ -27,6 +27,7 @@ from jetstream_server.metadata.state.commands import (
     BootstrapSecurity,
     ChangeIsr,
     ClaimController,
+    CommitLake,
     ConfirmFlush,
     CreateStream,
     CreateToken,
@@ -95,6 +96,20 @@ WRITTEN: list[tuple[Command, str]] = [
     (
         PurgeStream(stream_id=STREAM, leader_epoch=LeaderEpoch(3), offset=9),
         '{"op":"purge_stream","stream_id":7,"leader_epoch":3,"offset":9}',
+    ),
+    (
+        CommitLake(
+            stream_id=STREAM,
+            leader_epoch=LeaderEpoch(3),
+            expected_location="metadata/1.json",
+            version=1,
+            begin=10,
+            end=20,
+            last_epoch=LeaderEpoch(3),
+            location="metadata/2.json",
+        ),
+        '{"op":"commit_lake","stream_id":7,"leader_epoch":3,"expected_location":"metadata/1.json",'
+        '"version":1,"begin":10,"end":20,"last_epoch":3,"location":"metadata/2.json"}',
     ),
     (
         SetStreamAccess(stream_id=STREAM, readonly=False),

@@ -48,7 +48,7 @@ def test_the_order_of_rows_in_the_metadata_never_changes() -> None:
         "replicas", "min_insync_replicas", "flush", "acks", "max_age_us", "max_bytes",
         "max_messages", "compact", "tombstone_grace_us", "duplicate_window_us", "segment_bytes",
         "segment_age_us", "restoring", "encryption", "observers", "max_message_bytes",
-        "key",
+        "key", "lake", "local_max_age_us", "local_max_bytes", "lake_lag_us", "lake_object_bytes",
     ]  # fmt: skip
 
 

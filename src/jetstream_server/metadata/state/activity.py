@@ -163,7 +163,7 @@ def _name(stream: StreamMetadata) -> dict[str, Any]:
     return {"stream": stream.full_name, "stream_id": stream.id}
 
 
-_INNER = ("id", "name", "subject", "config", "stream_epoch", "created_at_us")
+_INNER = ("id", "name", "subject", "config", "stream_epoch", "created_at_us", "lake")
 """Fields of a stream that never change, mean nothing to users, or are reported one by one."""
 
 

@@ -47,6 +47,8 @@ WRITE_LEVEL = FeatureLevel(6)
 """From this level on `commit` is a separate right (SetCluster, AddAcl)."""
 LAG_LIMIT_LEVEL = FeatureLevel(6)
 """From this level on the cluster has a limit on the lag of replicas in sync."""
+LAKE_LEVEL = FeatureLevel(6)
+"""From this level on records may be in the lake (CommitLake)."""
 NEW_MINIMUM_LEVEL = FeatureLevel(6)
 """From this level on a new minimum clears the ELR only if the ISR reaches it (AlterStream)."""
 
@@ -148,6 +150,34 @@ class SetStreamAccess(Command):
     stream_id: StreamId
     readonly: bool | None = None
     paused: bool | None = None
+
+
+# Which records the lake holds (lake_decisions.py).
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitLake(Command):
+    """Note that the lake holds the records of [begin, end) too, as the leader of that epoch.
+
+    **safety** A compare-and-set: expected_location and version must be those of the mark, and
+    `begin` its end (any offset while it has never held a record). last_epoch: of the record before
+    `end`. location: of the table's metadata that names the new objects as well. The leader vouches
+    that all these records are committed, flushed, and in the store. Repeating it changes nothing.
+
+    Result: start, end and version of the mark. Errors: fenced_epoch and unknown_epoch;
+    precondition_failed for another mark, and for a stream without `lake`; invalid_request.
+    """
+
+    op: ClassVar[str] = "commit_lake"
+    level: ClassVar[int] = LAKE_LEVEL
+    stream_id: StreamId
+    leader_epoch: LeaderEpoch
+    expected_location: str
+    version: int
+    begin: int
+    end: int
+    last_epoch: LeaderEpoch
+    location: str
 
 
 # Which nodes hold a stream (reassignment_decisions.py).

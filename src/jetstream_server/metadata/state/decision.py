@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jetstream_protocol.errors import (
+    FencedEpochError,
     InvalidRequestError,
     PreconditionFailedError,
     StreamNotFoundError,
+    UnknownEpochError,
 )
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.state.changes import Change, LeaderReported, StreamChanged
@@ -47,6 +49,18 @@ def check_stream_epoch(stream: StreamMetadata, stream_epoch: int) -> None:
     if stream_epoch != stream.stream_epoch:
         raise PreconditionFailedError(
             f"{stream.full_name} changed: stream epoch {stream.stream_epoch}, not {stream_epoch}"
+        )
+
+
+def check_leader_epoch(stream: StreamMetadata, leader_epoch: int) -> None:
+    """Raise FencedEpochError or UnknownEpochError unless that is the stream's leader epoch."""
+    if leader_epoch < stream.leader_epoch:
+        raise FencedEpochError(
+            f"leader epoch {leader_epoch} of {stream.full_name} ended; it is {stream.leader_epoch}"
+        )
+    if leader_epoch > stream.leader_epoch:
+        raise UnknownEpochError(
+            f"{stream.full_name} is at leader epoch {stream.leader_epoch}, before {leader_epoch}"
         )
 
 

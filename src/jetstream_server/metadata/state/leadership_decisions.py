@@ -13,7 +13,6 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     PreconditionFailedError,
     UnavailableError,
-    UnknownEpochError,
 )
 from jetstream_protocol.types import NO_NODE, BootUs, NodeId
 from jetstream_server.metadata.state.changes import LeaderDeposed, LeaderReported
@@ -27,6 +26,7 @@ from jetstream_server.metadata.state.commands import (
 )
 from jetstream_server.metadata.state.decision import (
     Decision,
+    check_leader_epoch,
     check_stream_epoch,
     decision_for,
     epochs,
@@ -53,7 +53,7 @@ so that a slow reporter still counts and old reports never add up."""
 def change_isr(tables: Tables, command: ChangeIsr) -> Decision:
     stream = stream_of(tables, command.stream_id)
     leader, isr = command.leader, command.isr
-    _check_leader_epoch(stream, command.leader_epoch)
+    check_leader_epoch(stream, command.leader_epoch)
     if leader != stream.leader:
         raise FencedEpochError(f"node {leader} does not lead {stream.full_name}")
     check_stream_epoch(stream, command.stream_epoch)
@@ -122,7 +122,7 @@ def distrust_replica(tables: Tables, command: DistrustReplica) -> Decision:
 def report_leader(tables: Tables, command: ReportLeader) -> Decision:
     stream = stream_of(tables, command.stream_id)
     reporter = command.reporter
-    _check_leader_epoch(stream, command.leader_epoch)
+    check_leader_epoch(stream, command.leader_epoch)
     if reporter not in stream.isr or reporter == stream.leader or stream.leader == NO_NODE:
         raise PreconditionFailedError(f"node {reporter} does not follow {stream.full_name} in sync")
     reports = _reports_with(tables, stream, reporter, command.now_us)
@@ -170,17 +170,6 @@ def _reports_with(
         if node_id != reporter and node_id in stream.isr and abs(now_us - at_us) <= REPORT_PERIOD_US
     ]
     return (*standing, (reporter, now_us))
-
-
-def _check_leader_epoch(stream: StreamMetadata, leader_epoch: int) -> None:
-    if leader_epoch < stream.leader_epoch:
-        raise FencedEpochError(
-            f"leader epoch {leader_epoch} of {stream.full_name} ended; it is {stream.leader_epoch}"
-        )
-    if leader_epoch > stream.leader_epoch:
-        raise UnknownEpochError(
-            f"{stream.full_name} is at leader epoch {stream.leader_epoch}, before {leader_epoch}"
-        )
 
 
 def _check_isr_member(

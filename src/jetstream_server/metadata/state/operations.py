@@ -9,6 +9,7 @@ from jetstream_protocol.errors import PreconditionFailedError, UnavailableError
 from jetstream_server.metadata.state import (
     activity,
     commands,
+    lake_decisions,
     leadership_decisions,
     node_decisions,
     reassignment_decisions,
@@ -42,6 +43,7 @@ OPERATIONS: dict[str, Operation[Any]] = {
         Operation(commands.PurgeStream, stream_decisions.purge_stream),
         Operation(commands.SetStreamAccess, stream_decisions.set_stream_access),
         Operation(commands.ConfirmFlush, stream_decisions.confirm_flush),
+        Operation(commands.CommitLake, lake_decisions.commit_lake),
         Operation(commands.ReassignStream, reassignment_decisions.reassign_stream),
         Operation(commands.FinishReassignment, reassignment_decisions.finish_reassignment),
         Operation(commands.ChangeIsr, leadership_decisions.change_isr),

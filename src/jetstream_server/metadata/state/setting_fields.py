@@ -35,3 +35,8 @@ class SettingFields:
     observers: int = 0
     max_message_bytes: int = 0
     key: KeyPolicy = "record"
+    lake: bool = False
+    local_max_age_us: int = 0
+    local_max_bytes: int = 0
+    lake_lag_us: int = 0
+    lake_object_bytes: int = 0

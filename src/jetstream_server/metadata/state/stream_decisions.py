@@ -48,6 +48,7 @@ from jetstream_server.metadata.state.decision import (
     stream_of,
 )
 from jetstream_server.metadata.state.elections import under_new_minimum, without_elr
+from jetstream_server.metadata.state.lake_decisions import check_lake, check_lake_stays, purged
 from jetstream_server.metadata.state.placement import Election
 from jetstream_server.metadata.state.setting_checks import (
     checked_settings,
@@ -92,6 +93,7 @@ def create_stream(tables: Tables, command: CreateStream) -> Decision:
         raise InvalidRequestError(
             "the streams of a keyed group have keys that publishers give: key must be record"
         )
+    check_lake(config)
     _check_acks(subject, config, tables.settings)
     check_observers(tables, command.replicas, command.observers)
     isr = _initial_isr(tables, command.replicas, config)
@@ -189,6 +191,8 @@ def alter_stream(tables: Tables, command: AlterStream) -> Decision:
             f"{stream.full_name} takes its records from its subject: only a new stream is restored"
         )
     config = checked_settings(replace(stream.config, **requested))
+    check_lake(config, stream.was_compacted)
+    check_lake_stays(stream, config)
     _check_acks(stream.subject, config, tables.settings)
     if config == stream.config:
         return Decision({"stream_id": stream.id, "stream_epoch": stream.stream_epoch})
@@ -222,6 +226,7 @@ def purge_stream(tables: Tables, command: PurgeStream) -> Decision:
         purged_offset=offset,
         purged_epoch=stream.leader_epoch,
         stream_epoch=stream.stream_epoch + 1,
+        lake=purged(stream.lake, offset, stream.leader_epoch),
     )
     return decision_for(tables, stream, after)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from jetstream_protocol.settings import STREAM_SETTINGS
 from jetstream_protocol.subjects import ingest_prefix
@@ -59,6 +59,11 @@ class StreamSettings(SettingFields):
         """Whether records are ever removed because of their age or number."""
         return bool(self.max_age_us or self.max_bytes or self.max_messages)
 
+    @property
+    def has_local_limits(self) -> bool:
+        """Whether records that are in the lake ever leave the disks."""
+        return self.lake and bool(self.local_max_age_us or self.local_max_bytes)
+
     @classmethod
     def with_defaults(
         cls,
@@ -95,6 +100,28 @@ class StreamSettings(SettingFields):
         return StreamSettings(*row)
 
 
+class LakeMark(NamedTuple):
+    """Which records of a stream the lake holds: [start, end), all of them committed.
+
+    start: where the stream begins, as long as the lake holds anything. last_epoch: of the record
+    before `end`; -1: none. location: of the table's metadata, which names the objects. version:
+    grows with every change of the mark.
+    """
+
+    start: int = 0
+    end: int = 0
+    last_epoch: int = -1
+    location: str = ""
+    version: int = 0
+
+    @property
+    def holds_records(self) -> bool:
+        return self.start < self.end
+
+
+NO_LAKE = LakeMark()
+
+
 @dataclass(frozen=True, slots=True)
 class StreamMetadata:
     """One stream. id: the metadata revision of its creation, never reused.
@@ -117,6 +144,8 @@ class StreamMetadata:
     observers: nodes that follow like replicas and never count: not in sync, not elected, not waited
     for. A replica that is to become an observer is in both lists while the stream is reassigned,
     and a replica until then.
+    lake: which records the lake holds. **safety** Below `lake.end` the lake decides what the
+    stream's records are, and not a log.
     """
 
     id: StreamId
@@ -144,6 +173,7 @@ class StreamMetadata:
     partition: int = 0
     partitions: int = 0
     observers: tuple[NodeId, ...] = ()
+    lake: LakeMark = NO_LAKE
 
     @property
     def copies(self) -> tuple[NodeId, ...]:
@@ -213,6 +243,8 @@ class StreamMetadata:
         row."""
         values: list[Any] = [tuple(item) if isinstance(item, list) else item for item in row]
         values[_CONFIG_AT] = StreamSettings.of_row(values[_CONFIG_AT])
+        if len(values) > _LAKE_AT:
+            values[_LAKE_AT] = LakeMark(*values[_LAKE_AT])
         return cls(*values)
 
 
@@ -228,8 +260,13 @@ _LATER_SETTINGS = {
 _STREAM_FIELDS = tuple(field.name for field in fields(StreamMetadata))
 
 _CONFIG_AT = _STREAM_FIELDS.index("config")
+_LAKE_AT = _STREAM_FIELDS.index("lake")
 
-_FIRST_OF_LEVEL = {FeatureLevel(2): "readonly", FeatureLevel(3): "observers"}
+_FIRST_OF_LEVEL = {
+    FeatureLevel(2): "readonly",
+    FeatureLevel(3): "observers",
+    FeatureLevel(6): "lake",
+}
 """The first of the fields of a stream that each feature level has added: they come last."""
 
 

@@ -107,6 +107,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         if self._replicas.full_reason:
             # Nothing could be appended to it, and the metadata needs the remaining space.
             raise StorageFullError(self._replicas.full_reason)
+        _check_no_lake(request.config)
         self._check_encryption(request.config, call)
         stream, created = await self._create(request, call)
         if stream.leader == NO_NODE:
@@ -264,6 +265,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         self, request: pb.AlterStreamRequest, call: Call
     ) -> pb.AlterStreamResponse:
         stream = self._metadata.registry.stream_of(request.stream)
+        _check_no_lake(request.config)
         self._check_encryption(request.config, call)
         epoch = request.stream_epoch if request.HasField("stream_epoch") else None
         altered = await self._streams.alter(stream, config_from_proto(request.config), epoch)
@@ -329,6 +331,14 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         if after.leader != NO_NODE:
             self._replicas.resolve_led(ref)
         return after
+
+
+def _check_no_lake(config: pb.StreamConfig) -> None:
+    """**safety** Nothing copies records to the lake yet: no stream may rely on it (ADR 0044)."""
+    if config.lake:
+        raise PreconditionFailedError(
+            "lake cannot be set yet: this version's nodes have no lake to copy records to"
+        )
 
 
 def description_of(replica: Replica) -> pb.StreamDescription:

@@ -1,0 +1,121 @@
+"""Decides about the lake: which records of a stream it holds, and which streams may use it.
+
+The class of each command (commands.py) says what it means. A decision changes nothing: it returns a
+Decision, or raises the JetstreamError that the proposer gets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
+from jetstream_protocol.types import NO_NODE
+from jetstream_server.metadata.state.commands import CommitLake
+from jetstream_server.metadata.state.decision import (
+    Decision,
+    check_leader_epoch,
+    decision_for,
+    stream_of,
+)
+from jetstream_server.metadata.state.streams import LakeMark, StreamMetadata, StreamSettings
+from jetstream_server.metadata.state.tables import Tables
+
+LOCATION_LENGTH_MAX = 1024
+
+
+def commit_lake(tables: Tables, command: CommitLake) -> Decision:
+    stream = stream_of(tables, command.stream_id)
+    mark = LakeMark(
+        stream.lake.start if stream.lake.holds_records else command.begin,
+        command.end,
+        command.last_epoch,
+        command.location,
+        command.version + 1,
+    )
+    if stream.lake == mark and stream.leader_epoch == command.leader_epoch:
+        return Decision(_result(mark))
+    check_leader_epoch(stream, command.leader_epoch)
+    _check_mark(stream, command)
+    after = replace(stream, lake=mark, stream_epoch=stream.stream_epoch + 1)
+    return Decision(_result(mark), decision_for(tables, stream, after).changes)
+
+
+def _result(mark: LakeMark) -> dict[str, Any]:
+    return {"start": mark.start, "end": mark.end, "version": mark.version}
+
+
+def _check_mark(stream: StreamMetadata, command: CommitLake) -> None:
+    """**safety** Nothing but the records right after those that the lake holds may be added."""
+    lake = stream.lake
+    if not stream.config.lake or stream.leader == NO_NODE:
+        raise PreconditionFailedError(f"{stream.full_name} has no leader, or does not use the lake")
+    if (command.expected_location, command.version) != (lake.location, lake.version):
+        raise PreconditionFailedError(
+            f"the lake's table of {stream.full_name} is at version {lake.version}, not "
+            f"{command.version}"
+        )
+    if command.begin != lake.end and lake.version:
+        raise PreconditionFailedError(
+            f"the lake holds the records of {stream.full_name} up to {lake.end}: what begins at "
+            f"{command.begin} does not continue them"
+        )
+    is_located = 0 < len(command.location) <= LOCATION_LENGTH_MAX
+    if not (is_located and lake.end <= command.begin < command.end):
+        raise InvalidRequestError("commit_lake needs a location, and at least one record")
+    if not lake.last_epoch <= command.last_epoch <= stream.leader_epoch:
+        raise InvalidRequestError(
+            f"commit_lake names leader epoch {command.last_epoch}, which is not between "
+            f"{lake.last_epoch} and {stream.leader_epoch}"
+        )
+
+
+def check_lake(config: StreamSettings, was_compacted: bool = False) -> None:
+    """Raise InvalidRequestError, which says why, unless a stream may use the lake."""
+    if not config.lake:
+        if config.local_max_age_us or config.local_max_bytes:
+            raise InvalidRequestError(
+                "local_max_age and local_max_bytes remove from the disks what is in the lake: they "
+                "need lake"
+            )
+        return
+    reasons = {
+        "compact": config.compact or was_compacted,
+        "key: subject": config.is_keyed_by_subject,
+        "encryption": config.is_encrypted,
+        "max_age, max_bytes or max_messages": config.has_limits,
+        "several replicas or observers": config.replicas > 1 or config.observers > 0,
+    }
+    refused = [reason for reason, holds in reasons.items() if holds]
+    if refused:
+        raise InvalidRequestError(f"{_WHY[refused[0]]}: lake cannot be set for this stream")
+
+
+_WHY = {
+    "compact": "records that compaction removes would stay in the lake",
+    "key: subject": "the index of subjects does not know the records in the lake",
+    "encryption": "objects in the lake are not encrypted by keys of the nodes",
+    "max_age, max_bytes or max_messages": "max_age, max_bytes and max_messages do not reach the "
+    "lake yet",
+    "several replicas or observers": "the lake is for streams of one replica so far",
+}
+
+
+def check_lake_stays(stream: StreamMetadata, config: StreamSettings) -> None:
+    """Raise PreconditionFailedError if readers would lose the records that only the lake holds."""
+    if stream.lake.holds_records and not config.lake:
+        raise PreconditionFailedError(
+            f"the lake holds records {stream.lake.start} to {stream.lake.end - 1} of "
+            f"{stream.full_name}, perhaps alone: purge them first (jetstream stream purge)"
+        )
+
+
+def purged(lake: LakeMark, offset: int, leader_epoch: int) -> LakeMark:
+    """The mark after a purge of the records below `offset`, which are of that epoch or older ones.
+
+    The objects stay in the store, and no reader is given what was purged.
+    """
+    if not lake.version or offset <= lake.start:
+        return lake
+    after = lake._replace(start=offset, version=lake.version + 1)
+    return after if offset <= lake.end else after._replace(end=offset, last_epoch=leader_epoch)
