@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -23,17 +24,43 @@ def test_records_are_kept(jetstream):
     jetstream.start()
     assert jetstream.client.fetch("orders").values() == [b"1"]
 
-def test_each_test_has_a_server_of_its_own(jetstream):
+def test_a_server_that_a_test_ended_is_replaced(jetstream):
     with Client(jetstream.servers, nats=jetstream.nats) as client:
         assert client.list_streams() == []
     assert jetstream.data.is_dir()
     assert jetstream.stop() == 0
+
+def test_one_leaves_streams_and_cursors(jetstream):
+    jetstream.client.create_stream("orders", subject="orders.>")
+    jetstream.client.publish("orders.eu", b"1")
+    jetstream.client.seek_cursor("billing", "orders", "latest")
+    jetstream.client.create_stream("gone", subject="gone")
+    jetstream.client.seek_cursor("billing", "gone", "latest")
+    jetstream.client.delete_stream("gone")
+    jetstream.client.close()
+    jetstream.began = True
+
+def test_the_next_gets_the_same_server_without_them(jetstream):
+    assert jetstream.began
+    assert jetstream.client.list_streams() == []
+    assert jetstream.client.describe_cursors() == []
+    jetstream.client.create_stream("orders", subject="orders.>")
+    assert jetstream.client.publish("orders.eu", b"2").offset == 0
+
+def test_the_cluster_is_whole_and_empty_again(jetstream_cluster):
+    assert [node.is_running for node in jetstream_cluster.nodes] == [True] * 3
+    assert jetstream_cluster.client.list_streams() == []
 """
 
 
-def test_a_suite_gets_real_servers_from_the_fixture(tmp_path: Path) -> None:
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+
+
+def test_a_suite_gets_real_servers_from_the_fixtures(tmp_path: Path) -> None:
+    """The page's suite, and what it does not say."""
     suite = tmp_path / "test_suite.py"
-    suite.write_text(SUITE)
+    [of_the_page] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    suite.write_text(of_the_page + SUITE)
     done = subprocess.run(
         [
             sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider",
@@ -41,11 +68,11 @@ def test_a_suite_gets_real_servers_from_the_fixture(tmp_path: Path) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=180,
         cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "8 passed" in done.stdout
 
 
 def plugin_arguments() -> list[str]:
