@@ -193,7 +193,7 @@ async def test_batches(server: ServerProcess, hub: LeafServer) -> None:
         since = await batch(client, {"start_time": "2020-01-01T00:00:00Z", "batch": 2})
         assert sequences(since) == [1, 2]
         later = await batch(client, {"start_time": "2999-01-01T00:00:00Z", "batch": 2})
-        assert status(later[-1]) == "404 No Results"
+        assert status(later[-1]) == "404 Message Not Found"
 
 
 @on_loop
@@ -306,7 +306,7 @@ async def test_garbage_is_refused_and_costs_nobody_anything(
             assert status(await direct(client, "orders", body)) == "408 Malformed Request"
         for body in CONTRADICTING:
             assert await error(client, "STREAM.MSG.GET.orders", body) == (400, 10003), body
-        assert await error(client, "INFO", b'{"a":1}') == (400, 10038)
+        assert await error(client, "STREAM.DELETE.orders", b'{"a":1}') == (400, 10038)
         assert (await direct(client, "orders", {"seq": 1})).data == b"0"
 
 

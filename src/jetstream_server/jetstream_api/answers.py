@@ -129,6 +129,7 @@ def stream_config(stream: StreamMetadata) -> dict[str, Any]:
         "deny_purge": False,
         "allow_rollup_hdrs": is_bucket,
         "allow_direct": True,
+        "allow_msg_ttl": False,
         "mirror_direct": False,
         "consumer_limits": {},
         "metadata": {"jetstream.id": str(stream.id), "jetstream.name": stream.name},
@@ -139,7 +140,7 @@ def _state(stream: StreamMetadata, state: StreamState) -> dict[str, Any]:
     messages = state.messages(stream)
     is_empty = messages == 0
     was_used = state.high_watermark > 0
-    counted = {} if state.subjects is None else {"num_subjects": state.subjects}
+    counted = {"num_subjects": state.subjects} if state.subjects else {}
     return {
         "messages": messages,
         "bytes": state.size_bytes if not is_empty else 0,

@@ -27,7 +27,7 @@ import structlog
 from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.types import StreamId
 from jetstream_server.background import run_in_background
-from jetstream_server.jetstream_api.answers import API_LEVEL, account_info
+from jetstream_server.jetstream_api.answers import API_LEVEL, NO_TIME, account_info
 from jetstream_server.jetstream_api.bucket_puts import BucketPuts
 from jetstream_server.jetstream_api.catalogue import Catalogue, with_fewer_subjects
 from jetstream_server.jetstream_api.consumers import ConsumerRequests
@@ -67,10 +67,11 @@ _LEVEL_HEADER: Final = b"nats-required-api-level"
 _EMPTY_PAGES: Final[dict[str, dict[str, Any]]] = {
     "STREAM.NAMES": {"total": 0, "offset": 0, "limit": 0, "streams": None},
     "STREAM.LIST": {"total": 0, "offset": 0, "limit": 0, "streams": []},
-    "STREAM.DELETE": {"success": False},
-    "STREAM.PURGE": {"success": False, "purged": 0},
+    "STREAM.INFO": {"total": 0, "offset": 0, "limit": 0},
+    "STREAM.PURGE": {"purged": 0},
     "CONSUMER.NAMES": {"total": 0, "offset": 0, "limit": 0, "consumers": []},
     "CONSUMER.LIST": {"total": 0, "offset": 0, "limit": 0, "consumers": []},
+    "CONSUMER.PAUSE": {"paused": False, "pause_until": NO_TIME},
 }
 """What an error has beside it, where clients look for it."""
 
@@ -246,7 +247,6 @@ class JetStreamApi:
     # Requests that are answered by JSON.
 
     async def _info(self, request: Request, payload: bytes) -> dict[str, Any]:
-        check_empty(payload)
         counters = self.counters
         streams = len(self._catalogue.visible())
         return account_info(self.domain, streams, counters.requests, counters.errors)

@@ -121,6 +121,11 @@ class Catalogue:
         answer = {"total": len(found), "offset": offset, "limit": limit, "streams": kept}
         return answer | ({"missing": missing} if missing else {})
 
+    async def describe(self, name: str) -> dict[str, Any]:
+        """What is told of a stream that was created or altered. Raises ApiError, JetstreamError."""
+        stream = self.stream(name)
+        return self._info(stream, await self._reads.state(stream))
+
     async def info(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
         """STREAM.INFO. With subjects it may be long: see `with_fewer_subjects`. Raises ApiError,
         JetstreamError."""
@@ -145,9 +150,11 @@ class Catalogue:
             if is_counted:
                 page, total = await self._reads.subjects(stream, subjects, offset, SUBJECTS_MAX)
                 counted = dict.fromkeys(page, 1)
-            found |= {"total": total, "offset": offset, "limit": SUBJECTS_MAX}
-            info["state"] |= {"num_subjects": total}
-            info["state"] |= {"subjects": counted} if counted else {}
+            if counted:
+                found |= {"total": total, "offset": offset, "limit": SUBJECTS_MAX}
+                info["state"] |= {"subjects": counted}
+            if not is_counted:
+                info["state"] |= {"num_subjects": min(1, state.messages(stream))}
         return found | info
 
     def _matching(self, body: dict[str, Any]) -> tuple[list[StreamMetadata], int]:
@@ -155,7 +162,7 @@ class Catalogue:
         streams = self.visible()
         if subject:
             streams = [stream for stream in streams if overlaps(subject, stream.subject)]
-        return streams, offset
+        return streams, min(offset, len(streams))
 
     async def _state_or_none(self, stream: StreamMetadata) -> StreamState | None:
         async with self._describing:

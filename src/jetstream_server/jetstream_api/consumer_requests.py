@@ -248,7 +248,7 @@ def _check(config: ConsumerConfig, fields: dict[str, Any]) -> None:
     if config.max_deliver != UNLIMITED and len(config.backoff_us) > config.max_deliver:
         raise ApiError(400, 10116, "max deliver is required to be > length of backoff values")
     if config.sample_freq and not config.sample_freq.removesuffix("%").isdigit():
-        raise ApiError(400, 10082, "failed to parse consumer sampling configuration")
+        raise ApiError(400, 10095, "failed to parse consumer sampling configuration")
     if config.is_push:
         _check_push(config, fields)
     else:

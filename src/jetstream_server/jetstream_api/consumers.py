@@ -338,6 +338,7 @@ class ConsumerRequests:
         offset, is_list = number(body_of(payload), "offset"), verb == "CONSUMER.LIST"
         limit = INFOS_MAX if is_list else NAMES_MAX
         known = self.consumers.of(stream.id)
+        offset = min(offset, len(known))
         found: dict[str, Any] = {"total": len(known), "offset": offset, "limit": limit}
         page = known[offset : offset + limit]
         if is_list:

@@ -96,10 +96,12 @@ class Search:
         JetstreamError."""
         if get.subjects:
             found = await self._last_of_each(stream, get)
+            if not found.records:
+                raise ApiError(404, 10037, "no message found", "404 No Results")
         else:
             found = await self._from(stream, get, get.batch)
-        if not found.records:
-            raise ApiError(404, 10037, "no message found", "404 No Results")
+            if not found.records:
+                raise no_message_error()
         return found
 
     async def last_offsets(

@@ -104,7 +104,7 @@ class StreamChanges:
         except QuotaExceededError as error:
             raise ApiError(400, 10027, f"maximum number of streams reached: {error.message}"
                            ) from None  # fmt: skip
-        found = await self._catalogue.info(api_name(stream.name), {})
+        found = await self._catalogue.describe(api_name(stream.name))
         return found | {"did_create": True} if created else found
 
     async def _create(
@@ -166,7 +166,7 @@ class StreamChanges:
                 )
             except InvalidRequestError as error:
                 raise config_error(error.message) from None
-        return await self._catalogue.info(name, {})
+        return await self._catalogue.describe(name)
 
     async def _alter(self, stream: StreamMetadata, altered: dict[str, Any]) -> StreamMetadata:
         config = {"group": "", "partition": 0, "partitions": 0, **altered}
