@@ -19,11 +19,21 @@ from typing import TypeGuard
 ROOT = Path(__file__).parent.parent
 SDK = ROOT / "src/jetstream_client"
 CLIENTS = SDK / "clients"
-TARGET = CLIENTS / "blocking_calls.py"
+TARGETS = {
+    CLIENTS / "blocking_calls.py": (
+        "Calls",
+        "asks and waits for an answer",
+        SDK / "transport",
+        "*",
+    ),
+    CLIENTS / "blocking_methods.py": ("Methods", "reads and publishes", CLIENTS, "async_*"),
+}
+"""What is written: the class, what it does, and the files with what it is written from."""
 BY_HAND = {"aclose", "process", "processor"}
 READERS = {
     "consume": ("Consumer", "The start is resolved before this returns."),
     "consume_group": ("GroupConsumer", "The consumer is a member when this returns."),
+    "queue": ("Queue", "The consumer is there when this returns."),
     "scan": ("Scan", "Start and stop are resolved before this returns."),
 }
 """What the blocking one returns, and what its docstring says at the end."""
@@ -37,13 +47,14 @@ ALWAYS = {
     "jetstream_client._loop_thread": ["LoopThread"],
     "jetstream_client.clients.async_client": ["AsyncClient"],
     "jetstream_client.processing.listeners": ["in_thread"],
+    "jetstream_client.processing.blocking_queue": ["Queue"],
     "jetstream_client.reading.blocking_consumer": ["Consumer"],
     "jetstream_client.reading.blocking_group_consumer": ["GroupConsumer"],
     "jetstream_client.reading.scan": ["Scan"],
 }
 """Imports of what no signature of the asynchronous client names."""
 
-HEAD = '''"""The calls of `Client` that ask and wait for an answer.
+HEAD = '''"""The part of `Client` that {does}.
 
 Written by scripts/generate from the classes of AsyncClient. Do not edit.
 """
@@ -53,7 +64,7 @@ from __future__ import annotations
 {imports}
 
 
-class Calls:
+class {name}:
     """What follows is part of `Client`, which sets these."""
 
     _thread: LoopThread
@@ -62,6 +73,17 @@ class Calls:
 
 
 def main() -> int:
+    for target, (name, does, folder, files) in TARGETS.items():
+        text = _written(target, name, does, sorted(folder.glob(f"{files}.py")))
+        if "--check" not in sys.argv[1:]:
+            target.write_text(text)
+        elif target.read_text() != text:
+            print("the blocking client is not current: run scripts/generate", file=sys.stderr)
+            return 1
+    return 0
+
+
+def _written(target: Path, class_name: str, does: str, paths: list[Path]) -> str:
     methods: list[str] = []
     imports = {
         name: (f"from {module} import {name}", False)
@@ -69,7 +91,7 @@ def main() -> int:
         for name in names
     }
     needed = set(imports)
-    for path in sorted([*CLIENTS.glob("async_*.py"), *(SDK / "transport").glob("*.py")]):
+    for path in paths:
         tree = ast.parse(path.read_text())
         classes = [
             each
@@ -90,14 +112,8 @@ def main() -> int:
     if guarded:
         lines += ["from typing import TYPE_CHECKING", "if TYPE_CHECKING:"]
         lines += [f"    {each}" for each in guarded]
-    text = _formatted(HEAD.format(imports="\n".join(lines)) + "\n" + "\n\n".join(methods) + "\n")
-    if "--check" in sys.argv[1:]:
-        if TARGET.read_text() != text:
-            print("the blocking client is not current: run scripts/generate", file=sys.stderr)
-            return 1
-    else:
-        TARGET.write_text(text)
-    return 0
+    head = HEAD.format(imports="\n".join(lines), name=class_name, does=does)
+    return _formatted(head + "\n" + "\n\n".join(methods) + "\n", target)
 
 
 def _is_call(method: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -181,9 +197,9 @@ def _without_asyncio(docstring: str) -> str:
     return "\n\n".join(parts)
 
 
-def _formatted(text: str) -> str:
-    for command in (["check", "--fix", "--select", "I", "--quiet"], ["format", "--quiet"]):
-        ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(TARGET), "-"]
+def _formatted(text: str, target: Path) -> str:
+    for command in (["check", "--fix", "--select", "I,F401", "--quiet"], ["format", "--quiet"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(target), "-"]
         text = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout
     return text
 

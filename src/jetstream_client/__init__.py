@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jetstream_client.clients.async_client import AsyncClient
     from jetstream_client.clients.blocking_client import Client
+    from jetstream_client.processing.blocking_queue import Queue, QueueMessage
     from jetstream_client.processing.options import ProcessSettings
     from jetstream_client.processing.outputs import Output
     from jetstream_client.processing.processor import Processed
+    from jetstream_client.processing.queue import AsyncQueue, AsyncQueueMessage
     from jetstream_client.publishing.ack import Ack, PublishResult
     from jetstream_client.publishing.batched_publisher import AsyncPublisher
     from jetstream_client.publishing.blocking_publisher import Publisher
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from jetstream_client.transport.connection_events import ConnectionEvent
     from jetstream_client.values.access import AclDecision, AclRule, NewToken, Token
     from jetstream_client.values.config import ClientConfig, NatsOptions
+    from jetstream_client.values.consumers import ConsumerDescription
     from jetstream_client.values.headers import Headers
     from jetstream_client.values.positions import At, Last, Position
     from jetstream_client.values.tls import TlsConfig
@@ -109,9 +112,11 @@ __version__: str
 _WHERE: dict[str, tuple[str, ...]] = {
     "jetstream_client.clients.async_client": ("AsyncClient",),
     "jetstream_client.clients.blocking_client": ("Client",),
+    "jetstream_client.processing.blocking_queue": ("Queue", "QueueMessage"),
     "jetstream_client.processing.options": ("ProcessSettings",),
     "jetstream_client.processing.outputs": ("Output",),
     "jetstream_client.processing.processor": ("Processed",),
+    "jetstream_client.processing.queue": ("AsyncQueue", "AsyncQueueMessage"),
     "jetstream_client.publishing.ack": ("Ack", "PublishResult"),
     "jetstream_client.publishing.batched_publisher": ("AsyncPublisher",),
     "jetstream_client.publishing.blocking_publisher": ("Publisher",),
@@ -133,6 +138,7 @@ _WHERE: dict[str, tuple[str, ...]] = {
     "jetstream_client.transport.connection_events": ("ConnectionEvent",),
     "jetstream_client.values.access": ("AclDecision", "AclRule", "NewToken", "Token"),
     "jetstream_client.values.config": ("ClientConfig", "NatsOptions"),
+    "jetstream_client.values.consumers": ("ConsumerDescription",),
     "jetstream_client.values.headers": ("Headers",),
     "jetstream_client.values.positions": ("At", "Last", "Position"),
     "jetstream_client.values.tls": ("TlsConfig",),
@@ -223,6 +229,8 @@ __all__ = [
     "AsyncConsumer",
     "AsyncGroupConsumer",
     "AsyncPublisher",
+    "AsyncQueue",
+    "AsyncQueueMessage",
     "AsyncScan",
     "AsyncTable",
     "At",
@@ -234,6 +242,7 @@ __all__ = [
     "CompactionInfo",
     "ConnectionEvent",
     "Consumer",
+    "ConsumerDescription",
     "ConsumerGroup",
     "CorruptBatchError",
     "Cursor",
@@ -277,6 +286,8 @@ __all__ = [
     "Processed",
     "PublishResult",
     "Publisher",
+    "Queue",
+    "QueueMessage",
     "QuotaExceededError",
     "RecordsDamagedError",
     "ReplicaMove",

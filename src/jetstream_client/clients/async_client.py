@@ -14,8 +14,10 @@ from jetstream_client._closing import close_after
 from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client.clients.async_keyed_groups import AsyncKeyedGroups
 from jetstream_client.clients.async_processing import AsyncProcessing
+from jetstream_client.clients.async_queues import AsyncQueues
 from jetstream_client.clients.async_reading import AsyncReading
 from jetstream_client.clients.one_name import with_one_name
+from jetstream_client.processing.queue import AsyncQueue
 from jetstream_client.publishing.ack import PublishResult
 from jetstream_client.publishing.batched_publisher import AsyncPublisher
 from jetstream_client.publishing.direct_publisher import DirectPublisher
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
 @with_one_name
 class AsyncClient(
     AsyncProcessing,
+    AsyncQueues,
     AsyncReading,
     AsyncKeyedGroups,
     AsyncGroups,
@@ -155,6 +158,7 @@ class AsyncClient(
         self._direct = DirectPublisher(self._publisher, self._routes, self._data_plane)
         self._consumers: weakref.WeakSet[AsyncConsumer] = weakref.WeakSet()
         self._group_consumers: weakref.WeakSet[AsyncGroupConsumer] = weakref.WeakSet()
+        self._queues: weakref.WeakSet[AsyncQueue] = weakref.WeakSet()
         self._publishers: set[AsyncPublisher] = set()  # Those that have begun and not ended.
 
     async def _nats_urls(self) -> Sequence[str]:
@@ -293,7 +297,7 @@ class AsyncClient(
 
     async def _close_consumers(self) -> None:
         """All at a time: their commits share a call, and its time limit."""
-        consumers = [*self._consumers, *self._group_consumers]
+        consumers = [*self._consumers, *self._group_consumers, *self._queues]
         closed = await asyncio.gather(*(c.aclose() for c in consumers), return_exceptions=True)
         for failure in closed:
             if failure is not None:

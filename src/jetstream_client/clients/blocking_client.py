@@ -14,6 +14,7 @@ from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.clients.async_client import AsyncClient
 from jetstream_client.clients.blocking_calls import Calls
+from jetstream_client.clients.blocking_methods import Methods
 from jetstream_client.clients.blocking_processing import ProcessingMethods
 from jetstream_client.clients.one_name import with_one_name
 from jetstream_client.processing.listeners import in_thread
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @with_one_name
-class Client(Calls, ProcessingMethods, Closing):
+class Client(Methods, Calls, ProcessingMethods, Closing):
     """A connection to a cluster, made on first use; `with` closes it. Thread-safe.
 
         with Client("localhost:9292") as client:

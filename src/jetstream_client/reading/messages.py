@@ -86,7 +86,7 @@ class Message:
         return None if self.value is None else json.loads(self.value)
 
     def _fields(self) -> tuple[object, ...]:
-        return tuple(getattr(self, name) for name in self.__slots__)
+        return tuple(getattr(self, name) for name in Message.__slots__)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and self._fields() == other._fields()

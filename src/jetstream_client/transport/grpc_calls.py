@@ -32,7 +32,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
     from_trailers,
 )
-from jetstream_protocol.generated import api_pb2, cursors_pb2, groups_pb2
+from jetstream_protocol.generated import api_pb2, consumers_pb2, cursors_pb2, groups_pb2
 
 _REFUSED_UNSEEN = ("Concurrent RPC limit", "Too many pending requests")
 """How gRPC itself refuses a call that a server has no room for: with RESOURCE_EXHAUSTED, as it does
@@ -49,7 +49,7 @@ _METHODS = {
         f"/{service.full_name}/{method.name}",
         GetMessageClass(method.output_type),
     )
-    for file in (api_pb2, cursors_pb2, groups_pb2)
+    for file in (api_pb2, consumers_pb2, cursors_pb2, groups_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }

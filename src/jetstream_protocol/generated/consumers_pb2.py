@@ -25,31 +25,61 @@ _sym_db = _symbol_database.Default()
 from jetstream_protocol.generated import common_pb2 as jetstream_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cjetstream/v1/consumers.proto\x12\x0cjetstream.v1\x1a\x19jetstream/v1/common.proto\"\xd7\x01\n\x0eStoredConsumer\x12\x14\n\x0cleader_epoch\x18\x01 \x01(\x03\x12\x12\n\ncreated_us\x18\x02 \x01(\x03\x12\x0e\n\x06\x63onfig\x18\x03 \x01(\t\x12\x10\n\x08position\x18\x04 \x01(\x03\x12\x10\n\x08sequence\x18\x05 \x01(\x03\x12\x13\n\x0blast_offset\x18\x06 \x01(\x03\x12\x0f\n\x07offsets\x18\x07 \x03(\x03\x12\x11\n\tsequences\x18\x08 \x03(\x03\x12\x0e\n\x06\x63ounts\x18\t \x03(\x03\x12\x10\n\x08selected\x18\n \x03(\x03\x12\x0c\n\x04rest\x18\x0b \x01(\x03\"h\n\x13\x41skConsumersRequest\x12\'\n\x06stream\x18\x01 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\x0c\n\x04verb\x18\x02 \x01(\t\x12\x0c\n\x04rest\x18\x03 \x01(\t\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\"&\n\x14\x41skConsumersResponse\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\x0c\"N\n\rConsumerState\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x0f\n\x07refused\x18\x04 \x01(\x08\"*\n\x14LoadConsumersRequest\x12\x12\n\nstream_ids\x18\x01 \x03(\x04\"D\n\x15LoadConsumersResponse\x12+\n\x06states\x18\x01 \x03(\x0b\x32\x1b.jetstream.v1.ConsumerState\"\xbc\x01\n\x15StoreConsumersRequest\x12\x39\n\x06writes\x18\x01 \x03(\x0b\x32).jetstream.v1.StoreConsumersRequest.Write\x1ah\n\x05Write\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x1e\n\x11\x65xpected_revision\x18\x03 \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_valueB\x14\n\x12_expected_revision\"E\n\x16StoreConsumersResponse\x12+\n\x06states\x18\x01 \x03(\x0b\x32\x1b.jetstream.v1.ConsumerState2\x99\x02\n\tConsumers\x12U\n\x0c\x41skConsumers\x12!.jetstream.v1.AskConsumersRequest\x1a\".jetstream.v1.AskConsumersResponse\x12X\n\rLoadConsumers\x12\".jetstream.v1.LoadConsumersRequest\x1a#.jetstream.v1.LoadConsumersResponse\x12[\n\x0eStoreConsumers\x12#.jetstream.v1.StoreConsumersRequest\x1a$.jetstream.v1.StoreConsumersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cjetstream/v1/consumers.proto\x12\x0cjetstream.v1\x1a\x19jetstream/v1/common.proto\"\xf9\x02\n\x15\x43reateConsumerRequest\x12\'\n\x06stream\x18\x01 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x19\n\x0cstart_offset\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x0f\n\x07\x66ilters\x18\x04 \x03(\t\x12\x18\n\x0b\x61\x63k_wait_ms\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x12\n\nbackoff_ms\x18\x06 \x03(\r\x12\x18\n\x0bmax_deliver\x18\x07 \x01(\rH\x02\x88\x01\x01\x12\x18\n\x0b\x64\x65\x61\x64_letter\x18\x08 \x01(\tH\x03\x88\x01\x01\x12\x1c\n\x0fmax_ack_pending\x18\t \x01(\rH\x04\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\n \x01(\tH\x05\x88\x01\x01\x42\x0f\n\r_start_offsetB\x0e\n\x0c_ack_wait_msB\x0e\n\x0c_max_deliverB\x0e\n\x0c_dead_letterB\x12\n\x10_max_ack_pendingB\x0e\n\x0c_description\"\xf9\x03\n\x13\x43onsumerDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ncreated_us\x18\x02 \x01(\x03\x12\x0e\n\x06stream\x18\x03 \x01(\t\x12\x11\n\tstream_id\x18\x18 \x01(\x04\x12\x12\n\nis_durable\x18\x04 \x01(\x08\x12\x0f\n\x07is_push\x18\x05 \x01(\x08\x12\x12\n\nack_policy\x18\x06 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x07 \x01(\t\x12\x0f\n\x07\x66ilters\x18\x08 \x03(\t\x12\x13\n\x0b\x61\x63k_wait_ms\x18\t \x01(\r\x12\x12\n\nbackoff_ms\x18\n \x03(\r\x12\x13\n\x0bmax_deliver\x18\x0b \x01(\r\x12\x13\n\x0b\x64\x65\x61\x64_letter\x18\x0c \x01(\t\x12\x17\n\x0fmax_ack_pending\x18\r \x01(\r\x12\x17\n\x0fpaused_until_us\x18\x0e \x01(\x03\x12\x10\n\x08position\x18\x0f \x01(\x03\x12\x11\n\tack_floor\x18\x10 \x01(\x03\x12\x0f\n\x07pending\x18\x11 \x01(\x03\x12\x13\n\x0b\x61\x63k_pending\x18\x12 \x01(\x03\x12\x13\n\x0bredelivered\x18\x13 \x01(\x03\x12\x0f\n\x07waiting\x18\x14 \x01(\x03\x12 \n\x18oldest_unacknowledged_ms\x18\x15 \x01(\x03\x12\x14\n\x0credeliveries\x18\x16 \x01(\x03\x12\x10\n\x08given_up\x18\x17 \x01(\x03\"P\n\x17\x44\x65scribeConsumerRequest\x12\'\n\x06stream\x18\x01 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\x0c\n\x04name\x18\x02 \x01(\t\"N\n\x14ListConsumersRequest\x12\'\n\x06stream\x18\x01 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\"[\n\x15ListConsumersResponse\x12\x34\n\tconsumers\x18\x01 \x03(\x0b\x32!.jetstream.v1.ConsumerDescription\x12\x0c\n\x04more\x18\x02 \x01(\x08\"N\n\x15\x44\x65leteConsumerRequest\x12\'\n\x06stream\x18\x01 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x18\n\x16\x44\x65leteConsumerResponse\"_\n\x14PauseConsumerRequest\x12\'\n\x06stream\x18\x01 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08until_us\x18\x03 \x01(\x03\"\x9a\x01\n\x13PullMessagesRequest\x12\'\n\x06stream\x18\x01 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x14\n\x0cmessages_max\x18\x03 \x01(\r\x12\x11\n\tbytes_max\x18\x04 \x01(\r\x12\x0f\n\x07wait_ms\x18\x05 \x01(\r\x12\x12\n\ncreated_us\x18\x06 \x01(\x03\"\\\n\x14PullMessagesResponse\x12\x30\n\x08messages\x18\x01 \x03(\x0b\x32\x1e.jetstream.v1.DeliveredMessage\x12\x12\n\ncreated_us\x18\x02 \x01(\x03\"\xa5\x01\n\x10\x44\x65liveredMessage\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x13\n\x0b\x61ppended_us\x18\x02 \x01(\x03\x12\x0f\n\x07subject\x18\x03 \x01(\t\x12\x10\n\x03key\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x05 \x01(\x0cH\x01\x88\x01\x01\x12\x0f\n\x07headers\x18\x06 \x01(\x0c\x12\x12\n\ndeliveries\x18\x07 \x01(\rB\x06\n\x04_keyB\x08\n\x06_value\"\xe2\x02\n\x1a\x41\x63knowledgeMessagesRequest\x12\'\n\x06stream\x18\x01 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\ncreated_us\x18\x03 \x01(\x03\x12R\n\x10\x61\x63knowledgements\x18\x04 \x03(\x0b\x32\x38.jetstream.v1.AcknowledgeMessagesRequest.Acknowledgement\x1ap\n\x0f\x41\x63knowledgement\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12;\n\x04kind\x18\x02 \x01(\x0e\x32-.jetstream.v1.AcknowledgeMessagesRequest.Kind\x12\x10\n\x08\x64\x65lay_ms\x18\x03 \x01(\r\"3\n\x04Kind\x12\x07\n\x03\x41\x43K\x10\x00\x12\x07\n\x03NAK\x10\x01\x12\x0f\n\x0bIN_PROGRESS\x10\x02\x12\x08\n\x04TERM\x10\x03\".\n\x1b\x41\x63knowledgeMessagesResponse\x12\x0f\n\x07unknown\x18\x01 \x03(\x03\"\xd7\x01\n\x0eStoredConsumer\x12\x14\n\x0cleader_epoch\x18\x01 \x01(\x03\x12\x12\n\ncreated_us\x18\x02 \x01(\x03\x12\x0e\n\x06\x63onfig\x18\x03 \x01(\t\x12\x10\n\x08position\x18\x04 \x01(\x03\x12\x10\n\x08sequence\x18\x05 \x01(\x03\x12\x13\n\x0blast_offset\x18\x06 \x01(\x03\x12\x0f\n\x07offsets\x18\x07 \x03(\x03\x12\x11\n\tsequences\x18\x08 \x03(\x03\x12\x0e\n\x06\x63ounts\x18\t \x03(\x03\x12\x10\n\x08selected\x18\n \x03(\x03\x12\x0c\n\x04rest\x18\x0b \x01(\x03\"h\n\x13\x41skConsumersRequest\x12\'\n\x06stream\x18\x01 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\x0c\n\x04verb\x18\x02 \x01(\t\x12\x0c\n\x04rest\x18\x03 \x01(\t\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\"&\n\x14\x41skConsumersResponse\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\x0c\"N\n\rConsumerState\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x0f\n\x07refused\x18\x04 \x01(\x08\"*\n\x14LoadConsumersRequest\x12\x12\n\nstream_ids\x18\x01 \x03(\x04\"D\n\x15LoadConsumersResponse\x12+\n\x06states\x18\x01 \x03(\x0b\x32\x1b.jetstream.v1.ConsumerState\"\xbc\x01\n\x15StoreConsumersRequest\x12\x39\n\x06writes\x18\x01 \x03(\x0b\x32).jetstream.v1.StoreConsumersRequest.Write\x1ah\n\x05Write\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x1e\n\x11\x65xpected_revision\x18\x03 \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_valueB\x14\n\x12_expected_revision\"E\n\x16StoreConsumersResponse\x12+\n\x06states\x18\x01 \x03(\x0b\x32\x1b.jetstream.v1.ConsumerState2\xa3\x07\n\tConsumers\x12X\n\x0e\x43reateConsumer\x12#.jetstream.v1.CreateConsumerRequest\x1a!.jetstream.v1.ConsumerDescription\x12\\\n\x10\x44\x65scribeConsumer\x12%.jetstream.v1.DescribeConsumerRequest\x1a!.jetstream.v1.ConsumerDescription\x12X\n\rListConsumers\x12\".jetstream.v1.ListConsumersRequest\x1a#.jetstream.v1.ListConsumersResponse\x12[\n\x0e\x44\x65leteConsumer\x12#.jetstream.v1.DeleteConsumerRequest\x1a$.jetstream.v1.DeleteConsumerResponse\x12V\n\rPauseConsumer\x12\".jetstream.v1.PauseConsumerRequest\x1a!.jetstream.v1.ConsumerDescription\x12U\n\x0cPullMessages\x12!.jetstream.v1.PullMessagesRequest\x1a\".jetstream.v1.PullMessagesResponse\x12j\n\x13\x41\x63knowledgeMessages\x12(.jetstream.v1.AcknowledgeMessagesRequest\x1a).jetstream.v1.AcknowledgeMessagesResponse\x12U\n\x0c\x41skConsumers\x12!.jetstream.v1.AskConsumersRequest\x1a\".jetstream.v1.AskConsumersResponse\x12X\n\rLoadConsumers\x12\".jetstream.v1.LoadConsumersRequest\x1a#.jetstream.v1.LoadConsumersResponse\x12[\n\x0eStoreConsumers\x12#.jetstream.v1.StoreConsumersRequest\x1a$.jetstream.v1.StoreConsumersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jetstream.v1.consumers_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STOREDCONSUMER']._serialized_start=74
-  _globals['_STOREDCONSUMER']._serialized_end=289
-  _globals['_ASKCONSUMERSREQUEST']._serialized_start=291
-  _globals['_ASKCONSUMERSREQUEST']._serialized_end=395
-  _globals['_ASKCONSUMERSRESPONSE']._serialized_start=397
-  _globals['_ASKCONSUMERSRESPONSE']._serialized_end=435
-  _globals['_CONSUMERSTATE']._serialized_start=437
-  _globals['_CONSUMERSTATE']._serialized_end=515
-  _globals['_LOADCONSUMERSREQUEST']._serialized_start=517
-  _globals['_LOADCONSUMERSREQUEST']._serialized_end=559
-  _globals['_LOADCONSUMERSRESPONSE']._serialized_start=561
-  _globals['_LOADCONSUMERSRESPONSE']._serialized_end=629
-  _globals['_STORECONSUMERSREQUEST']._serialized_start=632
-  _globals['_STORECONSUMERSREQUEST']._serialized_end=820
-  _globals['_STORECONSUMERSREQUEST_WRITE']._serialized_start=716
-  _globals['_STORECONSUMERSREQUEST_WRITE']._serialized_end=820
-  _globals['_STORECONSUMERSRESPONSE']._serialized_start=822
-  _globals['_STORECONSUMERSRESPONSE']._serialized_end=891
-  _globals['_CONSUMERS']._serialized_start=894
-  _globals['_CONSUMERS']._serialized_end=1175
+  _globals['_CREATECONSUMERREQUEST']._serialized_start=74
+  _globals['_CREATECONSUMERREQUEST']._serialized_end=451
+  _globals['_CONSUMERDESCRIPTION']._serialized_start=454
+  _globals['_CONSUMERDESCRIPTION']._serialized_end=959
+  _globals['_DESCRIBECONSUMERREQUEST']._serialized_start=961
+  _globals['_DESCRIBECONSUMERREQUEST']._serialized_end=1041
+  _globals['_LISTCONSUMERSREQUEST']._serialized_start=1043
+  _globals['_LISTCONSUMERSREQUEST']._serialized_end=1121
+  _globals['_LISTCONSUMERSRESPONSE']._serialized_start=1123
+  _globals['_LISTCONSUMERSRESPONSE']._serialized_end=1214
+  _globals['_DELETECONSUMERREQUEST']._serialized_start=1216
+  _globals['_DELETECONSUMERREQUEST']._serialized_end=1294
+  _globals['_DELETECONSUMERRESPONSE']._serialized_start=1296
+  _globals['_DELETECONSUMERRESPONSE']._serialized_end=1320
+  _globals['_PAUSECONSUMERREQUEST']._serialized_start=1322
+  _globals['_PAUSECONSUMERREQUEST']._serialized_end=1417
+  _globals['_PULLMESSAGESREQUEST']._serialized_start=1420
+  _globals['_PULLMESSAGESREQUEST']._serialized_end=1574
+  _globals['_PULLMESSAGESRESPONSE']._serialized_start=1576
+  _globals['_PULLMESSAGESRESPONSE']._serialized_end=1668
+  _globals['_DELIVEREDMESSAGE']._serialized_start=1671
+  _globals['_DELIVEREDMESSAGE']._serialized_end=1836
+  _globals['_ACKNOWLEDGEMESSAGESREQUEST']._serialized_start=1839
+  _globals['_ACKNOWLEDGEMESSAGESREQUEST']._serialized_end=2193
+  _globals['_ACKNOWLEDGEMESSAGESREQUEST_ACKNOWLEDGEMENT']._serialized_start=2028
+  _globals['_ACKNOWLEDGEMESSAGESREQUEST_ACKNOWLEDGEMENT']._serialized_end=2140
+  _globals['_ACKNOWLEDGEMESSAGESREQUEST_KIND']._serialized_start=2142
+  _globals['_ACKNOWLEDGEMESSAGESREQUEST_KIND']._serialized_end=2193
+  _globals['_ACKNOWLEDGEMESSAGESRESPONSE']._serialized_start=2195
+  _globals['_ACKNOWLEDGEMESSAGESRESPONSE']._serialized_end=2241
+  _globals['_STOREDCONSUMER']._serialized_start=2244
+  _globals['_STOREDCONSUMER']._serialized_end=2459
+  _globals['_ASKCONSUMERSREQUEST']._serialized_start=2461
+  _globals['_ASKCONSUMERSREQUEST']._serialized_end=2565
+  _globals['_ASKCONSUMERSRESPONSE']._serialized_start=2567
+  _globals['_ASKCONSUMERSRESPONSE']._serialized_end=2605
+  _globals['_CONSUMERSTATE']._serialized_start=2607
+  _globals['_CONSUMERSTATE']._serialized_end=2685
+  _globals['_LOADCONSUMERSREQUEST']._serialized_start=2687
+  _globals['_LOADCONSUMERSREQUEST']._serialized_end=2729
+  _globals['_LOADCONSUMERSRESPONSE']._serialized_start=2731
+  _globals['_LOADCONSUMERSRESPONSE']._serialized_end=2799
+  _globals['_STORECONSUMERSREQUEST']._serialized_start=2802
+  _globals['_STORECONSUMERSREQUEST']._serialized_end=2990
+  _globals['_STORECONSUMERSREQUEST_WRITE']._serialized_start=2886
+  _globals['_STORECONSUMERSREQUEST_WRITE']._serialized_end=2990
+  _globals['_STORECONSUMERSRESPONSE']._serialized_start=2992
+  _globals['_STORECONSUMERSRESPONSE']._serialized_end=3061
+  _globals['_CONSUMERS']._serialized_start=3064
+  _globals['_CONSUMERS']._serialized_end=3995
 # @@protoc_insertion_point(module_scope)

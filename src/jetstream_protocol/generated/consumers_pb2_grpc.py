@@ -34,6 +34,41 @@ class ConsumersStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.CreateConsumer = channel.unary_unary(
+                '/jetstream.v1.Consumers/CreateConsumer',
+                request_serializer=jetstream_dot_v1_dot_consumers__pb2.CreateConsumerRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_consumers__pb2.ConsumerDescription.FromString,
+                _registered_method=True)
+        self.DescribeConsumer = channel.unary_unary(
+                '/jetstream.v1.Consumers/DescribeConsumer',
+                request_serializer=jetstream_dot_v1_dot_consumers__pb2.DescribeConsumerRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_consumers__pb2.ConsumerDescription.FromString,
+                _registered_method=True)
+        self.ListConsumers = channel.unary_unary(
+                '/jetstream.v1.Consumers/ListConsumers',
+                request_serializer=jetstream_dot_v1_dot_consumers__pb2.ListConsumersRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_consumers__pb2.ListConsumersResponse.FromString,
+                _registered_method=True)
+        self.DeleteConsumer = channel.unary_unary(
+                '/jetstream.v1.Consumers/DeleteConsumer',
+                request_serializer=jetstream_dot_v1_dot_consumers__pb2.DeleteConsumerRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_consumers__pb2.DeleteConsumerResponse.FromString,
+                _registered_method=True)
+        self.PauseConsumer = channel.unary_unary(
+                '/jetstream.v1.Consumers/PauseConsumer',
+                request_serializer=jetstream_dot_v1_dot_consumers__pb2.PauseConsumerRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_consumers__pb2.ConsumerDescription.FromString,
+                _registered_method=True)
+        self.PullMessages = channel.unary_unary(
+                '/jetstream.v1.Consumers/PullMessages',
+                request_serializer=jetstream_dot_v1_dot_consumers__pb2.PullMessagesRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_consumers__pb2.PullMessagesResponse.FromString,
+                _registered_method=True)
+        self.AcknowledgeMessages = channel.unary_unary(
+                '/jetstream.v1.Consumers/AcknowledgeMessages',
+                request_serializer=jetstream_dot_v1_dot_consumers__pb2.AcknowledgeMessagesRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_consumers__pb2.AcknowledgeMessagesResponse.FromString,
+                _registered_method=True)
         self.AskConsumers = channel.unary_unary(
                 '/jetstream.v1.Consumers/AskConsumers',
                 request_serializer=jetstream_dot_v1_dot_consumers__pb2.AskConsumersRequest.SerializeToString,
@@ -53,6 +88,56 @@ class ConsumersStub:
 
 class ConsumersServicer:
     """Missing associated documentation comment in .proto file."""
+
+    def CreateConsumer(self, request, context):
+        """Creates a durable consumer, or alters the one that there is. The leader of the stream answers
+        this and all that follows; other nodes name it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeConsumer(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListConsumers(self, request, context):
+        """By name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteConsumer(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseConsumer(self, request, context):
+        """Delivers nothing until then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PullMessages(self, request, context):
+        """Messages that are to be acknowledged: those that there are, or the first to come. Answered empty
+        after `wait_ms`, and when another node begins to lead. What an answer that is lost holds comes
+        again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AcknowledgeMessages(self, request, context):
+        """When it returns, what was acknowledged is committed: no later leader delivers it again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def AskConsumers(self, request, context):
         """Between nodes: the leader of a stream answers a request of the JetStream API about its consumers.
@@ -78,6 +163,41 @@ class ConsumersServicer:
 
 def add_ConsumersServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'CreateConsumer': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateConsumer,
+                    request_deserializer=jetstream_dot_v1_dot_consumers__pb2.CreateConsumerRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_consumers__pb2.ConsumerDescription.SerializeToString,
+            ),
+            'DescribeConsumer': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeConsumer,
+                    request_deserializer=jetstream_dot_v1_dot_consumers__pb2.DescribeConsumerRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_consumers__pb2.ConsumerDescription.SerializeToString,
+            ),
+            'ListConsumers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListConsumers,
+                    request_deserializer=jetstream_dot_v1_dot_consumers__pb2.ListConsumersRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_consumers__pb2.ListConsumersResponse.SerializeToString,
+            ),
+            'DeleteConsumer': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteConsumer,
+                    request_deserializer=jetstream_dot_v1_dot_consumers__pb2.DeleteConsumerRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_consumers__pb2.DeleteConsumerResponse.SerializeToString,
+            ),
+            'PauseConsumer': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseConsumer,
+                    request_deserializer=jetstream_dot_v1_dot_consumers__pb2.PauseConsumerRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_consumers__pb2.ConsumerDescription.SerializeToString,
+            ),
+            'PullMessages': grpc.unary_unary_rpc_method_handler(
+                    servicer.PullMessages,
+                    request_deserializer=jetstream_dot_v1_dot_consumers__pb2.PullMessagesRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_consumers__pb2.PullMessagesResponse.SerializeToString,
+            ),
+            'AcknowledgeMessages': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcknowledgeMessages,
+                    request_deserializer=jetstream_dot_v1_dot_consumers__pb2.AcknowledgeMessagesRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_consumers__pb2.AcknowledgeMessagesResponse.SerializeToString,
+            ),
             'AskConsumers': grpc.unary_unary_rpc_method_handler(
                     servicer.AskConsumers,
                     request_deserializer=jetstream_dot_v1_dot_consumers__pb2.AskConsumersRequest.FromString,
@@ -103,6 +223,195 @@ def add_ConsumersServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Consumers:
     """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def CreateConsumer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Consumers/CreateConsumer',
+            jetstream_dot_v1_dot_consumers__pb2.CreateConsumerRequest.SerializeToString,
+            jetstream_dot_v1_dot_consumers__pb2.ConsumerDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeConsumer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Consumers/DescribeConsumer',
+            jetstream_dot_v1_dot_consumers__pb2.DescribeConsumerRequest.SerializeToString,
+            jetstream_dot_v1_dot_consumers__pb2.ConsumerDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListConsumers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Consumers/ListConsumers',
+            jetstream_dot_v1_dot_consumers__pb2.ListConsumersRequest.SerializeToString,
+            jetstream_dot_v1_dot_consumers__pb2.ListConsumersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteConsumer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Consumers/DeleteConsumer',
+            jetstream_dot_v1_dot_consumers__pb2.DeleteConsumerRequest.SerializeToString,
+            jetstream_dot_v1_dot_consumers__pb2.DeleteConsumerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseConsumer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Consumers/PauseConsumer',
+            jetstream_dot_v1_dot_consumers__pb2.PauseConsumerRequest.SerializeToString,
+            jetstream_dot_v1_dot_consumers__pb2.ConsumerDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PullMessages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Consumers/PullMessages',
+            jetstream_dot_v1_dot_consumers__pb2.PullMessagesRequest.SerializeToString,
+            jetstream_dot_v1_dot_consumers__pb2.PullMessagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcknowledgeMessages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Consumers/AcknowledgeMessages',
+            jetstream_dot_v1_dot_consumers__pb2.AcknowledgeMessagesRequest.SerializeToString,
+            jetstream_dot_v1_dot_consumers__pb2.AcknowledgeMessagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def AskConsumers(request,

@@ -31,6 +31,7 @@ from jetstream_server.consumers.kept import Kept
 from jetstream_server.consumers.pulls import (
     CONSUMER_DELETED,
     HEARTBEAT,
+    REQUEST_TIMEOUT,
     Pull,
     PullRoom,
     Pulls,
@@ -58,8 +59,34 @@ class Delivery(NamedTuple):
     pending: int
 
 
+class Collector:
+    """Collects the messages of one pull that is not a NATS client's, and holds no more than it has
+    room for."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.deliveries: list[Delivery] = []
+        self.end = ""
+        """The status that has ended the pull; "": none."""
+        self.came = asyncio.Event()
+        """Set once there is a message, or the end."""
+        self._bytes_left = bytes_max
+
+    @property
+    def has_room(self) -> bool:
+        return self._bytes_left > 0
+
+    def deliver(self, delivery: Delivery) -> None:
+        self._bytes_left -= delivery.record.size + len(delivery.record.key or b"")
+        self.deliveries.append(delivery)
+        self.came.set()
+
+    def ended(self, text: str) -> None:
+        self.end = text
+        self.came.set()
+
+
 class Outlet(Protocol):
-    """The way to clients."""
+    """The way to NATS clients."""
 
     @property
     def has_room(self) -> bool:
@@ -125,6 +152,13 @@ class Consumer:
         self.delivered_us: WallUs | None = None
         self.acknowledged_us: WallUs | None = None
         self.skipped = 0
+        self.redeliveries = 0
+        """Since this node serves it."""
+        self.given_up = 0
+        self._collectors: dict[bytes, Collector] = {}
+        """By what stands for an inbox."""
+        self._is_unchecked = False
+        """Whether records were read for collectors, whose rights others have checked."""
         self.keeper: Keeper | None = None
         """Of a durable consumer: keeps its state. Set before `start`."""
         self._changes = 0
@@ -158,11 +192,19 @@ class Consumer:
         """For how long it is still paused."""
         return max(0, self.config.pause_until_us - self._clocks.wall())
 
+    @property
+    def oldest_open_us(self) -> int:
+        """How long ago the first message that is open was delivered; 0: none is open."""
+        oldest_us = self.deliveries.oldest_us
+        return 0 if oldest_us is None else self._clocks.monotonic() - oldest_us
+
     def start(self) -> None:
         self._task = run_in_background(self._run(), "consumer")
 
     def stop(self) -> None:
-        """Deliver nothing more. The pulls wait until `close`."""
+        """Deliver nothing more. The pulls of NATS clients wait until `close`."""
+        for collector in self._collectors.values():
+            collector.ended(REQUEST_TIMEOUT)
         if self._timer is not None:
             self._timer.cancel()
         self.replica.remove_waiter(self.wake)
@@ -179,6 +221,7 @@ class Consumer:
         self.is_closed = True
         if text:
             self._send_all(self.pulls.end_some(lambda _: text))
+        self._collectors.clear()
         self.stop()
 
     def wake(self) -> None:
@@ -194,6 +237,22 @@ class Consumer:
         if refused is not None:
             self._outlet.refuse(refused)
         self.wake()
+
+    def collect(self, collector: Collector, pull: Pull) -> None:
+        """Take a request for messages that are to be collected. The caller has checked the rights,
+        and ends it by `withdraw`."""
+        self._used_us = self._clocks.monotonic()
+        self._collectors[pull.reply] = collector
+        refused = self.pulls.add(pull, self.config, self._used_us)
+        if refused is not None:
+            collector.ended(refused.text)
+        self.wake()
+
+    def withdraw(self, reply: bytes) -> None:
+        """Let nothing more be collected there."""
+        if self._collectors.pop(reply, None) is not None:
+            self.pulls.withdraw(reply)
+            self.wake()
 
     def acknowledge(self, offset: int, then: Callable[[], None] | None) -> None:
         """Take an acknowledgement of a message that was delivered. then: called once no leader will
@@ -264,10 +323,16 @@ class Consumer:
         self._tend(now_us)
         if self.is_closed or self.replica.leadership is None or self.replica.closed:
             return True
-        if self._is_wanted() and not self._outlet.has_room:
-            async with asyncio.timeout(ROOM_SECONDS):
-                await self._outlet.room()
-            return False
+        is_own = self._is_for_collector()
+        if self._is_wanted() and not is_own:
+            if not self._outlet.has_room:
+                async with asyncio.timeout(ROOM_SECONDS):
+                    await self._outlet.room()
+                return False
+            if self._is_unchecked:
+                await self.feed.check()
+                self._is_unchecked = False
+                return False
         need = self._deliver(now_us)
         if self.keeper is not None and self.deliveries.changes != self._changes:
             self._changes = self.deliveries.changes
@@ -276,10 +341,12 @@ class Consumer:
             await asyncio.sleep(0)
             return False
         if need is _Need.OLD:
-            await self._read_old(now_us)
+            self._is_unchecked |= is_own
+            await self._read_old(now_us, is_paced=not is_own)
             return False
         if need is _Need.NEW:
-            await self.feed.fill()
+            self._is_unchecked |= is_own
+            await self.feed.fill(is_paced=not is_own)
             return False
         self.feed.pause()
         self._old.clear()
@@ -294,12 +361,31 @@ class Consumer:
             return self._was_bound and not (self.flow is not None and self.flow.is_full)
         return len(self.pulls) > 0
 
+    def _is_for_collector(self) -> bool:
+        """Whether the next message goes to a collector; brings a pull forward that takes it."""
+        if not self._collectors:
+            return False
+        self.pulls.bring_forward(self._takes)
+        first = self.pulls.first()
+        return first is not None and first.reply in self._collectors
+
+    def _takes(self, pull: Pull) -> bool:
+        collector = self._collectors.get(pull.reply)
+        return self._outlet.has_room if collector is None else collector.has_room
+
+    def _status(self, status: Status) -> None:
+        collector = self._collectors.get(status.to)
+        if collector is None:
+            self._outlet.status(self, status)
+        else:
+            collector.ended(status.text)
+
     def _tend(self, now_us: MonotonicUs) -> None:
         """What has to be done by now, whether or not there are messages."""
         self.pulls.unheard(self._outlet.is_heard)
         self._send_all(self.pulls.expired(now_us))
         for to in self.pulls.heartbeats(now_us):
-            self._outlet.status(self, Status(to, HEARTBEAT, self._heartbeat()))
+            self._status(Status(to, HEARTBEAT, self._heartbeat()))
         config = self.config
         is_bound = self.is_bound
         if is_bound != self._was_bound:
@@ -340,10 +426,13 @@ class Consumer:
             if not self._is_wanted():
                 need = _Need.NOTHING
                 break
+            if self._collectors and not self._may_go_on():
+                break
             offset = deliveries.next_due(now_us)
             if offset is not None:
                 given_up = deliveries.give_up(offset)
                 if given_up is not None:
+                    self.given_up += 1
                     self._outlet.gave_up(self, given_up)
                     continue
                 record = self._old.get(offset)
@@ -369,7 +458,9 @@ class Consumer:
         self, record: Record, batch: dict[bytes, list[Delivery]], now_us: MonotonicUs
     ) -> None:
         """Deliver one record to whose turn it is."""
-        if not self._outlet.fits(record):
+        first = self.pulls.first()
+        collector = None if first is None else self._collectors.get(first.reply)
+        if collector is None and not self._outlet.fits(record):
             self.skipped += 1
             self.deliveries.skip(record.offset)
             return
@@ -383,11 +474,15 @@ class Consumer:
                 if record.offset >= self.deliveries.position:
                     self.feed.put_back(record)
                 return
-            to = first.reply
+            to, collector = first.reply, self._collectors.get(first.reply)
         count = self.deliveries.deliver(record.offset, now_us)
+        self.redeliveries += count > 1
         self._old.pop(record.offset, None)
         found = Delivery(record, count, self.deliveries.sequence, self.feed.pending)
-        batch.setdefault(to, []).append(found)
+        if collector is None:
+            batch.setdefault(to, []).append(found)
+        else:
+            collector.deliver(found)
         if not config.is_push:
             status = self.pulls.served(size, now_us)
             self._finish([status] if status is not None else [], batch)
@@ -401,14 +496,18 @@ class Consumer:
             before = batch.pop(status.to, None)
             if before:
                 self._outlet.deliver(self, status.to, before)
-            self._outlet.status(self, status)
+            self._status(status)
 
-    async def _read_old(self, now_us: MonotonicUs) -> None:
+    def _may_go_on(self) -> bool:
+        """Whether the next pull may be served in this turn, too."""
+        return self._is_for_collector() or (self._outlet.has_room and not self._is_unchecked)
+
+    async def _read_old(self, now_us: MonotonicUs, *, is_paced: bool) -> None:
         """Read the next message that is due, and others that are open."""
         offset = self.deliveries.next_due(now_us)
         if offset is None:
             return
-        found = {each.offset: each for each in await self.feed.old(offset)}
+        found = {each.offset: each for each in await self.feed.old(offset, is_paced=is_paced)}
         if offset not in found:
             self.deliveries.gone(offset)
         opened = self.deliveries.open
@@ -416,7 +515,7 @@ class Consumer:
 
     def _send_all(self, statuses: list[Status]) -> None:
         for each in statuses:
-            self._outlet.status(self, each)
+            self._status(each)
 
     def _wait(self, now_us: MonotonicUs) -> None:
         """Have it woken by what it waits for."""

@@ -33,14 +33,15 @@ _STALE_MAX: Final = 1000
 
 class Open:
     """An open message. sequence: the consumer sequence of its first delivery. count: deliveries.
-    due_us: when it is delivered again."""
+    due_us: when it is delivered again. since_us: of its first delivery by this leader."""
 
-    __slots__ = ("count", "due_us", "sequence")
+    __slots__ = ("count", "due_us", "sequence", "since_us")
 
     def __init__(self, sequence: int, count: int, due_us: MonotonicUs) -> None:
         self.sequence = sequence
         self.count = count
         self.due_us = due_us
+        self.since_us = due_us
 
 
 class GivenUp(NamedTuple):
@@ -205,6 +206,11 @@ class Deliveries:
             return self.sequence, self.last_offset + 1
         offset = next(iter(self.open))
         return self.open[offset].sequence - 1, offset
+
+    @property
+    def oldest_us(self) -> MonotonicUs | None:
+        """When the first message that is open was delivered; None: none is open."""
+        return next((each.since_us for each in self.open.values()), None)
 
     # What is kept of it.
 

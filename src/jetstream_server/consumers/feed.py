@@ -43,15 +43,23 @@ class Reader:
         self._reading = asyncio.Semaphore(READING_MAX)
 
     async def read(
-        self, replica: Replica, wanted: Wanted, start: int, bytes_max: int = STEP_BYTES
+        self,
+        replica: Replica,
+        wanted: Wanted,
+        start: int,
+        bytes_max: int = STEP_BYTES,
+        *,
+        is_paced: bool = True,
     ) -> Piece:
         """The wanted committed records from `start` on, in the next batches. `next_offset` is
-        `start` at the end. Raises JetstreamError: OffsetOutOfRangeError below the log start."""
+        `start` at the end. is_paced: False: for who has been checked, and is held back, elsewhere.
+        Raises JetstreamError: OffsetOutOfRangeError below the log start."""
         async with self._reading:
             found = replica.read(start, bytes_max)
             if found is None:
                 return Piece([], start, 0)
-            await self._pace(replica, found.length)
+            if is_paced:
+                await self._pace(replica, found.length)
             try:
                 piece = await asyncio.to_thread(_look, replica, found, wanted, start)
             except CorruptBatchError as error:
@@ -60,6 +68,10 @@ class Reader:
         if piece.looked_at < LOOKED_AT_BYTES_MAX:
             return piece._replace(next_offset=found.next_offset)
         return piece
+
+    async def check(self, replica: Replica) -> None:
+        """Raise PermissionDeniedError if the consumers' principal may not read."""
+        await self._pace(replica, 0)
 
 
 def _look(replica: Replica, found: LogSlice, wanted: Wanted, start: int) -> Piece:
@@ -115,22 +127,26 @@ class Feed:
         held = (each.offset for each in self.held if each.offset < self.rest)
         return (*held, *self.selected)
 
-    async def fill(self) -> None:
-        """Read on. Raises JetstreamError."""
+    async def fill(self, *, is_paced: bool = True) -> None:
+        """Read on. is_paced: see Reader. Raises JetstreamError."""
         if self.selected:
-            await self._take_selected()
+            await self._take_selected(is_paced)
             return
         at = self.scanned
-        piece = await self._read(at)
+        piece = await self._read(at, is_paced=is_paced)
         if self.scanned == at:  # else somebody else has read meanwhile, or it was all let go
             for record in piece.records:
                 self._hold(record)
             self.scanned = piece.next_offset
 
-    async def _take_selected(self) -> None:
+    async def check(self) -> None:
+        """Raise PermissionDeniedError if the consumers' principal may not read."""
+        await self._reader.check(self.replica)
+
+    async def _take_selected(self, is_paced: bool) -> None:
         first = self.selected[0]
         self._check_known(first)
-        piece = await self._read(first, Wanted())
+        piece = await self._read(first, Wanted(), is_paced=is_paced)
         found = {each.offset: each for each in piece.records}
         while self.selected and self.selected[0] < max(piece.next_offset, first + 1):
             record = found.get(self.selected.popleft())
@@ -144,10 +160,11 @@ class Feed:
         if offset >= self.replica.high_watermark and not (leadership and leadership.knows_end):
             raise UnavailableError(f"offset {offset} is not known to be committed yet; try again")
 
-    async def _read(self, at: int, wanted: Wanted | None = None) -> Piece:
+    async def _read(self, at: int, wanted: Wanted | None = None, *, is_paced: bool = True) -> Piece:
         """Records before the log start are passed over."""
+        how = {} if is_paced else {"is_paced": False}
         try:
-            return await self._reader.read(self.replica, wanted or self._wanted, at)
+            return await self._reader.read(self.replica, wanted or self._wanted, at, **how)
         except OffsetOutOfRangeError as error:
             if error.log_start_offset <= at:
                 raise
@@ -193,7 +210,7 @@ class Feed:
             self.scanned = next(rest, self.scanned)
             self.held.clear()
 
-    async def count(self) -> int:
+    async def count(self, *, is_paced: bool = True) -> int:
         """`pending`, exact if one search comes to the end. Raises JetstreamError."""
         if self._wanted.is_everything:
             return self.pending
@@ -202,7 +219,7 @@ class Feed:
         looked_at = 0
         while looked_at < LOOKED_AT_BYTES_MAX and self._counted_to < self.replica.high_watermark:
             begun = self._counted_from
-            piece = await self._read(self._counted_to)
+            piece = await self._read(self._counted_to, is_paced=is_paced)
             if self._counted_from != begun:
                 break
             self._counted += len(piece.records)
@@ -211,10 +228,10 @@ class Feed:
         rest = max(0, self.replica.high_watermark - self._counted_to)
         return len(self.held) + len(self.selected) + self._counted + rest
 
-    async def old(self, offset: int) -> list[Record]:
+    async def old(self, offset: int, *, is_paced: bool = True) -> list[Record]:
         """The record at `offset`, if it still exists, and some that follow it. Raises
         JetstreamError."""
         self._check_known(offset)
         if offset >= self.replica.high_watermark:
             return []  # An election that lost records has cut it off.
-        return (await self._read(offset, Wanted())).records
+        return (await self._read(offset, Wanted(), is_paced=is_paced)).records

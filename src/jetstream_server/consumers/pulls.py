@@ -122,6 +122,19 @@ class Pulls:
         """Whose turn it is."""
         return self._waiting[0] if self._waiting else None
 
+    def bring_forward(self, takes: Callable[[Pull], bool]) -> bool:
+        """Have it be the turn of one that takes a message now. Returns whether there is one."""
+        for _ in range(len(self._waiting)):
+            if takes(self._waiting[0]):
+                return True
+            self._waiting.rotate(-1)
+        return False
+
+    def withdraw(self, reply: bytes) -> None:
+        """Forget the pull of this inbox."""
+        self._waiting = deque(pull for pull in self._waiting if pull.reply != reply)
+        self._count()
+
     def fits(self, size: int) -> list[Status]:
         """End the pulls, in their turn, for which a message of that size is too large."""
         ended = []

@@ -13,13 +13,15 @@ from jetstream_protocol.types import WallUs
 
 
 class Record(NamedTuple):
-    """value: b"" for a tombstone, too. headers: the whole block; b"": none."""
+    """value: b"" for a tombstone, too. headers: the whole block; b"": none. key: None: none."""
 
     offset: int
     appended_us: WallUs
     subject: bytes
     value: bytes
     headers: bytes
+    key: bytes | None = None
+    is_tombstone: bool = False
 
     @property
     def sequence(self) -> int:
@@ -90,8 +92,17 @@ def _of_batch(batch: Batch, wanted: Wanted, start: int, stop: int) -> Iterator[R
     if not rows:
         return
     offsets, subjects = batch.offsets(), batch.subjects()
-    values, headers = batch.values(), batch.header_blocks()
+    values, headers, keys = batch.values(), batch.header_blocks(), batch.keys()
     appended_us = batch.header.append_timestamp
     for row in rows:
         if start <= offsets[row] < stop:
-            yield Record(offsets[row], appended_us, subjects[row], values[row] or b"", headers[row])
+            value = values[row]
+            yield Record(
+                offsets[row],
+                appended_us,
+                subjects[row],
+                value or b"",
+                headers[row],
+                keys[row],
+                value is None,
+            )

@@ -134,8 +134,6 @@ class JetStreamApi:
 
     def start(self) -> None:
         self.link.start()
-        if self._consumers is not None:
-            self._consumers.lead()
 
     async def answer_for(self, stream_id: StreamId, verb: str, rest: str, payload: bytes) -> bytes:
         """Answer another node's request about consumers, or a purge. Raises JetstreamError."""

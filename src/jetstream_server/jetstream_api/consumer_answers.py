@@ -111,7 +111,8 @@ class Lines:
         before, behind = self._before, self._behind
         routing, queue = (b"+ ", b" " + self._queue) if self._queue else (b"", b"")
         lines = []
-        for (offset, appended_us, subject, value, headers), count, sequence, pending in deliveries:
+        for record, count, sequence, pending in deliveries:
+            offset, appended_us, subject, value, headers, *_ = record
             if self._headers_only:
                 headers = _with_size(headers, len(value))
                 value = b""

@@ -17,16 +17,15 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final
 
-import structlog
-
 from jetstream_protocol import bounded_json
-from jetstream_protocol.errors import JetstreamError, QuotaExceededError, UnavailableError
+from jetstream_protocol.errors import JetstreamError, QuotaExceededError
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import Clocks
 from jetstream_server.consumers.config import ConsumerConfig, DeliverPolicy
 from jetstream_server.consumers.consumer import Consumer
+from jetstream_server.consumers.leaderships import Leaderships
 from jetstream_server.consumers.manager import Consumers
 from jetstream_server.consumers.pulls import NO_RESPONDERS, REQUEST_TIMEOUT
 from jetstream_server.jetstream_api.answers import status_headers, time_text
@@ -71,13 +70,10 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.acl import Operation
 from jetstream_server.serving.grpc.peers import Peers
 
-logger = structlog.get_logger("jetstream.api")
-
 NAMES_MAX: Final = 1024
 INFOS_MAX: Final = 256
 _ATTEMPTS: Final = 12
 """Clients wait for 5 s; a new cluster needs a moment before it can keep anything."""
-_PAUSE_SECONDS: Final = 0.3
 _NAME_BYTES: Final = 6
 
 _READY: Final = "READY"
@@ -104,6 +100,7 @@ class ConsumerRequests:
     def __init__(
         self,
         consumers: Consumers,
+        leaderships: Leaderships,
         outlet: LeafOutlet,
         catalogue: Catalogue,
         search: Search,
@@ -120,6 +117,7 @@ class ConsumerRequests:
     ) -> None:
         """account: in the subjects of acknowledgements; the same on every node."""
         self.consumers = consumers
+        self._leaderships = leaderships
         self._outlet = outlet
         self._catalogue = catalogue
         self._search = search
@@ -136,9 +134,6 @@ class ConsumerRequests:
         """The streams whose pulls are heard here, by their names in the API."""
         self._push: dict[bytes, set[Consumer]] = {}
         """Consumers that push, by the subject to which they do."""
-        self._loads: dict[StreamId, tuple[int, asyncio.Task[None]]] = {}
-        """The leader epoch for which the durable consumers of a stream are taken over, and what
-        does it."""
         self._followed: dict[str, StreamId] = {}
         """The streams of other leaders whose pulls are heard here, by their names in the API."""
         self._heard_pulls = HeardPulls()
@@ -146,6 +141,7 @@ class ConsumerRequests:
         self._leaving: set[asyncio.Task[None]] = set()
         consumers.began, consumers.ended = self._began, self._forget_push
         consumers.left = self._left
+        leaderships.took_over = self._took_over
 
     @property
     def link(self) -> LeafConnection:
@@ -208,7 +204,7 @@ class ConsumerRequests:
             await self.link.settled()
             return {}
         replica = self._replicas.led_replica_of(stream)
-        await self._loaded(replica)
+        await self._leaderships.loaded(replica)
         if verb == _READY:
             self._heard_pulls.forget(stream_id)  # The leader before ends them.
             await self.link.settled()
@@ -267,18 +263,11 @@ class ConsumerRequests:
         self, replica: Replica, config: ConsumerConfig, position: int, selected: list[int]
     ) -> Consumer:
         try:
-            consumer = await self.consumers.create(replica, config, position, selected)
+            return await self._leaderships.add(replica, config, position, selected)
         except QuotaExceededError as error:
             raise ApiError(
                 400, 10026, f"maximum consumers limit reached: {error.message}"
             ) from None
-        if consumer is None:
-            # Somebody was faster, or an earlier try was stored, whose answer was lost.
-            await self.consumers.load([replica])
-            consumer = self.consumers.find(replica.stream.id, config.name)
-        if consumer is None:
-            raise UnavailableError("the consumer is being created or deleted; try again")
-        return consumer
 
     def _pause(self, consumer: Consumer, body: dict[str, Any]) -> dict[str, Any]:
         until_us = time_of(body, "pause_until") or 0
@@ -370,34 +359,11 @@ class ConsumerRequests:
 
     # Following leaderships.
 
-    def lead(self) -> None:
-        """Take over the consumers of all streams that this node leads. Call it once the link is
-        given."""
-        self._take_over([each for each in self._replicas if each.leadership is not None])
-
-    def _take_over(self, replicas: list[Replica]) -> None:
-        wanted = [each for each in replicas if not each.stream.is_internal]
-        if wanted:
-            task = run_in_background(self._load(wanted), "taking over consumers")
-            for replica in wanted:
-                self._loads[replica.stream.id] = replica.stream.leader_epoch, task
-
-    async def _load(self, replicas: list[Replica]) -> None:
-        """Again until it is done, or others lead."""
-        while replicas:
-            try:
-                await self.consumers.load(replicas)
-                break
-            except JetstreamError as error:
-                logger.warning("consumers_not_loaded", count=len(replicas), reason=error.message)
-                await asyncio.sleep(_PAUSE_SECONDS)
-                replicas = [each for each in replicas if each.leadership is not None]
-
-        for replica in replicas:
-            name = api_name(replica.stream.name)
-            if self._followed.pop(name, None) is not None:
-                self._listen(replica.stream)
-                self._spawn(self._end_heard(replica.stream.id), "ending pulls")
+    def _took_over(self, replica: Replica) -> None:
+        name = api_name(replica.stream.name)
+        if self._followed.pop(name, None) is not None:
+            self._listen(replica.stream)
+            self._spawn(self._end_heard(replica.stream.id), "ending pulls")
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = run_in_background(coroutine, name)
@@ -440,15 +406,6 @@ class ConsumerRequests:
         with contextlib.suppress(JetstreamError):  # It is told again when it is back in the ISR.
             await self._peers.ask_consumers(node, stream_id, _HEAR, "", b"")
 
-    async def _loaded(self, replica: Replica) -> None:
-        """Wait until the durable consumers of a stream that this node leads are known."""
-        known = self._loads.get(replica.stream.id)
-        if known is None or known[0] != replica.stream.leader_epoch:
-            self._take_over([replica])
-            known = self._loads.get(replica.stream.id)
-        if known is not None:
-            await asyncio.shield(known[1])
-
     def _left(self, stream_id: StreamId, consumers: list[Consumer]) -> None:
         for consumer in consumers:
             consumer.stop()
@@ -477,16 +434,15 @@ class ConsumerRequests:
         return True
 
     async def close(self) -> None:
-        """End everything that this has begun."""
-        await self.consumers.close()
-        tasks = [*self._leaving, *(task for _, task in self._loads.values())]
+        """End everything that this has begun, and all consumers."""
+        await self._leaderships.close()
+        tasks = list(self._leaving)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def apply(self, change: Change) -> None:
-        """Call it with each change of the metadata, after the replicas have taken it."""
-        self.consumers.apply(change)
+        """Call it with each change of the metadata, after the leaderships have taken it."""
         if isinstance(change, StreamChanged):
             self._stream_changed(change.after)
         elif isinstance(change, StreamDeleted):
@@ -497,15 +453,11 @@ class ConsumerRequests:
         replica = self._replicas.get(stream.id)
         if replica is None or replica.leadership is None:
             self.withdraw(stream.id)
-            self._loads.pop(stream.id, None)
             if self._node_id not in stream.copies:
                 self._stop_following(stream.id)
             return
         if self.consumers.of(stream.id):
             self._inform_followers(stream)
-        known = self._loads.get(stream.id)
-        if known is None or known[0] != stream.leader_epoch:
-            self._take_over([replica])
 
     def withdraw(self, stream_id: StreamId) -> None:
         """Hear nothing more for the consumers of a stream: another node leads it."""

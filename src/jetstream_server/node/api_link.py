@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import partial
 
 from jetstream_protocol.types import StreamId
 from jetstream_server.clocks import Clocks, wall_clock
-from jetstream_server.consumers.feed import Reader
-from jetstream_server.consumers.manager import Consumers
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.jetstream_api.api import JetStreamApi
@@ -18,7 +15,6 @@ from jetstream_server.jetstream_api.consumers import ConsumerRequests
 from jetstream_server.jetstream_api.leaf.connection import LeafConnection, OnMessages
 from jetstream_server.jetstream_api.leaf.parser import LeafMessage
 from jetstream_server.jetstream_api.messages import Messages
-from jetstream_server.jetstream_api.outlet import LeafOutlet
 from jetstream_server.jetstream_api.requests import announcement, withdrawal
 from jetstream_server.jetstream_api.search import Search
 from jetstream_server.jetstream_api.stream_changes import StreamChanges
@@ -26,35 +22,24 @@ from jetstream_server.jetstream_api.stream_reads import StreamReads
 from jetstream_server.metadata.client.stream_requests import Streams
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.node.config import Config
+from jetstream_server.node.consumers import NodeConsumers
 from jetstream_server.node.nats_options import leaf_options, leaf_servers
 from jetstream_server.node.node import Node
-from jetstream_server.replication.replica import Replica
 from jetstream_server.security.acl import Operation
-from jetstream_server.security.identity import ANONYMOUS, Identity
-from jetstream_server.serving.grpc.consumer_states import ConsumerStates
+from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.peers import Peers
 from jetstream_server.serving.grpc.purges import Purges
 
-_PEER = "the leaf link"
-"""For the audit log: NATS does not say which client asks."""
-
-
-def consumer_states(config: Config, node_id: int, node: Node, peers: Peers) -> ConsumerStates:
-    """What `__cursors` keeps of durable consumers."""
-    streams = Streams(node.metadata, wall_clock, nodes_configured=len(config.nodes))
-    cursors = node.drivers.cursors
-    return ConsumerStates(cursors, node.metadata.registry, streams, peers, node_id)
-
 
 def jetstream_api(
-    config: Config, node_id: int, node: Node, peers: Peers, states: ConsumerStates
+    config: Config, node_id: int, node: Node, peers: Peers, served: NodeConsumers
 ) -> JetStreamApi | None:
     """The API of `nats.api_domain`; None: there is no domain. Raises ConfigurationError for TLS
     files that cannot be used."""
     nats = config.nats
-    if not nats.api_domain:
+    identity, outlet, account = served.identity, served.outlet, served.account
+    if outlet is None:
         return None
-    identity = Identity(nats.api_principal, _PEER) if nats.api_principal else ANONYMOUS
     registry = node.metadata.registry
     reads = StreamReads(registry, node.replicas, node.fetches, peers, node_id, identity)
     catalogue = Catalogue(
@@ -67,16 +52,9 @@ def jetstream_api(
         wall_clock=wall_clock,
     )
     search = Search(reads, partial(node.access.pace, identity))
-    account = hashlib.sha256(config.cluster.encode()).hexdigest()[:8]
-    outlet = LeafOutlet(nats.api_domain, account)
-
-    async def pace(replica: Replica, length: int) -> None:
-        node.access.check(identity, Operation.READ, replica.stream)
-        await node.access.pace(identity, replica.stream, length)
-
-    consumers = Consumers(node.replicas, Reader(pace), outlet, Clocks(), states)
     requests = ConsumerRequests(
-        consumers,
+        served.consumers,
+        served.leaderships,
         outlet,
         catalogue,
         search,

@@ -39,9 +39,10 @@ from jetstream_server.metadata.raft.reserve import make_room_to_start
 from jetstream_server.metadata.state.nodes import Addresses
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_socket import dial
-from jetstream_server.node.api_link import consumer_states, jetstream_api
+from jetstream_server.node.api_link import jetstream_api
 from jetstream_server.node.catching_up import CatchingUp
 from jetstream_server.node.config import PORTS, Config, NodeConfig, SecurityConfig, split_address
+from jetstream_server.node.consumers import node_consumers
 from jetstream_server.node.descriptors import connections_max, log_files_max, raise_limit
 from jetstream_server.node.encryption_options import KeyFolder, KeyReload, keys_of, note_keys
 from jetstream_server.node.nats_options import link_options, open_leaf_port
@@ -126,7 +127,7 @@ async def build(start: Start) -> Server:
         addresses=Addresses(**{port: getattr(start.configured, port).advertise for port in PORTS}),
         removed=start.state.lose_registration,
     )
-    states = consumer_states(start.config, start.configured.id, node, peers)
+    served = node_consumers(start.config, start.configured.id, node, peers)
     return Server(
         config=start.config,
         configured=start.configured,
@@ -145,8 +146,8 @@ async def build(start: Start) -> Server:
             lambda: node.metadata.incarnation,
             monotonic_clock,
         ),
-        consumer_states=states,
-        api=jetstream_api(start.config, start.configured.id, node, peers, states),
+        consumers=served,
+        api=jetstream_api(start.config, start.configured.id, node, peers, served),
     )
 
 

@@ -66,6 +66,8 @@ async def start_listeners(server: Server, stack: AsyncExitStack) -> None:
     stack.push_async_callback(api.stop)
     await _listen(api.start(configured.grpc.listen), configured.grpc.listen)
     await _start_http(server, metrics, stack)
+    stack.push_async_callback(server.consumers.leaderships.close)
+    server.consumers.leaderships.lead()
     if server.api is not None:
         server.api.start()
         stack.push_async_callback(server.api.close)
@@ -113,7 +115,12 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
         CursorsService(cursors, metadata.registry, leader, node.stream_access, wall_clock),
         GroupsService(cursors, metadata.registry, leader, node.stream_access),
         ConsumersService(
-            None if server.api is None else server.api.answer_for, server.consumer_states
+            None if server.api is None else server.api.answer_for,
+            server.consumers.states,
+            server.consumers.consumers,
+            server.consumers.leaderships,
+            node.replicas,
+            node.stream_access,
         ),
         SecurityService(metadata, node.access, wall_clock),
         node.stream_access,

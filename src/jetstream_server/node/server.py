@@ -14,10 +14,10 @@ from jetstream_server.net.certificates import Certificates
 from jetstream_server.node.banner import banner
 from jetstream_server.node.catching_up import CatchingUp
 from jetstream_server.node.config import Config, NodeConfig
+from jetstream_server.node.consumers import NodeConsumers
 from jetstream_server.node.metrics_snapshot import snapshot_of, use_of
 from jetstream_server.node.node import Node
 from jetstream_server.node.run_state import RunState
-from jetstream_server.serving.grpc.consumer_states import ConsumerStates
 from jetstream_server.serving.grpc.grpc_loop import GrpcLoop
 from jetstream_server.serving.grpc.peers import Peers
 from jetstream_server.serving.metrics.histograms import Histograms
@@ -43,7 +43,7 @@ class Server:
     peers: Peers
     disk: OsDisk
     catching_up: CatchingUp
-    consumer_states: ConsumerStates
+    consumers: NodeConsumers
     api: JetStreamApi | None
     refused: Counter[str] = field(default_factory=Counter)
 

@@ -117,6 +117,14 @@ RPCS: dict[str, Requirement] = {
         Scope.EACH, Operation.COMMIT, nodes=True, changes=True
     ),
     "/jetstream.v1.Groups/ListGroups": Requirement(Scope.AUTHENTICATED, nodes=True),
+    # The service checks `commit` for the name of a durable consumer, as for a cursor.
+    "/jetstream.v1.Consumers/CreateConsumer": _stream(Operation.READ, changes=True),
+    "/jetstream.v1.Consumers/DescribeConsumer": _stream(Operation.DESCRIBE),
+    "/jetstream.v1.Consumers/ListConsumers": _stream(Operation.DESCRIBE),
+    "/jetstream.v1.Consumers/DeleteConsumer": _stream(Operation.READ, changes=True),
+    "/jetstream.v1.Consumers/PauseConsumer": _stream(Operation.READ, changes=True),
+    "/jetstream.v1.Consumers/PullMessages": _stream(Operation.READ, again=True),
+    "/jetstream.v1.Consumers/AcknowledgeMessages": _stream(Operation.READ),
     # A node asks for a NATS client, whose rights it has checked.
     "/jetstream.v1.Consumers/AskConsumers": BETWEEN_NODES,
     "/jetstream.v1.Consumers/LoadConsumers": BETWEEN_NODES,

@@ -12,6 +12,8 @@ from jetstream_client.transport.grpc_calls import _METHODS
 from jetstream_protocol.generated import (
     api_pb2,
     api_pb2_grpc,
+    consumers_pb2,
+    consumers_pb2_grpc,
     cursors_pb2,
     cursors_pb2_grpc,
     groups_pb2,
@@ -20,6 +22,7 @@ from jetstream_protocol.generated import (
 
 PARTS = (
     (api_pb2, api_pb2_grpc),
+    (consumers_pb2, consumers_pb2_grpc),
     (cursors_pb2, cursors_pb2_grpc),
     (groups_pb2, groups_pb2_grpc),
 )

@@ -1,26 +1,259 @@
-"""The `Consumers` service: between nodes. Requests to the leader of a stream, and states to the
-leader of `__cursors`."""
+"""The `Consumers` service: for readers that share the messages of a stream; and between nodes,
+requests to the leader of a stream, and states to the leader of `__cursors`.
+
+The leader of the stream answers readers. Their rights were checked by the guard; here, `commit` for
+the name of a durable consumer.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from typing import Final
 
-from jetstream_protocol.errors import PreconditionFailedError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    PreconditionFailedError,
+    TooManyRequestsError,
+    UnavailableError,
+)
+from jetstream_protocol.generated import common_pb2, consumers_pb2_grpc
 from jetstream_protocol.generated import consumers_pb2 as pb
-from jetstream_protocol.generated import consumers_pb2_grpc
-from jetstream_protocol.types import StreamId
+from jetstream_protocol.types import MonotonicUs, StreamId
+from jetstream_server.clocks import monotonic_clock
+from jetstream_server.consumers.consumer import Collector, Consumer
+from jetstream_server.consumers.leaderships import Leaderships
+from jetstream_server.consumers.manager import Consumers
+from jetstream_server.consumers.pulls import CONSUMER_DELETED, REQUEST_TIMEOUT, Pull
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.serving.grpc.consumer_messages import (
+    altered,
+    check_shared,
+    delivered,
+    description_of,
+    new_config,
+)
 from jetstream_server.serving.grpc.consumer_states import ConsumerStates
 from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.stream_access import StreamAccess
 
 AnswerFor = Callable[[StreamId, str, str, bytes], Awaitable[bytes]]
 """(stream, verb, rest, body): the answer of this node, which leads the stream."""
 
+PULL_MESSAGES_MAX: Final = 1000
+PULL_BYTES_MAX: Final = 4 * 1024 * 1024
+WAIT_MS_MAX: Final = 30_000
+ACKS_MAX: Final = 1000
+PAGE: Final = 256
+STORED_SECONDS: Final = 5.0
+"""How long acknowledgements may take to be committed."""
+_LOOK_SECONDS: Final = 0.25
+
+_Kind = pb.AcknowledgeMessagesRequest.Kind
+
 
 class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
-    def __init__(self, answer_for: AnswerFor | None, states: ConsumerStates) -> None:
+    def __init__(
+        self,
+        answer_for: AnswerFor | None,
+        states: ConsumerStates,
+        consumers: Consumers,
+        leaderships: Leaderships,
+        replicas: ReplicaManager,
+        access: StreamAccess,
+    ) -> None:
         """answer_for: None: this node does not serve the JetStream API."""
         self._answer_for = answer_for
         self._states = states
+        self._consumers = consumers
+        self._leaderships = leaderships
+        self._replicas = replicas
+        self._access = access
+        self._numbers = count(1)
+
+    # For readers.
+
+    async def CreateConsumer(
+        self, request: pb.CreateConsumerRequest, call: Call
+    ) -> pb.ConsumerDescription:
+        replica = await self._led(request.stream)
+        found = self._consumers.find(replica.stream.id, request.name)
+        if found is None or found.config.is_durable:
+            self._check_commit(call, replica, request.name)
+        if found is not None:
+            check_shared(found.config)
+            if request.filters and tuple(request.filters) != found.config.filters:
+                raise PreconditionFailedError(
+                    f"consumer {request.name!r} has other filters; they cannot be altered"
+                )
+            config = altered(found.config, request)
+            if config != found.config:
+                found.alter(config)
+            return await self._described(found)
+        config = new_config(request)
+        start = replica.log.log_start_offset
+        position = min(max(config.start_sequence - 1, start), replica.high_watermark)
+        consumer = await self._leaderships.add(replica, config, position)
+        return await self._described(consumer)
+
+    async def DescribeConsumer(
+        self, request: pb.DescribeConsumerRequest, call: Call
+    ) -> pb.ConsumerDescription:
+        replica = await self._led(request.stream)
+        return await self._described(self._find(replica, request.name))
+
+    async def ListConsumers(
+        self, request: pb.ListConsumersRequest, call: Call
+    ) -> pb.ListConsumersResponse:
+        replica = await self._led(request.stream)
+        known = [
+            each
+            for each in self._consumers.of(replica.stream.id)
+            if each.config.name > request.after
+        ]
+        return pb.ListConsumersResponse(
+            consumers=[description_of(each, each.feed.pending) for each in known[:PAGE]],
+            more=len(known) > PAGE,
+        )
+
+    async def DeleteConsumer(
+        self, request: pb.DeleteConsumerRequest, call: Call
+    ) -> pb.DeleteConsumerResponse:
+        replica = await self._led(request.stream)
+        consumer = self._find(replica, request.name)
+        self._check_own(call, consumer)
+        await self._consumers.delete(consumer)
+        return pb.DeleteConsumerResponse()
+
+    async def PauseConsumer(
+        self, request: pb.PauseConsumerRequest, call: Call
+    ) -> pb.ConsumerDescription:
+        replica = await self._led(request.stream)
+        consumer = self._find(replica, request.name)
+        self._check_own(call, consumer)
+        consumer.alter(replace(consumer.config, pause_until_us=max(0, request.until_us)))
+        return await self._described(consumer)
+
+    async def PullMessages(
+        self, request: pb.PullMessagesRequest, call: Call
+    ) -> pb.PullMessagesResponse:
+        if not 1 <= request.messages_max <= PULL_MESSAGES_MAX:
+            raise InvalidRequestError(f"messages_max must be from 1 to {PULL_MESSAGES_MAX}")
+        wait_ms = min(request.wait_ms, WAIT_MS_MAX)
+        replica = await self._led(request.stream)
+        consumer = self._find(replica, request.name, request.created_us)
+        self._check_own(call, consumer)
+        check_shared(consumer.config)
+        control = self._access.control
+        wanted = min(request.bytes_max or PULL_BYTES_MAX, PULL_BYTES_MAX)
+        collector = Collector(control.bytes_max(call.identity, wanted))
+        reply = b" %d" % next(self._numbers)  # No NATS subject has a space.
+        expires_us = MonotonicUs(monotonic_clock() + max(1, wait_ms) * 1000)
+        is_answered = False
+        try:
+            consumer.collect(collector, Pull(reply, request.messages_max, expires_us=expires_us))
+            await collector.came.wait()
+            consumer.withdraw(reply)
+            self._check_end(collector, consumer)
+            length = sum(each.record.size for each in collector.deliveries)
+            await control.pace(call.identity, replica.stream, length)
+            is_answered = True
+        finally:
+            consumer.withdraw(reply)
+            if not is_answered:
+                for each in collector.deliveries:
+                    consumer.refuse(each.record.offset, 0, None)
+        headers_only = consumer.config.headers_only
+        return pb.PullMessagesResponse(
+            messages=[delivered(each, headers_only=headers_only) for each in collector.deliveries],
+            created_us=consumer.created_us,
+        )
+
+    @staticmethod
+    def _check_end(collector: Collector, consumer: Consumer) -> None:
+        """Raise the error of a pull that was ended without a message."""
+        if collector.deliveries or collector.end == REQUEST_TIMEOUT:
+            return
+        if collector.end == CONSUMER_DELETED:
+            raise _not_found_error(consumer.config.name)
+        if collector.end.startswith("409 Exceeded MaxWaiting"):
+            raise TooManyRequestsError(f"too many pulls wait at consumer {consumer.config.name!r}")
+        raise PreconditionFailedError(
+            f"consumer {consumer.config.name!r} refuses the pull: {collector.end[4:]}"
+        )
+
+    async def AcknowledgeMessages(
+        self, request: pb.AcknowledgeMessagesRequest, call: Call
+    ) -> pb.AcknowledgeMessagesResponse:
+        if len(request.acknowledgements) > ACKS_MAX:
+            raise InvalidRequestError(f"at most {ACKS_MAX} acknowledgements in one call")
+        replica = await self._led(request.stream)
+        consumer = self._find(replica, request.name, request.created_us)
+        self._check_own(call, consumer)
+        check_shared(consumer.config)
+        stored = asyncio.Event()
+        unknown = []
+        last = None
+        for each in request.acknowledgements:
+            if not consumer.deliveries.was_delivered(each.offset):
+                unknown.append(each.offset)
+            elif each.kind == _Kind.NAK:
+                consumer.refuse(each.offset, each.delay_ms * 1000, None)
+            elif each.kind == _Kind.IN_PROGRESS:
+                consumer.extend(each.offset, None)
+            else:
+                consumer.acknowledge(each.offset, None)
+                last = each.offset
+        if last is not None:
+            consumer.acknowledge(last, stored.set)  # One state holds them all.
+            await self._until_stored(consumer, stored)
+        return pb.AcknowledgeMessagesResponse(unknown=unknown)
+
+    async def _until_stored(self, consumer: Consumer, stored: asyncio.Event) -> None:
+        """Raises UnavailableError if that takes too long, or another node leads now."""
+        for _ in range(int(STORED_SECONDS / _LOOK_SECONDS)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await stored.wait()
+                    return
+            if self._consumers.find(consumer.replica.stream.id, consumer.config.name) is not (
+                consumer
+            ):
+                break
+        raise UnavailableError("what was acknowledged is not known to be committed; try again")
+
+    async def _led(self, ref: common_pb2.StreamRef) -> Replica:
+        """The replica, if this node leads the stream, once its consumers are known. Raises
+        JetstreamError."""
+        replica = self._replicas.resolve_led(ref)
+        if replica.stream.is_internal:
+            raise InvalidRequestError("the server's own streams have no consumers")
+        await self._leaderships.loaded(replica)
+        return replica
+
+    def _find(self, replica: Replica, name: str, created_us: int = 0) -> Consumer:
+        """Raises NotFoundError."""
+        consumer = self._consumers.find(replica.stream.id, name)
+        if consumer is None or (created_us and consumer.created_us != created_us):
+            raise _not_found_error(name)
+        return consumer
+
+    async def _described(self, consumer: Consumer) -> pb.ConsumerDescription:
+        return description_of(consumer, await consumer.feed.count(is_paced=False))
+
+    def _check_own(self, call: Call, consumer: Consumer) -> None:
+        if consumer.config.is_durable:
+            self._check_commit(call, consumer.replica, consumer.config.name)
+
+    def _check_commit(self, call: Call, replica: Replica, name: str) -> None:
+        self._access.check_commit(call.identity, replica.stream, name)
+
+    # Between nodes.
 
     async def AskConsumers(
         self, request: pb.AskConsumersRequest, call: Call
@@ -42,3 +275,7 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
         self, request: pb.StoreConsumersRequest, call: Call
     ) -> pb.StoreConsumersResponse:
         return await self._states.store_here(request)
+
+
+def _not_found_error(name: str) -> NotFoundError:
+    return NotFoundError(f"there is no consumer {name!r} on the stream")

@@ -1,0 +1,306 @@
+"""A work queue: the messages of a consumer, shared with its other readers and acknowledged one by
+one.
+
+    pull ─> buffer ─> the program: ack, nak, extend, term ─> one call for all that wait
+
+What is in the buffer is extended as long as the program lives, so that only what it was handed runs
+against `ack_wait`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from jetstream_client._closing import AsyncClosing
+from jetstream_client._log import logger
+from jetstream_client.processing.outputs import dead_letter, message_id
+from jetstream_client.reading.messages import Message
+from jetstream_client.transport.consumers import Consumers, to_ms
+from jetstream_client.transport.recovery import Caller, repeats
+from jetstream_client.values.consumers import ConsumerDescription
+from jetstream_client.values.settings import Seconds
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
+from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.generated import consumers_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing import Self
+
+PREFETCH: Final = 32
+PREFETCH_MAX: Final = 1000
+WAIT_SECONDS: Final = 5.0
+ACKS_AT_ONCE: Final = 1000
+_RETRY_MAX_SECONDS: Final = 5.0
+_DEAD_LETTER_RETRY_MS: Final = 5000
+_CLOSE_SECONDS: Final = 2.0
+
+_Ack = pb.AcknowledgeMessagesRequest.Acknowledgement
+_Kind = pb.AcknowledgeMessagesRequest.Kind
+Publish = Callable[..., Awaitable[Any]]
+
+
+class AsyncQueueMessage(Message):
+    """A message of a queue. deliveries: how often it was delivered, this time included."""
+
+    __slots__ = ("_queue", "deliveries")
+
+    def __init__(
+        self, queue: AsyncQueue, stream: str, found: pb.DeliveredMessage, deliveries: int
+    ) -> None:
+        super().__init__(
+            stream,
+            found.offset,
+            found.appended_us,
+            found.subject,
+            found.key if found.HasField("key") else None,
+            found.value if found.HasField("value") else None,
+            found.headers,
+        )
+        self.deliveries = deliveries
+        self._queue = queue
+
+    async def ack(self) -> bool:
+        """Say that it is done. Returns once that is committed: no reader gets it again. False: it
+        comes again all the same, because another node leads the stream now and had not heard of its
+        delivery."""
+        return await self._queue.acknowledge(_Ack(offset=self.offset, kind=_Kind.ACK))
+
+    async def nak(self, delay: Seconds = 0) -> bool:
+        """Give it back: it is delivered again, to whoever asks, after `delay` seconds."""
+        return await self._queue.acknowledge(
+            _Ack(offset=self.offset, kind=_Kind.NAK, delay_ms=to_ms("delay", delay))
+        )
+
+    async def extend(self) -> bool:
+        """Say that it is still being worked on: `ack_wait` begins anew."""
+        return await self._queue.acknowledge(_Ack(offset=self.offset, kind=_Kind.IN_PROGRESS))
+
+    async def term(self) -> bool:
+        """Give it up: it is never delivered again. Returns once that is committed."""
+        return await self._queue.acknowledge(_Ack(offset=self.offset, kind=_Kind.TERM))
+
+
+class AsyncQueue(AsyncClosing):
+    """An asynchronous iterator over messages, made by `AsyncClient.queue`. One task at a time
+    iterates; any may acknowledge."""
+
+    def __init__(
+        self,
+        consumers: Consumers,
+        create: Callable[[], Awaitable[ConsumerDescription]],
+        publish: Publish,
+        name: str,
+        prefetch: int,
+    ) -> None:
+        """create: makes the consumer, or finds it. publish: for dead letters."""
+        if not 1 <= prefetch <= PREFETCH_MAX:
+            raise InvalidRequestError(f"prefetch must be from 1 to {PREFETCH_MAX}")
+        self.name = name
+        self._consumers = consumers
+        self._create = create
+        self._publish = publish
+        self._prefetch = prefetch
+        self._about: ConsumerDescription | None = None
+        self._buffer: deque[AsyncQueueMessage] = deque()
+        self._changed, self._taken = asyncio.Event(), asyncio.Event()
+        self._failure: BaseException | None = None
+        self._waiting: list[tuple[_Ack, asyncio.Future[bool]]] = []
+        self._sending: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._beginning = asyncio.Lock()
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<AsyncQueue {self.name!r}>"
+
+    @property
+    def consumer(self) -> ConsumerDescription | None:
+        """The consumer as it was at the begin; None: it has not begun."""
+        return self._about
+
+    async def begin(self) -> None:
+        """Create the consumer, and begin to pull. Idempotent."""
+        async with self._beginning:
+            if self._is_closed:
+                raise InvalidRequestError("the queue is closed")
+            if self._about is None:
+                self._about = await self._create()
+                self._spawn(self._pull_on_and_on(self._about))
+                self._spawn(self._extend_buffered(self._about))
+
+    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> AsyncQueueMessage:
+        await self.begin()
+        while True:
+            if self._is_closed:
+                raise StopAsyncIteration
+            if self._buffer:
+                message = self._buffer.popleft()
+                self._taken.set()
+                return message
+            if self._failure is not None:
+                raise self._failure
+            self._changed.clear()
+            await self._changed.wait()
+
+    # Pulling.
+
+    async def _pull_on_and_on(self, about: ConsumerDescription) -> None:
+        failures = 0
+        try:
+            while True:
+                if len(self._buffer) > self._prefetch // 2:
+                    await self._wait_for_room()
+                    continue
+                try:
+                    await self._pull(about, self._prefetch - len(self._buffer))
+                    failures = 0
+                except JetstreamError as error:
+                    if not repeats(error, Caller.COMMIT):
+                        raise
+                    failures += 1
+                    seconds = min(_RETRY_MAX_SECONDS, 0.05 * 2.0 ** min(failures, 10))
+                    say = logger.warning if failures == 1 else logger.debug
+                    say("queue %r: %s; trying again", self.name, error.message)
+                    await asyncio.sleep(seconds * (0.5 + random.random() / 2))
+        except Exception as error:  # noqa: BLE001 - the program gets it at the next message
+            self._failure = error
+            self._changed.set()
+
+    async def _wait_for_room(self) -> None:
+        self._taken.clear()
+        await self._taken.wait()
+
+    async def _pull(self, about: ConsumerDescription, messages_max: int) -> None:
+        found = await self._consumers.pull(
+            pb.PullMessagesRequest(
+                stream=common_pb2.StreamRef(id=about.stream_id),
+                name=self.name,
+                messages_max=messages_max,
+                wait_ms=int(WAIT_SECONDS * 1000),
+                created_us=about.created_us,
+            )
+        )
+        for each in found.messages:
+            message = AsyncQueueMessage(self, about.stream, each, each.deliveries)
+            if about.dead_letter and each.deliveries > about.max_deliver > 0:
+                self._spawn(self._bury(message, about))
+            else:
+                self._buffer.append(message)
+        self._changed.set()
+
+    async def _extend_buffered(self, about: ConsumerDescription) -> None:
+        """What waits in the buffer must not be delivered to others meanwhile."""
+        while True:
+            await asyncio.sleep(min((about.ack_wait, *about.backoff)) / 3)
+            for message in list(self._buffer):
+                self._send(_Ack(offset=message.offset, kind=_Kind.IN_PROGRESS))
+
+    # Dead letters.
+
+    async def _bury(self, message: AsyncQueueMessage, about: ConsumerDescription) -> None:
+        """Publish a message that was delivered too often as a dead letter, and end it."""
+        times = message.deliveries - 1
+        error = TimeoutError(f"it was delivered {times} times, and not acknowledged")
+        key, headers = dead_letter(message, about.stream, about.stream_id, self.name, times, error)
+        name = message_id(self.name, about.stream_id, message.offset, "dead")
+        try:
+            await self._publish(
+                about.dead_letter, message.value, key=key, headers=headers, msg_id=name
+            )
+            await message.term()
+            logger.error(
+                "queue %r: record %d of %s is a dead letter on %r: %s",
+                self.name, message.offset, about.stream, about.dead_letter, error,
+            )  # fmt: skip
+        except JetstreamError as refusal:
+            logger.warning(
+                "queue %r: record %d of %s was not published as a dead letter: %s; trying again",
+                self.name, message.offset, about.stream, refusal.message,
+            )  # fmt: skip
+            self._send(_Ack(offset=message.offset, kind=_Kind.NAK, delay_ms=_DEAD_LETTER_RETRY_MS))
+
+    # Acknowledging.
+
+    async def acknowledge(self, ack: _Ack) -> bool:
+        """Returns whether the leader had delivered it. Raises JetstreamError."""
+        if self._is_closed:
+            raise InvalidRequestError("the queue is closed")
+        return await self._send(ack)
+
+    def _send(self, ack: _Ack) -> asyncio.Future[bool]:
+        """Have it sent with all that wait."""
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(_retrieved)
+        self._waiting.append((ack, answer))
+        if self._sending is None:
+            self._sending = self._spawn(self._send_waiting())
+        return answer
+
+    async def _send_waiting(self) -> None:
+        asked: list[tuple[_Ack, asyncio.Future[bool]]] = []
+        try:
+            while self._waiting:
+                asked, self._waiting = self._waiting[:ACKS_AT_ONCE], self._waiting[ACKS_AT_ONCE:]
+                await self._send_some(asked)
+        finally:
+            self._sending = None
+            left, self._waiting = [*asked, *self._waiting], []
+            for _, answer in left:
+                if not answer.done():
+                    answer.set_exception(UnavailableError("the queue is closed"))
+
+    async def _send_some(self, asked: list[tuple[_Ack, asyncio.Future[bool]]]) -> None:
+        about = self._about
+        assert about is not None, "its messages came"
+        try:
+            found = await self._consumers.acknowledge(
+                pb.AcknowledgeMessagesRequest(
+                    stream=common_pb2.StreamRef(id=about.stream_id),
+                    name=self.name,
+                    created_us=about.created_us,
+                    acknowledgements=[ack for ack, _ in asked],
+                )
+            )
+        except JetstreamError as error:
+            for _, answer in asked:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        unknown = set(found.unknown)
+        for ack, answer in asked:
+            if not answer.done():
+                answer.set_result(ack.offset not in unknown)
+
+    async def aclose(self) -> None:
+        """Stop pulling, and give back what the program was not handed. Idempotent. What it was
+        handed and has not acknowledged comes again after `ack_wait`."""
+        if self._is_closed:
+            return
+        for each in self._buffer:
+            self._send(_Ack(offset=each.offset, kind=_Kind.NAK))
+        self._is_closed = True
+        self._buffer.clear()
+        self._changed.set()
+        if self._sending is not None:
+            await asyncio.wait({self._sending}, timeout=_CLOSE_SECONDS)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _retrieved(answer: asyncio.Future[bool]) -> None:
+    if not answer.cancelled():
+        answer.exception()

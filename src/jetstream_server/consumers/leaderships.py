@@ -1,0 +1,117 @@
+"""Takes over the durable consumers of the streams that this node begins to lead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from jetstream_protocol.errors import JetstreamError, UnavailableError
+from jetstream_protocol.types import StreamId
+from jetstream_server.background import run_in_background
+from jetstream_server.consumers.config import ConsumerConfig
+from jetstream_server.consumers.consumer import Consumer
+from jetstream_server.consumers.manager import Consumers
+from jetstream_server.metadata.state.changes import Change, StreamChanged
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.replica_manager import ReplicaManager
+
+_PAUSE_SECONDS = 0.3
+
+logger = structlog.get_logger("jetstream.consumers")
+
+
+class Leaderships:
+    """For the loop's thread only. Call `lead` once, `close` once."""
+
+    def __init__(self, consumers: Consumers, replicas: ReplicaManager) -> None:
+        self._consumers = consumers
+        self._replicas = replicas
+        self._loads: dict[StreamId, tuple[int, asyncio.Task[None]]] = {}
+        """The leader epoch for which the durable consumers of a stream are taken over, and what
+        does it."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._gathered: list[Replica] = []
+        self._gathering: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self.took_over: Callable[[Replica], None] = lambda _: None
+        """Called with each replica whose consumers were taken over."""
+
+    def lead(self) -> None:
+        """Take over the consumers of all streams that this node leads."""
+        self._take_over(each for each in self._replicas if each.leadership is not None)
+
+    def apply(self, change: Change) -> None:
+        """Call it with each change of the metadata, after the replicas have taken it."""
+        self._consumers.apply(change)
+        if not isinstance(change, StreamChanged):
+            return
+        stream = change.after
+        replica = self._replicas.get(stream.id)
+        if replica is None or replica.leadership is None:
+            self._loads.pop(stream.id, None)
+        elif not self._is_known(replica):
+            self._take_over([replica])
+
+    async def loaded(self, replica: Replica) -> None:
+        """Wait until the durable consumers of a stream that this node leads are known."""
+        if not self._is_known(replica):
+            self._take_over([replica])
+        known = self._loads.get(replica.stream.id)
+        if known is not None:
+            await asyncio.shield(known[1])
+
+    async def add(
+        self, replica: Replica, config: ConsumerConfig, position: int, selected: Iterable[int] = ()
+    ) -> Consumer:
+        """Add a consumer, or find one of that name that was added meanwhile. Raises
+        QuotaExceededError, JetstreamError."""
+        consumer = await self._consumers.create(replica, config, position, selected)
+        if consumer is None:
+            # Somebody was faster, or an earlier try was stored, whose answer was lost.
+            await self._consumers.load([replica])
+            consumer = self._consumers.find(replica.stream.id, config.name)
+        if consumer is None:
+            raise UnavailableError("the consumer is being created or deleted; try again")
+        return consumer
+
+    def _is_known(self, replica: Replica) -> bool:
+        known = self._loads.get(replica.stream.id)
+        return known is not None and known[0] == replica.stream.leader_epoch
+
+    def _take_over(self, replicas: Iterable[Replica]) -> None:
+        """Those of one turn of the loop share a request."""
+        wanted = [each for each in replicas if not each.stream.is_internal]
+        if not wanted or self._is_closed:
+            return
+        self._gathered += wanted
+        if self._gathering is None:
+            self._gathering = run_in_background(self._load(), "taking over consumers")
+            self._tasks.add(self._gathering)
+            self._gathering.add_done_callback(self._tasks.discard)
+        for replica in wanted:
+            self._loads[replica.stream.id] = replica.stream.leader_epoch, self._gathering
+
+    async def _load(self) -> None:
+        """Again until it is done, or others lead."""
+        replicas, self._gathered, self._gathering = self._gathered, [], None
+        while replicas:
+            try:
+                await self._consumers.load(replicas)
+                break
+            except JetstreamError as error:
+                logger.warning("consumers_not_loaded", count=len(replicas), reason=error.message)
+                await asyncio.sleep(_PAUSE_SECONDS)
+                replicas = [each for each in replicas if each.leadership is not None]
+        for replica in replicas:
+            self.took_over(replica)
+
+    async def close(self) -> None:
+        """End everything that this has begun, and every consumer."""
+        self._is_closed = True
+        await self._consumers.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

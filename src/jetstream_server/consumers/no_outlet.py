@@ -1,0 +1,37 @@
+"""Where a node has no leaf link: no NATS client asks or hears."""
+
+from __future__ import annotations
+
+from jetstream_protocol.errors import UnavailableError
+from jetstream_server.consumers.consumer import Consumer, Delivery
+from jetstream_server.consumers.deliveries import GivenUp
+from jetstream_server.consumers.pulls import Status
+from jetstream_server.consumers.records import Record
+
+
+class NoOutlet:
+    """See the module."""
+
+    has_room = False
+
+    async def room(self) -> None:
+        raise UnavailableError("NATS is not connected")
+
+    def fits(self, record: Record) -> bool:
+        return True
+
+    def deliver(self, consumer: Consumer, to: bytes, deliveries: list[Delivery]) -> None: ...
+
+    def status(self, consumer: Consumer, status: Status) -> None: ...
+
+    def refuse(self, status: Status) -> None: ...
+
+    def ask(self, consumer: Consumer, question: int) -> None: ...
+
+    def stalled(self, consumer: Consumer, question: int) -> dict[str, object]:
+        return {}
+
+    def is_heard(self, to: bytes, group: bytes = b"") -> bool:
+        return False
+
+    def gave_up(self, consumer: Consumer, message: GivenUp) -> None: ...

@@ -1,0 +1,201 @@
+"""Work queues: readers of our own share a consumer's messages, without any leaf link."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from jetstream_client import (
+    AsyncClient,
+    AsyncQueue,
+    AsyncQueueMessage,
+    Client,
+    ConsumerDescription,
+    NotFoundError,
+    PreconditionFailedError,
+)
+from tests.support.loops import on_loop
+from tests.support.server import ServerProcess
+
+LONG = 60.0
+"""Longer than any test: nothing comes again by itself."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    running = ServerProcess(tmp_path_factory.mktemp("queues") / "data")
+    running.start()
+    yield running
+    running.stop()
+
+
+async def filled(client: AsyncClient, name: str, count: int) -> str:
+    """A stream with messages 0 to `count`."""
+    await client.create_stream(name, f"{name}.>")
+    for number in range(count):
+        await client.publish(f"{name}.x", b"%d" % number, key=b"k%d" % number)
+    return name
+
+
+async def taken(queue: AsyncQueue, count: int) -> list[AsyncQueueMessage]:
+    async with asyncio.timeout(60):
+        return [await anext(queue) for _ in range(count)]
+
+
+async def until(
+    client: AsyncClient, stream: str, is_so: Callable[[ConsumerDescription], bool]
+) -> None:
+    """Return once the consumer is so."""
+    for _ in range(2000):
+        if is_so(await client.describe_consumer(stream, "mailers")):
+            return
+        await asyncio.sleep(0.03)
+    raise AssertionError(f"the consumer of {stream} is never so")
+
+
+@on_loop
+async def test_what_is_acknowledged_is_done_and_the_rest_comes_again(
+    server: ServerProcess,
+) -> None:
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        stream = await filled(client, "first", 4)
+        async with client.queue(stream, "mailers", ack_wait=0.2) as queue:
+            messages = await taken(queue, 4)
+            assert [each.value for each in messages] == [b"0", b"1", b"2", b"3"]
+            assert [each.key for each in messages] == [b"k0", b"k1", b"k2", b"k3"]
+            assert all([await each.ack() for each in messages[:3]])
+            (again,) = await taken(queue, 1)
+            assert (again.offset, again.deliveries) == (3, 2)
+            assert await again.ack()
+        found = await client.describe_consumer(stream, "mailers")
+        assert (found.ack_floor, found.ack_pending, found.pending) == (4, 0, 0)
+        assert found.redeliveries >= 1
+
+
+@on_loop
+async def test_a_reader_that_closes_gives_back_what_it_was_not_handed(
+    server: ServerProcess,
+) -> None:
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        stream = await filled(client, "shared", 6)
+        one = client.queue(stream, "mailers", ack_wait=LONG, prefetch=6)
+        two = client.queue(stream, "mailers", prefetch=6)
+        (first,) = await taken(one, 1)
+        assert await first.ack()
+        await one.aclose()
+        rest = await taken(two, 5)
+        assert sorted(each.offset for each in rest) == [1, 2, 3, 4, 5]
+        await two.aclose()
+
+
+@on_loop
+async def test_a_delay_a_longer_time_and_the_end_of_a_message(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        stream = await filled(client, "kinds", 3)
+        async with client.queue(stream, "mailers", ack_wait=LONG) as queue:
+            one, two, three = await taken(queue, 3)
+            assert await one.term()
+            assert await two.nak(0.05)
+            assert await three.extend()
+            (again,) = await taken(queue, 1)
+            assert (again.offset, again.deliveries) == (1, 2)
+            assert await again.ack()
+            found = await client.describe_consumer(stream, "mailers")
+            assert found.ack_pending == 1
+            assert found.oldest_unacknowledged is not None
+            assert await three.ack()
+
+
+@on_loop
+async def test_a_message_that_nobody_acknowledges_becomes_a_dead_letter(
+    server: ServerProcess,
+) -> None:
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        stream = await filled(client, "failing", 1)
+        await client.create_stream("dead", "dead.>")
+        async with client.queue(
+            stream, "mailers", ack_wait=LONG, max_deliver=2, dead_letter="dead.mail"
+        ) as queue:
+            for times in (1, 2):
+                (message,) = await taken(queue, 1)
+                assert message.deliveries == times
+                await message.nak()
+            (dead,) = await client.fetch("dead", 0, max_wait=60)
+            assert (dead.value, dead.key) == (b"0", b"k0")
+            assert dead.headers["Dead-Letter-Offset"] == "0"
+
+            await until(client, stream, lambda it: (it.ack_floor, it.ack_pending) == (1, 0))
+
+
+@on_loop
+async def test_a_reader_that_acknowledges_nothing_gets_no_more_than_it_may(
+    server: ServerProcess,
+) -> None:
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        stream = await filled(client, "bounded", 5)
+        async with client.queue(
+            stream, "mailers", ack_wait=LONG, max_ack_pending=2, prefetch=5
+        ) as queue:
+            one, _ = await taken(queue, 2)
+            found = await client.describe_consumer(stream, "mailers")
+            assert (found.position, found.ack_pending, found.pending) == (2, 2, 3)
+            await one.ack()
+            (three,) = await taken(queue, 1)
+            assert three.offset == 2
+
+
+@on_loop
+async def test_consumers_are_described_altered_paused_and_deleted(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        stream = await filled(client, "managed", 1)
+        made = await client.create_consumer(stream, "b", filter="managed.x", ack_wait=5)
+        assert (made.filters, made.ack_wait, made.max_deliver) == (("managed.x",), 5.0, 0)
+        altered = await client.create_consumer(stream, "b", max_deliver=3)
+        assert (altered.ack_wait, altered.max_deliver) == (5.0, 3)
+        assert altered.created_us == made.created_us
+        with pytest.raises(PreconditionFailedError):
+            await client.create_consumer(stream, "b", filter="managed.y")
+        await client.create_consumer(stream, "a", start="latest")
+        assert [each.name for each in await client.list_consumers(stream)] == ["a", "b"]
+        assert (await client.describe_consumer(stream, "a")).position == 1
+        paused = await client.pause_consumer(stream, "b", LONG)
+        assert paused.paused_until is not None
+        async with client.queue(stream, "b") as queue:
+            waiting = asyncio.create_task(taken(queue, 1))
+            resumed = await client.resume_consumer(stream, "b")
+            assert resumed.paused_until is None
+            (message,) = await waiting
+            await message.ack()
+        await client.delete_consumer(stream, "a")
+        with pytest.raises(NotFoundError):
+            await client.describe_consumer(stream, "a")
+
+
+@on_loop
+async def test_a_reader_of_a_deleted_consumer_is_told(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        stream = await filled(client, "gone", 0)
+        async with client.queue(stream, "mailers") as queue:
+            waiting = asyncio.create_task(taken(queue, 1))
+
+            await until(client, stream, lambda it: it.waiting == 1)
+            await client.delete_consumer(stream, "mailers")
+            with pytest.raises(NotFoundError):
+                await waiting
+
+
+def test_programs_without_asyncio_use_the_same_queue(server: ServerProcess) -> None:
+    with Client(server.grpc, timeout=60) as client:
+        client.create_stream("blocking", "blocking.>")
+        for number in range(3):
+            client.publish("blocking.x", b"%d" % number)
+        with client.queue("blocking", "mailers") as queue:
+            found = []
+            for message in queue:
+                found.append(message.value)
+                assert message.ack()
+                if len(found) == 3:
+                    break
+        assert found == [b"0", b"1", b"2"]
