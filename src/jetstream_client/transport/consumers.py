@@ -188,9 +188,7 @@ class AsyncConsumers(AsyncMethods):
 
 async def create(calls: ControlPlane, request: pb.CreateConsumerRequest) -> ConsumerDescription:
     answer: pb.ConsumerDescription
-    answer = await calls.call(
-        request, what=f"creating consumer {request.name!r}", changes=True
-    )
+    answer = await calls.call(request, what=f"creating consumer {request.name!r}", changes=True)
     return description_of(answer)
 
 
