@@ -1,6 +1,6 @@
 """The file `<stream id>.offsets` beside a stream's folder: where the log begins and ends.
 
-    at 0    bounds   log start and flushed offset
+    at 0    bounds   log start and flushed offset, and a leader epoch that began below that
     at 64   end      log end, and the boot of the machine in which that was written
 
 It is a second record of what the checkpoint says, outside of the folder: so the loss of any one of
@@ -27,7 +27,7 @@ END_AT: Final = 64
 FILE_BYTES: Final = 128
 
 _HEAD = struct.Struct("<4sHHI")  # magic, version, flags, CRC of all else in the slot and the owner
-_BOUNDS = struct.Struct("<4xqq")  # log start, flushed
+_BOUNDS = struct.Struct("<Iqq")  # leader epoch, log start, flushed
 _END = struct.Struct("<4xq40s")  # log end, boot id
 BOUNDS_END: Final = BOUNDS_AT + _HEAD.size + _BOUNDS.size
 _BOUNDS_MAGIC = b"JSLO"
@@ -48,9 +48,13 @@ class Mark(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
+    """leader_epoch: one that this node began to lead at or below `flushed_offset`, noted because it
+    may have no records of its own; 0: none, or the first one."""
+
     log_start_offset: int
     flushed_offset: int
     mark: Mark = Mark.NONE
+    leader_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ class Offsets:
 
 def encode_bounds(owner: bytes, bounds: Bounds) -> bytes:
     """The slot with the bounds. owner: the stream id; a file of another owner is not trusted."""
-    rest = _BOUNDS.pack(bounds.log_start_offset, bounds.flushed_offset)
+    rest = _BOUNDS.pack(bounds.leader_epoch, bounds.log_start_offset, bounds.flushed_offset)
     return _slot(_BOUNDS_MAGIC, bounds.mark, owner, rest)
 
 
@@ -93,9 +97,9 @@ def decode(data: bytes, owner: bytes) -> Offsets:
     found = _read(data[BOUNDS_AT:BOUNDS_END], _BOUNDS_MAGIC, owner)
     if found is not None:
         flags, rest = found
-        start, flushed = _BOUNDS.unpack(rest)
+        leader_epoch, start, flushed = _BOUNDS.unpack(rest)
         if 0 <= start <= flushed and flags in (0, 1, 2, 3):
-            bounds = Bounds(start, flushed, Mark(flags))
+            bounds = Bounds(start, flushed, Mark(flags), leader_epoch)
     found = _read(data[END_AT:FILE_BYTES], _END_MAGIC, owner)
     if found is not None:
         flags, rest = found

@@ -11,9 +11,21 @@ starts with the first segment that is left.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.offsets_file import Mark, Offsets
+from jetstream_protocol.types import NO_EPOCH
+
+
+class LedEpoch(NamedTuple):
+    """A leader epoch and where it began. Its leader's log held everything that was committed."""
+
+    leader_epoch: int
+    start_offset: int
+
+
+NO_EPOCH_LED: Final = LedEpoch(NO_EPOCH, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,15 @@ class Recorded:
         bounds = None if self.offsets is None else self.offsets.bounds
         flushed = 0 if bounds is None else bounds.flushed_offset
         return max(flushed, 0 if self.checkpoint is None else self.checkpoint.recovery_point)
+
+    @property
+    def led_epoch(self) -> LedEpoch:
+        """The leader epoch that the offsets file notes. It began at the flushed offset beside it at
+        the latest: **safety** a log that does not reach there any more says nothing of it."""
+        bounds = None if self.offsets is None else self.offsets.bounds
+        if bounds is None or not bounds.leader_epoch:
+            return NO_EPOCH_LED
+        return LedEpoch(bounds.leader_epoch, bounds.flushed_offset)
 
     @property
     def end_offset(self) -> int:

@@ -18,6 +18,7 @@ from typing import Protocol
 from jetstream_protocol.errors import StorageFullError
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
+from jetstream_protocol.logfiles.recorded import LedEpoch
 from jetstream_protocol.types import WallUs
 from jetstream_server.disk_errors import changed_nothing, storage_error
 from jetstream_server.log.epochs import LeaderEpochCache
@@ -38,6 +39,7 @@ class Recordable(Protocol):
     last_append_timestamp: WallUs
     incomplete_reason: str
     is_start_unknown: bool
+    led_epoch: LedEpoch
 
 
 class LogCheckpointer:
@@ -115,17 +117,24 @@ class LogCheckpointer:
         if durable:
             self._may_be_marked = False
 
-    def note_flush(self, flushed_offset: int) -> None:
+    def note_flush(self, flushed_offset: int, begun: LedEpoch) -> LedEpoch:
         """Record that the log was flushed so far, before anything counts on it. **safety** Durably,
-        if the mark of a reset could come back: the next start would empty the log again."""
-        bounds = replace(self._bounds, flushed_offset=flushed_offset)
-        if not self._may_be_marked:
-            with suppress(StorageFullError), self._health.changing("noting the offsets of"):
-                self._offsets.write_bounds(bounds)  # The older record is valid, and says less.
-            return
-        with self._health.repeatable("noting the offsets of"):
-            self._offsets.write_bounds(bounds, durable=True)
-        self._may_be_marked = False
+        if the mark of a reset could come back: the next start would empty the log again. A leader
+        epoch that was not noted before is noted durably. Returns the one that is noted now: an
+        older one, if the disk is full."""
+        log, epoch = self._log, _noted(begun)
+        bounds = replace(self._bounds, flushed_offset=flushed_offset, leader_epoch=epoch)
+        if self._may_be_marked:
+            with self._health.repeatable("noting the offsets of"):
+                self._offsets.write_bounds(bounds, durable=True)
+            self._may_be_marked = False
+            return begun
+        try:
+            with self._health.changing("noting the offsets of"):
+                self._offsets.write_bounds(bounds, durable=begun != log.led_epoch)
+        except StorageFullError:
+            return log.led_epoch  # The older record is valid, and says less.
+        return begun
 
     def note_all(self, *, durable: bool = False) -> None:
         """Record everything, after the log was opened or begun anew."""
@@ -155,7 +164,9 @@ class LogCheckpointer:
 
     @property
     def _bounds(self) -> Bounds:
-        return Bounds(self._log.log_start_offset, self._log.flushed_offset, self._mark)
+        log = self._log
+        epoch = _noted(log.led_epoch)
+        return Bounds(log.log_start_offset, log.flushed_offset, self._mark, epoch)
 
     @property
     def _mark(self) -> Mark:
@@ -179,9 +190,10 @@ class LogCheckpointer:
             self._save(self._storage.checkpoint.cut_to(end_offset))
         start = min(self._log.log_start_offset, end_offset)
         flushed = min(self._log.flushed_offset, end_offset)
+        epoch = _noted(self._log.led_epoch)
         with self._health.changing("noting the end of"):
             self._offsets.write_end(end_offset, is_cut=True)
-            self._offsets.write_bounds(Bounds(start, flushed, self._mark), durable=True)
+            self._offsets.write_bounds(Bounds(start, flushed, self._mark, epoch), durable=True)
 
     def emptying(self, offset: int) -> None:
         """Record that the log begins anew at `offset`. Call it before the log is emptied.
@@ -212,3 +224,8 @@ class LogCheckpointer:
         with self._health.must_succeed("resetting"):  # The next start may empty the log by now.
             self._offsets.write_bounds(mark, durable=True)
             self._storage.sync_directories()
+
+
+def _noted(led: LedEpoch) -> int:
+    """A leader epoch as the offsets file has it."""
+    return max(led.leader_epoch, 0)

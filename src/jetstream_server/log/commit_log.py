@@ -26,6 +26,7 @@ from jetstream_protocol.errors import (
     OffsetOutOfRangeError,
     StorageFullError,
 )
+from jetstream_protocol.logfiles.recorded import NO_EPOCH_LED, LedEpoch
 from jetstream_protocol.logfiles.scan import Tail
 from jetstream_protocol.types import MonotonicUs, WallUs
 from jetstream_server.disk_errors import storage_error
@@ -54,10 +55,10 @@ class CommitLog:
     """See the module. Every method raises StorageError when the disk fails it."""
 
     __slots__ = (
-        "_config", "_disk", "_health", "_mutex", "_noting", "_reader", "_storage",
+        "_begun", "_config", "_disk", "_health", "_mutex", "_noting", "_reader", "_storage",
         "compaction", "damage", "damaged_files", "encryption", "epochs", "flushed_offset",
         "incomplete_reason", "is_start_unknown", "lacks_beginning", "last_append_timestamp",
-        "log_end_offset", "log_start_offset", "producers", "records", "subjects",
+        "led_epoch", "log_end_offset", "log_start_offset", "producers", "records", "subjects",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, recovered: Recovered) -> None:
@@ -84,6 +85,8 @@ class CommitLog:
         self.log_end_offset = recovered.tail.offset
         self.flushed_offset = recovered.flushed_offset
         self.last_append_timestamp = recovered.tail.timestamp
+        self.led_epoch = self._begun = recovered.led_epoch
+        """The last leader epoch that was noted here on disk (`note_epoch`)."""
         self.lacks_beginning = recovered.lacks_beginning
         """Whether records before the first segment, or all records, are missing. Records appended
         later cannot repair that. The log is offline until `reset` or `salvage`."""
@@ -297,6 +300,11 @@ class CommitLog:
             raise FencedEpochError(f"leader epoch {leader_epoch}; the log is at {latest} already")
         self.epochs.assign(leader_epoch, self.log_end_offset)
 
+    def note_epoch(self, leader_epoch: int) -> None:
+        """Have the next flush note durably that this leadership has begun at the log end. Until its
+        first batch nothing else on disk says so (`led_epoch`)."""
+        self._begun = LedEpoch(leader_epoch, self.log_end_offset)
+
     def roll(self) -> None:
         """Seal the last segment, unless it is empty, and begin a new one."""
         self._health.require_online()
@@ -454,13 +462,16 @@ class CommitLog:
         self._health.require_online()
         # Read the offset first. The last segment, which is read after it, then lies at or after
         # the segment of that offset. Segments sealed in between are on the storage's list.
+        begun = self._begun  # First: what is noted lies at or below the target.
         target = self.log_end_offset
         last = self._storage.segments.last
-        if last is None or (target == self.flushed_offset and self._storage.is_synced()):
+        is_flushed = target == self.flushed_offset and self._storage.is_synced()
+        if last is None or (is_flushed and begun == self.led_epoch):
             return self.flushed_offset
-        with self._health.repeatable("flushing"):
-            self._storage.sync(last, self.flushed_offset)
-        self.records.note_flush(target)
+        if not is_flushed:
+            with self._health.repeatable("flushing"):
+                self._storage.sync(last, self.flushed_offset)
+        self.led_epoch = self.records.note_flush(target, begun)
         self.flushed_offset = target
         with suppress(StorageFullError):  # The older checkpoint is valid; recovery only scans more.
             if last.base_offset > self._storage.checkpoint.recovery_point:
@@ -486,6 +497,8 @@ class CommitLog:
         with self._health.reading():
             position, end = segment.locate_end(offset)
         self.compaction.cutting()
+        if end < self._begun.start_offset:
+            self.led_epoch = self._begun = NO_EPOCH_LED  # What it held is not all here any more.
         self.records.cutting_to(end)  # First: otherwise the missing records would look lost.
         self.epochs.truncate_from_end(end)
         self.log_start_offset = min(self.log_start_offset, end)
@@ -514,6 +527,7 @@ class CommitLog:
             with self._noting:
                 self.producers.clear()
             self.epochs = LeaderEpochCache()
+            self.led_epoch = self._begun = NO_EPOCH_LED
             self.log_start_offset = self.flushed_offset = self.log_end_offset = offset
             if self.subjects is not None:
                 self.subjects.begin(offset)

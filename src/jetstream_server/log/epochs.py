@@ -3,7 +3,8 @@
 Entries (leader epoch, start offset), strictly growing in both. A leader adds its entry at the log
 end before it appends anything or answers a fetch. A follower adds the epochs of the batches that it
 appends. An entry becomes durable with the epoch's first batch; recovery reads it from there. An
-epoch without a batch needs no entry.
+epoch without a batch needs no entry. (What it is worth in an unclean election is noted elsewhere:
+`CommitLog.note_epoch`.)
 """
 
 from __future__ import annotations

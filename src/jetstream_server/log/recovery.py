@@ -28,7 +28,7 @@ from jetstream_protocol.errors import CorruptBatchError, StorageError
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.names import TEMPORARY_SUFFIX, base_offset_of
 from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
-from jetstream_protocol.logfiles.recorded import Recorded
+from jetstream_protocol.logfiles.recorded import NO_EPOCH_LED, LedEpoch, Recorded
 from jetstream_protocol.logfiles.scan import (
     Tail,
     find_valid,
@@ -95,6 +95,12 @@ class Recovered:
         if recorded is None:
             recorded = max(first, self.checkpoint.log_start_offset)
         return min(recorded if self.lacks_beginning else max(first, recorded), self.tail.offset)
+
+    @property
+    def led_epoch(self) -> LedEpoch:
+        """The noted leader epoch; **safety** none, if what the log held then is not all there."""
+        led = self.recorded.led_epoch
+        return led if led.start_offset <= self.tail.offset else NO_EPOCH_LED
 
     @property
     def flushed_offset(self) -> int:

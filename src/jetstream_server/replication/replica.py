@@ -85,8 +85,7 @@ class Replica:
         "_services", "_waiters",
         "closed", "closeness", "counters", "failures", "following", "high_watermark", "incarnation",
         "is_deleted", "leader_log_start_offset", "leadership", "log", "newest", "node_id",
-        "on_commit",
-        "stream", "unreadable_reason", "why_unheard",
+        "on_commit", "stream", "unreadable_reason", "why_unheard",
     )  # fmt: skip
 
     def __init__(
@@ -388,16 +387,14 @@ class Replica:
             # Nothing will be flushed any more: the readable part counts.
             self.high_watermark = log.log_end_offset
         self.leadership = LeaderState(
-            stream=self.stream,
-            node_id=self.node_id,
-            nodes=nodes,
-            log=log,
-            high_watermark=self.high_watermark,
-            now_us=now_us,
-            lag_max_us=self._lag_max_us,
-        )
+            stream=self.stream, node_id=self.node_id, nodes=nodes, log=log, now_us=now_us,
+            high_watermark=self.high_watermark, lag_max_us=self._lag_max_us, notes_epoch=True,
+        )  # fmt: skip
         if self.high_watermark > high_watermark:
             self._rose(self.high_watermark)
+        if self.leadership.must_note_epoch:
+            log.note_epoch(self.stream.leader_epoch)
+            self.flush()
         self.moved()
 
     def _know_gaps(self) -> None:
@@ -699,6 +696,8 @@ class Replica:
         else:
             self.moved()
             services.listeners.flushed(self)
+            if self.leadership is not None and self.leadership.must_note_epoch:
+                services.call_later(FLUSH_AGAIN_SECONDS, self._flush_again)  # The disk was full.
 
     def _flush_again(self) -> None:
         if not self.closed:

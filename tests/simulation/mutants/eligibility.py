@@ -24,8 +24,7 @@ from jetstream_server.replication.drivers import log_ends, membership
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.sessions.session_messages import LogEnd
 from tests.simulation.mutants.installing import Patches, mutant
-from tests.simulation.runner import DAMAGED
-from tests.simulation.scenarios import Collapses, LateTails, LostDisks
+from tests.simulation.scenarios import Collapses, EmptyEpochs, LateTails, LostDisks
 
 
 @mutant(Collapses)
@@ -101,7 +100,7 @@ def elects_the_shortest_log(patches: Patches) -> None:
     patches.set(unclean, "max", min)
 
 
-@mutant(kind=DAMAGED)
+@mutant(EmptyEpochs)
 def forgets_epochs_without_records(patches: Patches) -> None:
     """A leader that has committed records of earlier epochs, and got none of its own, is not told
     from one that never led."""

@@ -11,7 +11,7 @@ from tests.simulation.scenarios.disks import Collapses, FailingDisks, LateFlushe
 from tests.simulation.scenarios.following import Overwritten, Swaps, UnawareLeaders
 from tests.simulation.scenarios.handing_over import LeftStandingBy, PlannedHandOvers
 from tests.simulation.scenarios.joining import FailingJoiners, LateJoiners, UnknownOutcomes
-from tests.simulation.scenarios.lost_logs import LateTails, LostBeginnings, LostDisks
+from tests.simulation.scenarios.lost_logs import EmptyEpochs, LateTails, LostBeginnings, LostDisks
 from tests.simulation.scenarios.returning import Returns
 from tests.simulation.scenarios.scenario import STRIDE, Scenario
 from tests.simulation.scenarios.speaking import LapsedSessions, LateRegistrations, LostControl
@@ -20,6 +20,7 @@ __all__ = [
     "SCENARIOS",
     "STRIDE",
     "Collapses",
+    "EmptyEpochs",
     "FailingDisks",
     "FailingJoiners",
     "LapsedSessions",
@@ -64,15 +65,22 @@ SCENARIOS: tuple[type[Scenario], ...] = (
     LostDisks,
     UnawareLeaders,
 )
+SHARING = EmptyEpochs
+"""Takes turns with the last of them."""
 
 
 def scenario_of(seed: int) -> type[Scenario]:
     """What a seed is about."""
-    number = seed % STRIDE
+    turn, number = divmod(seed, STRIDE)
+    if number == len(SCENARIOS) - 1 and turn % 2 == 0:
+        return SHARING
     return SCENARIOS[number] if number < len(SCENARIOS) else Scenario
 
 
 def seeds_about(scenario: type[Scenario], count: int) -> range:
     """The first `count` seeds about it."""
+    if scenario in (SHARING, SCENARIOS[-1]):
+        first = len(SCENARIOS) - 1 + (0 if scenario is SHARING else STRIDE)
+        return range(first, first + count * 2 * STRIDE, 2 * STRIDE)
     first = SCENARIOS.index(scenario)
     return range(first, first + count * STRIDE, STRIDE)

@@ -222,6 +222,93 @@ class LostDisks(Scenario):
         return self.world.between(*self._back_us)
 
 
+class EmptyEpochs(Scenario):
+    """A follower that lacks the leader's last records leads alone for a moment, and dies with what
+    it got then. Its successor gets nothing of its own, and commits what the follower lacks. Then
+    nobody is trusted any more: the one that died has the newest record, of an older epoch."""
+
+    _back_us: tuple[int, int] = (20_000, 400_000)
+    """When who dies comes back."""
+    _chosen: tuple[int, int, int] | None = None
+    """Who leads first, its successor, and who leads alone in between."""
+
+    def prepare(self) -> None:
+        self.cluster.faults.election_appetite = 0.0
+
+    def strike(self) -> None:
+        chosen, stream = self.leader_and_followers(2), self.led_stream()
+        if chosen is None or stream is None or self._chosen is not None:
+            return
+        if len(stream.replicas) != 3 or stream.config.min_insync_replicas > 2:
+            return
+        first, successor, alone = self._chosen = chosen[0], chosen[1], chosen[2]
+        world, network = self.world, self.cluster.network
+        world.count("an epoch without records")
+        if stream.config.flush != "interval":
+            self.cluster.faults.alter({"flush": "interval"}, stream.stream_epoch)
+        for source, target in (
+            (first, alone),
+            (successor, alone),
+            (alone, first),
+            (alone, successor),
+        ):
+            network.mute(source, target, "records")
+        self.keep_quiet(9_000_000)
+        world.later(world.between(30_000, 200_000), None, self.transfer, alone)
+        world.later(1_250_000, None, self._end_alone)
+        world.later(9_000_000, None, self._end)
+
+    def _end_alone(self) -> None:
+        if self._chosen is None or self.cluster.faults.healing:
+            return
+        _, successor, alone = self._chosen
+        self._let_publish(False)
+        self._fell(alone, loses_power=False, back_us=(2_500_000, 3_000_000))
+        self.world.later(60_000, None, self.transfer, successor)
+        self.world.later(200_000, None, self._collapse, 80)
+
+    def _collapse(self, attempts: int) -> None:
+        """Once what the one lacks is committed without it."""
+        if self._chosen is None or self.cluster.faults.healing:
+            return
+        first, successor, alone = self._chosen
+        stream = self.cluster.metadata.now.stream
+        if attempts and (stream is None or alone in stream.isr):
+            self.world.later(50_000, None, self._collapse, attempts - 1)
+        elif attempts > -5:
+            self.world.later(100_000, None, self._collapse, min(attempts, 0) - 1)
+        else:
+            self.world.count("an epoch without records is the last one")
+            for node_id in (first, successor):
+                self._fell(node_id, loses_power=True, back_us=(20_000, 400_000))
+            self.world.later(1_500_000, None, self._let_publish, True)
+
+    def _let_publish(self, hears: bool) -> None:
+        for machine in self.cluster.machines:
+            machine.hears_nats = hears
+
+    def _fell(self, node_id: int, *, loses_power: bool, back_us: tuple[int, int]) -> None:
+        self._back_us = back_us
+        self.cluster.faults.fell(self.cluster.machines[node_id], loses_power)
+        self._back_us = EmptyEpochs._back_us
+
+    def restart_us(self) -> int | None:
+        return self.world.between(*self._back_us)
+
+    def _end(self) -> None:
+        assert self._chosen is not None
+        first, successor, alone = self._chosen
+        self._chosen = None
+        self._let_publish(True)
+        for source, target in (
+            (first, alone),
+            (successor, alone),
+            (alone, first),
+            (alone, successor),
+        ):
+            self.cluster.network.unmute(source, target, "records")
+
+
 class LostBeginnings(Scenario):
     """A log loses its first segments and all that says where it begins; or only those, while
     publishers repeat what lay there, and every other replica loses all it has."""

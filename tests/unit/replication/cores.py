@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from jetstream_protocol.logfiles.recorded import NO_EPOCH_LED, LedEpoch
 from jetstream_protocol.types import LeaderEpoch, NodeId, StreamId
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.metadata.state.nodes import Addresses, NodeMetadata
@@ -27,6 +28,7 @@ class Log:
     committed_below: int = 0
     offline_reason: str = ""
     is_damaged: bool = False
+    led_epoch: LedEpoch = NO_EPOCH_LED
     lost_range: tuple[int, int] | None = None
 
 

@@ -58,6 +58,8 @@ class Node:
         )  # fmt: skip
         for node in (self, *followers):
             node.replica.update(metadata, nodes(), 0)
+        self.log.flush()  # It notes its epoch first.
+        self.replica.moved()
 
     def says(self) -> int:
         """As of which stream epoch it tells its position."""

@@ -14,6 +14,9 @@ Invariants.
 * **safety** A log that is offline has no position, the leader's own included.
 * **safety** Observers are followed, and never counted: neither the high watermark nor the ISR
   depends on them.
+* **safety** Records of earlier epochs are committed only once this epoch is noted on disk.
+  Otherwise a power failure could leave no trace of it, and a log of an epoch in between, which
+  lacks them, would be taken for the newest one (unclean_election.py).
 * A member joins only from a position at or beyond both the high watermark and the start of this
   epoch: then it holds everything that any earlier leader committed.
 """
@@ -69,7 +72,8 @@ class LeaderState:
     """
 
     __slots__ = (
-        "_followers", "_in_sync", "_lag_max_us", "_log", "_node_id", "_nodes", "_ticked_at_us",
+        "_followers", "_in_sync", "_is_unnoted", "_lag_max_us", "_log", "_node_id", "_nodes",
+        "_ticked_at_us",
         "epoch_start_offset", "high_watermark", "stream",
     )  # fmt: skip
 
@@ -83,10 +87,15 @@ class LeaderState:
         high_watermark: int,
         now_us: MonotonicUs,
         lag_max_us: int = REPLICA_LAG_MAX_US,
+        notes_epoch: bool = False,
     ) -> None:
+        """notes_epoch: the caller sees to it that `log.led_epoch` follows if `must_note_epoch`."""
         self.stream = stream
         self.high_watermark = high_watermark
         self.epoch_start_offset = log.log_end_offset
+        is_known = self.knows_end or log.log_start_offset == log.log_end_offset
+        is_due = notes_epoch and len(stream.replicas) > 1 and not log.offline_reason
+        self._is_unnoted = is_due and not is_known
         self._node_id = NodeId(node_id)
         self._nodes = nodes
         self._log = log
@@ -165,6 +174,13 @@ class LeaderState:
         """Whether it is known here what earlier leaders committed (KIP-207). The high watermark may
         be below that until then: to say that it is the end would be wrong."""
         return self.high_watermark >= self.epoch_start_offset
+
+    @property
+    def must_note_epoch(self) -> bool:
+        """Whether this epoch must be noted on disk before anything is committed."""
+        if self._is_unnoted:
+            self._is_unnoted = self._log.led_epoch.leader_epoch != self.stream.leader_epoch
+        return self._is_unnoted
 
     @property
     def is_followed(self) -> bool:
@@ -300,6 +316,8 @@ class LeaderState:
     def _advance(self) -> bool:
         log = self._log
         if not self.can_commit or log.offline_reason:
+            return False
+        if self.must_note_epoch:
             return False
         own = log.flushed_offset if self.counts_flushed else log.log_end_offset
         high_watermark = self._held_by_all(own)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.logfiles.recorded import LedEpoch
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.epochs import LeaderEpochCache
@@ -142,6 +143,10 @@ class LogView(Protocol):
 
     @property
     def epochs(self) -> LeaderEpochCache: ...
+
+    @property
+    def led_epoch(self) -> LedEpoch:
+        """The last leader epoch of this node that was noted on disk, with or without records."""
 
     @property
     def offline_reason(self) -> str:

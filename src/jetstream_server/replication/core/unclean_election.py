@@ -16,8 +16,8 @@ that lacks its beginning: followers keep their records in front of it. The elect
 possibly lossy.
 
 The last epoch may be one without records: its leader may have committed records of earlier epochs,
-which a longer log of an epoch in between lacks. Only its leader knows that epoch, until it restarts
-or follows.
+which a longer log of an epoch in between lacks. Only its leader knows that epoch. It has noted it
+on disk before it committed any of those (`CommitLog.note_epoch`).
 
 A log that was begun anew where its leader's began, and has got no record since, has no last epoch.
 Everything in front of its end was removed by then. So if it is in `last_known`, a replica outside
@@ -60,7 +60,9 @@ Reports = Mapping[NodeId, ReplicaReport]
 def last_epoch_begun(log: LogView) -> int:
     """The last epoch by which logs are compared. An empty log has nothing to commit: that it has
     led does not count."""
-    return log.epochs.latest_epoch if log.log_end_offset else NO_EPOCH
+    if not log.log_end_offset:
+        return NO_EPOCH
+    return max(log.epochs.latest_epoch, log.led_epoch.leader_epoch)
 
 
 class UncleanElections:
