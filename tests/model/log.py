@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 from jetstream_protocol.errors import DivergedError
+from jetstream_protocol.logfiles.recorded import LedEpoch
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.epochs import LeaderEpochCache
 
@@ -61,6 +62,11 @@ class ModelLog:
         self.epochs = LeaderEpochCache()
         for offset, entry in enumerate(self.entries):
             self.epochs.assign(entry.leader_epoch, offset)
+
+    @property
+    def led_epoch(self) -> LedEpoch:
+        """A leadership is noted as soon as it begins. A crash forgets it here."""
+        return LedEpoch(self.epochs.latest_epoch, 0)
 
     @property
     def log_end_offset(self) -> int:

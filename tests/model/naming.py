@@ -244,7 +244,7 @@ _KEPT: dict[type, str] = {
     FollowerState: "_asks_flush_since _confirmable _rebuild high_watermark",
     InSyncReplicas: "_awaits_metadata _not_before_us",
     LeaderEpochCache: "",
-    LeaderState: "_lag_max_us _ticked_at_us epoch_start_offset high_watermark",
+    LeaderState: "_is_unnoted _lag_max_us _ticked_at_us epoch_start_offset high_watermark",
     ModelLog: "flushed_offset",
     Replica: "_flush_target _lag_default_us _lag_max_us _rebuild _recorded_failure _services"
     " _waiters closed"
