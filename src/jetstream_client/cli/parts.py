@@ -36,6 +36,7 @@ PARTS = {
     ),
     "top": _Part("top", "top", "Show the busiest streams, every 2 seconds, until Ctrl-C."),
     "stream": _Part("streams", "app", "Create, show, alter and delete streams."),
+    "schema": _Part("schema", "app", "Say what a stream's values are, for typed columns."),
     "cursor": _Part("cursor", "app", "Show and move the positions of readers."),
     "group": _Part("group", "app", "Show, move and delete consumer groups."),
     "dead-letter": _Part(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from jetstream_client.reading.batches import FetchedBatches
 from jetstream_client.reading.consumer import FETCH_BYTES, AsyncConsumer
@@ -17,6 +18,7 @@ from jetstream_client.reading.scan import AsyncScan
 from jetstream_client.reading.table import AsyncTable
 from jetstream_client.transport import wire
 from jetstream_client.transport.groups import AsyncGroups, Groups
+from jetstream_client.transport.schemas import AsyncSchemas
 from jetstream_client.transport.streams import AsyncStreams
 from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.positions import Position
@@ -24,8 +26,11 @@ from jetstream_client.values.text import check_text
 from jetstream_client.values.types import OffsetAt, OnReset, Payload, ReadFrom, StreamLike
 from jetstream_protocol.errors import InvalidRequestError
 
+if TYPE_CHECKING:
+    from jetstream_client.reading.typed import Decoder
 
-class AsyncReading(AsyncGroups, AsyncStreams):
+
+class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
     """A part of `AsyncClient`, which sets these."""
 
     config: ClientConfig
@@ -295,13 +300,16 @@ class AsyncReading(AsyncGroups, AsyncStreams):
         *,
         rows: int = ROWS,
         columns: Iterable[str] | None = None,
+        typed: bool = False,
         last_epoch: int = -1,
         read_from: ReadFrom = "leader",
         patience: float | None = None,
     ) -> AsyncScan:
         """Read the records of [start, stop) as Arrow record batches.
 
-        rows: at most so many in a batch. columns: only these; the others are not built. last_epoch,
+        rows: at most so many in a batch. columns: only these; the others are not built. typed: also
+        the fields of the stream's schema as columns, and `_error` (docs/typed_streams.md); needs
+        `jetstream-log[sql]`. last_epoch,
         read_from: as in `fetch`; last_epoch is that of the record before `start`. patience: as in
         `consume`, but by default the client's timeout, because a scan has an end. Needs
         `jetstream-log[arrow]`.
@@ -325,7 +333,15 @@ class AsyncReading(AsyncGroups, AsyncStreams):
                 )
             )
 
-        return AsyncScan(consume, start, stop, check_rows(rows), columns)
+        async def decoder(columns: list[str] | None) -> Decoder:
+            from jetstream_client.reading.typed import decoder_of
+
+            found = await self.describe_schema(stream)
+            return decoder_of(found.text, str(stream), columns)
+
+        return AsyncScan(
+            consume, start, stop, check_rows(rows), columns, decoder if typed else None
+        )
 
     def table(
         self,

@@ -29,6 +29,7 @@ from jetstream_client.values.types import (
     Stream,
     StreamDescription,
     StreamLike,
+    StreamSchema,
     UncleanElection,
     Voters,
 )
@@ -295,6 +296,24 @@ class Calls:
         """Describe one consumer group: its members, and which streams each reads. Raises
         NotFoundError."""
         return self._thread.run(self._client.describe_group(group))
+
+    def describe_schema(self, stream: StreamLike) -> StreamSchema:
+        """The schema of a stream's values, with its earlier versions. Raises
+        StreamNotFoundError."""
+        return self._thread.run(self._client.describe_schema(stream))
+
+    def set_schema(
+        self, stream: StreamLike, schema: str, *, version: int | None = None
+    ) -> StreamSchema:
+        """Set the schema of a stream's values: `"id bigint, price double"` (docs/typed_streams.md);
+        "" takes it away. Publishers and records are not touched: a record that does not fit has
+        nulls in its typed columns. Returns the schema as it is then.
+
+        version: the version that it replaces; otherwise the one that it is at. Raises
+        PreconditionFailedError if somebody has set another one meanwhile, InvalidRequestError for a
+        change that programs which use the last version may not survive.
+        """
+        return self._thread.run(self._client.set_schema(stream, schema, version=version))
 
     def create_token(self, principal: str, *, lifetime: Seconds | None = None) -> NewToken:
         """Create a token for a principal, `user:NAME`. Only the returned value has its text.

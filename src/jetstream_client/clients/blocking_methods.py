@@ -403,13 +403,16 @@ class Methods:
         *,
         rows: int = ROWS,
         columns: Iterable[str] | None = None,
+        typed: bool = False,
         last_epoch: int = -1,
         read_from: ReadFrom = "leader",
         patience: float | None = None,
     ) -> Scan:
         """Read the records of [start, stop) as Arrow record batches.
 
-        rows: at most so many in a batch. columns: only these; the others are not built. last_epoch,
+        rows: at most so many in a batch. columns: only these; the others are not built. typed: also
+        the fields of the stream's schema as columns, and `_error` (docs/typed_streams.md); needs
+        `jetstream-log[sql]`. last_epoch,
         read_from: as in `fetch`; last_epoch is that of the record before `start`. patience: as in
         `consume`, but by default the client's timeout, because a scan has an end. Needs
         `jetstream-log[arrow]`.
@@ -423,6 +426,7 @@ class Methods:
                 stop,
                 rows=rows,
                 columns=columns,
+                typed=typed,
                 last_epoch=last_epoch,
                 read_from=read_from,
                 patience=patience,

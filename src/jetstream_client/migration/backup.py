@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from jetstream_client.clients.blocking_client import Client
-from jetstream_client.migration.manifest import BackupFile, Manifest, settings_of
+from jetstream_client.migration.manifest import BackupFile, Manifest, schema_of, settings_of
 from jetstream_client.migration.one_view import OneView
 from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_client.migration.restore_writer import check_restorable
@@ -124,7 +124,7 @@ def _copy(
         _copy_to(client, described, end_offset, files, advance)
         end_offset = view.end(files.next_offset)
         if end_offset == files.next_offset:
-            return files.finish()
+            return files.finish(schema_of(client, described))
         note(overtaken(files.next_offset, end_offset))
 
 
@@ -337,7 +337,7 @@ class _Files:
         crc = crc_of(path, length)
         self._done.append(BackupFile(path.name, int(path.stem), self.next_offset, length, crc))
 
-    def finish(self) -> Manifest:
+    def finish(self, schema: str) -> Manifest:
         self._close_file()
         manifest = replace(
             self.manifest,
@@ -348,6 +348,7 @@ class _Files:
             files=tuple(self._done),
             is_complete=True,
             tombstones_gone_below=0,
+            schema=schema,
         )
         _write(self.folder, manifest)
         return manifest

@@ -14,9 +14,11 @@ import reprlib
 from dataclasses import dataclass
 from typing import Any
 
+from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import Stream
 from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.schema import parse
 from jetstream_protocol.settings import STREAM_SETTINGS, Kind
 
 FORMAT = "jetstream-backup"
@@ -61,6 +63,7 @@ class Manifest:
     last_epoch: the leader epoch of the last record; with the cluster and the stream's id it tells
     whether a later backup continues this one. tombstones_gone_below: until the first run has ended,
     compaction had removed tombstones below that offset when it began; it is written only then.
+    schema: of the stream's values when the last run began; it is written only if there was one.
     """
 
     cluster_id: str
@@ -77,6 +80,7 @@ class Manifest:
     files: tuple[BackupFile, ...] = ()
     is_complete: bool = False
     tombstones_gone_below: int = 0
+    schema: str = ""
 
     def _check(self) -> None:
         """Raise ValueError for what a run never writes: a backup may come from somebody else."""
@@ -95,6 +99,11 @@ class Manifest:
                 raise ValueError(f"the length of {each.name} is {each.length}")
         if unknown := self.settings.keys() - _KNOWN:
             raise ValueError(f"there is no setting {min(unknown)!r}")
+        if self.schema:
+            try:
+                parse(self.schema)
+            except InvalidRequestError as error:
+                raise ValueError(error.message) from error
         for name, value in self.settings.items():
             if not _may_be(name, value):
                 raise ValueError(f"the setting {name} is {reprlib.repr(value)}")
@@ -116,8 +125,9 @@ class Manifest:
 
     def to_json(self) -> str:
         values = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
-        if not self.tombstones_gone_below:
-            del values["tombstones_gone_below"]  # Earlier releases do not know it.
+        for each in ("tombstones_gone_below", "schema"):
+            if not values[each]:
+                del values[each]  # Earlier releases do not know it.
         return json.dumps(values, indent=2) + "\n"
 
     @classmethod
@@ -157,6 +167,14 @@ def _check_types(found: Manifest | BackupFile) -> None:
         value, wanted = getattr(found, each.name), _TYPES.get(str(each.type))
         if wanted is not None and type(value) is not wanted:
             raise ValueError(f"{each.name} is {reprlib.repr(value)}")
+
+
+def schema_of(client: Client, stream: Stream) -> str:
+    """The schema of a stream's values; "": it has none, or its server is of an earlier release."""
+    try:
+        return client.describe_schema(stream).text
+    except InvalidRequestError:
+        return ""
 
 
 def settings_of(stream: Stream) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from jetstream_client.migration.file_records import (
     header_block_of,
     timestamp_of,
 )
-from jetstream_client.migration.manifest import Manifest, settings_of
+from jetstream_client.migration.manifest import Manifest, schema_of, settings_of
 from jetstream_client.migration.one_view import OneView
 from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_client.migration.restore import (
@@ -141,6 +141,7 @@ def _back_up(
             records=digest.count,
             digest=digest.hexdigest(),
             is_complete=True,
+            schema=schema_of(client, described),
         )
         writer.add_key_value_metadata({_METADATA: manifest.to_json()})
     return manifest
@@ -243,6 +244,8 @@ def restore(
         digest = finish(client, stream, manifest.bounds, advance)
     if (digest.count, digest.hexdigest()) != (manifest.records, manifest.digest):
         raise difference_error(stream.name, manifest.records, digest.count)
+    if manifest.schema:
+        client.set_schema(stream, manifest.schema)
     return listen(client, stream, limits), digest
 
 

@@ -82,6 +82,8 @@ def restore(
         manifest.digest,
     ):
         raise difference_error(stream.name, manifest.records, digest.count)
+    if manifest.schema:
+        client.set_schema(stream, manifest.schema)
     return listen(client, stream, limits), digest
 
 

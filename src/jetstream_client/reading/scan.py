@@ -14,7 +14,7 @@ is validated before Arrow sees it (`_arrow`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from jetstream_client._loop_thread import LoopThread
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
+    from jetstream_client.reading.messages import Messages
+    from jetstream_client.reading.typed import Decoder
+
 
 class AsyncScan:
     """`async for batch in scan` gives record batches with the columns of `Messages.to_arrow()`.
 
     start, stop: the offsets once `begin` or the first reading has resolved them; None before.
-    schema: of every batch.
+    schema: of every batch; a typed one learns it then, too.
     """
 
     def __init__(
@@ -42,10 +45,14 @@ class AsyncScan:
         stop: Position,
         rows: int,
         columns: Iterable[str] | None,
+        decoder: Callable[[list[str] | None], Awaitable[Decoder]] | None = None,
     ) -> None:
         from jetstream_client.reading.arrow import schema_of
 
-        self.schema: pyarrow.Schema = schema_of(columns)
+        self._columns = None if columns is None else list(columns)
+        self._find_decoder = decoder
+        self._decoder: Decoder | None = None
+        self.schema: pyarrow.Schema = schema_of(None if decoder else self._columns)
         self.start: int | None = None
         self.stop: int | None = None
         self.rows = rows
@@ -57,6 +64,9 @@ class AsyncScan:
 
     async def begin(self) -> None:
         """Resolve start and stop. Idempotent."""
+        if self._find_decoder is not None and self._decoder is None:
+            self._decoder = await self._find_decoder(self._columns)
+            self.schema = self._decoder.schema
         if self.start is None:
             consumer = self._consume(*self._wanted)
             await consumer.begin()
@@ -76,16 +86,23 @@ class AsyncScan:
         consumer = await self.open()
         try:
             async for messages in consumer.batches():
-                for batch in messages.iter_batches(self.rows, self.schema.names):
+                for batch in self.batches_of(messages):
                     yield batch
         finally:
             await consumer.aclose()
+
+    def batches_of(self, messages: Messages) -> Iterator[pyarrow.RecordBatch]:
+        """The record batches of what was fetched."""
+        if self._decoder is not None:
+            return self._decoder.batches(messages, self.rows)
+        return messages.iter_batches(self.rows, self.schema.names)
 
     async def to_table(self) -> pyarrow.Table:
         """The whole range as a pyarrow table, in memory."""
         import pyarrow
 
-        return pyarrow.Table.from_batches([batch async for batch in self], self.schema)
+        batches = [batch async for batch in self]
+        return pyarrow.Table.from_batches(batches, self.schema)
 
     async def to_polars(self) -> polars.DataFrame:
         """The whole range as a Polars frame. Needs polars."""
@@ -121,7 +138,7 @@ class Scan:
         consumer = self._thread.run(self._scan.open())
         try:
             while (messages := self._thread.run(consumer.next_messages())) is not None:
-                yield from messages.iter_batches(self._scan.rows, self.schema.names)
+                yield from self._scan.batches_of(messages)
         finally:
             # The garbage collector may run this in any thread, also where waiting is impossible.
             self._thread.post(consumer.aclose())

@@ -335,6 +335,20 @@ class ConsumerGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamSchema:
+    """The schema of a stream's values. version: of the last of `versions`; 0: it never had one.
+    versions: the texts of the newest, the oldest first; "": none from that version on."""
+
+    version: int
+    versions: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The schema; "": the stream has none."""
+        return self.versions[-1] if self.versions else ""
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetAt:
     """A resolved position: the offset, and the leader epoch of the record there.
 

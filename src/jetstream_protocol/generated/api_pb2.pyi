@@ -402,6 +402,36 @@ class ProduceBatchResponse(_message.Message):
     duplicate: bool
     def __init__(self, base_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
 
+class SetSchemaRequest(_message.Message):
+    __slots__ = ("stream", "schema", "schema_version")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    schema: str
+    schema_version: int
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., schema: _Optional[str] = ..., schema_version: _Optional[int] = ...) -> None: ...
+
+class SetSchemaResponse(_message.Message):
+    __slots__ = ("schema_version",)
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    schema_version: int
+    def __init__(self, schema_version: _Optional[int] = ...) -> None: ...
+
+class DescribeSchemaRequest(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ...) -> None: ...
+
+class DescribeSchemaResponse(_message.Message):
+    __slots__ = ("schemas", "schema_version")
+    SCHEMAS_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    schemas: _containers.RepeatedScalarFieldContainer[str]
+    schema_version: int
+    def __init__(self, schemas: _Optional[_Iterable[str]] = ..., schema_version: _Optional[int] = ...) -> None: ...
+
 class FetchRequest(_message.Message):
     __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "bytes_min", "wait_ms_max", "decode")
     STREAM_FIELD_NUMBER: _ClassVar[int]

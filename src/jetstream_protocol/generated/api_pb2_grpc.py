@@ -89,6 +89,16 @@ class StreamsStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.ProduceBatchRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.ProduceBatchResponse.FromString,
                 _registered_method=True)
+        self.SetSchema = channel.unary_unary(
+                '/jetstream.v1.Streams/SetSchema',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.SetSchemaRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.SetSchemaResponse.FromString,
+                _registered_method=True)
+        self.DescribeSchema = channel.unary_unary(
+                '/jetstream.v1.Streams/DescribeSchema',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.DescribeSchemaRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.DescribeSchemaResponse.FromString,
+                _registered_method=True)
 
 
 class StreamsServicer:
@@ -175,6 +185,20 @@ class StreamsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetSchema(self, request, context):
+        """Sets the schema of a stream's values. Records are stored as before, whether they fit or not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeSchema(self, request, context):
+        """Any node answers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StreamsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -232,6 +256,16 @@ def add_StreamsServicer_to_server(servicer, server):
                     servicer.ProduceBatch,
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.ProduceBatchRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.ProduceBatchResponse.SerializeToString,
+            ),
+            'SetSchema': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetSchema,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.SetSchemaRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.SetSchemaResponse.SerializeToString,
+            ),
+            'DescribeSchema': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeSchema,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.DescribeSchemaRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.DescribeSchemaResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -531,6 +565,60 @@ class Streams:
             '/jetstream.v1.Streams/ProduceBatch',
             jetstream_dot_v1_dot_api__pb2.ProduceBatchRequest.SerializeToString,
             jetstream_dot_v1_dot_api__pb2.ProduceBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetSchema(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Streams/SetSchema',
+            jetstream_dot_v1_dot_api__pb2.SetSchemaRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.SetSchemaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeSchema(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Streams/DescribeSchema',
+            jetstream_dot_v1_dot_api__pb2.DescribeSchemaRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.DescribeSchemaResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -79,6 +79,8 @@ RPCS: dict[str, Requirement] = {
     "/jetstream.v1.Streams/SetStreamReadonly": _stream(Operation.ALTER, changes=True),
     "/jetstream.v1.Streams/PauseStream": _stream(Operation.ALTER, changes=True),
     "/jetstream.v1.Streams/ResumeStream": _stream(Operation.ALTER, changes=True),
+    "/jetstream.v1.Streams/SetSchema": _stream(Operation.ALTER, changes=True),
+    "/jetstream.v1.Streams/DescribeSchema": _stream(Operation.DESCRIBE),
     "/jetstream.v1.Reads/Fetch": _stream(Operation.READ, nodes=True, again=True),
     "/jetstream.v1.Reads/Consume": _stream(Operation.READ, again=True),
     "/jetstream.v1.Reads/ListOffsets": Requirement(Scope.EACH, Operation.READ, nodes=True),

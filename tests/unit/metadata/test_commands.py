@@ -43,6 +43,7 @@ from jetstream_server.metadata.state.commands import (
     ReportLeader,
     RevokeToken,
     SetCluster,
+    SetSchema,
     SetStreamAccess,
     TransferLeader,
     TrimActivity,
@@ -110,6 +111,10 @@ WRITTEN: list[tuple[Command, str]] = [
         ),
         '{"op":"commit_lake","stream_id":7,"leader_epoch":3,"expected_location":"metadata/1.json",'
         '"version":1,"begin":10,"end":20,"last_epoch":3,"location":"metadata/2.json"}',
+    ),
+    (
+        SetSchema(stream_id=STREAM, schema="id bigint", schema_version=2),
+        '{"op":"set_schema","stream_id":7,"schema":"id bigint","schema_version":2}',
     ),
     (
         SetStreamAccess(stream_id=STREAM, readonly=False),

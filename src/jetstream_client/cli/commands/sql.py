@@ -28,11 +28,18 @@ from jetstream_client.cli.stream_or_group import check_group
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.publishing.keyed_group import streams_of
 from jetstream_client.reading.scan import Scan
+from jetstream_client.reading.typed import HOW_TO_SET, SETTINGS, select
 from jetstream_client.values.positions import Position
 from jetstream_client.values.text import check_text
 from jetstream_client.values.types import ReadFrom, Stream, StreamLike
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StreamNotFoundError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    PermissionDeniedError,
+    StreamNotFoundError,
+)
 from jetstream_protocol.record_json import encoded, header_values
+from jetstream_protocol.schema import Schema, parse
 from jetstream_protocol.subjects import no_stream
 from jetstream_protocol.times import timestamp_text
 
@@ -40,11 +47,10 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow
 
-_SETTINGS = {
-    "enable_external_access": False,
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
+_COLUMNS = (
+    *("stream", "subject", '"offset"', "timestamp", "key", "value"),
+    "header_map(headers) AS headers",
+)
 _SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
 _BARE_OFFSET = re.compile(r'(?<!["\w])offset(?!["\w])', re.IGNORECASE)
 
@@ -68,7 +74,8 @@ def sql(
 
     Columns: stream, subject, "offset", timestamp, key, value, headers. key and value are BLOBs:
     decode(value) is text, decode(value)->>'$.price' is a field of JSON. headers is a MAP of text:
-    headers['source']; several values of one name are joined by ", ". If a stream's name is
+    headers['source']; several values of one name are joined by ", ". A stream with a schema has its
+    fields as columns, too (jetstream schema set --help). If a stream's name is
     ambiguous, write "name@subject", in double quotes. A keyed group is a
     table of the records of all its streams, under the group's name, and "cust-*" is one of all
     streams whose names begin so. show tables lists the streams.
@@ -153,11 +160,12 @@ class _Query:
         self._read_from: ReadFrom = read_from
         self._tables: list[_Table] = []
         self._unknown: set[str] = set()
+        self._without_schema: list[str] = []
 
     def run(self, as_json: bool) -> None:
         """Print the answer. Raises InvalidRequestError for a query that is wrong."""
         duckdb = _duckdb()
-        with duckdb.connect(":memory:", config=_SETTINGS) as connection:
+        with duckdb.connect(":memory:", config=SETTINGS) as connection:
             try:
                 if _SHOW_TABLES.fullmatch(self._query):
                     found = connection.sql("SELECT unnest(?) AS name", params=[self._names()])
@@ -181,7 +189,12 @@ class _Query:
                 ) from error
 
     def _advice(self, duckdb: Any, error: Exception) -> str:
-        """About the one column whose name is a word of SQL. The parser stops at it, or after it."""
+        """About the one column whose name is a word of SQL, at which the parser stops, or after it;
+        and about columns that a schema would give."""
+        if isinstance(error, duckdb.BinderException) and self._without_schema:
+            name = self._without_schema[0]
+            if "not found in FROM clause" in str(error):
+                return f"\n{name} has no schema: {HOW_TO_SET.format(name)}"
         if not (isinstance(error, duckdb.ParserException) and _BARE_OFFSET.search(self._query)):
             return ""
         return '\noffset is a word of SQL: if you mean the column, write "offset" in double quotes'
@@ -225,7 +238,22 @@ class _Query:
                 read = self._partitions(name, streams)
             elif name in matched:
                 read = self._several(name, patterns[name])
-            self._add(connection, name, _Table([self._scan(each) for each in read]))
+            schema = self._schema(name, read)
+            self._add(connection, name, _Table([self._scan(each) for each in read]), schema)
+
+    def _schema(self, name: str, read: Sequence[StreamLike]) -> Schema | None:
+        """The schema of the streams, if all have the same. A server of an earlier version knows
+        none."""
+        texts = set()
+        for stream in read:
+            try:
+                texts.add(self._client.describe_schema(stream).text)
+            except (InvalidRequestError, PermissionDeniedError):
+                texts.add("")
+        if len(texts) == 1 and (text := texts.pop()):
+            return parse(text)
+        self._without_schema.append(name)
+        return None
 
     def _several(self, pattern: str, found: Sequence[Stream]) -> Sequence[Stream]:
         if any(isinstance(each, int) for each in self._range):
@@ -235,15 +263,22 @@ class _Query:
             )
         return found
 
-    def _add(self, connection: duckdb.DuckDBPyConnection, name: str, table: _Table) -> None:
-        """Headers are parsed only where a query asks for them."""
+    def _add(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        name: str,
+        table: _Table,
+        schema: Schema | None,
+    ) -> None:
+        """Headers are parsed, and fields of the schema decoded, only where a query asks for
+        them."""
         self._tables.append(table)
         records = f"records of {name}"
         connection.register(records, table)
-        connection.execute(
-            f"CREATE VIEW {_quoted(name)} AS SELECT * REPLACE (header_map(headers) AS headers) "
-            f"FROM {_quoted(records)}"
-        )
+        query = f"SELECT {', '.join(_COLUMNS)} FROM {_quoted(records)}"
+        if schema is not None:
+            query = select(schema, _quoted(records), _COLUMNS)
+        connection.execute(f"CREATE VIEW {_quoted(name)} AS {query}")
 
     def _names(self) -> list[str]:
         """The tables, as a query writes them."""

@@ -163,8 +163,9 @@ def _name(stream: StreamMetadata) -> dict[str, Any]:
     return {"stream": stream.full_name, "stream_id": stream.id}
 
 
-_INNER = ("id", "name", "subject", "config", "stream_epoch", "created_at_us", "lake")
-"""Fields of a stream that never change, mean nothing to users, or are reported one by one."""
+_INNER = ("id", "name", "subject", "config", "stream_epoch", "created_at_us", "lake", "schemas")
+"""Fields of a stream that never change, mean nothing to users, are long, or are reported one by
+one."""
 
 
 @cache

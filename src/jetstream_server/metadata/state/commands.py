@@ -52,6 +52,9 @@ LAKE_LEVEL = FeatureLevel(6)
 NEW_MINIMUM_LEVEL = FeatureLevel(6)
 """From this level on a new minimum clears the ELR only if the ISR reaches it (AlterStream)."""
 
+SCHEMA_LEVEL = FeatureLevel(6)
+"""From this level on a stream may have a schema (SetSchema)."""
+
 # Which streams exist (stream_decisions.py).
 
 
@@ -150,6 +153,22 @@ class SetStreamAccess(Command):
     stream_id: StreamId
     readonly: bool | None = None
     paused: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetSchema(Command):
+    """Set the schema of a stream's values, as its next version; "": it has none from then on.
+
+    schema_version: the last version; another one is precondition_failed. Setting the schema that it
+    has changes nothing. Result: schema_version. Errors: invalid_request for a text that is no
+    schema, and for a change that programs which use the last version may not survive.
+    """
+
+    op: ClassVar[str] = "set_schema"
+    level: ClassVar[int] = SCHEMA_LEVEL
+    stream_id: StreamId
+    schema: str
+    schema_version: int
 
 
 # Which records the lake holds (lake_decisions.py).

@@ -13,6 +13,7 @@ from jetstream_server.metadata.state import (
     leadership_decisions,
     node_decisions,
     reassignment_decisions,
+    schema_decisions,
     security_decisions,
     stream_decisions,
 )
@@ -42,6 +43,7 @@ OPERATIONS: dict[str, Operation[Any]] = {
         Operation(commands.AlterStream, stream_decisions.alter_stream),
         Operation(commands.PurgeStream, stream_decisions.purge_stream),
         Operation(commands.SetStreamAccess, stream_decisions.set_stream_access),
+        Operation(commands.SetSchema, schema_decisions.set_schema),
         Operation(commands.ConfirmFlush, stream_decisions.confirm_flush),
         Operation(commands.CommitLake, lake_decisions.commit_lake),
         Operation(commands.ReassignStream, reassignment_decisions.reassign_stream),

@@ -146,6 +146,9 @@ class StreamMetadata:
     and a replica until then.
     lake: which records the lake holds. **safety** Below `lake.end` the lake decides what the
     stream's records are, and not a log.
+    schemas: the texts of the newest versions of the schema (jetstream_protocol/schema.py), the
+    oldest first; "": none from that version on. schema_version: of the last of them; 0: it never
+    had one.
     """
 
     id: StreamId
@@ -174,6 +177,13 @@ class StreamMetadata:
     partitions: int = 0
     observers: tuple[NodeId, ...] = ()
     lake: LakeMark = NO_LAKE
+    schemas: tuple[str, ...] = ()
+    schema_version: int = 0
+
+    @property
+    def schema(self) -> str:
+        """The text of its schema; "": it has none."""
+        return self.schemas[-1] if self.schemas else ""
 
     @property
     def copies(self) -> tuple[NodeId, ...]:

@@ -27,9 +27,12 @@ from jetstream_server.metadata.client.stream_requests import Streams
 from jetstream_server.metadata.state.cluster import ClusterSettings
 from jetstream_server.metadata.state.commands import (
     ACK_CLUSTER_LEVEL,
+    SCHEMA_LEVEL,
     DeleteStream,
+    SetSchema,
     SetStreamAccess,
 )
+from jetstream_server.metadata.state.operations import check_feature
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.log_config import active_key_id
 from jetstream_server.replication.drivers.compaction import status_of
@@ -315,6 +318,24 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         if after.leader == self._node_id:
             await self._confirm(after.id)
         return pb.ResumeStreamResponse(stream=stream_to_proto(after))
+
+    async def SetSchema(self, request: pb.SetSchemaRequest, call: Call) -> pb.SetSchemaResponse:
+        stream = self._metadata.registry.stream_of(request.stream)
+        check_feature(self._metadata.registry, SCHEMA_LEVEL, "a schema")
+        result = await self._metadata.propose(
+            SetSchema(
+                stream_id=stream.id, schema=request.schema, schema_version=request.schema_version
+            )
+        )
+        return pb.SetSchemaResponse(schema_version=result["schema_version"])
+
+    async def DescribeSchema(
+        self, request: pb.DescribeSchemaRequest, call: Call
+    ) -> pb.DescribeSchemaResponse:
+        stream = self._metadata.registry.stream_of(request.stream)
+        return pb.DescribeSchemaResponse(
+            schemas=stream.schemas, schema_version=stream.schema_version
+        )
 
     async def _set_access(
         self, stream: StreamMetadata, *, readonly: bool | None = None, paused: bool | None = None

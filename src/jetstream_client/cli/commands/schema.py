@@ -1,0 +1,188 @@
+"""`jetstream schema …`: say what a stream's values are, so that their fields are columns."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jetstream_client.cli import options
+from jetstream_client.cli.exits import UsageError
+from jetstream_client.cli.invocation import Invocation, common_options
+from jetstream_client.cli.output import emit_json, print_table, printable
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.reading.schema_sources import Inference, from_json_schema
+from jetstream_client.values.positions import Last, Position
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.schema import Schema, changes, parse, why_incompatible
+
+app = options.group("Say what a stream's values are, for typed columns.")
+
+Text = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[SCHEMA]", help='As "id bigint, price double, items list<struct<sku string>>".'
+    ),
+]
+From = Annotated[
+    Path | None,
+    typer.Option("--from", metavar="FILE", help="A file of JSON Schema.", dir_okay=False),
+]
+Infer = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Make it of the newest N records.", max=1_000_000),
+]
+
+
+@app.command("set")
+@common_options(patience=True)
+def set_(
+    cli: Invocation,
+    stream: options.StreamName,
+    text: Text = None,
+    from_: From = None,
+    infer: Infer = None,
+    drop: Annotated[bool, typer.Option("--drop", help="Take the schema away.")] = False,
+) -> None:
+    """Set the schema of a stream's values, which are JSON.
+
+    Publishers and records are not touched: a record that does not fit has nulls in its typed
+    columns, and _error says why. A schema can be changed so that programs go on: wider types, new
+    fields, other names with the old ones as aliases.
+
+    Examples:
+
+      jetstream schema set orders "id bigint, price double"
+
+      jetstream schema set orders --infer 10000
+    """
+    with cli.client() as client:
+        new = "" if drop else str(_given(cli, client, stream, text, from_, infer))
+        if drop and (text is not None or from_ or infer):
+            raise UsageError("--drop takes the schema away: say no other one", cli.context)
+        found = client.set_schema(stream, new)
+    shown = f"{printable(found.text)}\nis version {found.version} of the schema of {stream}"
+    cli.answer(_row(stream, found.version, found.text), shown if new else f"{stream} has no schema")
+
+
+@app.command()
+@common_options()
+def show(cli: Invocation, stream: options.StreamName) -> None:
+    """Show the schema of a stream's values.
+
+    Example: jetstream schema show orders
+    """
+    with cli.client() as client:
+        found = client.describe_schema(stream)
+    lines = [str(field) for field in parse(found.text).fields] if found.text else []
+    shown = "\n".join([f"version {found.version}", *lines]) if lines else f"{stream} has no schema"
+    cli.answer(_row(stream, found.version, found.text), shown)
+
+
+@app.command()
+@common_options()
+def history(cli: Invocation, stream: options.StreamName) -> None:
+    """Show the versions of the schema that are kept, the newest last.
+
+    Example: jetstream schema history orders
+    """
+    with cli.client() as client:
+        found = client.describe_schema(stream)
+    first = found.version - len(found.versions) + 1
+    cli.table(
+        ("VERSION", "SCHEMA"),
+        list(enumerate(found.versions, first)),
+        lambda each: (each[0], each[1] or "none"),
+        lambda each: _row(stream, *each),
+    )
+
+
+@app.command()
+@common_options(patience=True)
+def diff(
+    cli: Invocation,
+    stream: options.StreamName,
+    text: Text = None,
+    from_: From = None,
+    infer: Infer = None,
+) -> None:
+    """Show what another schema would change, and whether it may. Nothing is changed.
+
+    Example: jetstream schema diff orders --infer 10000
+    """
+    with cli.client() as client:
+        found = client.describe_schema(stream)
+        after = _given(cli, client, stream, text, from_, infer)
+    before = parse(found.text) if found.text else Schema(())
+    lines = changes(before, after)
+    why = why_incompatible(before, after) if found.text else ""
+    if cli.json:
+        emit_json({"stream": stream, "changes": lines, "allowed": not why, "why": why})
+        return
+    print("\n".join(map(printable, lines)) or "no difference")
+    if why:
+        print(f"it cannot be set: {printable(why)}")
+
+
+@app.command()
+@common_options(patience=True)
+def check(
+    cli: Invocation,
+    stream: options.StreamName,
+    last: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Only the newest N records.")
+    ] = None,
+) -> None:
+    """Count the stored records that fit the schema, and those that do not, by reason.
+
+    Example: jetstream schema check orders --last 100000
+    """
+    reasons: dict[str | None, tuple[int, int]] = {}
+    with cli.client() as client:
+        start: Position = "earliest" if last is None else Last(last)
+        scan = client.scan(stream, start, columns=["offset", "_error"], typed=True)
+        for batch in scan:
+            offsets, errors = (batch.column(name).to_pylist() for name in ("offset", "_error"))
+            for offset, error in zip(offsets, errors, strict=True):
+                first, count = reasons.get(error, (offset, 0))
+                reasons[error] = first, count + 1
+    _, fitting = reasons.pop(None, (0, 0))
+    if cli.json:
+        emit_json({"stream": stream, "fitting": fitting, "not_fitting": [
+            {"error": error, "records": count, "first_offset": first}
+            for error, (first, count) in reasons.items()
+        ]})  # fmt: skip
+        return
+    print(f"{fitting} records fit")
+    if reasons:
+        rows = [(error, count, first) for error, (first, count) in reasons.items()]
+        print_table(("DOES NOT FIT", "RECORDS", "FIRST OFFSET"), rows)
+
+
+def _row(stream: str, version: int, text: str) -> dict[str, object]:
+    return {"stream": stream, "version": version, "schema": text}
+
+
+def _given(
+    cli: Invocation, client: Client, stream: str, text: str | None, path: Path | None,
+    infer: int | None,
+) -> Schema:  # fmt: skip
+    """The schema that the command was given."""
+    if [text, path, infer].count(None) != 2:
+        raise UsageError("say one of: a schema, --from FILE, --infer N", cli.context)
+    if text is not None:
+        return parse(text)
+    if path is not None:
+        try:
+            return from_json_schema(path.read_bytes())
+        except OSError as error:
+            raise InvalidRequestError(f"{path} cannot be read: {error.strerror}") from error
+    inference = Inference()
+    assert infer is not None
+    for batch in client.scan(stream, Last(infer), columns=["value"]):
+        inference.add(batch.column("value").to_pylist())
+    for name, why in inference.left_out.items():
+        print(f"left out: {printable(name)}: {why}", file=sys.stderr)
+    return inference.schema()

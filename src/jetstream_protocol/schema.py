@@ -1,0 +1,296 @@
+"""The schema of a stream's values: fields with names and types, their text, and how they change.
+
+The text is that of Spark's DDL, with aliases: `id bigint not null, price double, name string alias
+title, items list<struct<sku string, count int>>`. **safety** The metadata keeps the text and
+decides by it: all nodes must read one alike, so nothing here depends on anything but its arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from jetstream_protocol.errors import InvalidRequestError
+
+TEXT_LENGTH_MAX: Final = 16 * 1024
+FIELDS_MAX: Final = 500
+"""Those within structs count as well."""
+DEPTH_MAX: Final = 8
+ALIASES_MAX: Final = 8
+SCALARS: Final = (
+    "int", "bigint", "double", "boolean", "string", "timestamp", "date", "binary",
+)  # fmt: skip
+RESERVED: Final = (
+    "stream", "subject", "offset", "timestamp", "key", "value", "headers", "_error",
+)  # fmt: skip
+"""Columns that every stream has beside its fields."""
+ERROR: Final = "_error"
+
+_WIDER: Final[Mapping[str, tuple[str, ...]]] = {"int": ("bigint", "double")}
+"""The types that hold every value of a type exactly."""
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_TOKEN: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[<>,:()]|\Z)")
+_SYNONYMS: Final = {"long": "bigint", "integer": "int", "array": "list", "bool": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class ListType:
+    element: Type
+
+    def __str__(self) -> str:
+        return f"list<{self.element}>"
+
+
+@dataclass(frozen=True, slots=True)
+class StructType:
+    fields: tuple[Field, ...]
+
+    def __str__(self) -> str:
+        return f"struct<{', '.join(map(str, self.fields))}>"
+
+
+Type = str | ListType | StructType
+"""One of SCALARS, or what is made of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field. aliases: names under which records have it that lack `name`. required: a record
+    without it does not fit."""
+
+    name: str
+    type: Type
+    required: bool = False
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys in records, the first that is there counts."""
+        return (self.name, *self.aliases)
+
+    def __str__(self) -> str:
+        aliases = "".join(f" alias {alias}" for alias in self.aliases)
+        return f"{self.name} {self.type}{' not null' if self.required else ''}{aliases}"
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The fields of a stream's values, which are JSON objects. `parse` or `checked` make it."""
+
+    fields: tuple[Field, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.fields))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self.fields)
+
+
+def parse(text: str) -> Schema:
+    """Read the text of a schema. Raises InvalidRequestError that says what is wrong."""
+    if len(text) > TEXT_LENGTH_MAX:
+        raise InvalidRequestError(f"a schema has at most {TEXT_LENGTH_MAX} characters")
+    reader = _Reader(text)
+    fields = reader.fields(1)
+    reader.end()
+    return checked(Schema(fields))
+
+
+def checked(schema: Schema) -> Schema:
+    """The schema, if it is within the limits. Raises InvalidRequestError."""
+    _check_fields(schema.fields, 1)
+    for field in schema.fields:
+        if field.name.lower() in RESERVED:
+            other = f"{field.name}_ {field.type} alias {field.name}"
+            raise InvalidRequestError(
+                f"{field.name} is a column that every stream has: give the field another name, "
+                f"with the key in its records as an alias: {other}"
+            )
+    count = sum(1 for _ in _all_fields(schema.fields))
+    if count > FIELDS_MAX:
+        raise InvalidRequestError(f"a schema has at most {FIELDS_MAX} fields, not {count}")
+    if len(str(schema)) > TEXT_LENGTH_MAX:
+        raise InvalidRequestError(f"a schema has at most {TEXT_LENGTH_MAX} characters")
+    return schema
+
+
+def _check_fields(fields: tuple[Field, ...], depth: int) -> None:
+    if not fields:
+        raise InvalidRequestError("a schema, and each struct in it, has at least one field")
+    names: set[str] = set()
+    for field in fields:
+        if len(field.aliases) > ALIASES_MAX:
+            raise InvalidRequestError(f"{field.name}: at most {ALIASES_MAX} aliases")
+        for name in field.keys:
+            if not _NAME.fullmatch(name):
+                raise InvalidRequestError(
+                    f"{name!r} cannot be a field's name: letters, digits and _ can, at most 64"
+                )
+            if name.lower() in names:
+                raise InvalidRequestError(f"there are two fields {name} (case does not count)")
+            names.add(name.lower())
+        _check_type(field.name, field.type, depth)
+
+
+def _check_type(name: str, kind: Type, depth: int) -> None:
+    if depth > DEPTH_MAX:
+        raise InvalidRequestError(f"{name}: types are nested at most {DEPTH_MAX} levels deep")
+    if isinstance(kind, ListType):
+        _check_type(name, kind.element, depth + 1)
+    elif isinstance(kind, StructType):
+        _check_fields(kind.fields, depth + 1)
+    elif kind not in SCALARS:
+        raise InvalidRequestError(
+            f"{name}: there is no type {kind!r}: {', '.join(SCALARS)}, list<…>, struct<…>"
+        )
+
+
+def _all_fields(fields: tuple[Field, ...]) -> Iterator[Field]:
+    for field in fields:
+        yield field
+        kind = field.type
+        while isinstance(kind, ListType):
+            kind = kind.element
+        if isinstance(kind, StructType):
+            yield from _all_fields(kind.fields)
+
+
+def changes(before: Schema, after: Schema) -> list[str]:
+    """What has changed, a line for each field, without a judgement."""
+    was = {field.name: field for field in before.fields}
+    now = {field.name: field for field in after.fields}
+    lines = [f"- {field}" for name, field in was.items() if name not in now]
+    for name, field in now.items():
+        if name not in was:
+            lines.append(f"+ {field}")
+        elif field != was[name]:
+            lines.append(f"~ {was[name]}  ->  {field}")
+    return lines
+
+
+def why_incompatible(before: Schema, after: Schema) -> str:
+    """Why programs that use the first could break with the second; "": they go on."""
+    return _fields_changed(before.fields, after.fields, "")
+
+
+def _fields_changed(before: tuple[Field, ...], after: tuple[Field, ...], path: str) -> str:
+    by_key = {key: field for field in after for key in field.keys}
+    kept = set()
+    for field in before:
+        where = f"{path}{field.name}"
+        found = by_key.get(field.name)
+        if found is None:
+            return (
+                f"{where} is gone: keep it, or name it as the alias of the field that replaces it"
+            )
+        if found.name in kept:
+            return f"{where} would be one field with another that there was"
+        kept.add(found.name)
+        if missing := [alias for alias in field.aliases if alias not in found.keys]:
+            return f"{where} has lost its alias {missing[0]}: older records have it"
+        if found.required and not field.required:
+            return f"{where} cannot become not null: older records may lack it"
+        if why := _type_changed(field.type, found.type, where):
+            return why
+    for field in after:
+        if field.name not in kept and field.required:
+            return f"{path}{field.name} is new, so it cannot be not null: older records lack it"
+    return ""
+
+
+def _type_changed(before: Type, after: Type, where: str) -> str:
+    if isinstance(before, ListType) and isinstance(after, ListType):
+        return _type_changed(before.element, after.element, f"{where}[]")
+    if isinstance(before, StructType) and isinstance(after, StructType):
+        return _fields_changed(before.fields, after.fields, f"{where}.")
+    if before == after or (isinstance(before, str) and after in _WIDER.get(before, ())):
+        return ""
+    wider = _WIDER.get(before, ()) if isinstance(before, str) else ()
+    can = f": {before} can become {' or '.join(wider)}" if wider else ""
+    return f"{where} cannot change from {before} to {after}{can}"
+
+
+class _Reader:
+    """Takes the parts of a schema's text, one after the other."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._count = 0
+
+    def _peek(self) -> str:
+        found = _TOKEN.match(self._text, self._at)
+        if found is None:
+            rest = self._text[self._at :].strip()
+            raise InvalidRequestError(f"the schema cannot be read at {rest[:20]!r}")
+        return found[1]
+
+    def _take(self) -> str:
+        token = self._peek()
+        found = _TOKEN.match(self._text, self._at)
+        assert found is not None
+        self._at = found.end()
+        return token
+
+    def _expect(self, wanted: str) -> None:
+        token = self._take()
+        if token.lower() != wanted:
+            raise InvalidRequestError(
+                f"the schema has {token or 'its end'!r} in place of {wanted!r}"
+            )
+
+    def end(self) -> None:
+        if self._peek():
+            raise InvalidRequestError(f"the schema goes on with {self._peek()!r} after a field")
+
+    def fields(self, depth: int) -> tuple[Field, ...]:
+        found = [self._field(depth)]
+        while self._peek() == ",":
+            self._take()
+            found.append(self._field(depth))
+        return tuple(found)
+
+    def _field(self, depth: int) -> Field:
+        self._count += 1
+        if self._count > FIELDS_MAX:
+            raise InvalidRequestError(f"a schema has at most {FIELDS_MAX} fields")
+        name = self._take()
+        if not _NAME.fullmatch(name):
+            raise InvalidRequestError(f"the schema has {name or 'its end'!r} in place of a name")
+        if self._peek() == ":":
+            self._take()
+        kind = self._type(name, depth)
+        required = False
+        if self._peek().lower() == "not":
+            self._take()
+            self._expect("null")
+            required = True
+        aliases = []
+        while self._peek().lower() == "alias":
+            self._take()
+            aliases.append(self._take())
+        return Field(name, kind, required, tuple(aliases))
+
+    def _type(self, name: str, depth: int) -> Type:
+        if depth > DEPTH_MAX:
+            raise InvalidRequestError(f"{name}: types are nested at most {DEPTH_MAX} levels deep")
+        word = self._take().lower()
+        word = _SYNONYMS.get(word, word)
+        if word == "list":
+            self._expect("<")
+            element = self._type(name, depth + 1)
+            self._expect(">")
+            return ListType(element)
+        if word == "struct":
+            self._expect("<")
+            fields = self.fields(depth + 1)
+            self._expect(">")
+            return StructType(fields)
+        if not word:
+            raise InvalidRequestError(
+                f"{name} has no type: {', '.join(SCALARS)}, list<…>, struct<…>"
+            )
+        return word

@@ -1,0 +1,149 @@
+"""Schemas of streams: set, kept, and their fields as columns in SQL and scans."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jetstream_client import AsyncClient, Client, InvalidRequestError, PreconditionFailedError
+from jetstream_client.cli import interrupts
+from jetstream_client.cli.main import run as run_command
+from jetstream_client.reading.arrow import SCHEMA
+from tests.support.server import ServerProcess
+
+Run = Callable[..., str]
+VALUES: list[bytes | None] = [
+    b'{"id":1,"price":2.5,"items":[{"sku":"a","count":1}],"at":"2026-01-31T10:00:00Z"}',
+    b'{"id":2.5,"price":7}',
+    b"\xff",
+    b'{"id":3}',
+]
+ORDERS = "id bigint, price double, items list<struct<sku string, count int>>, at timestamp"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def filled(server: ServerProcess) -> None:
+    async def fill() -> None:
+        async with AsyncClient(server.grpc) as client:
+            for name in ("orders", "plain", "changing"):
+                await client.create_stream(name, f"{name}.>")
+            for value in VALUES:
+                await client.publish("orders.eu", value)
+                await client.publish("plain.eu", value)
+            await client.set_schema("orders", ORDERS)
+
+    asyncio.run(fill())
+
+
+@pytest.fixture
+def jetstream(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Run:
+    """In this process, which signals do not end."""
+    monkeypatch.setattr(interrupts, "end_in_foreign_code", lambda: None)
+
+    def run(*arguments: str, code: int = 0) -> str:
+        found = run_command([*arguments, "--server", server.grpc])
+        sys.stdout.flush()
+        out, error = capfd.readouterr()
+        assert found == code, error
+        return error if code else out
+
+    return run
+
+
+def test_sql_has_the_fields_as_columns(jetstream: Run) -> None:
+    query = 'select "offset" o, id, price, items[1].sku sku, year("at") y, _error e from orders'
+    assert [json.loads(line) for line in jetstream("sql", query, "--json").splitlines()] == [
+        {"o": 0, "id": 1, "price": 2.5, "sku": "a", "y": 2026, "e": None},
+        {"o": 1, "id": None, "price": 7.0, "sku": None, "y": None, "e": "id is not a bigint"},
+        {"o": 2, "id": None, "price": None, "sku": None, "y": None, "e": "the value is not JSON"},
+        {"o": 3, "id": 3, "price": None, "sku": None, "y": None, "e": None},
+    ]
+    assert json.loads(jetstream("sql", "select avg(price) p from orders", "--json")) == {"p": 4.75}
+
+
+def test_an_unknown_column_says_how_to_set_a_schema(jetstream: Run) -> None:
+    said = jetstream("sql", "select price from plain", code=2)
+    assert "plain has no schema: jetstream schema set plain --infer 10000" in said
+    assert "no schema" not in jetstream("sql", "select prize from orders", code=2)
+
+
+def test_without_a_schema_a_table_is_as_before(jetstream: Run) -> None:
+    (found, *_) = jetstream("sql", "select * from plain", "--json").splitlines()
+    assert list(json.loads(found)) == SCHEMA.names
+
+
+def test_a_scan_has_the_fields_as_columns(client: Client) -> None:
+    table = client.scan("orders", columns=["price", "subject", "_error"], typed=True).to_table()
+    assert table.column_names == ["price", "subject", "_error"]
+    assert table["price"].to_pylist() == [2.5, 7.0, None, None]
+    assert table["subject"].to_pylist() == ["orders.eu"] * 4
+    whole = client.scan("orders", rows=2, typed=True)
+    assert whole.schema.names == [*SCHEMA.names, "id", "price", "items", "at", "_error"]
+    assert [len(batch) for batch in whole] == [2, 2]
+    assert whole.to_table()["value"].to_pylist() == VALUES
+    with pytest.raises(InvalidRequestError, match="no column 'prize': there are stream,"):
+        client.scan("orders", columns=["prize"], typed=True)
+    with pytest.raises(InvalidRequestError, match="stream plain has no schema"):
+        client.scan("plain", typed=True)
+
+
+def test_a_schema_goes_on_from_its_last_version(client: Client, jetstream: Run) -> None:
+    assert client.describe_schema("changing").version == 0
+    first = client.set_schema("changing", "n int", version=0)
+    assert (first.version, first.versions) == (1, ("n int",))
+    assert client.set_schema("changing", "n  INT", version=0) == first
+    with pytest.raises(PreconditionFailedError, match="at version 1, not 0"):
+        client.set_schema("changing", "n bigint", version=0)
+    with pytest.raises(InvalidRequestError, match="n cannot change from int to string"):
+        client.set_schema("changing", "n string")
+    second = client.set_schema("changing", "total bigint alias n, note string")
+    assert (second.version, second.text) == (2, "total bigint alias n, note string")
+    assert "~ " not in jetstream("schema", "diff", "changing", second.text)
+    assert "it cannot be set: total is gone" in jetstream("schema", "diff", "changing", "n bigint")
+    assert jetstream("schema", "history", "changing").count("bigint") == 1
+    jetstream("schema", "set", "changing", "--drop")
+    assert client.set_schema("changing", "n string").version == 4
+    assert "n string" in jetstream("schema", "show", "changing")
+
+
+def test_a_schema_is_made_of_records_or_of_json_schema(jetstream: Run, tmp_path: Path) -> None:
+    found = json.loads(jetstream("schema", "diff", "plain", "--infer", "10", "--json"))
+    assert found["changes"] == [
+        "+ id double",
+        "+ price double",
+        "+ items list<struct<sku string, count bigint>>",
+        "+ at timestamp",
+    ]
+    file = tmp_path / "orders.schema.json"
+    properties = {"id": {"type": "integer"}, "at": {"type": ["string", "null"], "format": "date"}}
+    file.write_text(json.dumps({"type": "object", "properties": properties, "required": ["id"]}))
+    found = json.loads(jetstream("schema", "diff", "plain", "--from", str(file), "--json"))
+    assert found["changes"] == ["+ id bigint not null", "+ at date"]
+
+
+def test_check_counts_what_fits(jetstream: Run) -> None:
+    found = json.loads(jetstream("schema", "check", "orders", "--json"))
+    assert found == {
+        "stream": "orders",
+        "fitting": 2,
+        "not_fitting": [
+            {"error": "id is not a bigint", "records": 1, "first_offset": 1},
+            {"error": "the value is not JSON", "records": 1, "first_offset": 2},
+        ],
+    }
+    assert "2 records fit" in jetstream("schema", "check", "orders")
+
+
+def test_a_backup_keeps_the_schema(jetstream: Run, client: Client, tmp_path: Path) -> None:
+    for target in (tmp_path / "folder", tmp_path / "backup.parquet"):
+        jetstream("stream", "backup", "orders", str(target))
+        name = f"again-{target.stem}"
+        jetstream("stream", "restore", str(target), name, "--subject", f"{name}.>")
+        assert client.describe_schema(name).text == ORDERS

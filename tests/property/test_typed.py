@@ -1,0 +1,201 @@
+"""Whatever a record's bytes are: each column of any schema has what a simple decoder says, other
+records are not touched, and `_error` names what does not fit."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jetstream_client.reading.arrow import SCHEMA
+from jetstream_client.reading.typed import Decoder
+from jetstream_protocol.schema import SCALARS, Field, ListType, Schema, StructType, Type, parse
+
+NAMES = ("a", "b", "at", "select")
+MISFIT = object()
+RANGES = {"int": range(-(2**31), 2**31), "bigint": range(-(2**63), 2**63)}
+
+
+def first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    json.dumps(pairs, ensure_ascii=False).encode()  # Not half of a surrogate pair.
+    return dict(reversed(pairs))
+
+
+class Digits(float):
+    """A number with a fraction or an exponent."""
+
+
+def document(value: bytes) -> Any:
+    """The JSON; MISFIT: it is none. As `typed` says: a comma before a bracket is passed over."""
+    try:
+        text = value.decode()
+        plain = re.sub(r'("(?:[^"\\]|\\.)*")|(?<![\[{:,]),(\s*[\]}])', lambda m: m[1] or m[2], text)
+        found = json.loads(
+            plain,
+            object_pairs_hook=first_of_each,
+            parse_float=Digits,
+            parse_constant=lambda word: Digits("nan"),
+        )
+        json.dumps(found, ensure_ascii=False).encode()  # Not half of a surrogate pair.
+    except ValueError:
+        return MISFIT
+    return found
+
+
+def converted(found: Any, kind: Type) -> Any:
+    """None: it is null. MISFIT: it does not fit."""
+    if found is None:
+        return None
+    if isinstance(kind, ListType):
+        if not isinstance(found, list):
+            return MISFIT
+        values = [converted(each, kind.element) for each in found]
+        return MISFIT if any(each is MISFIT for each in values) else values
+    if isinstance(kind, StructType):
+        if not isinstance(found, dict):
+            return MISFIT
+        fields = {each.name: of_field(found, each) for each in kind.fields}
+        return MISFIT if any(each is MISFIT for each in fields.values()) else fields
+    return scalar(found, kind)
+
+
+def of_field(found: dict[str, Any], field: Field) -> Any:
+    given = next((found[key] for key in field.keys if key in found), None)
+    return MISFIT if given is None and field.required else converted(given, field.type)
+
+
+def scalar(found: Any, kind: str) -> Any:
+    if kind == "boolean":
+        return found if isinstance(found, bool) else MISFIT
+    if isinstance(found, bool):
+        return MISFIT
+    if kind in RANGES:
+        return found if isinstance(found, int) and found in RANGES[kind] else MISFIT
+    if kind == "double":
+        try:
+            number = float(found) if isinstance(found, int | float) else math.nan
+        except OverflowError:
+            return MISFIT
+        return number if math.isfinite(number) else MISFIT
+    if not isinstance(found, str):
+        return MISFIT
+    if kind == "string":
+        return found
+    try:
+        if kind == "binary":
+            return base64.b64decode(found, validate=True)
+        if kind == "date":
+            return date.fromisoformat(found)
+        moment = datetime.fromisoformat(found)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except ValueError:
+        return MISFIT
+
+
+def rows(values: list[bytes | None], schema: Schema) -> list[dict[str, Any]]:
+    """The simple decoder."""
+    made = []
+    for value in values:
+        row: dict[str, Any] = {**dict.fromkeys(schema.names), "_error": None}
+        found = None if value is None else document(value)
+        if value is not None and not isinstance(found, dict):
+            row["_error"] = "not JSON" if found is MISFIT else "not an object"
+        for field in schema.fields if isinstance(found, dict) else ():
+            assert found is not None
+            given = next((found[key] for key in field.keys if key in found), None)
+            each = converted(given, field.type)
+            row[field.name] = None if each is MISFIT else each
+            if row["_error"] is None and (each is MISFIT or (given is None and field.required)):
+                row["_error"] = field.name
+        made.append(row)
+    return made
+
+
+types = st.recursive(
+    st.sampled_from(SCALARS),
+    lambda inner: (
+        st.builds(ListType, inner) | st.builds(StructType, st.deferred(lambda: fields_of(inner)))
+    ),
+    max_leaves=4,
+)
+
+
+def fields_of(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Field, ...]]:
+    field = st.builds(Field, st.sampled_from(NAMES), inner, st.booleans())
+    return st.lists(field, min_size=1, max_size=3, unique_by=lambda each: each.name).map(tuple)
+
+
+schemas = st.builds(Schema, fields_of(types)) | st.sampled_from(
+    [parse("a int alias b alias c"), parse("x list<struct<a bigint alias b>>, b double")]
+)
+NUMBERS = ("1.5", "1.0", "-0", "1e2", "1e999", "-1E-2", "9223372036854775808", "2147483648", "NaN")
+scalars = (
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5)
+) | st.sampled_from(
+    ["2026-01-31", "2026-02-30", "2026-01-31T10:00:00Z", "2026-01-31 23:59:59.123456+01:30", "YQ==",
+     "YWI=", "YQ", "1.5", "7", "true", "null", "", "\0", '"', "[1]"]
+)  # fmt: skip
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner),
+    max_leaves=8,
+)
+objects = st.dictionaries(st.sampled_from(("a", "b", "c", "x", *NAMES)), values)
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> bytes | None:
+    """Mostly objects; some with odd numbers, repeated keys, commas too many, or damage."""
+    text = json.dumps(draw(objects | values), ensure_ascii=draw(st.booleans()))
+    odd = draw(st.integers(0, 9))
+    if odd == 0:
+        return draw(st.none() | st.binary(max_size=12))
+    if odd == 1:
+        text = text[:-1] + draw(st.sampled_from([",}", ',"a":1}', "", "]", ',"b":"\\ud800"}']))
+    if odd == 2:
+        text = '{"a":' + draw(st.sampled_from(NUMBERS)) + ',"b":[' + draw(st.sampled_from(NUMBERS))
+        text += "]}"
+    if odd == 3:
+        depth = draw(st.sampled_from([1, 10, 200]))
+        text = '{"b":1,"a":' + "[" * depth + "]" * depth + "}"
+    return text.encode("utf-8", "surrogatepass")
+
+
+def reason(error: str | None) -> str | None:
+    whole = {"the value is not JSON": "not JSON", "the value is not a JSON object": "not an object"}
+    return None if error is None else whole.get(error) or error.split()[0]
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(schemas, st.lists(documents(), min_size=1, max_size=25))
+def test_any_record_is_decoded_as_the_simple_decoder_does(
+    schema: Schema, given_values: list[bytes | None]
+) -> None:
+    table = pa.table({"value": pa.array(given_values, pa.binary())})
+    found = Decoder(schema, [*schema.names, "_error"]).decode(table).to_pylist()
+    for row in found:
+        row["_error"] = reason(row["_error"])
+    assert found == rows(given_values, schema)
+
+
+def test_values_that_are_nested_a_million_deep_end_nothing() -> None:
+    schema = parse("a list<list<int>>, b int")
+    deep = b'{"a":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b',"b":3}'
+    table = pa.table({"value": pa.array([deep, deep[:-9], b'{"b":4}'], pa.binary())})
+    found = Decoder(schema, ["b", "_error"]).decode(table).to_pylist()
+    assert found == [
+        {"b": 3, "_error": "a is not a list"},
+        {"b": None, "_error": "the value is not JSON"},
+        {"b": 4, "_error": None},
+    ]
+
+
+def test_a_typed_schema_begins_with_the_columns_of_every_stream() -> None:
+    assert Decoder(parse("a int")).schema.names == [*SCHEMA.names, "a", "_error"]
