@@ -299,3 +299,24 @@ def test_the_next_page_names_no_cursor_that_the_caller_may_not_see(
     assert not [name for name in found if name.startswith("b-")]
     assert len([c for c in admin.list_cursors() if c.name.startswith("b-")]) == 4100
     admin.delete_stream("hidden")
+
+
+def test_a_consumer_belongs_to_who_may_commit_its_name(
+    admin: Client, reports: Client, billing: Client
+) -> None:
+    name = f"billing-{next(NAMES)}"
+    with pytest.raises(PermissionDeniedError):
+        reports.create_consumer("orders", name)
+    with pytest.raises(PermissionDeniedError):
+        billing.create_consumer("orders", "others")
+    with billing.queue("orders", name) as queue:
+        message = next(queue)
+        assert message.ack()
+    assert [each.name for each in reports.list_consumers("orders")] == [name]
+    for refused in (reports.delete_consumer, reports.resume_consumer):
+        with pytest.raises(PermissionDeniedError):
+            refused("orders", name)
+    with pytest.raises(PermissionDeniedError), reports.queue("orders", name) as queue:
+        next(queue)
+    billing.delete_consumer("orders", name)
+    assert admin.list_consumers("orders") == []

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +20,7 @@ from jetstream_client import (
     NotFoundError,
     PreconditionFailedError,
 )
+from jetstream_client.cli.main import run as run_command
 from tests.support.loops import on_loop
 from tests.support.server import ServerProcess
 
@@ -184,6 +189,67 @@ async def test_a_reader_of_a_deleted_consumer_is_told(server: ServerProcess) -> 
             await client.delete_consumer(stream, "mailers")
             with pytest.raises(NotFoundError):
                 await waiting
+
+
+WORKER = """
+import sys, time
+from jetstream_client import Client
+with Client(sys.argv[1], timeout=60) as client:
+    for message in client.queue("killed", "mailers", prefetch=4):
+        print(message.offset, flush=True)
+        time.sleep(600)
+"""
+
+
+@on_loop
+async def test_a_reader_that_is_killed_gives_its_messages_to_others(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        stream = await filled(client, "killed", 4)
+        await client.create_consumer(stream, "mailers", ack_wait=1)
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", WORKER, server.grpc, stdout=asyncio.subprocess.PIPE
+        )
+        assert worker.stdout is not None
+        async with asyncio.timeout(60):
+            assert await worker.stdout.readline() == b"0\n"
+        worker.kill()
+        await worker.wait()
+        async with client.queue(stream, "mailers") as queue:
+            found = await taken(queue, 4)
+            assert sorted(each.offset for each in found) == [0, 1, 2, 3]
+            for each in found:
+                await each.ack()
+
+
+def test_the_command_manages_consumers(
+    server: ServerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> str:
+        assert run_command(["--server", server.grpc, "consumer", *arguments]) == 0
+        return capsys.readouterr().out
+
+    with Client(server.grpc, timeout=60) as client:
+        client.create_stream("commanded", "commanded.>")
+    made = run("create", "commanded", "mailers", "--ack-wait", "5s", "--max-deliver", "3")
+    assert "consumer mailers of commanded@commanded.> is at offset 0" in made
+    assert "no reader" in run("list", "commanded")
+    found = json.loads(run("describe", "commanded", "mailers", "--json"))
+    assert (found["ack_wait"], found["max_deliver"], found["pending"]) == (5.0, 3, 0)
+    assert "pauses for 10m" in run("pause", "commanded", "mailers", "10m")
+    assert "paused" in run("list", "commanded")
+    assert "delivers" in run("resume", "commanded", "mailers")
+    assert "deleted consumer mailers" in run("delete", "commanded", "mailers", "--yes")
+    assert "mailers" not in run("list", "commanded")
+
+
+def test_the_examples_of_the_page_run(
+    server: ServerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "queues.md"
+    (program,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    program = program.replace("localhost:9292", server.grpc).replace('"dead', '"page.dead')
+    exec(compile(program, "queues.md", "exec"), {})
+    assert "3 are done" in capsys.readouterr().out
 
 
 def test_programs_without_asyncio_use_the_same_queue(server: ServerProcess) -> None:

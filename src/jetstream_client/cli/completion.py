@@ -43,6 +43,15 @@ def complete_cursor(context: typer.Context, incomplete: str) -> list[str]:
     )
 
 
+def complete_consumer(context: typer.Context, incomplete: str) -> list[str]:
+    """Of the stream that stands before it."""
+    stream = _option(context, "stream")
+    if not stream:
+        return []
+    found = _asked(context, lambda client: client.list_consumers(stream))
+    return _starting(incomplete, (each.name for each in found))
+
+
 def complete_group(context: typer.Context, incomplete: str) -> list[str]:
     """Consumer groups."""
     return _starting(

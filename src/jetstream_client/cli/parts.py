@@ -38,6 +38,9 @@ PARTS = {
     "stream": _Part("streams", "app", "Create, show, alter and delete streams."),
     "schema": _Part("schema", "app", "Say what a stream's values are, for typed columns."),
     "cursor": _Part("cursor", "app", "Show and move the positions of readers."),
+    "consumer": _Part(
+        "consumer", "app", "Consumers, whose messages several readers share and acknowledge."
+    ),
     "group": _Part("group", "app", "Show, move and delete consumer groups."),
     "dead-letter": _Part(
         "dead_letter", "app", "Show, retry and drop the records that `process` could not handle."

@@ -18,6 +18,10 @@ from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 _PAUSE_SECONDS = 0.3
+_PAUSE_MAX_SECONDS = 5.0
+_SOON = 20
+"""So many attempts follow each other quickly: others may be electing a leader. A leader of an older
+version never knows the request."""
 
 logger = structlog.get_logger("jetstream.consumers")
 
@@ -96,13 +100,17 @@ class Leaderships:
     async def _load(self) -> None:
         """Again until it is done, or others lead."""
         replicas, self._gathered, self._gathering = self._gathered, [], None
+        attempts = 0
         while replicas:
             try:
                 await self._consumers.load(replicas)
                 break
             except JetstreamError as error:
-                logger.warning("consumers_not_loaded", count=len(replicas), reason=error.message)
-                await asyncio.sleep(_PAUSE_SECONDS)
+                attempts += 1
+                if attempts in (1, _SOON):
+                    count = len(replicas)
+                    logger.warning("consumers_not_loaded", count=count, reason=error.message)
+                await asyncio.sleep(_PAUSE_SECONDS if attempts < _SOON else _PAUSE_MAX_SECONDS)
                 replicas = [each for each in replicas if each.leadership is not None]
         for replica in replicas:
             self.took_over(replica)
