@@ -41,6 +41,9 @@ logger = structlog.get_logger(__name__)
 ID_CHECK_SECONDS = 3.0
 """Longer than a peer needs to notice that this node's previous run has ended."""
 HAND_OVER_SECONDS_MAX = 0.5
+CALM_TICKS = 4
+"""How many ticks apart the turns of a leader that is alone are, if nothing is proposed: nobody else
+waits for its heartbeats, or could be elected."""
 STOPPING = "this server is stopping"
 
 T = TypeVar("T")
@@ -240,6 +243,8 @@ class Member:
             member_loop.links.start()
 
     async def _tick(self, member_loop: MemberLoop) -> None:
+        tick = self._config.raft.tick
         while True:
             member_loop.turn()
-            await asyncio.sleep(self._config.raft.tick)
+            is_calm = member_loop.is_alone and member_loop.status.role == "leader"
+            await asyncio.sleep(CALM_TICKS * tick if is_calm else tick)
