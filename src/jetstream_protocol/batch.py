@@ -482,11 +482,11 @@ class Batch:
                 increasing = False
             if not increasing:
                 raise CorruptBatchError("offset deltas do not grow within the batch")
-        timestamps = self.timestamps() if self.layout.timestamps >= 0 else [0]
-        if (header.min_timestamp, header.max_timestamp) != (
-            min(timestamps, default=0),
-            max(timestamps, default=0),
-        ):
+        least = greatest = 0
+        if self.layout.timestamps >= 0:
+            timestamps = self.timestamps()
+            least, greatest = min(timestamps, default=0), max(timestamps, default=0)
+        if (header.min_timestamp, header.max_timestamp) != (least, greatest):
             raise CorruptBatchError("timestamp bounds differ from the timestamps")
 
     def values(self) -> list[bytes | None]:

@@ -134,7 +134,26 @@ class _LayoutReader:
         return Column(offsets, data, data_length, validity)
 
 
+def _plain_layout(body: bytes | memoryview, count: int) -> Layout | None:
+    """What `read_layout` finds where there are only values and a subject, as in most small batches;
+    None: something is wrong with it."""
+    end, data = len(body), padded(4 * (count + 1))
+    if data <= end:
+        (data_length,) = _U32.unpack_from(body, 4 * count)
+        at = padded(data + data_length)
+        if at + 4 <= end:
+            (length,) = _U32.unpack_from(body, at)
+            if padded(at + 4 + length) == end:
+                subject = bytes(body[at + 4 : at + 4 + length])
+                values = Column(0, data, data_length, -1)
+                return Layout(values, None, None, None, subject, -1, -1)
+    return None
+
+
 def read_layout(body: bytes | memoryview, count: int, flags: int) -> Layout:
+    found = None if flags else _plain_layout(body, count)
+    if found is not None:
+        return found
     reader = _LayoutReader(body, count)
     values = reader.strings(bool(flags & Flags.VALUE_VALIDITY))
     keys = reader.strings(bool(flags & Flags.KEY_VALIDITY)) if flags & Flags.KEYS else None

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 
 import structlog
 
@@ -232,8 +232,7 @@ class Ingest(ReplicaListener):
             )
         if stream.is_silent:
             raise StreamPausedError(f"stream {stream.name!r} is paused: nothing was stored")
-        check_literal(subject)
-        if not matches(stream.subject, subject):
+        if not _is_heard(stream.subject, subject):
             raise InvalidRequestError(
                 f"{subject!r} is not a subject of stream {stream.full_name}: nothing was stored"
             )
@@ -548,3 +547,11 @@ def wants_to_listen(stream: StreamMetadata, *, is_handed_over: bool, can_store: 
     if is_handed_over or stream.is_silent:
         return False
     return not stream.group or (can_store and not stream.readonly)
+
+
+@lru_cache(maxsize=1024)
+def _is_heard(pattern: str, subject: str) -> bool:
+    """Whether a stream on `pattern` hears what is published on `subject`. Raises
+    InvalidRequestError unless that is a subject without wildcards. (Producers repeat theirs.)"""
+    check_literal(subject)
+    return matches(pattern, subject)

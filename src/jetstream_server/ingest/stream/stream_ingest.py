@@ -395,13 +395,15 @@ class StreamIngest:
     def _deliver_batch(self, arrived: ArrivedBatch, *, has_room: bool) -> None:
         envelope, reply = arrived.envelope, arrived.reply
         asked = 1 if reply and not envelope.ack_leader else 0
-        error = self._why_not_ack(asked, arrived.unpacked_bytes)
+        unpacked = arrived.unpacked_bytes
+        error = self._why_not_ack(asked, unpacked)
         if not has_room:
             error = UnavailableError("too many bytes to unpack at once; try again")
         try:
             if error is not None:
                 raise error
-            self._check_unpacking(arrived.unusual_bytes)
+            if unpacked:
+                self._check_unpacking(arrived.unusual_bytes)
             self._store_batch(arrived)
         except JetstreamError as refusal:
             self._answers.refuse(reply, refusal, envelope.correlation)
@@ -424,7 +426,7 @@ class StreamIngest:
         is refused."""
         envelope, reply = arrived.envelope, arrived.reply
         encoded, batch, asked = arrived.open()
-        if self._rules.keyed_by_subject:
+        if self.replica.stream.config.is_keyed_by_subject:
             encoded, batch = keyed_by_subject(encoded, batch)
         header, message_id = batch.header, asked.message_id
         if header.producer_id >= 0:
@@ -493,6 +495,9 @@ class StreamIngest:
     def committed(self) -> None:
         """Answer everything below the high watermark. **safety** Without its lease this node may
         have been replaced: it answers nothing then, and is called again once the lease holds."""
+        if not self._answers and self._spans is None:
+            self.is_withheld = False
+            return
         self.is_withheld = not self._lease_held()
         if self.is_withheld:
             return
