@@ -61,6 +61,9 @@ _GRACE_SHARE = 0.1
 """Share of a consumer's patience by which an answer without records may be late."""
 _LOOKUPS = 3
 """How often a record is looked up that is replaced, and compacted away, before it is read."""
+_INDEX_SECONDS = 1.0
+"""So long the last record of a subject is asked for by an index that the leader is making: then the
+log is searched, as where there is none."""
 _LEADER_SHARE = 4
 """If another replica can serve, the leader is looked for no longer than that."""
 # Longest wait of one request; a longer wait sends another one, and so notices a dead server.
@@ -300,11 +303,16 @@ class Reader:
     async def _offset_of_last(
         self, stream: StreamLike, subject: str, ref: common_pb2.StreamRef
     ) -> int | None:
-        """By the stream's index of subjects: -1 if there is no record; None: it has none."""
+        """By the stream's index of subjects: -1 if there is no record; None: it has none yet."""
+        patience = min(self._timeout, _INDEX_SECONDS)
         try:
-            (found,) = await self._ask([(stream, wire.LastOf(subject))], self._timeout)
+            (found,) = await self._ask([(stream, wire.LastOf(subject))], patience)
         except (PreconditionFailedError, InvalidRequestError, QuotaExceededError):
             return None  # The last two: an older server, and more subjects than an index holds.
+        except JetstreamError as error:
+            if not error.retriable:
+                raise
+            return None
         _pin(ref, found.stream_id)
         return int(found.offset)
 

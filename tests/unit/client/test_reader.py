@@ -14,7 +14,7 @@ from jetstream_client import (
     UnavailableError,
 )
 from jetstream_client.reading.messages import MessageCollector
-from jetstream_client.reading.reader import FetchSizer, Reader
+from jetstream_client.reading.reader import FetchSizer, Reader, filter_of
 from jetstream_client.transport.data_connection import Fetched
 from jetstream_client.values.positions import At, Last
 from jetstream_protocol.batch import encode
@@ -254,3 +254,34 @@ async def test_what_a_fetch_has_is_returned_when_retention_removes_the_next_reco
     for position in (3, "earliest"):
         messages = await retained([3, 3, 40]).fetch("a", position, max_messages=10)
         assert messages.offsets() == [3, 4]
+
+
+class Indexing(Cluster):
+    """Whose leader makes its index of subjects, for as long as anybody asks."""
+
+    async def call(self, request: Any, *, address: str | None, **_: Any) -> Any:
+        [query, *more] = request.queries
+        if query.WhichOneof("position") == "last_of_subject":
+            self.asked.append(("node-1:1", [query.last_of_subject]))
+            error = UnavailableError("the index of its subjects is being made").to_proto()
+            return api_pb2.ListOffsetsResponse(
+                results=[api_pb2.ListOffsetsResponse.Result(error=error)]
+            )
+        assert len(more) == 1
+        results = [api_pb2.ListOffsetsResponse.Result(offset=offset) for offset in (40, 100)]
+        return api_pb2.ListOffsetsResponse(results=results)
+
+
+@on_loop
+async def test_while_an_index_is_made_the_log_is_searched_for_the_last_record_of_a_subject() -> (
+    None
+):
+    cluster = Indexing()
+    streams: Any = Named()
+    data: Any = Retained([40])
+    control: Any = cluster
+    reader = Reader(streams, data, control, 20.0)
+    found = await reader.last("a", filter_of("a", None))
+    assert found is not None
+    assert (found.offset, found.subject) == (99, "a")
+    assert cluster.asked
