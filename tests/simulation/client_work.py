@@ -20,6 +20,7 @@ The checker:
   not handled, unless it was purged, or is before where a group that began at "latest" began.
 * Once everything is healed, every record that is there is handled and committed within `REST_US`.
 * Every record that is published has its outcome by its deadline, and a true one.
+* What cursor_work.py says, of readers with a cursor and without a group.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from tests.simulation.client_ground import (
     SimulatedData,
     SimulatedStream,
 )
+from tests.simulation.cursor_work import CursorReader, CursorReaders, is_of_cursor
 from tests.simulation.loop import SimulatedLoop, bury
 from tests.simulation.world import Violation, World
 
@@ -315,11 +317,14 @@ class Checker:
             self._note(*entry)
         for key in self.floors.keys() - self.positions.keys():
             del self.floors[key]
+        self.clients.readers.begins_anew(log)
 
     def appended(self, log: list[Any]) -> None:
         key, value, said = log[-1]
         if isinstance(said, Group):
             self._check_names(said)
+        elif is_of_cursor(said):
+            self.clients.readers.check(key, said)
         else:
             self._check_commit(key, said)
         self._note(key, value, said)
@@ -387,13 +392,14 @@ class Checker:
                 said.offset
                 for key, _, said in self.clients.ground.log
                 if isinstance(said, CommitCursorsRequest.Commit)
+                and not is_of_cursor(said)
                 and key.endswith(f"{stream.name}@{stream.name}".encode())
             ]
             if stream.log_start_offset < stream.end_offset and (
                 not committed or committed[-1] < stream.end_offset
             ):
                 return f"stream {stream_id} is committed to {committed[-1:]} only"
-        return ""
+        return self.clients.readers.missing()
 
 
 def _named(group: Group) -> list[tuple[str, str]]:
@@ -415,6 +421,7 @@ class Clients:
         self.checker = Checker(self)
         self.ground = Ground(self)
         self.members: list[Process] = []
+        self.readers = CursorReaders(self, SERVERS, TIMEOUT_SECONDS)
         self.programs: list[Program] = []
         self.publishers: dict[int, SimulatedLoop] = {}
         self.is_healed = False
@@ -434,7 +441,7 @@ class Clients:
             self._run()
 
     def _bury(self) -> None:
-        for process in self.members:
+        for process in [*self.members, *self.readers.all]:
             process.die()
         for loop in self.publishers.values():
             self.graveyard.extend(loop.end())
@@ -535,6 +542,7 @@ class Clients:
         if len(alive) < MEMBERS_MAX:
             self._born += 1
             self.members.append(Process(self, self._born))
+        self.readers.may_be_born()
 
     def has_lost_its_name(self, process: Process) -> None:
         """It has ended. Whatever supervises it starts it again unless a process of that name goes
@@ -546,8 +554,8 @@ class Clients:
             self._born += 1
             self.members.append(Process(self, self._born, process.instance))
 
-    def _one(self) -> Process | None:
-        alive = [each for each in self.members if each.loop.alive]
+    def _one(self) -> Process | CursorReader | None:
+        alive = [each for each in [*self.members, *self.readers.all] if each.loop.alive]
         return self.world.random.choice(alive) if alive else None
 
     def dies(self) -> None:
@@ -593,7 +601,7 @@ class Clients:
         self.network.loss = self.network.copies = self.network.slow = 0.0
         self.ground.slow_writes, self.ground.slow_opens_us = 0.0, 0
         self.is_born()
-        for process in self.members:
+        for process in [*self.members, *self.readers.all]:
             process.loop.sleep_after = None
             process.loop.paused_until = min(process.loop.paused_until, world.now)
         world.later(1_000_000, None, self._publish_the_last)

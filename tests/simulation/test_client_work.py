@@ -17,7 +17,7 @@ from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.fetch_buffer import Course
 from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Part
 from jetstream_client.reading.membership import Membership
-from jetstream_client.reading.messages import Messages
+from jetstream_client.reading.messages import Message, Messages
 from jetstream_server.cursors.coordinator import Heartbeat
 from tests.simulation import client_work
 from tests.simulation.runner import CLIENTS, Totals, run_clients, run_seeds, story
@@ -126,6 +126,17 @@ def what_it_left_before_it_began_again_counts_for_nothing(patch: Patch) -> None:
     patch.setattr(cursor.ConsumerCursor, "began", began, raising=False)
 
 
+def a_reader_is_done_with_what_it_has_begun(patch: Patch) -> None:
+    begun = AsyncConsumer.__anext__
+
+    async def anext_done(self: AsyncConsumer) -> Message:
+        message = await begun(self)
+        self.buffer.asks()
+        return message
+
+    patch.setattr(AsyncConsumer, "__anext__", anext_done)
+
+
 class Mutant(NamedTuple):
     """seed: the recorded one, in which it dies, tried first. why: what it then breaks."""
 
@@ -145,6 +156,8 @@ MUTANTS = [
     Mutant(it_says_that_it_holds_what_it_was_told_to, 0, "says that it holds"),
     Mutant(a_first_heartbeat_takes_a_name, 6100100358, "takes the name"),
     Mutant(a_commit_follows_any_other, 1, "a position goes back"),
+    Mutant(a_commit_follows_any_other, 12, "alone: who was replaced commits"),
+    Mutant(a_reader_is_done_with_what_it_has_begun, 4, "alone: records .* are passed over"),
     Mutant(what_failed_is_committed, 2, "are passed over"),
     Mutant(a_processing_is_done_with_what_it_has_read, 37, "are passed over"),
     Mutant(what_was_not_acknowledged_was_not_stored, 0, "stored twice"),
