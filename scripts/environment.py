@@ -32,7 +32,7 @@ VENV = TREE / ".venv"
 STAMP = VENV / "environment.stamp"
 OUTPUT = VENV / "environment.output"
 COMPILED = (TREE / "hatch_build.py", *sorted(TREE.glob("src/**/*.pyx")))
-EXTRAS = {"demo": ["server", "sql"], "all": ["server", "arrow", "sql", "spark", "dev"]}
+EXTRAS = {"demo": ["server", "sql"], "all": ["server", "arrow", "lake", "sql", "spark", "dev"]}
 
 PYTHON = str(VENV / "bin/python")
 PIP = [PYTHON, "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]

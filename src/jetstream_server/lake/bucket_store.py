@@ -1,0 +1,206 @@
+"""A store of objects in a bucket: `s3://bucket/prefix`, of any server that speaks S3.
+
+Objects are written once, each by a single request that creates it or fails, and never changed. A
+request is not repeated here: whoever asks knows whether that is safe. **safety** A put that failed
+as `StoreAwayError` may have been stored. Only its name is taken then.
+
+Errors are OSErrors of five kinds, so that callers need to know none of a store's own. No text of
+one holds a credential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+import obstore
+from obstore import exceptions
+from obstore.store import S3Store
+
+from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
+
+Result = TypeVar("Result")
+
+_REASON_LENGTH_MAX: Final = 300
+"""Of what a store says: some send whole pages."""
+_FULL: Final = (
+    "status code: 507",
+    "no space left",
+    "quotaexceeded",
+    "storagefull",
+    "insufficientstorage",
+)
+_REFUSED: Final = (
+    "status code: 400", "status code: 401", "status code: 403", "nosuchbucket", "permission denied",
+)  # fmt: skip
+
+
+class StoreError(OSError):
+    """The store did not do what it was asked for."""
+
+
+class StoreAwayError(StoreError):
+    """It did not answer in time, or failed. It may have done it."""
+
+
+class StoreRefusedError(StoreError):
+    """It does not accept the credentials or the request: somebody has to change something."""
+
+
+class StoreFullError(StoreError):
+    """It has no room."""
+
+
+class StoreExistsError(StoreError, FileExistsError):
+    """There is an object of that name already."""
+
+
+class StoreMissingError(StoreError, FileNotFoundError):
+    """There is no object of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketConfig:
+    """Where the bucket is, and how to reach it.
+
+    endpoint: "" for Amazon's own. Without access_key_id, credentials come from the environment or
+    from the machine's role, as for other programs. timeout_s: of one request, with all its bytes.
+    """
+
+    url: str
+    endpoint: str = ""
+    region: str = "us-east-1"
+    access_key_id: str = field(default="", repr=False)
+    secret_access_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+    timeout_s: float = 60.0
+
+
+class Listed(NamedTuple):
+    """An object in a listing. changed_us: when it was written, by the store's clock."""
+
+    name: str
+    length: int
+    changed_us: int
+
+
+class BucketStore:
+    """Methods block, and raise StoreError. For any thread."""
+
+    def __init__(self, store: Any, prefix: str = "", secrets: tuple[str, ...] = ()) -> None:
+        """store: of obstore. prefix: of all names. secrets: never shown in an error."""
+        self._store = store
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._secrets = tuple(each for each in secrets if each)
+
+    @classmethod
+    def of(cls, config: BucketConfig) -> BucketStore:
+        """Raises InvalidRequestError. Asks the store for nothing."""
+        parts = urlsplit(config.url)
+        if parts.scheme != "s3" or not parts.netloc or parts.query or "@" in parts.netloc:
+            raise InvalidRequestError("a bucket is named as s3://bucket or s3://bucket/prefix")
+        options: dict[str, Any] = {
+            "region": config.region,
+            "client_options": {
+                "timeout": timedelta(seconds=config.timeout_s),
+                "connect_timeout": timedelta(seconds=min(5.0, config.timeout_s)),
+                "allow_http": config.endpoint.startswith("http://"),
+            },
+            "retry_config": {
+                "max_retries": 0,
+                "retry_timeout": timedelta(seconds=config.timeout_s),
+            },
+        }
+        if config.endpoint:
+            options["endpoint"] = config.endpoint
+        if config.access_key_id:
+            options["access_key_id"] = config.access_key_id
+            options["secret_access_key"] = config.secret_access_key
+        if config.session_token:
+            options["session_token"] = config.session_token
+        secrets = (config.secret_access_key, config.session_token, config.access_key_id)
+        try:
+            store = S3Store(parts.netloc, **options)
+        except (exceptions.BaseError, ValueError, TypeError) as error:
+            reason = _shown(error, secrets)
+            raise InvalidRequestError(f"the bucket cannot be used: {reason}") from None
+        return cls(store, parts.path, secrets)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Create an object; durable on return. Raises StoreExistsError for a name in use."""
+        self._ask(
+            f"storing {name}",
+            lambda: obstore.put(
+                self._store, self._prefix + name, data, mode="create", use_multipart=False
+            ),
+        )
+
+    def get(self, name: str, position: int = 0, length: int = -1) -> bytes:
+        """An object, or a part of it. Raises CorruptBatchError for one that ends early."""
+        path = self._prefix + name
+        if length < 0:
+            whole = self._ask(f"reading {name}", lambda: obstore.get(self._store, path).bytes())
+            return bytes(whole)[position:]
+        if not length:
+            return b""
+        data = bytes(
+            self._ask(
+                f"reading {name}",
+                lambda: obstore.get_range(self._store, path, start=position, length=length),
+            )
+        )
+        if len(data) != length:
+            raise CorruptBatchError("the object ends early", name, position + len(data))
+        return data
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """The objects whose names begin with `prefix`, which ends at a slash."""
+        pages = iter(obstore.list(self._store, prefix=self._prefix + prefix))
+        while True:
+            page = self._ask(f"listing {prefix}", lambda: next(pages, None))
+            if page is None:
+                return
+            for each in page:
+                moment = each["last_modified"].timestamp()
+                name = each["path"][len(self._prefix) :]
+                yield Listed(name, each["size"], round(moment * 1_000_000))
+
+    def delete(self, name: str) -> None:
+        """Delete an object, if there is one."""
+        try:
+            self._ask(f"deleting {name}", lambda: obstore.delete(self._store, self._prefix + name))
+        except StoreMissingError:
+            pass  # Not every store says so.
+
+    def _ask(self, doing: str, call: Callable[[], Result]) -> Result:
+        try:
+            return call()
+        except (exceptions.BaseError, OSError) as error:
+            # Not `from error`: a traceback would show what the store said, unredacted.
+            raise _store_error(error, doing, self._secrets) from None
+
+
+def _store_error(error: Exception, doing: str, secrets: tuple[str, ...]) -> StoreError:
+    found, text = str(error).lower(), f"{doing}: {_shown(error, secrets)}"
+    if any(each in found for each in _FULL):
+        return StoreFullError(text)
+    if isinstance(error, exceptions.AlreadyExistsError | exceptions.PreconditionError):
+        return StoreExistsError(text)
+    refused = exceptions.PermissionDeniedError | exceptions.UnauthenticatedError
+    if isinstance(error, refused) or any(each in found for each in _REFUSED):
+        return StoreRefusedError(text)
+    if isinstance(error, FileNotFoundError):
+        return StoreMissingError(text)
+    return StoreAwayError(text)
+
+
+def _shown(error: Exception, secrets: tuple[str, ...]) -> str:
+    """What the store said, in one line, without credentials."""
+    text = " ".join(str(error).partition("\n\nDebug")[0].split())
+    for each in secrets:
+        if each:
+            text = text.replace(each, "…")
+    return text[:_REASON_LENGTH_MAX]

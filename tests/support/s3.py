@@ -1,0 +1,122 @@
+"""A server that speaks S3, and one that does wrong on request."""
+
+from __future__ import annotations
+
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+SECRET = "a-secret-that-nobody-may-see"
+
+
+@contextmanager
+def s3_server(bucket: str) -> Iterator[str]:
+    """The address of a server with one bucket, in this process and in memory."""
+    pytest.importorskip("flask_cors")
+    moto = pytest.importorskip("moto.server")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        address = f"http://{host}:{port}"
+        urllib.request.urlopen(urllib.request.Request(f"{address}/{bucket}", method="PUT")).close()
+        yield address
+    finally:
+        server.stop()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Passes requests on to `server.behind`, and answers as `server.fault` says."""
+
+    protocol_version = "HTTP/1.1"
+
+    def _answer(self) -> None:
+        server = self.server
+        assert isinstance(server, FaultyServer)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        fault = server.fault
+        if fault.startswith("status "):
+            self._send(int(fault.split()[1]), server.says.encode())
+            return
+        # What is signed says the name of this server: moto does not compare.
+        kept = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        kept.setdefault("Content-Type", "application/octet-stream")  # Else moto reads a form.
+        request = urllib.request.Request(
+            f"{server.behind}{self.path}", body or None, kept, method=self.command
+        )
+        try:
+            with urllib.request.urlopen(request) as response:
+                status, data = response.status, response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                status, data = error.code, error.read()
+        if fault == "fail after":
+            self._send(500, b"it may have been written")
+            return
+        self._send(status, data)
+
+    def _send(self, status: int, data: bytes) -> None:
+        server = self.server
+        assert isinstance(server, FaultyServer)
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Last-Modified", "Sun, 29 Nov 2026 10:00:00 GMT")
+        self.send_header("ETag", '"1"')
+        if status == 206:
+            start, stop = self.headers["Range"].removeprefix("bytes=").split("-")
+            self.send_header("Content-Range", f"bytes {start}-{stop}/1000000")
+        self.end_headers()
+        if server.fault == "cut":
+            self.wfile.write(data[: len(data) // 2])
+            self.close_connection = True
+        elif server.fault == "slow":
+            self.wfile.write(data[:1])
+            server.released.wait(30)
+            self.close_connection = True
+        else:
+            self.wfile.write(data)
+
+    do_GET = do_PUT = do_DELETE = do_HEAD = _answer
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class FaultyServer(ThreadingHTTPServer):
+    """fault: "", "status N" (instead of asking the server behind), "fail after" (having asked it),
+    "cut", "slow"."""
+
+    daemon_threads = True
+
+    def __init__(self, behind: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.behind = behind
+        self.fault = ""
+        self.says = ""
+        self.released = threading.Event()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that has given up is no error."""
+
+
+@contextmanager
+def faulty_server(behind: str) -> Iterator[FaultyServer]:
+    server = FaultyServer(behind)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.released.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
