@@ -1,0 +1,327 @@
+"""The Iceberg table of one stream: which objects it has, for engines and for our own readers.
+
+The table is a chain of files in the store, each written once. Which one counts is not decided here:
+`append` makes the next one and gives it to `commit`, which compares and swaps the pointer to it.
+**safety** What is refused is not tried again: nobody but the caller knows whether it still holds.
+
+Blocking: for a thread or a worker, never for the event loop.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile, ToOutputFile
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import RemoveSnapshotsUpdate, update_table_metadata
+from pyiceberg.transforms import DayTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import BinaryType, LongType, NestedField, StringType, TimestamptzType
+
+from jetstream_server.lake.parquet_object import ObjectFacts
+
+SNAPSHOTS_MAX: Final = 20
+"""Each takes 0.8 kB of every metadata file, which is written anew at each commit."""
+_DAY_US: Final = 86_400_000_000
+_SUBJECT_LENGTH_MAX: Final = 16
+"""Of the bounds in manifests, in characters, as Iceberg's own `truncate(16)`."""
+
+SCHEMA: Final = Schema(
+    NestedField(1, "offset", LongType(), required=True),
+    NestedField(2, "timestamp", TimestamptzType(), required=True),
+    NestedField(3, "append_timestamp", TimestamptzType(), required=True),
+    NestedField(4, "leader_epoch", LongType(), required=True),
+    NestedField(5, "subject", StringType(), required=True),
+    NestedField(6, "key", BinaryType(), required=False),
+    NestedField(7, "value", BinaryType(), required=False),
+    NestedField(8, "headers", BinaryType(), required=False),
+)
+SPEC: Final = PartitionSpec(PartitionField(3, 1000, DayTransform(), "append_day"))
+_SETTINGS: Final = {
+    # The library's own retries would let a deposed leader's commit follow its successor's.
+    "commit.retry.num-retries": "0",
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "20",
+    "write.metadata.previous-versions-max": "20",
+    "write.metadata.metrics.default": "none",
+}
+
+
+class Store(Protocol):
+    """A store of objects. Methods block, and raise OSError."""
+
+    def put(self, name: str, data: bytes) -> None: ...
+
+    def get(self, name: str, position: int = 0, length: int = -1) -> bytes: ...
+
+
+class StoredObject(NamedTuple):
+    """An object of the table. splits: where its row groups begin."""
+
+    name: str
+    length: int
+    facts: ObjectFacts
+    splits: tuple[int, ...] = ()
+
+
+class ListedObject(NamedTuple):
+    """What the table knows of an object. [begin, end): bounds of its records' offsets."""
+
+    name: str
+    begin: int
+    end: int
+    length: int
+
+
+Commit = Callable[[str, int, int, int, str], None]
+"""Swap the pointer: expected location, begin, end, last leader epoch, new location. Raises if
+anything else than what is expected stands there."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTable:
+    """The table of one stream.
+
+    url: of the store, to which `folder` is relative. properties: of the table, such as the ids of
+    cluster and stream.
+    """
+
+    store: Store
+    url: str
+    folder: str
+    properties: Mapping[str, str]
+
+    def append(self, location: str, added: StoredObject, commit: Commit) -> str:
+        """Add an object to the table at `location` ("": there is none yet), and commit that.
+
+        Returns the new location. Raises ValueError for an object of two UTC days, OSError, and what
+        `commit` raises.
+        """
+        facts = added.facts
+        day = facts.first_us // _DAY_US
+        if facts.last_us // _DAY_US != day:
+            raise ValueError("an object holds records of one UTC day")
+        catalog = _Catalog(self, facts, commit)
+        table = self._load(location, catalog)
+        noted = {
+            "jetstream.end-offset": str(facts.end),
+            "jetstream.leader-epoch": str(facts.last_epoch),
+        }
+        with table.transaction() as transaction:
+            transaction.set_properties({**self.properties, **noted})
+            with transaction.update_snapshot(snapshot_properties=noted).merge_append() as snapshot:
+                snapshot.append_data_file(self._data_file(added, day))
+        return catalog.committed
+
+    def objects(self, location: str) -> list[ListedObject]:
+        """The objects of the table at `location`, by their offsets. Raises OSError."""
+        table = self._load(location, None)
+        snapshot = table.current_snapshot()
+        listed = []
+        for manifest in snapshot.manifests(table.io) if snapshot else ():
+            for entry in manifest.fetch_manifest_entry(table.io):
+                file = entry.data_file
+                (begin,) = struct.unpack("<q", file.lower_bounds[1])
+                (last,) = struct.unpack("<q", file.upper_bounds[1])
+                listed.append(
+                    ListedObject(
+                        self.name_of(file.file_path), begin, last + 1, file.file_size_in_bytes
+                    )
+                )
+        return sorted(listed, key=lambda each: each.begin)
+
+    def reached(self, location: str) -> set[str]:
+        """The names of all that the table at `location` needs: its metadata, and for each kept
+        snapshot manifest lists, manifests and objects. **safety** Nothing else may be swept."""
+        return set(self._reached(location)) if location else set()
+
+    def _reached(self, location: str) -> Iterator[str]:
+        table = self._load(location, None)
+        yield location
+        for log in table.metadata.metadata_log:
+            yield self.name_of(log.metadata_file)
+        for snapshot in table.metadata.snapshots:
+            yield self.name_of(snapshot.manifest_list)
+            for manifest in snapshot.manifests(table.io):
+                yield self.name_of(manifest.manifest_path)
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+                    yield self.name_of(entry.data_file.file_path)
+
+    def url_of(self, name: str) -> str:
+        return f"{self.url.rstrip('/')}/{name}"
+
+    def name_of(self, url: str) -> str:
+        """Raises ValueError for what is not of this store: a table that was moved."""
+        prefix = self.url_of("")
+        if not url.startswith(prefix):
+            raise ValueError(f"{url} is not in the store {self.url}")
+        return url[len(prefix) :]
+
+    def _load(self, location: str, catalog: _Catalog | None) -> Table:
+        files = _Files(self)
+        if location:
+            metadata = FromInputFile.table_metadata(files.new_input(self.url_of(location)))
+        else:
+            metadata = new_table_metadata(
+                SCHEMA, SPEC, UNSORTED_SORT_ORDER, self.url_of(self.folder), {**_SETTINGS}
+            )
+        at = self.url_of(location) if location else ""
+        return Table(("jetstream", self.folder), metadata, at, files, catalog or NoopCatalog(""))
+
+    def _data_file(self, added: StoredObject, day: int) -> DataFile:
+        facts = added.facts
+        lower, upper = _bounds(facts)
+        return DataFile.from_args(
+            _table_format_version=2,
+            content=DataFileContent.DATA,
+            file_path=self.url_of(added.name),
+            file_format=FileFormat.PARQUET,
+            partition=Record(day),
+            record_count=facts.rows,
+            file_size_in_bytes=added.length,
+            lower_bounds=lower,
+            upper_bounds=upper,
+            column_sizes=None,
+            value_counts=None,
+            null_value_counts={1: 0, 3: 0, 4: 0, 5: 0},
+            nan_value_counts=None,
+            split_offsets=list(added.splits) or None,
+            sort_order_id=None,
+            spec_id=0,
+            equality_ids=None,
+            key_metadata=None,
+        )
+
+
+def _bounds(facts: ObjectFacts) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    """The least and the greatest of columns, as Iceberg writes them.
+
+    A subject that is too long is cut for the lower bound, and has no upper one.
+    """
+    pack = struct.Struct("<q").pack
+    lower = {1: pack(facts.begin), 3: pack(facts.first_us), 4: pack(facts.first_epoch)}
+    upper = {1: pack(facts.end - 1), 3: pack(facts.last_us), 4: pack(facts.last_epoch)}
+    lower[5] = facts.subject_min[:_SUBJECT_LENGTH_MAX].encode()
+    if len(facts.subject_max) <= _SUBJECT_LENGTH_MAX:
+        upper[5] = facts.subject_max.encode()
+    return lower, upper
+
+
+class _Catalog(NoopCatalog):  # type: ignore[misc]  # The extra may be missing.
+    """Writes the next metadata file, and has the pointer swapped to it."""
+
+    def __init__(self, table: StreamTable, facts: ObjectFacts, commit: Commit) -> None:
+        super().__init__("jetstream")
+        self._table, self._facts, self._commit = table, facts, commit
+        self.committed = ""
+
+    def commit_table(
+        self, table: Table, requirements: tuple[Any, ...], updates: tuple[Any, ...]
+    ) -> CommitTableResponse:
+        for requirement in requirements:
+            requirement.validate(table.metadata)
+        expected = self._table.name_of(table.metadata_location) if table.metadata_location else ""
+        at = table.metadata_location or None
+        metadata = update_table_metadata(table.metadata, updates, False, at)
+        metadata = _without_old_snapshots(metadata)
+        # Random: the file of a refused commit stays, and must not be in the way of its successor.
+        attempt = uuid.uuid4().hex
+        name = f"{self._table.folder}/metadata/{self._facts.end:020}-{attempt}.metadata.json"
+        url = self._table.url_of(name)
+        ToOutputFile.table_metadata(metadata, table.io.new_output(url))
+        facts = self._facts
+        self._commit(expected, facts.begin, facts.end, facts.last_epoch, name)
+        self.committed = name
+        return CommitTableResponse(metadata=metadata, metadata_location=url)
+
+
+def _without_old_snapshots(metadata: TableMetadata) -> TableMetadata:
+    # Their ids are random: only the sequence numbers tell their order.
+    by_age = sorted(metadata.snapshots, key=lambda each: each.sequence_number or 0)
+    old = [each.snapshot_id for each in by_age[:-SNAPSHOTS_MAX]]
+    if not old:
+        return metadata
+    return update_table_metadata(metadata, (RemoveSnapshotsUpdate(snapshot_ids=old),))
+
+
+class _Files(FileIO):  # type: ignore[misc]  # The extra may be missing.
+    """Iceberg's files in our store: written once, read whole."""
+
+    def __init__(self, table: StreamTable) -> None:
+        super().__init__()
+        self._table = table
+
+    def new_input(self, location: str) -> InputFile:
+        return _Input(location, self._table)
+
+    def new_output(self, location: str) -> OutputFile:
+        return _Output(location, self._table)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Nothing: what a refused commit leaves is swept once nobody can need it."""
+
+
+class _Input(InputFile):  # type: ignore[misc]  # The extra may be missing.
+    def __init__(self, location: str, table: StreamTable) -> None:
+        super().__init__(location)
+        self._table = table
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def exists(self) -> bool:
+        try:
+            self._read()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def open(self, seekable: bool = True) -> Any:
+        return io.BytesIO(self._read())
+
+    def _read(self) -> bytes:
+        return self._table.store.get(self._table.name_of(self.location))
+
+
+class _Output(OutputFile):  # type: ignore[misc]  # The extra may be missing.
+    def __init__(self, location: str, table: StreamTable) -> None:
+        super().__init__(location)
+        self._table = table
+
+    def __len__(self) -> int:
+        return len(_Input(self.location, self._table))
+
+    def exists(self) -> bool:
+        return _Input(self.location, self._table).exists()
+
+    def to_input_file(self) -> InputFile:
+        return _Input(self.location, self._table)
+
+    def create(self, overwrite: bool = False) -> Any:
+        return _Written(self._table.store, self._table.name_of(self.location))
+
+
+class _Written(io.BytesIO):
+    """Stored once it is closed."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        super().__init__()
+        self._store, self._name = store, name
+
+    def close(self) -> None:
+        if not self.closed:
+            data = self.getvalue()
+            super().close()
+            self._store.put(self._name, data)
