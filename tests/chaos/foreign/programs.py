@@ -56,7 +56,7 @@ def why_not(language: str) -> str:
     """Why there is no program in that language; "" if there is one."""
     if (BUILT / language / "built").exists():
         return ""
-    return f"no publisher in {language}: scripts/foreign-clients makes those it finds the tools for"
+    return f"no clients in {language}: scripts/foreign-clients makes those it finds the tools for"
 
 
 class Program:
