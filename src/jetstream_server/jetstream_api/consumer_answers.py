@@ -78,8 +78,13 @@ def consumer_info(
     if config.is_push and consumer.is_bound:
         found["push_bound"] = True
     if paused_us := consumer.paused_us:
-        found |= {"paused": True, "pause_remaining": paused_us * _NS}
+        found |= {"paused": True, "pause_remaining": remaining_ns(paused_us)}
     return found
+
+
+def remaining_ns(paused_us: int) -> int:
+    """Of a pause, as clients can read it: their durations have 64 bits."""
+    return min(paused_us * _NS, 2**63 - 1)
 
 
 def _pair(sequence: int, stream_sequence: int, active_us: WallUs | None) -> dict[str, Any]:

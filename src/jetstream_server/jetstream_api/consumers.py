@@ -30,7 +30,7 @@ from jetstream_server.consumers.manager import Consumers
 from jetstream_server.consumers.pulls import NO_RESPONDERS, REQUEST_TIMEOUT
 from jetstream_server.jetstream_api.answers import status_headers, time_text
 from jetstream_server.jetstream_api.catalogue import Catalogue
-from jetstream_server.jetstream_api.consumer_answers import consumer_info
+from jetstream_server.jetstream_api.consumer_answers import consumer_info, remaining_ns
 from jetstream_server.jetstream_api.consumer_requests import (
     Ack,
     AckKind,
@@ -277,7 +277,7 @@ class ConsumerRequests:
             "paused": paused_us > 0,
             "pause_until": time_text(until_us or None),
         }
-        return found | ({"pause_remaining": paused_us * 1000} if paused_us else {})
+        return found | ({"pause_remaining": remaining_ns(paused_us)} if paused_us else {})
 
     async def _start(
         self, stream: StreamMetadata, replica: Replica, config: ConsumerConfig

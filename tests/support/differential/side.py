@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from typing import Any, Final
@@ -51,6 +50,12 @@ class Side:
         self._seconds = ANSWER_SECONDS if is_complete else PATIENCE_SECONDS
         self._replies: dict[str, list[str]] = {}
         self._subscriptions: dict[str, Subscription] = {}
+        self.bodies: list[dict[str, Any]] = []
+        """The answers that were JSON, as they came."""
+
+    async def answers(self, steps: list[Step]) -> dict[str, Any]:
+        """What is answered to each step, by its name."""
+        return {step.name: await self.take(step) for step in steps}
 
     async def take(self, step: Step) -> list[Any]:
         """The answers, masked."""
@@ -76,6 +81,7 @@ class Side:
             messages.append(message)
         await subscription.unsubscribe()
         self._replies[step.name] = [each.reply for each in messages]
+        self.bodies += [json.loads(each.data) for each in messages if is_body(each)]
         return _once([masked_message(each) for each in messages]) + found
 
     async def _received(self, step: Step) -> list[Any]:
@@ -106,10 +112,15 @@ def _is_end(message: Msg) -> bool:
     return bool(status) and status != "100"
 
 
+def is_body(message: Msg) -> bool:
+    """Whether an answer is JSON, not a stored message."""
+    return not message.headers and not message.reply and message.data[:1] == b"{"
+
+
 def masked_message(message: Msg) -> Any:
     """What clients look at."""
     headers = {key.strip(): masked(value) for key, value in (message.headers or {}).items()}
-    if not headers and not message.reply and message.data[:1] == b"{":
+    if is_body(message):
         return masked(json.loads(message.data))
     description = headers.pop("Description", "").partition("\n")[0]
     if "Status" in headers:
@@ -171,17 +182,3 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
     else:
         return {path: value}
     return {name: each for at, part in items for name, each in flat(part, at).items()}
-
-
-async def answers_of(client: NatsClient, steps: list[Step], *, is_complete: bool) -> dict[str, Any]:
-    """What a server answers to each step, by its name."""
-    side = Side(client, is_complete=is_complete)
-    found = {}
-    for step in steps:
-        try:
-            found[step.name] = await side.take(step)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            raise AssertionError(f"step {step.name!r}: {error!r}") from error
-    return found
