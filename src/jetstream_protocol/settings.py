@@ -197,28 +197,35 @@ STREAM_SETTINGS: tuple[Setting, ...] = (
         default="record", choices=("record", "subject"), alterable=False, level=6, after="compact",
     ),
     Setting(
-        "lake", Kind.FLAG, "records are to be copied to the lake, an object store. Refused so far: "
-        "[ADR 0044](../adr/0044-lake.md) says what is there",
+        "lake", Kind.FLAG, "records are copied to the [lake](../lake.md), a store outside of the "
+        "nodes, and readers find them there once they have left the disks. It cannot be switched "
+        "off while the lake holds records of the stream",
+        "Copy records to the lake, where readers find what has left the disks.",
         default=False, level=6, after="max_message_bytes",
     ),
     Setting(
         "local_max_age", Kind.DURATION, "records in the lake that are older than this may leave "
         "the nodes' disks; 0.1 s to a century",
+        "Remove records that are in the lake from the disks once they are older. 0: no limit.",
         zero="unlimited", least=TIME_US_MIN, most=TIME_US_MAX, level=6, after="lake",
     ),
     Setting(
         "local_max_bytes", Kind.BYTES, "the oldest records beyond this size of the log may leave "
         "the nodes' disks if they are in the lake",
+        "Remove the oldest records that are in the lake from the disks beyond this size. 0: no "
+        "limit.",
         zero="unlimited", least=1, most=_MUCH, level=6, after="local_max_age_us",
     ),
     Setting(
-        "lake_lag", Kind.DURATION, "how long a record waits at most until it is copied to the "
-        "lake; 0.1 s to a day; 0: 1 h",
+        "lake_lag", Kind.DURATION, "how long a record waits at most until its segment is sealed "
+        "and can be copied to the lake; 0.1 s to a day; 0: 1 h",
+        "How long a record waits at most until it is copied to the lake. 0: 1h.",
         zero="1 h", least=TIME_US_MIN, most=86_400 * _SECOND_US, level=6, after="local_max_bytes",
     ),
     Setting(
         "lake_object_bytes", Kind.BYTES, "how many bytes of the log an object of the lake holds at "
         "most; 64 KiB to 1 GiB; 0: 256 MiB",
+        "Bytes of the log in an object of the lake. 0: 256MiB.",
         zero="256 MiB", least=SEGMENT_BYTES_MIN, most=1024**3, level=6, after="lake_lag_us",
     ),
 )  # fmt: skip

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 FAILED_TASK = "failed_background_task"
 """Key in the context of the loop's exception handler; its value is the task's name."""
 
 
-def run_in_background(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+def run_in_background(coroutine: Coroutine[Any, Any, Result], name: str) -> asyncio.Task[Result]:
     """Start a task. If it fails, which is a bug, the loop's exception handler is called at once."""
     task = asyncio.get_running_loop().create_task(coroutine, name=name)
     task.add_done_callback(_report)
     return task
 
 
-def _report(task: asyncio.Task[None]) -> None:
+def _report(task: asyncio.Task[Any]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
         context = {

@@ -41,14 +41,15 @@ class AlterableSettings(TypedDict, total=False):
     max_message_bytes: bytes: a larger record is refused (message_too_large), and so is a batch that
         holds one; what counts are its value, key and headers. Records that are stored stay; 0: as
         large as a batch may be.
-    lake: records are to be copied to the lake, an object store. Refused so far: ADR 0044 says what
-        is there.
+    lake: records are copied to the lake, a store outside of the nodes, and readers find them there
+        once they have left the disks. It cannot be switched off while the lake holds records of the
+        stream.
     local_max_age: seconds: records in the lake that are older than this may leave the nodes' disks;
         0.1 s to a century; 0: unlimited.
     local_max_bytes: bytes: the oldest records beyond this size of the log may leave the nodes'
         disks if they are in the lake; 0: unlimited.
-    lake_lag: seconds: how long a record waits at most until it is copied to the lake; 0.1 s to a
-        day; 0: 1 h.
+    lake_lag: seconds: how long a record waits at most until its segment is sealed and can be copied
+        to the lake; 0.1 s to a day; 0: 1 h.
     lake_object_bytes: bytes: how many bytes of the log an object of the lake holds at most; 64 KiB
         to 1 GiB; 0: 256 MiB.
     """

@@ -39,7 +39,8 @@ come one at a time, a few under load."""
 @dataclass(slots=True, unsafe_hash=True)
 class LogSlice:
     """Whole batches in one segment file: the bytes to send, and the offsets that they cover. cuts:
-    how often the file had been cut when the slice was chosen. It is never changed."""
+    how often the file had been cut when the slice was chosen. last_epoch: of a slice that is not
+    of a log: the leader epoch of its last record. It is never changed."""
 
     path: str
     position: int
@@ -48,6 +49,7 @@ class LogSlice:
     next_offset: int
     source: Segment | None = field(default=None, compare=False, repr=False)
     cuts: int = field(default=0, compare=False, repr=False)
+    last_epoch: int | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_gone(self) -> bool:

@@ -39,6 +39,8 @@ class SliceReader:
             data = self._disk.pread(slice_.path, slice_.position, slice_.length)
             slice_.check_is_there()
         except OSError as error:
+            if slice_.last_epoch is not None:
+                raise UnavailableError("the lake's records are not kept here any more") from error
             failure = self.read_error(error, slice_.path, slice_.next_offset)
             if slice_.is_gone and isinstance(failure, StorageError):
                 failure = UnavailableError("the records were cut or compacted while they were read")

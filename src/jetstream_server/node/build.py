@@ -41,7 +41,14 @@ from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_socket import dial
 from jetstream_server.node.api_link import jetstream_api
 from jetstream_server.node.catching_up import CatchingUp
-from jetstream_server.node.config import PORTS, Config, NodeConfig, SecurityConfig, split_address
+from jetstream_server.node.config import (
+    PORTS,
+    Config,
+    LakeConfig,
+    NodeConfig,
+    SecurityConfig,
+    split_address,
+)
 from jetstream_server.node.consumers import node_consumers
 from jetstream_server.node.descriptors import connections_max, log_files_max, raise_limit
 from jetstream_server.node.encryption_options import KeyFolder, KeyReload, keys_of, note_keys
@@ -53,6 +60,7 @@ from jetstream_server.node.server import Server
 from jetstream_server.node.tls_options import CertificateReload, certificates_of
 from jetstream_server.replication.drivers.disk_reserve import watch_space
 from jetstream_server.replication.drivers.membership import new_session
+from jetstream_server.replication.drivers.uploading import LakeOptions
 from jetstream_server.replication.run_record import boot_id
 from jetstream_server.replication.unknown_streams import UnknownStreams
 from jetstream_server.security.limits import Quotas
@@ -270,6 +278,15 @@ def _settings(start: Start, certificates: Certificates | None, keys: Keys | None
         security_enabled=config.security.enabled,
         quotas=_quotas(config.security),
         batch_bytes_max=config.ingest.batch_bytes_max,
+        lake=_lake_options(config.lake),
+    )
+
+
+def _lake_options(config: LakeConfig) -> LakeOptions | None:
+    if not config.url:
+        return None
+    return LakeOptions(
+        config.url, config.upload_bytes_per_second, config.timeout, config.cache_bytes
     )
 
 

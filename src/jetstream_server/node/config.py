@@ -34,6 +34,7 @@ from jetstream_protocol import subjects
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.frames import PRODUCE_BYTES_MAX
 from jetstream_server.ingest.nats.server_pool import parse_url
+from jetstream_server.lake.folder_store import FolderStore
 from jetstream_server.node.config_errors import (
     ENVIRONMENT_PREFIX,
     did_you_mean,
@@ -402,6 +403,28 @@ class LogConfig(_Section):
     """With less free space than this, appends are refused and /readyz says so."""
 
 
+class LakeConfig(_Section):
+    """The object store for old records."""
+
+    url: str = ""
+    """A folder so far: file:///path. Empty: there is no lake."""
+    cache_bytes: Annotated[ByteSize, Field(ge=16 * 1024**2, le=_BYTES_MAX)] = ByteSize(1024**3)
+    upload_bytes_per_second: Annotated[ByteSize, Field(ge=64 * 1024, le=_BYTES_MAX)] = ByteSize(
+        64 * 1024**2
+    )
+    timeout: Annotated[int, Field(ge=1, le=86_400)] = 600
+    """Seconds that the copying of one object may take."""
+
+    @model_validator(mode="after")
+    def _names_a_store(self) -> Self:
+        if self.url:
+            try:
+                FolderStore(self.url)
+            except InvalidRequestError as error:
+                raise ValueError(f"url: {error.message}") from error
+        return self
+
+
 def _named(folder: object) -> object:
     """An empty name, perhaps of a variable that was not set, would be the current folder."""
     if folder == "":
@@ -441,6 +464,7 @@ class Config(BaseSettings):
     encryption: EncryptionConfig = EncryptionConfig()
     ingest: IngestConfig = IngestConfig()
     log: LogConfig = LogConfig()
+    lake: LakeConfig = LakeConfig()
     tracing: TracingConfig = TracingConfig()
 
     @property

@@ -107,6 +107,7 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
             wall_clock,
             node.drivers.retention.visit,
             node.produces,
+            has_lake=node.fetches.lake is not None,
         ),
         ReadsService(
             node.replicas, node.fetches, node.stream_access, ResponseMemoryLimiter(close_connection)

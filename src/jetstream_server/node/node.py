@@ -32,6 +32,8 @@ from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.ingest.stream.commit_spans import SpanSource
 from jetstream_server.ingest.stream.stream_ingest import Bounds
+from jetstream_server.lake.folder_store import FolderStore
+from jetstream_server.lake.reader import LakeReader
 from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.flusher import Flusher
@@ -57,6 +59,7 @@ from jetstream_server.replication.drivers.resignation import Resignation
 from jetstream_server.replication.drivers.retention import Retention
 from jetstream_server.replication.drivers.scrub import Scrub
 from jetstream_server.replication.drivers.segment_repair import SegmentRepair
+from jetstream_server.replication.drivers.uploading import LakeOptions, Uploading
 from jetstream_server.replication.listeners import Listeners
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.replication.run_record import RunRecordFile
@@ -134,6 +137,7 @@ class NodeSettings:
     security_enabled: bool = False
     quotas: Quotas | None = None
     batch_bytes_max: int = PRODUCE_BYTES_MAX
+    lake: LakeOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +365,15 @@ class NodeStart:
         fetches = LongPoll(
             self.membership.lease_held, self.access, monotonic_clock=clocks.monotonic
         )
+        if settings.lake is not None:
+            fetches.lake = self._until_stop(
+                LakeReader(
+                    FolderStore(settings.lake.url),
+                    f"{self._environment.folder}/lake_cache",
+                    settings.lake.cache_bytes,
+                    clocks.monotonic,
+                )
+            )
         stream_access = StreamAccess(self.access, self.metadata.registry)
         bytes_max = self._settings.batch_bytes_max
         produces = Produces(replicas, stream_access, ingest.produce, bytes_max)
@@ -414,6 +427,7 @@ class NodeStart:
         changes = ReplicaChanges()
         indexing = self._until_stop(Indexing(monotonic_clock=clocks.monotonic))
         replicas.index_wanted = indexing.track
+        uploading = self._make_uploading(identity)
         listeners = Listeners(
             leadership=ingest,
             roles=(
@@ -427,6 +441,7 @@ class NodeStart:
                 self._until_stop(logs.activity),
                 changes,
                 indexing,
+                *([] if uploading is None else [uploading]),
             ),
             progress=(isr_driver,),
             healer=healing,
@@ -434,6 +449,8 @@ class NodeStart:
         replicas.begin(identity.incarnation, listeners)
         for driver in (isr_driver, retention, compaction, log_replacement, healing, scrub):
             driver.start()
+        if uploading is not None:
+            uploading.start()
         self._until_stop(isr_driver)
         return Drivers(retention, compaction, healing, scrub, cursors, changes)
 
@@ -466,6 +483,16 @@ class NodeStart:
                 spawn=environment.spawn_compaction,
             )
         )
+
+    def _make_uploading(self, identity: NodeIdentity) -> Uploading | None:
+        options = self._settings.lake
+        if options is None:
+            return None
+        clock = self._environment.clocks.monotonic
+        uploading = Uploading(
+            self.metadata, options, cluster_id=identity.cluster_id, monotonic_clock=clock
+        )
+        return self._until_stop(uploading)
 
     def _make_log_replacement(
         self, replicas: ReplicaManager, identity: NodeIdentity, fetcher_manager: FetcherManager

@@ -28,7 +28,6 @@ from jetstream_protocol.batch import EncodedBatch
 from jetstream_protocol.errors import (
     JetstreamError,
     NotLeaderError,
-    OffsetOutOfRangeError,
     RecordsDamagedError,
     StorageError,
     StorageFullError,
@@ -41,6 +40,7 @@ from jetstream_server.log.commit_log import CommitLog, LogSlice
 from jetstream_server.metadata.state.commands import ChangeIsr, ConfirmFlush
 from jetstream_server.metadata.state.nodes import NodeMetadata
 from jetstream_server.metadata.state.streams import StreamMetadata
+from jetstream_server.replication.core import lake_bounds
 from jetstream_server.replication.core.closeness import Closeness
 from jetstream_server.replication.core.counters import Counters
 from jetstream_server.replication.core.follower import (
@@ -373,6 +373,8 @@ class Replica:
             self._rebuild = False  # There was no better replica to elect.
             self._know_gaps()
             self.record_incompleteness()
+        if lake_bounds.begin_after_lake(self.stream, log):
+            self.high_watermark = log.log_start_offset
         self.high_watermark = max(self.high_watermark, log.log_start_offset)
         if self.stream.was_compacted and not log.offline_reason:
             try:
@@ -736,16 +738,13 @@ class Replica:
             is_leader = self.leadership is None or self.leadership.is_followed
         log = self.log
         if offset < log.log_start_offset:
+            lake_bounds.check_in_log(self.stream, log, self.node_id, offset)
             self.check_start()
         if offset < log.log_start_offset or (is_leader and offset > log.log_end_offset):
-            raise OffsetOutOfRangeError(
-                f"offset {offset} is not in stream {self.stream.name!r}: it holds "
-                f"[{log.log_start_offset}, {self.high_watermark})",
-                log.log_start_offset,
-                self.high_watermark,
-            )
+            raise lake_bounds.out_of_range_error(self.stream, log, offset, self.high_watermark)
         end = self.high_watermark
-        check_history(self.stream, log, end, offset, last_epoch, is_leader=is_leader)
+        if lake_bounds.is_known_before(self.stream, log, offset):
+            check_history(self.stream, log, end, offset, last_epoch, is_leader=is_leader)
         return self._read(offset, bytes_max, end) if offset < end else None
 
     def _read(self, offset: int, bytes_max: int, limit_offset: int) -> LogSlice | None:

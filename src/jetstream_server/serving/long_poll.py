@@ -13,10 +13,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
+from jetstream_protocol.errors import (
+    DivergedError,
+    InvalidRequestError,
+    JetstreamError,
+    UnavailableError,
+)
 from jetstream_protocol.types import NO_NODE, MonotonicUs
 from jetstream_server.clocks import MonotonicClock, monotonic_clock
+from jetstream_server.lake.reader import LakeReader
 from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.replication.core.lake_bounds import is_in_lake
+from jetstream_server.replication.core.unreadable import (
+    InLakeError,
+    check_epoch_known,
+    in_lake_error,
+)
 from jetstream_server.replication.replica import Replica
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import Identity
@@ -28,6 +40,8 @@ WAIT_MS_LIMIT = (
     300_000  # A reader that wants to wait longer asks again. A vanished one is forgotten.
 )
 OUT_OF_SYNC_SECONDS = 1.0
+LAKE_SECONDS = 30.0
+"""How long a fetch waits for the lake."""
 WAITING_MAX = 16_384
 """Upper bound on concurrent long polls of this node, over both ports. Each costs 3 to 8 KB;
 without a limit, connections with 64 of them each would use all memory."""
@@ -129,6 +143,8 @@ class LongPoll:
         self.access = access
         self.waiting_max = waiting_max
         self.clock = monotonic_clock
+        self.lake: LakeReader | None = None
+        """Reads the records that are in the lake alone; None: this node cannot."""
         self._lease_held = lease_held
         self._woken: deque[Woken] = deque()
         self._turn_comes = False
@@ -210,6 +226,8 @@ class LongPoll:
     def look(self, replica: Replica, position: FetchPosition) -> LogSlice | None:
         """What is at `position` now. Raises the errors of `Replica.read`, and UnavailableError
         where this replica cannot know that there is nothing."""
+        if self.lake is not None and is_in_lake(replica.stream, replica.log, position.offset):
+            return self._look_in_lake(self.lake, replica, position)
         key = replica, position.offset, position.last_epoch, position.bytes_max
         if self._found is not None and key in self._found:
             return self._found[key]
@@ -225,6 +243,27 @@ class LongPoll:
             self._found[key] = found
         return found
 
+    def _look_in_lake(
+        self, lake: LakeReader, replica: Replica, position: FetchPosition
+    ) -> LogSlice:
+        """What was read from the lake already. Raises InLakeError if that is nothing yet, and the
+        errors of `Replica.read`."""
+        replica.check_readable()
+        stream, offset = replica.stream, position.offset
+        check_epoch_known(stream, position.last_epoch)
+        found = lake.find(stream.id, offset, position.bytes_max)
+        if found is None:
+            raise in_lake_error(stream, offset)
+        epoch = lake.epoch_before(stream.id, offset) if offset > stream.lake.start else None
+        if position.last_epoch >= 0 and epoch is not None and epoch != position.last_epoch:
+            raise DivergedError(
+                f"the record before offset {offset} of stream {stream.name!r} is of leader epoch "
+                f"{epoch}, not {position.last_epoch}: the log was truncated or re-created",
+                epoch,
+                offset,
+            )
+        return found
+
     def check_room(self) -> None:
         """Raise UnavailableError if nothing more may wait."""
         if self.waiting >= self.waiting_max:
@@ -234,7 +273,11 @@ class LongPoll:
         """Raise the errors of `look`, and UnavailableError if nothing is there any more: since the
         records at `position` were found, others may have taken their place. Call it right after
         they were read."""
-        if self.look(replica, position) is None:
+        try:
+            found = self.look(replica, position)
+        except InLakeError:
+            return  # Records in the lake never change.
+        if found is None:
             raise UnavailableError("the records were removed while they were read; try again")
 
     def woken(self, poll: Woken) -> None:
@@ -345,7 +388,16 @@ class Poll:
 
     def _look(self) -> None:
         polls, replica, position = self._polls, self._replica, self._position
-        found = polls.look(replica, position)
+        try:
+            found = polls.look(replica, position)
+        except InLakeError:
+            if polls.lake is None:
+                raise
+            polls.check_room()
+            self._wait(LAKE_SECONDS, for_more=False)
+            stream = replica.stream
+            polls.lake.load(stream.id, stream.lake.location, position.offset, self._loaded)
+            return
         if found is not None and _is_enough(found, position, replica):
             self._answer(found)
             return
@@ -359,9 +411,9 @@ class Poll:
             self._found = found
             self._wait(self._deadline - now)
 
-    def _wait(self, seconds: float) -> None:
-        """Wait until the high watermark rises, the replica ends, or the time is over. Raises the
-        errors of AccessControl.check."""
+    def _wait(self, seconds: float, *, for_more: bool = True) -> None:
+        """Wait until the high watermark rises, the replica ends, or the time is over; for_more:
+        False: only until the time is over. Raises the errors of AccessControl.check."""
         polls = self._polls
         self._watch = polls.access.watch_reading(
             self._caller, self._replica.stream, self._lost_right
@@ -369,7 +421,8 @@ class Poll:
         self._timer = polls.loop.call_later(seconds, self._time_is_over)
         self._begun_us = polls.clock()
         polls.waiting += 1
-        self._replica.add_waiter(self._wake)
+        if for_more:
+            self._replica.add_waiter(self._wake)
 
     def _stop_waiting(self) -> None:
         assert self._timer is not None
@@ -398,6 +451,16 @@ class Poll:
         try:
             self._answer(None)
         except Exception as error:  # noqa: BLE001  its caller gets it
+            self._refuse(error)
+
+    def _loaded(self, error: JetstreamError | None) -> None:
+        """The lake was read, or cannot be."""
+        if self._timer is None or self._is_woken:
+            return
+        self._stop_waiting()
+        if error is None:
+            self.look()
+        else:
             self._refuse(error)
 
     def _lost_right(self, error: JetstreamError) -> None:

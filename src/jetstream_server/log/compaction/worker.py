@@ -38,7 +38,7 @@ def main() -> int:
     if not line.endswith("\n"):
         return 1  # The server died before it sent the task.
     given = bounded_json.loads(line)
-    _die_with(given["parent"])
+    die_with(given["parent"])
     os.nice(_NICENESS)
     disk = OsDisk()
     message: dict[str, Any] = {}
@@ -92,7 +92,7 @@ def _send(message: dict[str, Any]) -> None:
         os._exit(1)  # The server has died: leave no traceback in its log.
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """End with the parent: an orphan would write to a folder that another server has opened."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

@@ -16,6 +16,9 @@ SEGMENT_OFFSETS_MIN = 1_024
 COMPACTED_SEGMENT_AGE_US = 3_600_000_000
 """Only sealed segments are compacted: the records of a slow stream wait at most an hour."""
 
+LAKE_LAG_US = 3_600_000_000
+"""Only sealed segments are copied to the lake: by default a record waits at most an hour."""
+
 
 def log_config_for(base: LogConfig, settings: StreamSettings) -> LogConfig:
     """The log's part of a stream's settings. Segments are sealed as the user has set, otherwise as
@@ -28,6 +31,10 @@ def log_config_for(base: LogConfig, settings: StreamSettings) -> LogConfig:
         ages.append(max(settings.max_age_us // SEGMENTS_PER_LIMIT, SEGMENT_AGE_US_MIN))
     if settings.compact and not settings.segment_age_us:
         ages.append(COMPACTED_SEGMENT_AGE_US)
+    if settings.lake and not settings.segment_age_us:
+        ages.append(max(settings.lake_lag_us or LAKE_LAG_US, SEGMENT_AGE_US_MIN))
+    if settings.local_max_bytes and not settings.segment_bytes:
+        size = min(size, max(settings.local_max_bytes // SEGMENTS_PER_LIMIT, SEGMENT_BYTES_MIN))
     offsets = base.segment_offsets
     if settings.max_messages:
         offsets = max(settings.max_messages // SEGMENTS_PER_LIMIT, SEGMENT_OFFSETS_MIN)

@@ -115,6 +115,18 @@ def search_error(
     )
 
 
+class InLakeError(UnavailableError):
+    """The record is in the lake, and not in the log."""
+
+
+def in_lake_error(stream: StreamMetadata, offset: int) -> InLakeError:
+    """The error where only the log is read."""
+    return InLakeError(
+        f"offset {offset} of stream {stream.name!r} is in the lake, where this way of reading does "
+        "not look"
+    )
+
+
 def no_beginning_error(stream: StreamMetadata, node_id: int) -> UnavailableError:
     """The error for a log that has lost its beginning and is to be fetched anew."""
     return UnavailableError(

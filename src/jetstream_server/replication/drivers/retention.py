@@ -57,6 +57,8 @@ class _Seen:
     dropped by the leader may."""
     purged_offset: int
     """Records below it were purged; 0: none were."""
+    lake_end: int = 0
+    """Records below it are in the lake, as this node has learnt from the metadata."""
     due_us: WallUs | None = None
 
 
@@ -109,7 +111,8 @@ class Retention(RoleListener):
     def role_changed(self, replica: Replica) -> None:
         settings = replica.stream.config
         is_purged = replica.stream.purged_offset > 0
-        if replica.closed or not (settings.has_limits or settings.compact or is_purged):
+        has_limits = settings.has_limits or settings.lake
+        if replica.closed or not (has_limits or settings.compact or is_purged):
             self._visited.pop(replica, None)
             self._reasons.pop(replica, None)
         else:
@@ -268,6 +271,7 @@ def _look(replica: Replica) -> _Seen:
         log.segment_count,
         bound_offset,
         purged_below(replica.stream, log),
+        replica.stream.lake.end,
     )
 
 
@@ -291,14 +295,19 @@ def _find(log: CommitLog, seen: _Seen, wall_us: WallUs) -> _Finding:
     due_us = roll_due_us
     start = log.log_start_offset
     if seen.bound_offset > start:
-        settings = seen.settings
+        settings, bound_offset = seen.settings, seen.bound_offset
+        limits = Limits(settings.max_age_us, settings.max_bytes, settings.max_messages)
+        if settings.lake:
+            # **safety** Only what the lake holds leaves the disk. There are no other limits then.
+            limits = Limits(settings.local_max_age_us, settings.local_max_bytes)
+            bound_offset = min(bound_offset, seen.lake_end)
         verdict = judge(
             _sealed_spans(log),
-            Limits(settings.max_age_us, settings.max_bytes, settings.max_messages),
+            limits,
             size_bytes=log.size_bytes,
             log_start_offset=start,
             log_end_offset=seen.log_end_offset,
-            bound_offset=seen.bound_offset,
+            bound_offset=bound_offset,
             wall_us=wall_us,
         )
         start = max(verdict.log_start_offset, min(seen.purged_offset, seen.bound_offset))

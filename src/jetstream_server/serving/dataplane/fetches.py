@@ -11,6 +11,7 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.record_filter import RecordFilter
 from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.replication.core.lake_bounds import start_offset
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.identity import Identity
@@ -191,7 +192,7 @@ class Fetches:
     def head(self, replica: Replica) -> pb.DataFetchResponse:
         return pb.DataFetchResponse(
             stream_id=replica.stream.id,
-            log_start_offset=replica.log.log_start_offset,
+            log_start_offset=start_offset(replica.stream, replica.log),
             high_watermark=replica.high_watermark,
             leader_epoch=replica.stream.leader_epoch,
             out_of_sync=self._long_poll.is_out_of_sync(replica),

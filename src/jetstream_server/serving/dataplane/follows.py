@@ -21,6 +21,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_server.replication.core.lake_bounds import is_in_lake
 from jetstream_server.replication.replica import Replica
 from jetstream_server.security.identity import Identity
 from jetstream_server.security.waits import Watch
@@ -211,6 +212,9 @@ class Follow(Fetch):
             self._port.find(self)
             return
         replica = checked.replica
+        if is_in_lake(replica.stream, replica.log, self._offset):
+            self._port.find(self)  # It is waited for.
+            return
         self._end_before = replica.high_watermark
         position = FetchPosition(self._offset, self._last_epoch, self._bytes_max, 1, 0)
         found = self._fetches.look(checked, position)
@@ -234,6 +238,8 @@ class Follow(Fetch):
         elif found.slices:
             last = found.slices[-1]
             assert found.replica is not None
+            if last.last_epoch is not None:
+                return last.next_offset, last.last_epoch
             last_epoch = found.replica.log.epochs.epoch_at(last.next_offset - 1)
             # In this order: if it is still there, its epoch is the one that was found.
             return None if last.is_gone else (last.next_offset, last_epoch)

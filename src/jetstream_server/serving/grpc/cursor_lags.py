@@ -16,6 +16,7 @@ from jetstream_server.clocks import WallClock
 from jetstream_server.cursors.records import CURSOR_PREFIX
 from jetstream_server.cursors.store import CursorStore
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.replication.core.lake_bounds import start_offset
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.serving.grpc.peers import Peers
@@ -129,7 +130,7 @@ class CursorLags:
         return found
 
     def _lag_here(self, replica: Replica, offset: int) -> Lag | None:
-        bounds = replica.log.log_start_offset, replica.high_watermark
+        bounds = start_offset(replica.stream, replica.log), replica.high_watermark
         stream = replica.stream.full_name
         try:
             if replica.leadership is not None:

@@ -13,6 +13,7 @@ from functools import partial
 from jetstream_protocol.errors import NotLeaderError, OffsetOutOfRangeError, UnavailableError
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import PurgeStream
+from jetstream_server.replication.core.lake_bounds import start_offset
 from jetstream_server.replication.drivers.replica_changes import ReplicaChanges
 from jetstream_server.replication.drivers.retention import purged_below
 from jetstream_server.replication.replica import Replica
@@ -57,8 +58,8 @@ class Purges:
         if replica.leadership is not None and (offset is None or offset > replica.high_watermark):
             replica.leadership.check_end()
         start = _batch_start(replica, replica.high_watermark if offset is None else offset)
-        if start <= log.log_start_offset:
-            return log.log_start_offset
+        if start <= start_offset(replica.stream, replica.log):
+            return start_offset(replica.stream, replica.log)
         # **safety** On disk first: a log must not come back shorter than the purged part.
         if log.flushed_offset < start:
             replica.flush()
@@ -67,7 +68,7 @@ class Purges:
             PurgeStream(stream_id=replica.stream.id, leader_epoch=leader_epoch, offset=start)
         )
         await self._reached(replica, leader_epoch, start)
-        return log.log_start_offset
+        return start_offset(replica.stream, replica.log)
 
     async def _reached(self, replica: Replica, leader_epoch: int, start: int) -> None:
         """Wait until the log begins there."""
@@ -83,7 +84,7 @@ def _is_flushed(replica: Replica, leader_epoch: int, offset: int) -> bool:
 
 def _begins_at(replica: Replica, leader_epoch: int, offset: int) -> bool:
     _check_leads(replica, leader_epoch)
-    return replica.log.log_start_offset >= offset
+    return start_offset(replica.stream, replica.log) >= offset
 
 
 def _check_leads(replica: Replica, leader_epoch: int) -> None:
@@ -98,8 +99,8 @@ def _batch_start(replica: Replica, offset: int) -> int:
     if offset > high_watermark:
         raise OffsetOutOfRangeError(
             f"offset {offset} of stream {replica.stream.name!r} is not committed: it holds "
-            f"[{replica.log.log_start_offset}, {high_watermark})",
-            replica.log.log_start_offset,
+            f"[{start_offset(replica.stream, replica.log)}, {high_watermark})",
+            start_offset(replica.stream, replica.log),
             high_watermark,
         )
     if offset == high_watermark or offset <= replica.log.log_start_offset:

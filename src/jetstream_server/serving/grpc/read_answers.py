@@ -18,6 +18,7 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.disk_errors import lacks_descriptors, storage_error
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.net.page_cache import make_resident
+from jetstream_server.replication.core.lake_bounds import start_offset
 from jetstream_server.replication.core.unreadable import unread_error
 from jetstream_server.replication.replica import Replica
 from jetstream_server.serving.decryption import decrypt_batches, may_be_encrypted
@@ -51,7 +52,7 @@ async def answer(
     """
     response = pb.FetchResponse(
         stream_id=replica.stream.id,
-        log_start_offset=replica.log.log_start_offset,
+        log_start_offset=start_offset(replica.stream, replica.log),
         high_watermark=replica.high_watermark,
         leader_epoch=replica.stream.leader_epoch,
         next_offset=position.offset,

@@ -11,6 +11,7 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
     StorageError,
+    UnavailableError,
 )
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc, common_pb2
@@ -18,6 +19,7 @@ from jetstream_protocol.subjects import check_pattern
 from jetstream_protocol.types import WallUs
 from jetstream_server.net.error_limits import bounded
 from jetstream_server.origins import origin_of_peer
+from jetstream_server.replication.core.lake_bounds import start_offset
 from jetstream_server.replication.core.unreadable import search_error
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -203,7 +205,7 @@ def resolve_query(replica: Replica, query: pb.ListOffsetsRequest.Query) -> tuple
     the answer is the end of what is committed, and the leader does not know it yet."""
     replica.check_readable()
     position = query.WhichOneof("position")
-    start, end = replica.log.log_start_offset, replica.high_watermark
+    start, end = start_offset(replica.stream, replica.log), replica.high_watermark
     if position == "earliest":
         replica.check_start()
         return start, None
@@ -214,6 +216,10 @@ def resolve_query(replica: Replica, query: pb.ListOffsetsRequest.Query) -> tuple
         return -1 if last is None else last.offset, None
     if position == "timestamp_us":
         found = replica.log.offset_for_timestamp(WallUs(query.timestamp_us))
+        if start < replica.log.log_start_offset and (
+            found is None or found[0] == replica.log.log_start_offset
+        ):
+            raise UnavailableError("the lake cannot be searched for a time yet")
         if found is not None and found[0] < end:
             return found[0], None
     elif position != "latest":

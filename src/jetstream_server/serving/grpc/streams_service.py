@@ -34,6 +34,7 @@ from jetstream_server.metadata.state.commands import (
 )
 from jetstream_server.metadata.state.operations import check_feature
 from jetstream_server.metadata.state.streams import StreamMetadata
+from jetstream_server.replication.core.lake_bounds import start_offset
 from jetstream_server.replication.core.log_config import active_key_id
 from jetstream_server.replication.drivers.compaction import status_of
 from jetstream_server.replication.drivers.replica_changes import ReplicaChanges
@@ -84,8 +85,11 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         wall_clock: WallClock,
         visit: Visit,
         produces: Produces,
+        *,
+        has_lake: bool,
     ) -> None:
         self._metadata = metadata
+        self._has_lake = has_lake
         self._replicas = replicas
         self._access = access
         self._streams = streams
@@ -110,7 +114,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         if self._replicas.full_reason:
             # Nothing could be appended to it, and the metadata needs the remaining space.
             raise StorageFullError(self._replicas.full_reason)
-        _check_no_lake(request.config)
+        self._check_lake(request.config)
         self._check_encryption(request.config, call)
         stream, created = await self._create(request, call)
         if stream.leader == NO_NODE:
@@ -268,7 +272,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         self, request: pb.AlterStreamRequest, call: Call
     ) -> pb.AlterStreamResponse:
         stream = self._metadata.registry.stream_of(request.stream)
-        _check_no_lake(request.config)
+        self._check_lake(request.config)
         self._check_encryption(request.config, call)
         epoch = request.stream_epoch if request.HasField("stream_epoch") else None
         altered = await self._streams.alter(stream, config_from_proto(request.config), epoch)
@@ -293,6 +297,13 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             raise PreconditionFailedError(
                 f"encryption 'aes-256-gcm' needs keys, and node {self._node_id} has none: give "
                 "every node keys (encryption.key_file)"
+            )
+
+    def _check_lake(self, config: pb.StreamConfig) -> None:
+        """**safety** Refuse a stream that relies on a lake where there is none."""
+        if config.lake and not self._has_lake:
+            raise PreconditionFailedError(
+                f"lake needs a lake, and node {self._node_id} has none: give every node lake.url"
             )
 
     async def SetStreamReadonly(
@@ -354,14 +365,6 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         return after
 
 
-def _check_no_lake(config: pb.StreamConfig) -> None:
-    """**safety** Nothing copies records to the lake yet: no stream may rely on it (ADR 0044)."""
-    if config.lake:
-        raise PreconditionFailedError(
-            "lake cannot be set yet: this version's nodes have no lake to copy records to"
-        )
-
-
 def description_of(replica: Replica) -> pb.StreamDescription:
     """The description of a stream that this node leads."""
     log = replica.log
@@ -369,7 +372,7 @@ def description_of(replica: Replica) -> pb.StreamDescription:
     offline = replica.why_no_appends
     return pb.StreamDescription(
         stream=stream_to_proto(replica.stream),
-        log_start_offset=log.log_start_offset,
+        log_start_offset=start_offset(replica.stream, replica.log),
         high_watermark=replica.high_watermark,
         log_end_offset=log.log_end_offset,
         flushed_offset=log.flushed_offset,

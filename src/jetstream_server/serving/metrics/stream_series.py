@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from jetstream_protocol.types import MonotonicUs
+from jetstream_server.replication.core.lake_bounds import start_offset
 from jetstream_server.replication.core.log_config import why_no_appends
 from jetstream_server.replication.replica import Replica
 
@@ -23,7 +24,7 @@ _LABELS = ("stream", "subject")
 _GAUGES: tuple[tuple[str, str, Callable[[Replica], float]], ...] = (
     ("log_bytes", "Bytes of its log", lambda r: r.log.size_bytes),
     ("log_segments", "Segments of its log", lambda r: r.log.segment_count),
-    ("log_start_offset", "First offset kept", lambda r: r.log.log_start_offset),
+    ("log_start_offset", "First offset kept", lambda r: start_offset(r.stream, r.log)),
     ("log_end_offset", "Next offset to assign", lambda r: r.log.log_end_offset),
     ("high_watermark", "Committed records are below it", lambda r: r.high_watermark),
     ("leader", "Whether this node leads it", lambda r: r.leadership is not None),

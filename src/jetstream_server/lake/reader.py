@@ -1,0 +1,223 @@
+"""Reads records from the lake, and keeps what was read in files, from which readers are sent it.
+
+Threads of its own read the store, one flight for each group of batches, whoever waits for it. The
+event loop only looks at what is there. Every group is checked before it is served: both checksums
+of each batch, and its offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from bisect import bisect_right
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from jetstream_protocol.errors import CorruptBatchError, JetstreamError, UnavailableError
+from jetstream_protocol.types import MonotonicUs
+from jetstream_server.background import run_in_background
+from jetstream_server.clocks import MonotonicClock
+from jetstream_server.lake.objects import LakeObject, checked_headers, decode_list, object_of
+from jetstream_server.lake.worker import Store
+from jetstream_server.log.segment import LogSlice
+
+THREADS = 2
+IN_USE_US = 60_000_000
+"""A file stays so long after its last use: an answer with a slice of it may wait to be sent."""
+LISTS_MAX = 64
+
+logger = structlog.get_logger("jetstream.lake")
+
+Done = Callable[[JetstreamError | None], None]
+_Key = tuple[int, int]
+"""Stream id, and the first offset of a group."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The batches of [base, end) in a file, by their base offsets. epochs: each batch's."""
+
+    path: str
+    base: int
+    end: int
+    offsets: list[int]
+    positions: list[int]
+    epochs: list[int]
+    length: int
+    used_us: MonotonicUs
+
+
+class LakeReader:
+    """Belongs to the event loop. Call `close`."""
+
+    def __init__(
+        self, store: Store, folder: str, cache_bytes: int, monotonic_clock: MonotonicClock
+    ) -> None:
+        """folder: for files that this reader makes; what is in it is removed."""
+        self._store = store
+        self._folder = folder
+        self._cache_bytes = cache_bytes
+        self._clock = monotonic_clock
+        self._kept: dict[_Key, _Kept] = {}
+        self._bases: dict[int, list[int]] = {}
+        self._flights: dict[tuple[int, str, int], list[Done]] = {}
+        self._reading: dict[_Key, asyncio.Future[None]] = {}
+        self._tasks: dict[asyncio.Task[JetstreamError | None], None] = {}
+        self._lists: dict[str, tuple[LakeObject, ...]] = {}
+        self._pool = ThreadPoolExecutor(THREADS, "jetstream-lake")
+        self.kept_bytes = 0
+        self.reads = 0
+        self.failures = 0
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder, mode=0o700)
+
+    async def close(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
+
+    def find(self, stream_id: int, offset: int, bytes_max: int) -> LogSlice | None:
+        """Whole batches from the one that holds `offset` on; None: they are not here yet: `load`
+        them."""
+        bases = self._bases.get(stream_id, [])
+        at = bisect_right(bases, offset) - 1
+        kept = self._kept[stream_id, bases[at]] if at >= 0 else None
+        if kept is None or offset >= kept.end:
+            return None
+        kept.used_us = self._clock()
+        first = bisect_right(kept.offsets, offset) - 1
+        last = bisect_right(kept.positions, kept.positions[first] + bytes_max) - 1
+        last = max(last, first + 1)
+        position = kept.positions[first]
+        return LogSlice(
+            kept.path, position, kept.positions[last] - position, kept.offsets[first],
+            self._end(kept, last), last_epoch=kept.epochs[last - 1],
+        )  # fmt: skip
+
+    def _end(self, kept: _Kept, count: int) -> int:
+        """Where the first `count` batches end."""
+        return kept.offsets[count] if count < len(kept.offsets) else kept.end
+
+    def epoch_before(self, stream_id: int, offset: int) -> int | None:
+        """The leader epoch of the record before `offset`; None: that is not known here."""
+        bases = self._bases.get(stream_id, [])
+        at = bisect_right(bases, offset - 1) - 1
+        kept = self._kept[stream_id, bases[at]] if at >= 0 else None
+        if kept is None or offset > kept.end:
+            return None
+        return kept.epochs[bisect_right(kept.offsets, offset - 1) - 1]
+
+    def load(self, stream_id: int, location: str, offset: int, done: Done) -> None:
+        """Read the group that holds `offset`. location: of the stream's list of objects."""
+        flight = stream_id, location, offset
+        waiting = self._flights.get(flight)
+        if waiting is not None:
+            waiting.append(done)
+            return
+        self._flights[flight] = [done]
+        task = run_in_background(self._fly(flight), "a read of the lake")
+        self._tasks[task] = None
+        task.add_done_callback(partial(self._landed, flight))
+
+    async def _fly(self, flight: tuple[int, str, int]) -> JetstreamError | None:
+        try:
+            await self._load(*flight)
+        except JetstreamError as error:
+            return error
+        except OSError as error:
+            return UnavailableError(f"the lake cannot be read: {error}; try again")
+        return None
+
+    def _landed(
+        self, flight: tuple[int, str, int], task: asyncio.Task[JetstreamError | None]
+    ) -> None:
+        """Tell all that wait. Also of a task that was cancelled before it began."""
+        del self._tasks[task]
+        error: JetstreamError | None = UnavailableError("this node stops reading the lake")
+        if not task.cancelled() and task.exception() is None:
+            error = task.result()
+        if error is not None:
+            self.failures += 1
+            logger.warning("lake_unreadable", stream_id=flight[0], reason=error.message)
+        for done in self._flights.pop(flight):
+            done(error)
+
+    async def _load(self, stream_id: int, location: str, offset: int) -> None:
+        loop = asyncio.get_running_loop()
+        objects = self._lists.get(location)
+        if objects is None:
+            objects = await loop.run_in_executor(self._pool, self._read_list, location)
+            while len(self._lists) >= LISTS_MAX:
+                del self._lists[next(iter(self._lists))]
+            self._lists[location] = objects
+        found = object_of(objects, offset)
+        if found is None:
+            raise UnavailableError(f"no object of the lake holds offset {offset}: {location}")
+        group, _ = found.group_of(offset)
+        key = stream_id, group.base_offset
+        if key in self._kept:
+            return
+        if key in self._reading:
+            await asyncio.wait([self._reading[key]])
+            if key in self._kept:
+                return
+            raise UnavailableError("the lake could not be read; try again")
+        self._make_room(group.length)
+        ended = self._reading[key] = loop.create_future()
+        try:
+            kept = await loop.run_in_executor(
+                self._pool, self._read_group, stream_id, found, offset
+            )
+        finally:
+            del self._reading[key]
+            loop.call_soon(ended.set_result, None)
+        self.reads += 1
+        self._kept[key] = kept
+        self.kept_bytes += kept.length
+        bases = self._bases.setdefault(stream_id, [])
+        bases.insert(bisect_right(bases, kept.base), kept.base)
+
+    def _make_room(self, length: int) -> None:
+        """Remove what was not used for longest. Raises UnavailableError if all of it is in use."""
+        now_us = self._clock()
+        for key, kept in sorted(self._kept.items(), key=lambda item: item[1].used_us):
+            if self.kept_bytes + length <= self._cache_bytes or now_us - kept.used_us < IN_USE_US:
+                break
+            del self._kept[key]
+            self._bases[key[0]].remove(key[1])
+            self.kept_bytes -= kept.length
+            Path(kept.path).unlink(missing_ok=True)
+        if self.kept_bytes and self.kept_bytes + length > self._cache_bytes:
+            raise UnavailableError("lake.cache_bytes is used up by other readers; try again")
+
+    # In the threads.
+
+    def _read_list(self, location: str) -> tuple[LakeObject, ...]:
+        return decode_list(self._store.get(location))
+
+    def _read_group(self, stream_id: int, found: LakeObject, offset: int) -> _Kept:
+        group, end = found.group_of(offset)
+        data = self._store.get(found.name, group.position, group.length)
+        offsets, positions, epochs = [], [0], []
+        try:
+            for header in checked_headers(data, group.base_offset, end):
+                offsets.append(header.base_offset)
+                positions.append(positions[-1] + header.length)
+                epochs.append(header.leader_epoch)
+        except CorruptBatchError as error:
+            raise UnavailableError(
+                f"the lake's object {found.name} is damaged at offset {offset}: {error}"
+            ) from error
+        path = os.path.join(self._folder, f"{stream_id}-{group.base_offset}.batches")
+        with open(path, "wb") as file:
+            file.write(data)
+        return _Kept(
+            path, group.base_offset, end, offsets, positions, epochs, len(data), self._clock()
+        )

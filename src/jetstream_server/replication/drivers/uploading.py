@@ -1,0 +1,266 @@
+"""Copies the records of the streams that this node leads to the lake, one range at a time.
+
+A range is a part of a sealed segment: committed, flushed, and right after what the lake holds. A
+process of its own copies it (lake/worker.py), and the metadata group decides whether that counts
+(CommitLake). Until then nothing has changed, here or for readers: a failure, or a leadership that
+ended meanwhile, costs the copy. A store that is away costs space on the disks, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from jetstream_protocol import bounded_json
+from jetstream_protocol.errors import CorruptBatchError, JetstreamError
+from jetstream_protocol.types import LeaderEpoch, MonotonicUs
+from jetstream_server.background import run_in_background
+from jetstream_server.clocks import MonotonicClock
+from jetstream_server.lake.worker import Task
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.metadata.state.command_json import Command
+from jetstream_server.metadata.state.commands import CommitLake
+from jetstream_server.replication.listeners import RoleListener
+from jetstream_server.replication.replica import Replica
+
+ROUND_SECONDS = 0.5
+OBJECT_BYTES = 256 * 1024 * 1024
+RETRY_US = 5_000_000
+"""Pause after a failed copy: a store that is away stays so for longer than a second."""
+
+Work = Callable[[Task], Awaitable[dict[str, Any]]]
+"""Copies a range, and returns what to commit. Raises OSError, EOFError, JetstreamError."""
+_Result = TypeVar("_Result")
+
+logger = structlog.get_logger("jetstream.replication")
+
+
+class Proposer(Protocol):
+    """The part of the metadata log that is needed."""
+
+    async def propose(self, command: Command) -> dict[str, Any]: ...
+
+
+@dataclass(slots=True)
+class UploadCounters:
+    """Counts since the server started."""
+
+    objects: int = 0
+    bytes: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LakeOptions:
+    """Where the lake is, how many bytes a second are copied there, how long one object may take,
+    and how much of what is read from it is kept."""
+
+    url: str
+    bytes_per_second: int
+    timeout_seconds: float
+    cache_bytes: int
+
+
+def range_due(replica: Replica) -> LogSlice | None:
+    """What to copy next; None: nothing. Reads indexes: for a thread. Raises StorageError,
+    CorruptBatchError.
+
+    **safety** Only what is committed and flushed, of a segment that never changes again.
+    """
+    log, lake = replica.log, replica.stream.lake
+    begin = max(lake.end, log.log_start_offset)
+    if lake.version and begin != lake.end:
+        return None  # Records in between are lost: what follows them cannot be added.
+    bound = min(replica.high_watermark, log.flushed_offset)
+    for span in log.sealed_spans():
+        if span.next_offset > bound:
+            return None
+        if span.next_offset > begin:
+            bytes_max = replica.stream.config.lake_object_bytes or OBJECT_BYTES
+            return log.read(max(begin, span.base_offset), bytes_max, span.next_offset)
+    return None
+
+
+class Uploading(RoleListener):
+    """Call `start`, then `close`."""
+
+    def __init__(
+        self,
+        metadata: Proposer,
+        options: LakeOptions,
+        *,
+        cluster_id: str,
+        monotonic_clock: MonotonicClock,
+        work: Work | None = None,
+    ) -> None:
+        self._metadata = metadata
+        self._options = options
+        self._cluster_id = cluster_id
+        self._clock = monotonic_clock
+        self._led: dict[Replica, None] = {}
+        self._retry_at_us: dict[Replica, MonotonicUs] = {}
+        self._reasons: dict[Replica, str] = {}
+        self._running: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "jetstream-uploading")
+        self._work = work or self._in_process
+        self.counters = UploadCounters()
+
+    def start(self) -> None:
+        self._running = run_in_background(self._run(), "copies to the lake")
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+
+    def reason(self, replica: Replica) -> str:
+        """Why the last copy failed; "": it did not."""
+        return self._reasons.get(replica, "")
+
+    # A RoleListener.
+
+    def role_changed(self, replica: Replica) -> None:
+        if replica.closed or replica.leadership is None or not replica.stream.config.lake:
+            self._led.pop(replica, None)
+            self._retry_at_us.pop(replica, None)
+            self._reasons.pop(replica, None)
+        else:
+            self._led[replica] = None
+
+    # Rounds.
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(ROUND_SECONDS)
+            for replica in tuple(self._led):
+                now_us = self._clock()
+                if now_us >= self._retry_at_us.get(replica, now_us):
+                    await self._visit(replica)
+
+    async def _visit(self, replica: Replica) -> None:
+        leader_epoch = replica.stream.leader_epoch
+        if replica.leadership is None or replica.log.offline_reason:
+            return
+        try:
+            found = await self._in_thread(range_due, replica)
+            if found is not None and replica.leadership is not None:
+                await self._copy(replica, found, leader_epoch)
+        except (OSError, EOFError, TimeoutError, JetstreamError) as error:
+            self._failed(replica, str(error))
+
+    def _failed(self, replica: Replica, reason: str) -> None:
+        if replica not in self._led:
+            return
+        self.counters.failures += 1
+        self._retry_at_us[replica] = MonotonicUs(self._clock() + RETRY_US)
+        if self._reasons.get(replica) != reason:
+            self._reasons[replica] = reason
+            logger.warning("lake_copy_failed", stream=replica.stream.full_name, reason=reason)
+
+    async def _copy(self, replica: Replica, found: LogSlice, leader_epoch: LeaderEpoch) -> None:
+        stream = replica.stream
+        lake = stream.lake
+        if replica.log.encryption is not None:
+            raise CorruptBatchError(
+                "this node encrypts its logs, and the lake would hold them plain"
+            )
+        task = Task(
+            url=self._options.url,
+            folder=f"{self._cluster_id}/{stream.id}",
+            location=lake.location,
+            path=found.path,
+            position=found.position,
+            length=found.length,
+            begin=found.base_offset,
+            end=found.next_offset,
+            start=lake.start if lake.version else found.base_offset,
+            attempt=f"{leader_epoch}-{secrets.token_hex(8)}",
+            bytes_per_second=self._options.bytes_per_second,
+            parent=os.getpid(),
+        )
+        async with asyncio.timeout(self._options.timeout_seconds):
+            answer = await self._work(task)
+        if replica.stream.leader_epoch != leader_epoch or replica.leadership is None:
+            return
+        # **safety** If what comes of it stays unknown, the mark is read, in the next round, and
+        # decides what is copied then. Nothing in the store is touched.
+        await self._metadata.propose(
+            CommitLake(
+                stream_id=stream.id,
+                leader_epoch=leader_epoch,
+                expected_location=lake.location,
+                version=lake.version,
+                begin=task.begin,
+                end=task.end,
+                last_epoch=LeaderEpoch(int(answer["last_epoch"])),
+                location=str(answer["location"]),
+            )
+        )
+        self._reasons.pop(replica, None)
+        self.counters.objects += 1
+        self.counters.bytes += task.length
+        logger.info(
+            "lake_copied", stream=stream.full_name, begin=task.begin, end=task.end,
+            length=task.length,
+        )  # fmt: skip
+
+    async def _in_process(self, task: Task) -> dict[str, Any]:
+        """Have a process do it. Raises EOFError if it cannot."""
+        process = _spawn()
+        try:
+            request = json.dumps(asdict(task)).encode() + b"\n"
+            line = await self._in_thread(_converse, process, request)
+        finally:
+            process.kill()
+            await asyncio.shield(self._in_thread(_clean_up, process))
+        try:
+            answer: dict[str, Any] = bounded_json.loads(line)
+        except ValueError as error:
+            raise EOFError("the process that copies to the lake ended without an answer") from error
+        if "error" in answer:
+            raise EOFError(answer["error"])
+        return answer
+
+    async def _in_thread(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, function, *arguments)
+
+
+def _spawn() -> subprocess.Popen[bytes]:
+    """Start the process, as compaction does (drivers/compaction.py)."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "jetstream_server.lake.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _converse(process: subprocess.Popen[bytes], request: bytes) -> bytes:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(request)
+    process.stdin.flush()
+    return process.stdout.readline()
+
+
+def _clean_up(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.wait()
+    process.stdout.close()
+    try:
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # The process died before it read its task.

@@ -1,0 +1,143 @@
+"""Old records leave a real server's disk for a folder, and readers get them from there."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jetstream_client import (
+    Client,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    UnavailableError,
+)
+from tests.support.server import ServerProcess
+
+COUNT = 1_000
+VALUE = b"x" * 1_000
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def server(tmp_path: Path, lake: Path) -> Iterator[ServerProcess]:
+    environment = {"JETSTREAM_LAKE__URL": lake.as_uri()}
+    server = ServerProcess(tmp_path / "data", environment=environment)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Client]:
+    with Client(server.grpc) as client:
+        yield client
+
+
+def until(holds: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def fill(client: Client, name: str, first: int = 0) -> int:
+    """Append a thousand records in batches of ten; returns the stream's id."""
+    stream = client.create_stream(
+        name, name, replicas=1, lake=True, segment_bytes=64 * 1024, duplicate_window=0
+    )
+    with client.publisher(name, linger=0) as publisher:
+        for number in range(first, first + COUNT, 10):
+            values = [b"%d " % each + VALUE for each in range(number, number + 10)]
+            publisher.publish_many(values)
+            publisher.flush()
+    return stream.id
+
+
+def batches(client: Client, name: str) -> bytes:
+    """The bytes of all batches, as a reader is sent them."""
+    found = b""
+    offset, end = client.offset_at(name, "earliest"), client.offset_at(name, "latest")
+    while offset < end:
+        fetched = client.fetch_batches(name, offset)
+        found += fetched.data
+        offset = fetched.next_offset
+    return found
+
+
+def local_start(server: ServerProcess, stream_id: int) -> int:
+    """The base offset of the first segment on the disk."""
+    folder = server.data / "streams" / str(stream_id)
+    return min(int(each[:-4]) for each in os.listdir(folder) if each.endswith(".log"))
+
+
+def is_copied(lake: Path, stream_id: int) -> bool:
+    """Whether objects of nearly all records are there."""
+    objects = list(lake.glob(f"*/{stream_id}/lists/*.json"))
+    return bool(objects) and max(int(each.name[:20]) for each in objects) > COUNT // 2
+
+
+def test_old_records_are_read_from_the_lake_byte_for_byte(
+    server: ServerProcess, client: Client, lake: Path
+) -> None:
+    stream_id = fill(client, "old")
+    before = batches(client, "old")
+    until(lambda: is_copied(lake, stream_id))
+    client.alter_stream("old", local_max_bytes=64 * 1024)
+    until(lambda: local_start(server, stream_id) > COUNT // 2)
+    assert client.offset_at("old", "earliest") == 0
+    assert batches(client, "old") == before
+    assert client.describe_stream("old").log_start_offset == 0
+    expected = [b"%d " % each + VALUE for each in range(COUNT)]
+    with client.consume("old", stop="latest") as consumer:
+        assert [each.value for each in consumer] == expected
+    again_after_a_restart(server, before)
+
+
+def test_a_store_that_is_away_costs_space_and_nothing_else(
+    server: ServerProcess, client: Client, lake: Path
+) -> None:
+    lake.write_text("in the way")
+    stream_id = fill(client, "away")
+    client.alter_stream("away", local_max_bytes=64 * 1024)
+    until(lambda: "lake_copy_failed" in server.log_text)
+    assert local_start(server, stream_id) == 0
+    before = batches(client, "away")
+    lake.unlink()
+    until(lambda: local_start(server, stream_id) > COUNT // 2)
+    lake.rename(aside := lake.with_name("aside"))
+    with pytest.raises(UnavailableError, match="lake cannot be read"):
+        client.fetch("away", 0)
+    end = client.offset_at("away", "latest")
+    assert client.fetch("away", end - 10).offsets() == list(range(end - 10, end))
+    aside.rename(lake)
+    assert batches(client, "away") == before
+    purged_in_the_lake(client)
+
+
+def purged_in_the_lake(client: Client) -> None:
+    assert client.purge_stream("away", 200) == 200
+    assert client.offset_at("away", "earliest") == 200
+    assert client.fetch("away", 200).offsets()[0] == 200
+    with pytest.raises(OffsetOutOfRangeError):
+        client.fetch("away", 199)
+    with pytest.raises(InvalidRequestError, match="lake cannot be set"):
+        client.create_stream("compacted", "compacted", compact=True, lake=True)
+
+
+def again_after_a_restart(server: ServerProcess, before: bytes) -> None:
+    server.kill()
+    server.start()
+    with Client(server.grpc) as client:
+        assert client.offset_at("old", "earliest") == 0
+        assert batches(client, "old") == before
+        fill(client, "old", COUNT)
+        assert client.offset_at("old", "latest") == 2 * COUNT
+        assert batches(client, "old").startswith(before)

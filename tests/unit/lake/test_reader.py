@@ -1,0 +1,150 @@
+"""Readers get from the lake what was appended, each group read once, or an error."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+from jetstream_protocol.errors import JetstreamError, UnavailableError
+from jetstream_protocol.types import MonotonicUs
+from jetstream_server.lake.folder_store import FolderStore
+from jetstream_server.lake.objects import GROUP_BYTES, describe, encode_list
+from jetstream_server.lake.reader import IN_USE_US, LakeReader
+from jetstream_server.log.segment import LogSlice
+from tests.support.log_batches import stamped
+from tests.support.loops import on_loop
+
+STREAM = 7
+LIST = "list.json"
+
+
+class Store(FolderStore):
+    """Counts its reads, and may hold them up."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.reads: list[str] = []
+        self.open = threading.Event()
+        self.open.set()
+
+    def get(self, name: str, position: int = 0, length: int = -1) -> bytes:
+        self.reads.append(name)
+        assert self.open.wait(30)
+        return super().get(name, position, length)
+
+
+class Ground:
+    """A lake of two objects, [0, 30) with batches of ten, and [30, 31); and its reader."""
+
+    def __init__(self, folder: Path, value: bytes = b"v", cache_bytes: int = 1 << 30) -> None:
+        self.store = Store((folder / "lake").as_uri())
+        self.now_us = 0
+        epochs = {0: 1, 10: 1, 20: 2}
+        self.parts = [stamped(each, *[value] * 10, epoch=epochs[each]) for each in epochs]
+        self.data = b"".join(self.parts)
+        last = stamped(30, value, epoch=3)
+        objects = [describe("a", self.data, 0, 30), describe("b", last, 30, 31)]
+        self.store.put("a", self.data)
+        self.store.put("b", last)
+        self.store.put(LIST, encode_list(objects))
+        self.reader = LakeReader(
+            self.store, str(folder / "cache"), cache_bytes, lambda: MonotonicUs(self.now_us)
+        )
+
+    async def load(self, offset: int) -> JetstreamError | None:
+        ended: asyncio.Future[JetstreamError | None] = asyncio.get_running_loop().create_future()
+        self.reader.load(STREAM, LIST, offset, ended.set_result)
+        return await ended
+
+    async def read(self, offset: int, bytes_max: int = 1 << 20) -> LogSlice:
+        assert await self.load(offset) is None
+        found = self.reader.find(STREAM, offset, bytes_max)
+        assert found is not None
+        return found
+
+
+def bytes_of(found: LogSlice) -> bytes:
+    return Path(found.path).read_bytes()[found.position :][: found.length]
+
+
+@on_loop
+async def test_whole_batches_come_from_the_one_that_holds_the_offset(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    assert ground.reader.find(STREAM, 5, 1 << 20) is None
+    found = await ground.read(5)
+    assert (found.base_offset, found.next_offset, found.last_epoch) == (0, 30, 2)
+    assert bytes_of(found) == ground.data
+    one = await ground.read(15, 1)
+    assert (one.base_offset, one.next_offset, one.last_epoch) == (10, 20, 1)
+    assert bytes_of(one) == ground.parts[1]
+    two = await ground.read(0, len(ground.parts[0]) + len(ground.parts[1]))
+    assert two.next_offset == 20
+    assert (await ground.read(30)).next_offset == 31
+    assert ground.reader.find(STREAM, 31, 1) is None
+    assert ground.reader.find(STREAM + 1, 5, 1) is None
+    epochs = [ground.reader.epoch_before(STREAM, each) for each in (1, 20, 21, 30, 31, 32)]
+    assert epochs == [1, 1, 2, 2, 3, None]
+    await ground.reader.close()
+
+
+@on_loop
+async def test_a_group_is_read_once_for_all_that_wait(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    ground.store.open.clear()
+    waiting = [asyncio.ensure_future(ground.load(each % 30)) for each in range(90)]
+    await asyncio.sleep(0)
+    assert ground.reader.find(STREAM, 0, 1) is None, "the loop does not wait"
+    ground.store.open.set()
+    assert set(await asyncio.gather(*waiting)) == {None}
+    assert ground.store.reads.count("a") == 1
+    await ground.reader.close()
+
+
+@on_loop
+async def test_damaged_objects_are_refused_and_others_are_not(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    path = ground.store.root / "a"
+    path.write_bytes(ground.data[:-20] + b"?" + ground.data[-19:])
+    assert isinstance(await ground.load(0), UnavailableError)
+    assert ground.reader.find(STREAM, 0, 1) is None
+    assert (await ground.read(30)).next_offset == 31
+    path.write_bytes(ground.data[:-20])
+    assert "ends early" in str(await ground.load(0))
+    path.unlink()
+    assert isinstance(await ground.load(0), UnavailableError)
+    assert "no object" in str(await ground.load(99))
+    assert ground.reader.failures == 4
+    path.write_bytes(ground.data)
+    assert bytes_of(await ground.read(0)) == ground.data
+    await ground.reader.close()
+
+
+@on_loop
+async def test_the_cache_is_bounded_and_keeps_what_is_in_use(tmp_path: Path) -> None:
+    value = bytes(GROUP_BYTES // 10)
+    ground = Ground(tmp_path, value, cache_bytes=int(GROUP_BYTES * 1.5))
+    first = await ground.read(0)
+    assert isinstance(await ground.load(15), UnavailableError), "all of it is in use"
+    assert Path(first.path).exists()
+    ground.now_us += IN_USE_US
+    second = await ground.read(15)
+    assert (first.next_offset, second.base_offset) == (10, 10)
+    assert not Path(first.path).exists()
+    assert ground.reader.find(STREAM, 0, 1) is None
+    assert ground.reader.kept_bytes == second.length
+    await ground.reader.close()
+    again = LakeReader(ground.store, str(tmp_path / "cache"), 1, lambda: MonotonicUs(0))
+    assert not list((tmp_path / "cache").iterdir()), "what an earlier run has kept is removed"
+    await again.close()
+
+
+@on_loop
+async def test_what_waits_at_the_end_is_told(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    ground.store.open.clear()
+    waiting = asyncio.ensure_future(ground.load(0))
+    await asyncio.sleep(0)
+    threading.Timer(0.05, ground.store.open.set).start()
+    await ground.reader.close()
+    assert isinstance(await waiting, UnavailableError)

@@ -1,0 +1,360 @@
+"""A leader copies committed, flushed records to the lake, and nothing leaves the disk before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jetstream_protocol.errors import (
+    JetstreamError,
+    RecordsDamagedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from jetstream_server.lake.folder_store import FolderStore
+from jetstream_server.lake.objects import decode_list
+from jetstream_server.lake.worker import Task, copy
+from jetstream_server.log.commit_log import LogConfig
+from jetstream_server.metadata.state.commands import LAKE_LEVEL, PurgeStream
+from jetstream_server.metadata.state.streams import LakeMark
+from jetstream_server.replication.core import lake_bounds
+from jetstream_server.replication.core.unreadable import InLakeError
+from jetstream_server.replication.drivers import retention as retention_module
+from jetstream_server.replication.drivers import uploading as uploading_module
+from jetstream_server.replication.drivers.retention import Retention
+from jetstream_server.replication.drivers.uploading import LakeOptions, Uploading, range_due
+from jetstream_server.replication.listeners import Listeners
+from jetstream_server.replication.replica import Replica
+from tests.support.loops import eventually, on_loop
+from tests.support.node import Node, read_values
+
+VALUE = bytes(1000)
+
+
+@pytest.fixture(autouse=True)
+def rounds_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention_module, "ROUND_SECONDS", 0.005)
+    monkeypatch.setattr(uploading_module, "ROUND_SECONDS", 0.005)
+
+
+class Ground:
+    """A node with a stream in the lake. away: the store cannot be reached. tasks: what was to be
+    copied. before_commit: is called once an object is stored. trouble: what proposing raises;
+    is_late: what was proposed then takes effect before the next proposal."""
+
+    def __init__(self, folder: Path) -> None:
+        self.node = Node(folder / "streams", segment_bytes=2500, level=LAKE_LEVEL)
+        self.replicas = self.node.open()
+        self.trouble: JetstreamError | None = None
+        self.is_late = False
+        self.late: list[Any] = []
+        self.store = FolderStore((folder / "lake").as_uri())
+        self.tasks: list[Task] = []
+        self.away = False
+        self.before_commit: list[Any] = []
+        self.uploading = Uploading(
+            self,
+            LakeOptions("", 1 << 30, 30, 1 << 30),
+            cluster_id="cluster",
+            monotonic_clock=self.node.clocks.monotonic,
+            work=self.work,
+        )
+        self.retention = Retention(wall_clock=self.node.clocks.wall)
+        self.node.begin(Listeners(roles=(self.retention, self.uploading)))
+
+    async def propose(self, command: Any) -> dict[str, Any]:
+        if self.trouble is not None:
+            self.late += [command] if self.is_late else []
+            raise self.trouble
+        while self.late:
+            self.node.cluster.do(self.late.pop(0))
+            self.node.apply()
+        result = self.node.cluster.do(command)
+        self.node.apply()
+        return result
+
+    async def work(self, task: Task) -> dict[str, Any]:
+        self.tasks.append(task)
+        if self.away:
+            raise OSError("the store is away")
+        answer = copy(task, self.store, lambda _: None)
+        while self.before_commit:
+            self.before_commit.pop()()
+        return answer
+
+    def create(self, **config: Any) -> Replica:
+        replica = self.node.create(config={"lake": True, **config})
+        replica.log.configure(LogConfig(segment_bytes=2500))
+        return replica
+
+    def start(self) -> None:
+        self.uploading.start()
+        self.retention.start()
+
+    def fill(self, replica: Replica, count: int = 20, *, flush: bool = True) -> None:
+        for _ in range(count):
+            self.node.append(replica, VALUE, flush=flush)
+
+    def stored(self, replica: Replica) -> bytes:
+        """What the lake holds."""
+        objects = decode_list(self.store.get(replica.stream.lake.location))
+        return b"".join(self.store.get(each.name) for each in objects)
+
+    def later(self) -> None:
+        """A pause after a failure is over."""
+        self.node.clocks.advance(uploading_module.RETRY_US)
+
+
+@asynccontextmanager
+async def ground_at(folder: Path) -> AsyncIterator[Ground]:
+    ground = Ground(folder)
+    try:
+        yield ground
+    finally:
+        await ground.uploading.close()
+        await ground.retention.close()
+        ground.replicas.close()
+
+
+def local_bytes(replica: Replica) -> bytes:
+    data, offset = b"", replica.log.log_start_offset
+    while (found := replica.log.read(offset, 1 << 20, replica.high_watermark)) is not None:
+        data += replica.log.pread(found)
+        offset = found.next_offset
+    return data
+
+
+@on_loop
+async def test_sealed_segments_are_copied_and_leave_only_then(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create(local_max_bytes=2500)
+        ground.fill(replica)
+        before = local_bytes(replica)
+        ground.away = True
+        ground.start()
+        await eventually(lambda: ground.uploading.counters.failures == 1)
+        assert "away" in ground.uploading.reason(replica)
+        await asyncio.sleep(0.05)
+        assert replica.log.log_start_offset == 0, "only the disk has them"
+        ground.fill(replica, 2)
+        before = local_bytes(replica)
+        ground.away = False
+        ground.later()
+        await eventually(lambda: replica.log.log_start_offset >= 16)
+        assert not ground.uploading.reason(replica)
+        await eventually(lambda: range_due(replica) is None)
+        lake = replica.stream.lake
+        assert lake.start == 0
+        assert lake.end >= replica.log.log_start_offset
+        stored = ground.stored(replica)
+        assert before.startswith(stored)
+        assert read_values(replica, replica.log.log_start_offset)
+        with pytest.raises(InLakeError):
+            replica.read(0, 1)
+        assert lake_bounds.start_offset(replica.stream, replica.log) == 0
+
+
+@on_loop
+async def test_nothing_uncommitted_or_unflushed_is_copied(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create(flush="group")
+        ground.fill(replica, 6, flush=False)
+        assert replica.log.segment_count > 1
+        assert range_due(replica) is None, "nothing is flushed"
+        ground.node.flushes.run()
+        assert range_due(replica) is not None
+        replica.high_watermark = 1
+        assert range_due(replica) is None, "a segment ends beyond what is committed"
+        replica.high_watermark = 2
+        found = range_due(replica)
+        assert found is not None
+        assert found.next_offset == 2
+
+
+@on_loop
+async def test_what_may_still_grow_is_not_copied(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica, 2)
+        assert replica.log.segment_count == 1
+        assert range_due(replica) is None
+        replica.log.roll()
+        assert range_due(replica) is not None
+
+
+@on_loop
+async def test_objects_are_as_long_as_the_stream_says(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create(lake_object_bytes=64 * 1024)
+        replica.log.configure(LogConfig(segment_bytes=1 << 20))
+        ground.fill(replica, 200)
+        replica.log.roll()
+        ground.node.flushes.run()
+        replica.flush()
+        ground.node.flushes.run()
+        ground.start()
+        await eventually(lambda: replica.stream.lake.end == 200)
+        assert len(ground.tasks) == 4
+        assert max(each.length for each in ground.tasks) <= 64 * 1024
+        assert ground.stored(replica) == local_bytes(replica)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@on_loop
+async def test_an_unknown_outcome_is_settled_by_the_mark(tmp_path: Path, is_late: bool) -> None:
+    """is_late: the commit takes effect, and nobody has heard of it."""
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica)
+        ground.trouble = UnknownOutcomeError("perhaps")
+        ground.is_late = is_late
+        ground.start()
+        await eventually(lambda: ground.uploading.counters.failures == 1)
+        ground.trouble = None
+        for _ in range(3):
+            ground.later()
+            await asyncio.sleep(0.03)
+        await eventually(lambda: range_due(replica) is None)
+        end = replica.stream.lake.end
+        assert ground.stored(replica) == local_bytes(replica)[: len(ground.stored(replica))]
+        objects = decode_list(ground.store.get(replica.stream.lake.location))
+        assert [each.begin for each in objects] == [0, *[each.end for each in objects[:-1]]]
+        assert objects[-1].end == end
+
+
+@on_loop
+async def test_a_leader_that_was_replaced_meanwhile_commits_nothing(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica, 4)
+
+        def again() -> None:
+            ground.node.cluster.register(0, feature_level_max=LAKE_LEVEL)
+
+        ground.before_commit = [again]
+        ground.start()
+        await eventually(lambda: ground.uploading.counters.failures == 1)
+        assert "ended" in ground.uploading.reason(replica)
+        assert not ground.node.cluster.now(replica.stream).lake.version
+
+
+@on_loop
+async def test_purges_reach_the_lake_and_do_not_wait_for_it(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica, 10)
+        ground.start()
+        await eventually(lambda: range_due(replica) is None)
+
+        async def purge(offset: int) -> LakeMark:
+            epoch = replica.stream.leader_epoch
+            await ground.propose(
+                PurgeStream(stream_id=replica.stream.id, leader_epoch=epoch, offset=offset)
+            )
+            await eventually(lambda: replica.log.log_start_offset >= offset)
+            return replica.stream.lake
+
+        assert (await purge(3)).start == 3
+        everything = await purge(10)
+        assert (everything.start, everything.end) == (10, 10)
+        ground.fill(replica, 10)
+        await eventually(lambda: replica.stream.lake.end >= 18)
+        assert replica.stream.lake.start == 10
+        assert ground.stored(replica) == local_bytes(replica)[: len(ground.stored(replica))]
+
+
+def marked(replica: Replica, **values: int) -> None:
+    """As if the metadata said so."""
+    lake = LakeMark(location="list", version=1)._replace(**values)
+    replica.stream = replace(replica.stream, lake=lake)
+
+
+@pytest.mark.parametrize(
+    ("end", "last_epoch", "begins"),
+    [
+        pytest.param(4, 0, 0, id="the log has all of it"),
+        pytest.param(6, 0, 0, id="the log ends there"),
+        pytest.param(9, 0, 9, id="the log is shorter"),
+        pytest.param(4, 3, 4, id="the log has another epoch"),
+    ],
+)
+@on_loop
+async def test_below_its_end_the_lake_decides(
+    tmp_path: Path, end: int, last_epoch: int, begins: int
+) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica, 6)
+        marked(replica, end=end, last_epoch=last_epoch)
+        lake_bounds.begin_after_lake(replica.stream, replica.log)
+        log = replica.log
+        assert log.log_start_offset == begins
+        assert log.log_end_offset == max(6 if not begins else 0, begins)
+        assert not log.offline_reason
+
+
+@on_loop
+async def test_a_short_log_gives_no_offset_again(tmp_path: Path) -> None:
+    """The disk was lost, and the only replica leads again with an empty log."""
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create(local_max_bytes=2500)
+        ground.fill(replica)
+        ground.start()
+        await eventually(lambda: range_due(replica) is None)
+        stream, end = replica.stream, replica.stream.lake.end
+        replica.log.reset(0)
+        replica.retire()
+        ground.node.replicas.close()
+        ground.node.cluster.register(0, feature_level_max=LAKE_LEVEL)
+        ground.node.start()
+        again = ground.node.replica(stream)
+        assert again.leadership is not None
+        assert (again.log.log_start_offset, again.high_watermark) == (end, end)
+        assert ground.node.append(again, b"next") == end
+        assert read_values(again, end) == [b"next"]
+
+
+@on_loop
+async def test_what_both_have_lost_is_said(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        replica.log.reset(8)
+        replica.high_watermark = 8
+        ground.fill(replica, 6)
+        marked(replica, end=5)
+        with pytest.raises(InLakeError):
+            replica.read(4, 1)
+        with pytest.raises(RecordsDamagedError) as caught:
+            replica.read(5, 1)
+        assert (caught.value.start_offset, caught.value.end_offset) == (5, 8)
+        assert range_due(replica) is None, "the lake has no holes"
+        assert read_values(replica, 8)
+
+
+@on_loop
+async def test_the_process_copies_and_says_why_it_cannot(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica, 4)
+        found = range_due(replica)
+        assert found is not None
+        uploading = Uploading(
+            ground, LakeOptions(ground.store.root.as_uri(), 1 << 30, 30, 1 << 30),
+            cluster_id="cluster", monotonic_clock=ground.node.clocks.monotonic,
+        )  # fmt: skip
+        uploading.role_changed(replica)
+        uploading.start()
+        await eventually(lambda: replica.stream.lake.end == found.next_offset, 30)
+        assert ground.stored(replica) == replica.log.pread(found)
+        await uploading.close()
+        assert asdict(uploading.counters)["objects"] == 1
+
+
+def test_a_refused_read_may_be_tried_again() -> None:
+    assert issubclass(InLakeError, UnavailableError)
