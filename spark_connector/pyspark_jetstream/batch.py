@@ -38,9 +38,10 @@ class JetstreamReader(DataSourceReader):
     reads the records appended since then, each time.
     """
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
+        """schema: the columns that Spark wants; None: those that every stream has."""
         self.options = options
-        self.scan = Scan.of(options)
+        self.scan = Scan.of(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         with explained(self.options.servers):
@@ -97,5 +98,5 @@ def _by_time(options: ReadOptions) -> bool:
 
 
 def batch_reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
-    check_schema(schema, options.columns)
-    return JetstreamReader(options)
+    check_schema(schema, options.columns, options.typed)
+    return JetstreamReader(options, schema)

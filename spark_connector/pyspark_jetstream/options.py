@@ -47,7 +47,7 @@ _SELECTION = ("streams", "streamPattern", "subject")
 _READ = (
     *_COMMON, *_SELECTION, "includeHeaders", "failOnDataLoss", "minPartitions",
     "maxRecordsPerPartition", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
-    "readFrom", "columns", *_SIGN_IN,
+    "readFrom", "columns", "typed", *_SIGN_IN,
 )  # fmt: skip
 _BATCH = (*_READ, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "refresh")
 _STREAM = (*_READ, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "cursor")
@@ -106,7 +106,9 @@ class Selection:
 @dataclass(frozen=True)
 class ReadOptions:
     """Options of batch and streaming reads. cursor: shows a streaming query's progress; "": none
-    does. refresh: a batch read that is used again also has the records appended since."""
+    does. refresh: a batch read that is used again also has the records appended since. typed: also
+    the fields of the streams' schema. names_columns: `columns` is given; fields: those that it
+    names and not every stream has."""
 
     config: ClientConfig
     selection: Selection
@@ -122,6 +124,9 @@ class ReadOptions:
     max_trigger_delay: float
     cursor: str = ""
     refresh: bool = False
+    typed: bool = False
+    names_columns: bool = False
+    fields: tuple[str, ...] = ()
 
     @property
     def servers(self) -> str:
@@ -273,7 +278,7 @@ def read_options(
         selection=_selection(given),
         starting=starting,
         ending=ending,
-        columns=_columns(given),
+        columns=_columns(given)[0],
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         min_partitions=given.number("minPartitions", 0),
         max_records_per_partition=given.number("maxRecordsPerPartition", RECORDS_PER_TASK),
@@ -283,6 +288,9 @@ def read_options(
         max_trigger_delay=given.seconds("maxTriggerDelay", MAX_TRIGGER_DELAY_SECONDS),
         cursor=_cursor(given),
         refresh=_refresh(given, ending),
+        typed=given.flag("typed", False),
+        names_columns=bool(given.items("columns")),
+        fields=_columns(given)[1],
     )
 
 
@@ -400,8 +408,9 @@ def _bound(
     return parse_offsets(offsets, given.text(offsets, default), unnamed)
 
 
-def _columns(given: _Given) -> tuple[str, ...]:
-    """The columns in the order of the schema, whatever order they were given in."""
+def _columns(given: _Given) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The columns that every stream has, in the order of the schema, whatever order they were given
+    in; and the others that are named, with `typed`."""
     everything = (
         (*NAMES_OF_COLUMNS, "headers")
         if given.flag("includeHeaders", False)
@@ -409,12 +418,13 @@ def _columns(given: _Given) -> tuple[str, ...]:
     )
     wanted = given.items("columns")
     strangers = sorted(set(wanted) - set(everything))
-    if strangers:
+    if strangers and not given.flag("typed", False):
         more = "; headers need includeHeaders=true" if "headers" in strangers else ""
         raise OptionError(
             f"columns names {', '.join(strangers)}: say some of {', '.join(everything)}{more}"
         )
-    return tuple(name for name in everything if name in wanted or not wanted)
+    columns = tuple(name for name in everything if name in wanted or not wanted)
+    return columns, tuple(name for name in wanted if name in strangers)
 
 
 def _refuse(positions: Positions, place: str, because: str) -> None:

@@ -33,7 +33,10 @@ from pyspark_jetstream.planning import BEHIND_SECONDS, RETRY_SECONDS
 from pyspark_jetstream.ranges import Range
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
     from jetstream_client import Client, Messages
+    from pyspark_jetstream.typed import Typed
 
 ROWS = 10_000
 """Rows of a record batch: fewer cost the JVM time for each batch, more bring no gain."""
@@ -52,9 +55,11 @@ class Scan:
     read_from: ReadFrom = "any"
     wanted: SubjectMatches | None = None
     after_loss: str = LOAD_ANEW
+    typed: Typed | None = None
 
     @classmethod
-    def of(cls, options: ReadOptions) -> Scan:
+    def of(cls, options: ReadOptions, schema: StructType | None = None) -> Scan:
+        """schema: the columns that Spark wants; None: those that every stream has."""
         subjects = options.selection.subjects
         return cls(
             options.config,
@@ -62,6 +67,7 @@ class Scan:
             options.fail_on_data_loss,
             options.read_from,
             SubjectMatches(subjects) if subjects else None,
+            typed=_typed(options, schema),
         )
 
     def read(self, parts: Iterable[Range]) -> Iterator[pa.RecordBatch]:
@@ -73,8 +79,16 @@ class Scan:
             for part in parts:
                 with naming({part.stream_id: part.name}):
                     for messages in self._messages(part):
-                        for batch in messages.iter_batches(ROWS, columns):
+                        for batch in self._batches(part, messages, columns):
                             yield self._finished(batch)
+
+    def _batches(
+        self, part: Range, messages: Messages, columns: tuple[str, ...]
+    ) -> Iterator[pa.RecordBatch]:
+        if self.typed is None:
+            return messages.iter_batches(ROWS, columns)
+        client = client_for(self.config)
+        return self.typed.batches(client, part, columns, messages, ROWS)
 
     def up_to_now(self, parts: Iterable[Range]) -> Iterator[Range]:
         """The ranges, with the current end of the committed records as their ends."""
@@ -97,7 +111,8 @@ class Scan:
     def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.wanted is not None:
             batch = batch.filter(self.wanted.mask(batch))
-            batch = batch.select(self.columns)
+            typed = () if self.typed is None else self.typed.names
+            batch = batch.select([*self.columns, *typed])
         if "headers" in self.columns:
             blocks = batch.column("headers")
             place = len(self.columns) - 1
@@ -182,6 +197,14 @@ class Scan:
         if self.fail_on_data_loss:
             raise DataLossError(f"{what}: {self.after_loss}") from error
         log.warning("%s; going on because failOnDataLoss is false", what)
+
+
+def _typed(options: ReadOptions, schema: StructType | None) -> Typed | None:
+    if not options.typed or schema is None:
+        return None
+    from pyspark_jetstream.typed import Typed
+
+    return Typed(type(schema)(schema.fields[len(options.columns) :]))
 
 
 def _is_cut_off(client: Client, part: Range) -> bool:

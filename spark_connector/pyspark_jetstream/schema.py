@@ -33,9 +33,12 @@ def read_schema(columns: Sequence[str]) -> StructType:
     return StructType([StructField(name, _TYPES[name]) for name in columns])
 
 
-def check_schema(given: StructType, columns: Sequence[str]) -> None:
-    """Raise OptionError unless a schema given by the user is the source's own."""
+def check_schema(given: StructType, columns: Sequence[str], typed: bool) -> None:
+    """Raise OptionError unless a schema given by the user is the source's own. typed: it may go
+    on with fields of the streams' schema."""
     ours = read_schema(columns)
+    if typed:
+        given = StructType(given.fields[: len(columns)])
     if given.simpleString() != ours.simpleString():
         raise OptionError(
             f"the columns of format jetstream are fixed, {ours.simpleString()}: leave .schema() "

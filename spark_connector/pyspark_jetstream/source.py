@@ -35,7 +35,14 @@ class JetstreamDataSource(DataSource):
         if is_table(self.options):
             check_table(self.options)
             return read_schema(NAMES_OF_COLUMNS)
-        return read_schema(read_options(self.options, "read").columns)
+        options = read_options(self.options, "read")
+        found = read_schema(options.columns)
+        if options.typed:
+            from pyspark_jetstream.typed import typed_fields
+
+            for field in typed_fields(options):
+                found.add(field)
+        return found
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_jetstream.batch import batch_reader

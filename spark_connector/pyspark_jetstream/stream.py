@@ -48,9 +48,10 @@ _T = TypeVar("_T")
 class JetstreamStreamReader(DataSourceStreamReader):
     """Without admission control: every batch takes all records that exist."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
+        """schema: the columns that Spark wants; None: those that every stream has."""
         self.options = options
-        self.scan = replace(Scan.of(options), after_loss=START_ANEW)
+        self.scan = replace(Scan.of(options, schema), after_loss=START_ANEW)
         self._runner: asyncio.Runner | None = None
         self._follower: Follower | None = None
         self._initial: Offsets | None = None
@@ -199,12 +200,12 @@ class RefusedStreamReader(DataSourceStreamReader):
 
 def stream_reader(options: ReadOptions, schema: StructType) -> DataSourceStreamReader:
     """Make the reader. Raises OptionError for what this PySpark cannot do."""
-    check_schema(schema, options.columns)
+    check_schema(schema, options.columns, options.typed)
     if HAS_ADMISSION_CONTROL:
-        return AdmittingStreamReader(options)
+        return AdmittingStreamReader(options, schema)
     if options.max_offsets_per_trigger or options.min_offsets_per_trigger:
         raise OptionError(
             "maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2 or newer: upgrade, or "
             "leave them out"
         )
-    return JetstreamStreamReader(options)
+    return JetstreamStreamReader(options, schema)

@@ -1,0 +1,83 @@
+"""The option `typed`: the fields of a stream's schema as columns of a DataFrame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.support import Log, last_line, run_available
+
+SCHEMA = "id bigint, price double, ship struct<city string, at timestamp>, tags list<string>, n int"
+COLUMNS = ["id", "price", "ship", "tags", "n", "_error"]
+
+
+def publish(log: Log, *values: bytes) -> None:
+    for value in values:
+        log.client.publish(f"{log.name}.x", value)
+
+
+def rows(frame: DataFrame) -> list[Any]:
+    return [tuple(row) for row in frame.collect()]
+
+
+def test_a_batch_read_has_the_fields_with_their_types(spark: SparkSession, log: Log) -> None:
+    log.client.set_schema(log.name, SCHEMA)
+    publish(
+        log,
+        b'{"id":1,"price":2,"ship":{"city":"Zug","at":"2026-01-31T10:00:00Z"},"tags":["a",null]}',
+        b'{"id":1.5,"n":7}',
+        b"\xff",
+    )
+    frame = log.read(spark, typed=True, includeHeaders=True).orderBy("offset")
+    assert frame.columns[-len(COLUMNS) :] == COLUMNS
+    assert frame.schema["ship"].dataType.simpleString() == "struct<city:string,at:timestamp>"
+    found = frame.selectExpr("id", "price", "ship.city", "year(ship.at)", "tags", "n", "_error")
+    assert rows(found) == [
+        (1, 2.0, "Zug", 2026, ["a", None], None, None),
+        (None, None, None, None, None, 7, "id is not a bigint"),
+        (None, None, None, None, None, None, "the value is not JSON"),
+    ]
+    few = log.read(spark, typed=True, columns="n,offset,_error", subject=f"{log.name}.x")
+    assert few.columns == ["offset", "n", "_error"]
+    assert rows(few.where("n = 7")) == [(1, 7, "id is not a bigint")]
+    with pytest.raises(PySparkException) as caught:
+        log.read(spark, typed=True, columns="nn")
+    assert "columns names nn: the schema has id, price" in last_line(caught.value)
+
+
+def test_a_streaming_query_goes_on_over_a_change_and_stops_at_another(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    log.client.set_schema(log.name, "id int, note string")
+    publish(log, b'{"id":1,"note":"a"}')
+    found: dict[int, list[Any]] = {}
+
+    def sink(batch: DataFrame, number: int) -> None:
+        found[number] = rows(batch.select("id", "note", "_error").orderBy("id"))
+
+    frame = log.read_stream(spark, typed=True, startingOffsets="earliest")
+    run_available(frame, tmp_path, sink)
+    log.client.set_schema(log.name, "number bigint alias id, note string, more date")
+    publish(log, b'{"id":2}', b'{"number":3,"more":"2026-01-31"}', b'{"number":3000000000}')
+    run_available(frame, tmp_path, sink)
+    assert [row for each in sorted(found) for row in found[each]] == [
+        (1, "a", None),
+        (None, None, "id is not an int"),
+        (2, None, None),
+        (3, None, None),
+    ]
+    log.client.set_schema(log.name, "")
+    log.client.set_schema(log.name, "id string")
+    publish(log, b'{"id":"x"}')
+    with pytest.raises(PySparkException, match=r"the schema of stream .* is another one now"):
+        run_available(frame, tmp_path, sink)
+
+
+def test_without_a_schema_there_are_no_typed_columns(spark: SparkSession, log: Log) -> None:
+    with pytest.raises(PySparkException) as caught:
+        log.read(spark, typed=True)
+    assert "has no schema: jetstream schema set" in last_line(caught.value)
