@@ -142,6 +142,16 @@ class StreamTable:
                 )
         return sorted(listed, key=lambda each: each.begin)
 
+    def check_is_ours(self, location: str) -> None:
+        """Raise ValueError unless the table at `location` has our properties."""
+        found = self._load(location, None).properties
+        for name, value in self.properties.items():
+            if found.get(name) != value:
+                raise ValueError(
+                    f"the table at {location} is of another cluster or stream: its {name} is "
+                    f"{found.get(name)}, not {value}"
+                )
+
     def reached(self, location: str) -> set[str]:
         """The names of all that the table at `location` needs: its metadata, and for each kept
         snapshot manifest lists, manifests and objects. **safety** Nothing else may be swept."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +11,6 @@ import pytest
 pytest.importorskip("pyiceberg")
 
 from pyiceberg.table import StaticTable
-from pyiceberg.utils.concurrent import ExecutorFactory
 
 from jetstream_protocol.batch import encode as encode_batch
 from jetstream_server.lake.parquet_object import encode
@@ -87,13 +85,10 @@ class Place(NamedTuple):
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Place:
     folder = Folder(tmp_path)
     table = StreamTable(folder, f"file://{tmp_path}", "s", {"jetstream.cluster-id": "c"})
-    yield Place(folder, table, Pointer())
-    # The library keeps its threads for ever: each test here ends its own.
-    ExecutorFactory.get_or_create().shutdown()
-    ExecutorFactory._instance = None
+    return Place(folder, table, Pointer())
 
 
 def test_a_reader_of_iceberg_sees_what_was_appended(place: Place) -> None:

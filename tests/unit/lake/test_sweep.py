@@ -1,0 +1,160 @@
+"""The sweep deletes what no table needs, and nothing else, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("pyiceberg")
+pytest.importorskip("obstore")
+
+from obstore.store import MemoryStore
+
+from jetstream_protocol.batch import encode as encode_batch
+from jetstream_protocol.types import MonotonicUs
+from jetstream_server.lake.bucket_store import BucketStore, Listed, StoreAwayError
+from jetstream_server.lake.parquet_object import encode
+from jetstream_server.lake.sweep import Sweeper
+from jetstream_server.lake.table import StoredObject, StreamTable
+
+GRACE_US = 1000
+
+
+class Scene:
+    """A store with the table of one stream."""
+
+    def __init__(self) -> None:
+        self.store = BucketStore(MemoryStore())
+        self.table = StreamTable(self.store, "s3://lake", "s", {"jetstream.stream-id": "7"})
+        self.sweeper = Sweeper(self.table, self.store, GRACE_US)
+        self.location = ""
+        self.end = 0
+
+    def upload(self, attempt: str = "a") -> StoredObject:
+        batch = encode_batch([b"value"] * 10, b"orders.new")
+        batch.stamp(self.end, 3, 1)
+        encoded = encode(batch.to_bytes())
+        name = f"s/data/{self.end}-{attempt}.parquet"
+        self.store.put(name, encoded.data)
+        return StoredObject(name, len(encoded.data), encoded.facts)
+
+    def commit(self, added: StoredObject) -> None:
+        self.location = self.table.append(self.location, added, lambda *_: None)
+        self.end = added.facts.end
+
+    def names(self) -> set[str]:
+        return {each.name for each in self.store.list("")}
+
+    def sweep(
+        self, at: int, location_of: Callable[[], str] | None = None, dry_run: bool = False
+    ) -> list[str]:
+        return self.sweeper.sweep(location_of or (lambda: self.location), MonotonicUs(at), dry_run)
+
+
+@pytest.fixture
+def scene() -> Scene:
+    scene = Scene()
+    scene.commit(scene.upload())
+    return scene
+
+
+def test_what_the_table_needs_stays_for_ever(scene: Scene) -> None:
+    before = scene.names()
+    for at in (0, 5 * GRACE_US, 10 * GRACE_US):
+        assert scene.sweep(at) == []
+    assert scene.names() == before
+
+
+def test_what_a_refused_commit_left_goes_after_the_grace_time(scene: Scene) -> None:
+    before = scene.names()
+    lost = scene.upload("lost").name
+    assert scene.sweep(0) == []
+    assert scene.sweep(GRACE_US - 1) == []
+    assert lost in scene.names()
+    assert scene.sweep(GRACE_US) == [lost]
+    assert scene.names() == before
+
+
+def test_an_object_that_is_committed_between_sweeps_stays(scene: Scene) -> None:
+    added = scene.upload("slow")
+    scene.sweep(0)
+    scene.commit(added)
+    assert scene.sweep(GRACE_US) == []
+    assert added.name in scene.names()
+
+
+def test_an_object_that_is_committed_during_the_listing_stays(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pointer is read after the listing: an earlier one would not reach it."""
+    added = scene.upload("late")
+    scene.sweep(0)
+    listing = scene.store.list
+
+    def commits_meanwhile(prefix: str) -> list[Listed]:
+        found = list(listing(prefix))
+        scene.commit(added)
+        return found
+
+    monkeypatch.setattr(scene.store, "list", commits_meanwhile)
+    assert scene.sweep(GRACE_US) == []
+    assert added.name in {each.name for each in listing("")}
+
+
+def test_the_grace_time_begins_when_nobody_needs_it(scene: Scene) -> None:
+    """An old file was needed until now: readers of the version before may be at it."""
+    older = scene.location
+    scene.commit(scene.upload())
+    newest, scene.location = scene.location, older
+    scene.sweep(10 * GRACE_US)
+    scene.location = newest
+    assert scene.sweep(10 * GRACE_US + GRACE_US - 1) == []
+
+
+def test_other_streams_are_not_swept(scene: Scene) -> None:
+    for name in ("s2/data/x", "t/data/x", "cluster_id"):
+        scene.store.put(name, b"x")
+    scene.sweep(0)
+    scene.sweep(GRACE_US)
+    assert {"s2/data/x", "t/data/x", "cluster_id"} < scene.names()
+
+
+def test_without_a_table_nothing_is_swept(scene: Scene) -> None:
+    before = scene.names()
+    for at in (0, GRACE_US):
+        assert scene.sweep(at, lambda: "") == []
+    assert scene.names() == before
+
+
+def test_a_table_of_another_stream_stops_the_sweep(scene: Scene) -> None:
+    scene.upload("lost")
+    before = scene.names()
+    other = StreamTable(scene.store, "s3://lake", "s", {"jetstream.stream-id": "8"})
+    scene.sweeper = Sweeper(other, scene.store, GRACE_US)
+    for at in (0, GRACE_US):
+        with pytest.raises(ValueError, match="another cluster or stream"):
+            scene.sweep(at)
+    assert scene.names() == before
+
+
+def test_a_pointer_that_cannot_be_read_stops_the_sweep(scene: Scene) -> None:
+    scene.upload("lost")
+    before = scene.names()
+    scene.sweep(0)
+
+    def away() -> str:
+        raise StoreAwayError("no majority")
+
+    with pytest.raises(StoreAwayError):
+        scene.sweep(GRACE_US, away)
+    assert scene.names() == before
+
+
+def test_a_dry_run_names_and_keeps(scene: Scene) -> None:
+    lost = scene.upload("lost").name
+    scene.sweep(0)
+    assert scene.sweep(GRACE_US, dry_run=True) == [lost]
+    assert scene.sweeper.unreached == 1
+    assert scene.sweep(GRACE_US) == [lost]
+    assert scene.sweeper.unreached == 0
