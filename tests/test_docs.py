@@ -21,7 +21,7 @@ from jetstream_protocol import batch
 from jetstream_protocol.errors import CODES
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.node import config
-from jetstream_server.serving.metrics import cursor_series, stream_series
+from jetstream_server.serving.metrics import consumer_series, cursor_series, stream_series
 from jetstream_server.serving.metrics.families import families
 from jetstream_server.serving.metrics.histograms import Histograms
 from jetstream_server.serving.metrics.snapshot import Snapshot
@@ -244,6 +244,7 @@ def test_every_metric_is_described() -> None:
         *Histograms().collect(),
         *stream_series.series([], MonotonicUs(0)),
         *cursor_series.series([], 0),
+        *consumer_series.series([]),
     ]
     assert documented == {
         f"{family.name}_total" if family.type == "counter" else family.name for family in collected

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from jetstream_protocol.types import MonotonicUs
-from jetstream_server.serving.metrics import cursor_series, stream_series
+from jetstream_server.serving.metrics import consumer_series, cursor_series, stream_series
 from jetstream_server.serving.metrics.families import families
 from jetstream_server.serving.metrics.histograms import Histograms
 from jetstream_server.serving.metrics.snapshot import Snapshot
@@ -52,6 +52,7 @@ def test_every_metric_of_an_alert_or_a_dashboard_exists() -> None:
         *Histograms().collect(),
         *stream_series.series([], MonotonicUs(0)),
         *cursor_series.series([], 0),
+        *consumer_series.series([]),
     ]
     known: set[str] = set()
     for family in collected:
@@ -84,7 +85,11 @@ def test_the_second_scrape_job_keeps_every_series_of_streams_and_cursors(page: s
         r"job_name: jetstream-streams\b.*?regex: \"(.*?)\", action: keep", text, re.DOTALL
     )
     assert job is not None
-    singles = [*stream_series.series([], MonotonicUs(0)), *cursor_series.series([], 0)]
+    singles = [
+        *stream_series.series([], MonotonicUs(0)),
+        *cursor_series.series([], 0),
+        *consumer_series.series([]),
+    ]
     names = {sample.name for each in singles for sample in each.samples} | {
         each.name for each in singles
     }

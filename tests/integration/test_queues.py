@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -240,6 +241,38 @@ def test_the_command_manages_consumers(
     assert "delivers" in run("resume", "commanded", "mailers")
     assert "deleted consumer mailers" in run("delete", "commanded", "mailers", "--yes")
     assert "mailers" not in run("list", "commanded")
+
+
+def fetched(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        found: bytes = answer.read()
+    return found
+
+
+@on_loop
+async def test_scalers_metrics_and_the_console_see_what_waits(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        stream = await filled(client, "scaled", 3)
+        async with client.queue(stream, "mailers", ack_wait=LONG, max_ack_pending=1) as queue:
+            await taken(queue, 1)
+            url = f"{server.http}/jsz?acc=$G&consumers=true&config=true"
+            found = json.loads(await asyncio.to_thread(fetched, url))
+            assert found["meta_cluster"]["cluster_size"] == 1
+            (account,) = found["account_details"]
+            assert account["name"] == "$G"
+            (of_stream,) = [each for each in account["stream_detail"] if each["name"] == stream]
+            (consumer,) = of_stream["consumer_detail"]
+            assert (consumer["name"], consumer["stream_name"]) == ("mailers", stream)
+            assert (consumer["num_pending"], consumer["num_ack_pending"]) == (2, 1)
+            text = (
+                await asyncio.to_thread(fetched, f"{server.http}/metrics?streams=scaled")
+            ).decode()
+            labels = '{consumer="mailers",stream="scaled",subject="scaled.>"}'
+            assert f"jetstream_consumer_ack_pending{labels} 1.0" in text
+            assert f"jetstream_consumer_pending{labels} 2.0" in text
+            url = f"{server.http}/api/v1/consumers?stream=scaled@scaled.%3E"
+            (shown,) = json.loads(await asyncio.to_thread(fetched, url))["consumers"]
+            assert shown["name"] == "mailers"
 
 
 def test_the_examples_of_the_page_run(

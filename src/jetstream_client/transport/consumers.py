@@ -144,16 +144,15 @@ class AsyncConsumers(AsyncMethods):
 
     async def list_consumers(self, stream: StreamLike) -> list[ConsumerDescription]:
         """Describe the consumers of a stream, by name, those of NATS clients among them."""
-        calls, found = self._calls, list[ConsumerDescription]()
+        calls, found, after = self._calls, list[ConsumerDescription](), ""
         while True:
             answer: pb.ListConsumersResponse = await calls.call(
-                pb.ListConsumersRequest(
-                    stream=wire.to_ref(stream), after=found[-1].name if found else ""
-                ),
+                pb.ListConsumersRequest(stream=wire.to_ref(stream), after=after),
                 what="listing the consumers",
             )
             found += map(description_of, answer.consumers)
-            if not answer.more or not answer.consumers:
+            after = answer.next
+            if not after:
                 return found
 
     async def delete_consumer(self, stream: StreamLike, name: str) -> None:

@@ -101,12 +101,12 @@ class ListConsumersRequest(_message.Message):
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., after: _Optional[str] = ...) -> None: ...
 
 class ListConsumersResponse(_message.Message):
-    __slots__ = ("consumers", "more")
+    __slots__ = ("consumers", "next")
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
-    MORE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     consumers: _containers.RepeatedCompositeFieldContainer[ConsumerDescription]
-    more: bool
-    def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerDescription, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+    next: str
+    def __init__(self, consumers: _Optional[_Iterable[_Union[ConsumerDescription, _Mapping]]] = ..., next: _Optional[str] = ...) -> None: ...
 
 class DeleteConsumerRequest(_message.Message):
     __slots__ = ("stream", "name")

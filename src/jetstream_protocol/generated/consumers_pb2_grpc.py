@@ -104,7 +104,7 @@ class ConsumersServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListConsumers(self, request, context):
-        """By name.
+        """By name. Any node answers if no stream is named.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -60,7 +60,12 @@ async def start_listeners(server: Server, stack: AsyncExitStack) -> None:
         wall_clock,
     )
     metrics = MetricsPage(
-        node.replicas, server.snapshot, server.histograms, monotonic_clock, lags.find
+        node.replicas,
+        server.snapshot,
+        server.histograms,
+        monotonic_clock,
+        lags.find,
+        server.consumers.consumers,
     )
     api = _api(server, metrics)
     stack.push_async_callback(api.stop)

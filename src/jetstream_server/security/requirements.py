@@ -122,7 +122,8 @@ RPCS: dict[str, Requirement] = {
     # The service checks `commit` for the name of a durable consumer, as for a cursor.
     "/jetstream.v1.Consumers/CreateConsumer": _stream(Operation.READ, changes=True),
     "/jetstream.v1.Consumers/DescribeConsumer": _stream(Operation.DESCRIBE),
-    "/jetstream.v1.Consumers/ListConsumers": _stream(Operation.DESCRIBE),
+    # Checked by the service: the answer has only what the caller may describe.
+    "/jetstream.v1.Consumers/ListConsumers": AUTHENTICATED,
     "/jetstream.v1.Consumers/DeleteConsumer": _stream(Operation.READ, changes=True),
     "/jetstream.v1.Consumers/PauseConsumer": _stream(Operation.READ, changes=True),
     "/jetstream.v1.Consumers/PullMessages": _stream(Operation.READ, again=True),
@@ -178,6 +179,8 @@ PATHS: dict[str, Requirement] = {
     "/api/v1/streams/{stream}/reassign": BY_RPCS,
     "/api/v1/nodes/{node}/drain": BY_RPCS,
     "/api/v1/groups": BY_RPCS,
+    "/api/v1/consumers": BY_RPCS,
+    "/jsz": BY_RPCS,
     "/v1/openapi.json": PUBLIC,
     "/v1/cluster": BY_RPCS,
     "/v1/streams": BY_RPCS,

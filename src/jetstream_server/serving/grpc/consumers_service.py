@@ -31,6 +31,7 @@ from jetstream_server.consumers.manager import Consumers
 from jetstream_server.consumers.pulls import CONSUMER_DELETED, REQUEST_TIMEOUT, Pull
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.security.acl import Operation
 from jetstream_server.serving.grpc.consumer_messages import (
     altered,
     check_shared,
@@ -110,16 +111,32 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
     async def ListConsumers(
         self, request: pb.ListConsumersRequest, call: Call
     ) -> pb.ListConsumersResponse:
-        replica = await self._led(request.stream)
-        known = [
-            each
-            for each in self._consumers.of(replica.stream.id)
-            if each.config.name > request.after
-        ]
+        if request.HasField("stream"):
+            access = self._access
+            stream = access.resolve(call.identity, Operation.DESCRIBE, request.stream)
+            replica = await self._led(common_pb2.StreamRef(id=stream.id))
+            known = self._consumers.of(replica.stream.id)
+            keys = [each.config.name for each in known]
+        else:
+            known = self._known_to(call)
+            keys = [f"{each.replica.stream.id:020}/{each.config.name}" for each in known]
+        page = [at for at, key in enumerate(keys) if key > request.after][: PAGE + 1]
         return pb.ListConsumersResponse(
-            consumers=[description_of(each, each.feed.pending) for each in known[:PAGE]],
-            more=len(known) > PAGE,
+            consumers=[description_of(known[at], known[at].feed.pending) for at in page[:PAGE]],
+            next=keys[page[PAGE - 1]] if len(page) > PAGE else "",
         )
+
+    def _known_to(self, call: Call) -> list[Consumer]:
+        """The consumers served here whose streams the caller may describe, by stream and name."""
+        may_know: dict[int, bool] = {}
+        found = []
+        for each in self._consumers:
+            stream = each.replica.stream
+            if stream.id not in may_know:
+                may_know[stream.id] = self._access.knows(call.identity, stream)
+            if may_know[stream.id]:
+                found.append(each)
+        return sorted(found, key=lambda it: (it.replica.stream.id, it.config.name))
 
     async def DeleteConsumer(
         self, request: pb.DeleteConsumerRequest, call: Call

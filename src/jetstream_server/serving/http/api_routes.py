@@ -5,6 +5,7 @@ from __future__ import annotations
 from jetstream_server.clocks import wall_clock
 from jetstream_server.serving.http import openapi
 from jetstream_server.serving.http.api import Api
+from jetstream_server.serving.http.consumers import ConsumersApi
 from jetstream_server.serving.http.cursors import CursorsApi
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.groups import GroupsApi
@@ -24,4 +25,5 @@ def api_routes(gateway: Gateway) -> list[Route]:
         openapi.route(for_everybody),
         *Api(gateway).routes(),
         *GroupsApi(gateway, wall_clock).routes(),
+        *ConsumersApi(gateway).routes(),
     ]

@@ -17,10 +17,11 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 
 from jetstream_server.clocks import MonotonicClock
+from jetstream_server.consumers.consumer import Consumer
 from jetstream_server.replication.core.counters import Counters
 from jetstream_server.replication.replica import Replica
 from jetstream_server.serving.grpc.cursor_lags import CursorLag
-from jetstream_server.serving.metrics import cursor_series, stream_series
+from jetstream_server.serving.metrics import consumer_series, cursor_series, stream_series
 from jetstream_server.serving.metrics.families import families
 from jetstream_server.serving.metrics.histograms import Histograms
 from jetstream_server.serving.metrics.snapshot import Snapshot
@@ -49,8 +50,11 @@ class MetricsPage:
         histograms: Histograms,
         monotonic_clock: MonotonicClock,
         cursors: Callable[[Matches], Awaitable[tuple[list[CursorLag], int]]],
+        consumers: Iterable[Consumer] = (),
     ) -> None:
-        """snapshot: everything but the sums over the streams. cursors: see CursorLags.find."""
+        """snapshot: everything but the sums over the streams. cursors: see CursorLags.find.
+        consumers: those that this node serves."""
+        self._consumers = consumers
         self._cursors = cursors
         self._replicas = replicas
         self._snapshot = snapshot
@@ -81,6 +85,11 @@ class MetricsPage:
                     lambda name, full_name: stream_series.names_match(name, full_name, streams)
                 )
                 parts.append(_text(cursor_series.series(lags, left_out)))
+                await asyncio.sleep(PAUSE_SECONDS)
+                shared = [
+                    each for each in self._consumers if stream_series.matches(each.replica, streams)
+                ]
+                parts.append(_text(consumer_series.series(shared)))
             return b"".join(parts)
 
     def _of_node(self, snapshot: Snapshot) -> Iterator[Metric]:

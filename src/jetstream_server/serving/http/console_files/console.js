@@ -479,11 +479,12 @@ const streamPage = (name) => {
     title: name,
     async look() {
       const [stream, cursors] = await Promise.all([v1(path(name)), cursorsOf(name).catch((error) => ({ error }))]);
-      return { stream, cursors };
+      const shared = await sharedOf(`${stream.name}@${stream.subject}`).catch((error) => ({ error }));
+      return { stream, cursors, shared };
     },
     draw(found) {
       browser.begins(found.stream.log_start_offset);
-      put(overview, [...streamOverview(name, found.stream), streamCursors(name, found.cursors)]);
+      put(overview, [...streamOverview(name, found.stream), streamCursors(name, found.cursors), streamConsumers(name, found.shared)].filter(Boolean));
       return overview.isConnected ? null : [overview, browser.element];
     },
     stop: browser.stop,

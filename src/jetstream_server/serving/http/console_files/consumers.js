@@ -111,7 +111,24 @@ const groupPage = (name) => ({
   },
 });
 
-/** The readers of a stream: part of its page. */
+/** The readers of a stream: parts of its page. */
+const sharedOf = (name) => api(`consumers?${new URLSearchParams({ stream: name })}`);
+
+function streamConsumers(name, found) {
+  if (found.error) return section("Consumers", "", h("div", { class: "error", role: "alert" }, `unknown now: ${found.error.message}`));
+  const shared = found.consumers;
+  if (!shared.length) return null;
+  const columns = [
+    ["Name", (c) => c.name],
+    ["Pending", (c) => count(c.pending), true],
+    ["Unacknowledged", (c) => count(c.ack_pending), true],
+    ["Oldest", (c) => Number(c.ack_pending) ? span(c.oldest_unacknowledged_ms / 1000) : "–", true],
+    ["Redelivered", (c) => count(c.redelivered), true],
+    ["Readers wait", (c) => count(c.waiting), true],
+  ];
+  return section(`${count(shared.length)} ${shared.length === 1 ? "consumer" : "consumers"}`, command("consumer", "list", name), table("Shared consumers", columns, shared, (c) => c.name));
+}
+
 const cursorsOf = (name) => v1(`${path(name)}/cursors?limit=${PAGE}`);
 
 function streamCursors(name, found) {

@@ -1,0 +1,116 @@
+"""`/api/v1/consumers`, for the console; and `/jsz`, which scalers of NATS JetStream read: the
+consumers of all streams, or of one account.
+
+Every node answers for all: each of them is asked for the consumers that it serves, in the name of
+the caller. So a scaler that asks one node finds what it looks for. It is told of a cluster of one,
+and looks for no other leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+
+from jetstream_protocol.generated import api_pb2
+from jetstream_protocol.generated import consumers_pb2 as pb
+from jetstream_server.serving.http.api import to_dict
+from jetstream_server.serving.http.gateway import Gateway
+from jetstream_server.serving.http.guard import Sender, sender_of
+from jetstream_server.serving.http.server import Route
+
+ACCOUNT = "$G"
+
+
+class ConsumersApi:
+    """gRPC checks the caller's rights."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def routes(self) -> list[Route]:
+        return [Route("/api/v1/consumers", self._consumers), Route("/jsz", self._jsz)]
+
+    async def _consumers(self, request: web.Request) -> web.Response:
+        """List consumers. Query: stream (name@subject); without it all."""
+        wanted = request.query.get("stream", "")
+        found = await self._listed(sender_of(request))
+        return web.json_response(
+            {"consumers": [to_dict(each) for each in found if wanted in ("", each.stream)]}
+        )
+
+    async def _jsz(self, request: web.Request) -> web.Response:
+        """What scalers read of a NATS server. Query: acc (the account that they will look for)."""
+        by_stream: dict[str, list[pb.ConsumerDescription]] = {}
+        for each in await self._listed(sender_of(request)):
+            by_stream.setdefault(each.stream, []).append(each)
+        account = request.query.get("acc") or ACCOUNT
+        return web.json_response(
+            {
+                "streams": len(by_stream),
+                "consumers": sum(map(len, by_stream.values())),
+                "meta_cluster": {"name": "jetstream", "cluster_size": 1},
+                "account_details": [
+                    {
+                        "name": account,
+                        "stream_detail": [_stream(*each) for each in by_stream.items()],
+                    }
+                ],
+            }
+        )
+
+    async def _listed(self, who: Sender) -> list[pb.ConsumerDescription]:
+        """From all nodes. Raises the error of one that does not answer: a scaler keeps what it
+        knows then, and would take less for the truth."""
+        answer = await self._gateway.call(
+            "Cluster", "DescribeCluster", api_pb2.DescribeClusterRequest(), who
+        )
+        alive = [each.address.node_id for each in answer.nodes if not each.fenced]
+        pages = await asyncio.gather(*(self._listed_by(node, who) for node in alive))
+        return [each for page in pages for each in page]
+
+    async def _listed_by(self, node_id: int, who: Sender) -> list[pb.ConsumerDescription]:
+        found: list[pb.ConsumerDescription] = []
+        after = ""
+        while True:
+            answer: pb.ListConsumersResponse = await self._gateway.call(
+                "Consumers",
+                "ListConsumers",
+                pb.ListConsumersRequest(after=after),
+                who,
+                node_id=node_id,
+            )
+            found += answer.consumers
+            after = answer.next
+            if not after:
+                return found
+
+
+def _stream(full_name: str, consumers: list[pb.ConsumerDescription]) -> dict[str, Any]:
+    name, _, subject = full_name.partition("@")
+    last = max(each.position + each.pending for each in consumers)
+    return {
+        "name": name,
+        "config": {"name": name, "subjects": [subject]},
+        "state": {"last_seq": last},
+        "consumer_detail": [_consumer(name, each) for each in consumers],
+    }
+
+
+def _consumer(stream: str, consumer: pb.ConsumerDescription) -> dict[str, Any]:
+    return {
+        "stream_name": stream,
+        "name": consumer.name,
+        "config": {
+            "name": consumer.name,
+            "durable_name": consumer.name if consumer.is_durable else "",
+            "ack_policy": consumer.ack_policy,
+        },
+        "delivered": {"stream_seq": consumer.position},
+        "ack_floor": {"stream_seq": consumer.ack_floor},
+        "num_pending": consumer.pending,
+        "num_ack_pending": consumer.ack_pending,
+        "num_redelivered": consumer.redelivered,
+        "num_waiting": consumer.waiting,
+    }
