@@ -117,6 +117,14 @@ class Outlet(Protocol):
     def gave_up(self, consumer: Consumer, message: GivenUp) -> None: ...
 
 
+class _Taker(Enum):
+    """Who takes the next message."""
+
+    NONE = auto()
+    COLLECTOR = auto()
+    NATS = auto()
+
+
 class _Need(Enum):
     NOTHING = auto()
     TURN = auto()
@@ -159,6 +167,8 @@ class Consumer:
         """By what stands for an inbox."""
         self._is_unchecked = False
         """Whether records were read for collectors, whose rights others have checked."""
+        self._is_denied = False
+        """Whether NATS clients may not read now."""
         self.keeper: Keeper | None = None
         """Of a durable consumer: keeps its state. Set before `start`."""
         self._changes = 0
@@ -304,7 +314,8 @@ class Consumer:
                 if not self.config.is_durable:
                     self._inactive(self)
                     return
-                await asyncio.sleep(_DENIED_SECONDS)  # The right may be given again.
+                self._is_denied = True
+                asyncio.get_running_loop().call_later(_DENIED_SECONDS, self._ask_again)
                 continue
             except (JetstreamError, TimeoutError):
                 await asyncio.sleep(_RETRY_SECONDS)  # It is being repaired, or led elsewhere.
@@ -323,7 +334,10 @@ class Consumer:
         self._tend(now_us)
         if self.is_closed or self.replica.leadership is None or self.replica.closed:
             return True
-        is_own = self._is_for_collector()
+        taker = self._taker()
+        is_own = taker is _Taker.COLLECTOR
+        if taker is _Taker.NONE and (len(self.pulls) or self._is_denied):
+            return True  # A full collector is withdrawn, or the right may be given again.
         if self._is_wanted() and not is_own:
             if not self._outlet.has_room:
                 async with asyncio.timeout(ROOM_SECONDS):
@@ -361,17 +375,26 @@ class Consumer:
             return self._was_bound and not (self.flow is not None and self.flow.is_full)
         return len(self.pulls) > 0
 
-    def _is_for_collector(self) -> bool:
-        """Whether the next message goes to a collector; brings a pull forward that takes it."""
+    def _taker(self) -> _Taker:
+        """Who takes the next message; brings a pull forward that does."""
         if not self._collectors:
-            return False
-        self.pulls.bring_forward(self._takes)
+            return _Taker.NONE if self._is_denied else _Taker.NATS
+        if not self.pulls.bring_forward(self._takes):
+            return _Taker.NONE
         first = self.pulls.first()
-        return first is not None and first.reply in self._collectors
+        assert first is not None, "it was brought forward"
+        return _Taker.COLLECTOR if first.reply in self._collectors else _Taker.NATS
 
     def _takes(self, pull: Pull) -> bool:
         collector = self._collectors.get(pull.reply)
-        return self._outlet.has_room if collector is None else collector.has_room
+        if collector is not None:
+            return collector.has_room
+        return self._outlet.has_room and not self._is_denied
+
+    def _ask_again(self) -> None:
+        """The right may have been given again."""
+        self._is_denied = False
+        self.wake()
 
     def _status(self, status: Status) -> None:
         collector = self._collectors.get(status.to)
@@ -500,7 +523,8 @@ class Consumer:
 
     def _may_go_on(self) -> bool:
         """Whether the next pull may be served in this turn, too."""
-        return self._is_for_collector() or (self._outlet.has_room and not self._is_unchecked)
+        taker = self._taker()
+        return taker is _Taker.COLLECTOR or (taker is _Taker.NATS and not self._is_unchecked)
 
     async def _read_old(self, now_us: MonotonicUs, *, is_paced: bool) -> None:
         """Read the next message that is due, and others that are open."""
