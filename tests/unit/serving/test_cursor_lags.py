@@ -63,6 +63,9 @@ async def test_a_lag_is_unknown_until_the_leader_knows_what_was_committed(tmp_pa
         return found.lag
 
     assert await lag() is None
+    replica.log.flush()  # It notes its epoch on disk first.
+    replica.moved()
+    assert await lag() is None
     follower = request(
         1, 3, last_epoch=stream.leader_epoch, leader_epoch=stream.leader_epoch,
         stream_id=stream.id, flushed_offset=3,

@@ -51,6 +51,8 @@ def restarted(isr: tuple[int, ...], key: KeyPolicy = "record") -> Replica:
     before = replace(before, config=replace(before.config, key=key))
     replica = Replica(before, log, services(), node_id=0, incarnation=10)
     replica.update(leads(before, isr), nodes(), MonotonicUs(0))
+    log.flush()  # It notes its epoch on disk first.
+    replica.moved()
     return replica
 
 
