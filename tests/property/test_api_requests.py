@@ -85,6 +85,7 @@ def test_headers_of_a_publisher_never_stand_for_ours(lines: list[bytes]) -> None
 
 
 @given(st.one_of(st.none(), st.integers(-(10**20), 10**20)))
+@example(-30_610_224_000_000_001)  # The year 999.
 def test_any_time_is_written_as_a_time_in_utc(us: int | None) -> None:
     assert len(time_text(us)) in (20, 27)
     assert time_text(us).endswith("Z")

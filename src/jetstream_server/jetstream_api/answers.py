@@ -57,7 +57,8 @@ def time_text(us: int | None) -> str:
         at = _EPOCH + timedelta(microseconds=us or 0)
     except OverflowError:
         return NO_TIME
-    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if us else NO_TIME
+    # Not strftime: its %Y has no leading zeros.
+    return f"{at.replace(tzinfo=None).isoformat(timespec='microseconds')}Z" if us else NO_TIME
 
 
 def account_info(domain: str, streams: int, requests: int, refused: int) -> dict[str, Any]:

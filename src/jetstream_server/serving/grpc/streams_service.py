@@ -303,7 +303,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         """**safety** Refuse a stream that relies on a lake where there is none."""
         if config.lake and not self._has_lake:
             raise PreconditionFailedError(
-                f"lake needs a lake, and node {self._node_id} has none: give every node lake.url"
+                f"node {self._node_id} has no lake: give every node lake.url"
             )
 
     async def SetStreamReadonly(
