@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ from jetstream_protocol.errors import NotFoundError
 if TYPE_CHECKING:
     from typing import Self
 
+KILL = signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM
 READY_SECONDS = 60.0
 STOP_SECONDS = 20.0
 _HOST = "127.0.0.1"
@@ -64,7 +66,7 @@ class _Program:
             is_ready = ready(self._process)
         finally:
             if not is_ready:
-                self.end(signal.SIGKILL)
+                self.end(KILL)
         return is_ready
 
     def not_ready_error(self, name: str) -> RuntimeError:
@@ -85,10 +87,29 @@ class _Program:
                 raise
 
 
-KILL = signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM
+class _WithClient(Closing):
+    """Servers with a client of their own."""
+
+    _client: Client | None = None
+
+    @property
+    @abstractmethod
+    def servers(self) -> str: ...
+
+    @property
+    def client(self) -> Client:
+        """A client of these servers, made on first use and closed with them."""
+        if self._client is None:
+            self._client = Client(self.servers)
+        return self._client
+
+    def _close_client(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
 
-class EphemeralServer(Closing):
+class EphemeralServer(_WithClient):
     """`jetstream-server --dev` on ports of its own. Entering it starts, leaving it kills.
 
     data: the folder it keeps its log in; a restart finds it again. servers: for `Client` and
@@ -101,7 +122,6 @@ class EphemeralServer(Closing):
         self._port_base = 0
         self._program = _Program(self.log_path)
         self._was_ended = False
-        self._client: Client | None = None
 
     @property
     def servers(self) -> str:
@@ -114,13 +134,6 @@ class EphemeralServer(Closing):
     @property
     def nats(self) -> str:
         return f"nats://{_HOST}:{self._port_base + 4}"
-
-    @property
-    def client(self) -> Client:
-        """A client of this server, made on first use and closed with it."""
-        if self._client is None:
-            self._client = Client(self.servers)
-        return self._client
 
     def start(self) -> Self:
         """Returns when it serves. Raises RuntimeError with its log when it does not come to."""
@@ -169,11 +182,6 @@ class EphemeralServer(Closing):
         finally:
             self.kill()
 
-    def _close_client(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
-
     def __enter__(self) -> Self:
         return self.start()
 
@@ -217,7 +225,7 @@ class EphemeralNode:
         self._program.end(KILL)
 
 
-class EphemeralCluster(Closing):
+class EphemeralCluster(_WithClient):
     """Several nodes and a nats-server, on ports of their own. Entering it starts, leaving it kills.
 
     folder: holds their data and logs. servers: for `Client` and JETSTREAM_SERVERS. nats: the URL of
@@ -235,18 +243,13 @@ class EphemeralCluster(Closing):
         self.nodes = [
             EphemeralNode(folder, number, port, config) for number, port in enumerate(ports)
         ]
-        self.servers = ",".join(node.servers for node in self.nodes)
         self.nats = f"nats://{_HOST}:{ports[0] + 4}"
         self._nats_port = ports[0] + 4
         self._nats = _Program(folder / "nats.log")
-        self._client: Client | None = None
 
     @property
-    def client(self) -> Client:
-        """A client of this cluster, made on first use and closed with it."""
-        if self._client is None:
-            self._client = Client(self.servers)
-        return self._client
+    def servers(self) -> str:
+        return ",".join(node.servers for node in self.nodes)
 
     def start(self) -> Self:
         """Start what does not run; returns when all nodes serve. Raises RuntimeError with the log
@@ -278,11 +281,6 @@ class EphemeralCluster(Closing):
             for node in self.nodes:
                 node.kill()
             self._nats.end(KILL)
-
-    def _close_client(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
 
     def __enter__(self) -> Self:
         return self.start()
