@@ -12,10 +12,10 @@ import json
 import os
 import secrets
 import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -34,6 +34,7 @@ from jetstream_server.log.compaction.rewrite_pass import (
     Task,
 )
 from jetstream_server.log.compaction.state import CompactionState
+from jetstream_server.replication.drivers import worker_process
 from jetstream_server.replication.listeners import RoleListener
 from jetstream_server.replication.replica import Replica
 
@@ -46,6 +47,8 @@ RETRY_US = 10_000_000
 """Pause after a failed pass: disk problems last longer than a second."""
 RELOOK_US = 5_000_000
 """Interval of checks of an unchanged log: only time can make a pass due."""
+
+WORKER = "jetstream_server.log.compaction.worker"
 
 _Result = TypeVar("_Result")
 
@@ -143,7 +146,7 @@ class Compaction(RoleListener):
         spawn: Callable[[], subprocess.Popen[bytes]] | None = None,
     ) -> None:
         """wall_clock: for times in the log's files. spawn: starts the process of a pass."""
-        self._spawn = spawn or _spawn
+        self._spawn = spawn or partial(worker_process.spawn, WORKER)
         self._wall_clock = wall_clock
         self._monotonic_clock = monotonic_clock
         self._bytes_per_second = bytes_per_second
@@ -270,7 +273,9 @@ class Compaction(RoleListener):
         self._current, self._process = replica, process
         try:
             await self._in_thread(replica.log.compaction.begin, task)
-            await self._in_thread(_send_request, process, json.dumps(request).encode() + b"\n")
+            await self._in_thread(
+                worker_process.send_request, process, json.dumps(request).encode() + b"\n"
+            )
             done, end_offset = await self._follow(replica, task, process)
             await self._finish(replica, task, done, end_offset, begun_us)
         finally:
@@ -280,7 +285,7 @@ class Compaction(RoleListener):
         """Kill the process, if there is one, and wait for its end."""
         if self._process is not None:
             self._process.kill()
-            await self._in_thread(_clean_up, self._process)
+            await self._in_thread(worker_process.clean_up, self._process)
             self._current = self._process = None
 
     async def _in_thread(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
@@ -347,18 +352,6 @@ def _seen(replica: Replica) -> tuple[int, int, int]:
     return log.log_end_offset, log.segment_count, min(replica.high_watermark, log.flushed_offset)
 
 
-def _spawn() -> subprocess.Popen[bytes]:
-    """Start a worker process, but not through asyncio, which forks: gRPC's handlers would run in
-    the child and crash it. This uses vfork and takes a millisecond. Call it on the loop's thread:
-    the process ends with the thread that started it."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "jetstream_server.log.compaction.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,  # What ends or hangs up a terminal is for the server alone.
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Refused:
     """The process could not do the pass. file: the segment that could not be read, or ""."""
@@ -380,23 +373,3 @@ def _decode(line: bytes) -> Step | _Refused:
         return _STEPS[message.pop("step")](**message)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise EOFError(f"the compaction process is of another version: {error!r}") from error
-
-
-def _send_request(process: subprocess.Popen[bytes], request: bytes) -> None:
-    """Send the request. Runs in the thread: the pipe may be full. Raises OSError if it is
-    broken."""
-    assert process.stdin is not None
-    process.stdin.write(request)
-    process.stdin.close()
-
-
-def _clean_up(process: subprocess.Popen[bytes]) -> None:
-    """Clean up. Runs in the thread, after the process was killed or has ended."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.wait()
-    process.stdout.close()
-    try:
-        process.stdin.close()
-    except BrokenPipeError:
-        pass  # The process died before it read its task.

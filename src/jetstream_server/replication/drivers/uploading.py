@@ -13,7 +13,6 @@ import json
 import os
 import secrets
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -30,6 +29,7 @@ from jetstream_server.lake.worker import Task
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import CommitLake
+from jetstream_server.replication.drivers import worker_process
 from jetstream_server.replication.listeners import RoleListener
 from jetstream_server.replication.replica import Replica
 
@@ -40,6 +40,8 @@ RETRY_US = 5_000_000
 
 Work = Callable[[Task], Awaitable[dict[str, Any]]]
 """Copies a range, and returns what to commit. Raises OSError, EOFError, JetstreamError."""
+WORKER = "jetstream_server.lake.worker"
+
 _Result = TypeVar("_Result")
 
 logger = structlog.get_logger("jetstream.replication")
@@ -217,13 +219,13 @@ class Uploading(RoleListener):
 
     async def _in_process(self, task: Task) -> dict[str, Any]:
         """Have a process do it. Raises EOFError if it cannot."""
-        process = _spawn()
+        process = worker_process.spawn(WORKER)
         try:
             request = json.dumps(asdict(task)).encode() + b"\n"
             line = await self._in_thread(_converse, process, request)
         finally:
             process.kill()
-            await asyncio.shield(self._in_thread(_clean_up, process))
+            await asyncio.shield(self._in_thread(worker_process.clean_up, process))
         try:
             answer: dict[str, Any] = bounded_json.loads(line)
         except ValueError as error:
@@ -237,30 +239,8 @@ class Uploading(RoleListener):
         return await loop.run_in_executor(self._thread, function, *arguments)
 
 
-def _spawn() -> subprocess.Popen[bytes]:
-    """Start the process, as compaction does (drivers/compaction.py)."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "jetstream_server.lake.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-
-
 def _converse(process: subprocess.Popen[bytes], request: bytes) -> bytes:
-    assert process.stdin is not None
+    """The line that it answers."""
     assert process.stdout is not None
-    process.stdin.write(request)
-    process.stdin.flush()
+    worker_process.send_request(process, request)
     return process.stdout.readline()
-
-
-def _clean_up(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.wait()
-    process.stdout.close()
-    try:
-        process.stdin.close()
-    except BrokenPipeError:
-        pass  # The process died before it read its task.
