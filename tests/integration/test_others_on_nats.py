@@ -154,6 +154,27 @@ def test_a_node_says_that_publishers_of_another_cluster_use_its_subjects(
         assert warnings(ours) == []
 
 
+def test_groups_of_one_name_in_two_clusters_share_no_messages(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    with (
+        server_on(nats_server, tmp_path / "a") as ours,
+        server_on(nats_server, tmp_path / "b") as others,
+        Client(ours.grpc) as client,
+        Client(others.grpc) as other,
+    ):
+        for each in (client, other):
+            each.create_stream("jobs-0", "jobs", group="jobs")
+        values = [b"%d" % number for number in range(40)]
+        for value in values:
+            client.publish("jobs", value)
+        assert client.fetch("jobs-0", offset=0).values() == values
+        deadline = time.monotonic() + 20  # Nobody waited for the acknowledgements of the others.
+        while other.fetch("jobs-0", offset=0).values() != values:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
 def cluster_id(server: ServerProcess) -> str:
     with Client(server.grpc) as client:
         return client.describe_cluster().cluster_id

@@ -252,7 +252,8 @@ _KEPT: dict[type, str] = {
     " newest unreadable_reason why_unheard",
     # Nothing is purged in the model, and there is no lake: their epochs are none there.
     StreamMetadata: "config created_at_us creator group id lake name partition partitions paused"
-    " purged_epoch purged_offset readonly schema_version schemas subject was_compacted",
+    " purged_epoch purged_offset queue_group readonly schema_version schemas subject"
+    " was_compacted",
     FetchRequest: "cannot_append damaged fetch_offset flushed_offset stream_id",
     LeaderSnapshot: "high_watermark log_start_offset tombstones_gone_below",
     Diverging: "end_offset",

@@ -172,7 +172,7 @@ class Ingest(ReplicaListener):
         stream = ingest.replica.stream
         refused = partial(self._refused, ingest)
         sid = self._connection.subscribe(
-            stream.subject, stream.group, ingest.deliver, refused, stream.ingest_prefix
+            stream.subject, stream.listens_in, ingest.deliver, refused, stream.ingest_prefix
         )
         ingest.listens(sid)
 
@@ -353,7 +353,7 @@ class Ingest(ReplicaListener):
         stand_by = self._standing_by[stream.id] = StandBy(leader_epoch, end_offset)
         stand_by.sid = self._connection.subscribe(
             stream.subject,
-            stream.group,
+            stream.listens_in,
             stand_by.deliver,
             stand_by.refused,
             stream.ingest_prefix,

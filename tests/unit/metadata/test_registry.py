@@ -3,6 +3,7 @@ import zlib
 
 import pytest
 
+from jetstream_protocol.ack_cluster import mark_of
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
     FencedEpochError,
@@ -34,8 +35,10 @@ from jetstream_server.metadata.state.commands import (
     SetCluster,
 )
 from jetstream_server.metadata.state.operations import OPERATIONS, Operation
+from jetstream_server.metadata.state.nodes import FeatureLevel
 from jetstream_server.metadata.state.registry import Registry, check_result
 from jetstream_server.metadata.state.results import SPAN, WINDOW
+from jetstream_server.metadata.state.streams import QUEUE_GROUP_LEVEL, stream_fields
 
 from .cluster import Cluster
 
@@ -131,6 +134,30 @@ def test_the_name_of_a_keyed_group_is_answered_with_its_streams() -> None:
     for name, said in (("jobs", r"group of streams: jobs-0 to jobs-2$"), ("job", r"no stream")):
         with pytest.raises(StreamNotFoundError, match=said):
             cluster.registry.resolve(name)
+
+
+def test_the_queue_group_of_a_new_group_names_the_cluster() -> None:
+    cluster = Cluster()
+    cluster.register(0, feature_level_max=FEATURE_LEVEL_MAX)
+    cluster.do(SetCluster(cluster_id="c", feature_level=QUEUE_GROUP_LEVEL - 1))
+    old = cluster.create("old-0", "old", (0,), group="old")
+    assert (old.queue_group, old.listens_in) == ("", "old")
+    cluster.do(SetCluster(feature_level=QUEUE_GROUP_LEVEL))
+
+    # Where a group has streams, a new one goes on with their name: all must have one.
+    assert cluster.create("old-1", "old", (0,), group="old").listens_in == "old"
+    new = cluster.create("new-0", "new", (0,), group="new")
+    assert new.listens_in == f"new.{mark_of('c')}"
+    assert cluster.create("alone", "alone", (0,)).listens_in == ""
+
+    restored = Registry()
+    restored.restore(cluster.registry.snapshot())
+    assert restored.streams == cluster.registry.streams
+    # Older software must be able to read what concerns it.
+    assert len(old.to_row()) <= len(stream_fields(FeatureLevel(QUEUE_GROUP_LEVEL - 1)))
+    for name in ("old-0", "old-1"):
+        cluster.do(DeleteStream(stream_id=cluster.registry.resolve(name).id))
+    assert cluster.create("old-2", "old", (0,), group="old").listens_in == f"old.{mark_of('c')}"
 
 
 def test_changes_are_reported_in_order() -> None:

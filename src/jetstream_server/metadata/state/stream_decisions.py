@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from jetstream_protocol.ack_cluster import mark_of
 from jetstream_protocol.errors import (
     InvalidRequestError,
     PreconditionFailedError,
@@ -58,6 +59,7 @@ from jetstream_server.metadata.state.setting_checks import (
 )
 from jetstream_server.metadata.state.streams import (
     INTERNAL_MINIMUM_LEVEL,
+    QUEUE_GROUP_LEVEL,
     RequestedSettings,
     StreamMetadata,
     StreamSettings,
@@ -115,8 +117,22 @@ def create_stream(tables: Tables, command: CreateStream) -> Decision:
         partition=command.partition,
         partitions=command.partitions,
         observers=command.observers,
+        queue_group=_queue_group(tables, group),
     )
     return Decision({"stream_id": stream.id, "created": True}, (StreamCreated(stream),))
+
+
+def _queue_group(tables: Tables, group: str) -> str:
+    """**safety** The streams of a group listen in one queue group as long as there are any: a
+    message would be stored once for each name that is in use."""
+    if not group:
+        return ""
+    for stream in tables.in_group(group):
+        return stream.queue_group
+    mark = mark_of(tables.settings.cluster_id)
+    if not mark or tables.settings.feature_level < QUEUE_GROUP_LEVEL:
+        return ""
+    return f"{group}.{mark}"
 
 
 def _check_names(tables: Tables, command: CreateStream) -> None:

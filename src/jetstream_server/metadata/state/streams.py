@@ -28,6 +28,9 @@ RequestedSettings = Mapping[str, Any]
 INTERNAL_MINIMUM_LEVEL = FeatureLevel(5)
 """From this level on min_insync_replicas of the server's own streams can be altered."""
 
+QUEUE_GROUP_LEVEL = FeatureLevel(6)
+"""From this level on the queue group of a new group names the cluster."""
+
 SETTING_LEVELS: Mapping[str, FeatureLevel] = {
     setting.field: FeatureLevel(setting.level) for setting in STREAM_SETTINGS
 }
@@ -149,6 +152,8 @@ class StreamMetadata:
     schemas: the texts of the newest versions of the schema (jetstream_protocol/schema.py), the
     oldest first; "": none from that version on. schema_version: of the last of them; 0: it never
     had one.
+    queue_group: the NATS queue group of `group`, which names the cluster; "": `group` itself, as in
+    groups that feature level 5 or older made.
     """
 
     id: StreamId
@@ -179,6 +184,7 @@ class StreamMetadata:
     lake: LakeMark = NO_LAKE
     schemas: tuple[str, ...] = ()
     schema_version: int = 0
+    queue_group: str = ""
 
     @property
     def schema(self) -> str:
@@ -217,6 +223,11 @@ class StreamMetadata:
     def ingest_prefix(self) -> str:
         """The prefix with which publishers choose it in its group; "": they cannot."""
         return ingest_prefix(self.group, self.partition) if self.partitions else ""
+
+    @property
+    def listens_in(self) -> str:
+        """The NATS queue group in which its leader listens; "": in none."""
+        return self.queue_group or self.group
 
     @property
     def purge(self) -> tuple[int, int]:

@@ -6,7 +6,7 @@ way to change anything is `commit`, which takes decided changes and cannot fail.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
@@ -163,6 +163,10 @@ class Tables:
             return [self.resolve(source)]
         except (StreamNotFoundError, AmbiguousStreamError):
             return []
+
+    def in_group(self, group: str) -> Iterator[StreamMetadata]:
+        """The streams of that group."""
+        return (self.streams[stream_id] for stream_id in self._by_group.get(group, ()))
 
     def holders_of(self, name: str) -> list[StreamMetadata]:
         """The streams that a stream or a group of that name would be mixed up with: those that have
