@@ -34,8 +34,8 @@ from jetstream_server.metadata.state.commands import (
     FenceNode,
     SetCluster,
 )
-from jetstream_server.metadata.state.operations import OPERATIONS, Operation
 from jetstream_server.metadata.state.nodes import FeatureLevel
+from jetstream_server.metadata.state.operations import OPERATIONS, Operation
 from jetstream_server.metadata.state.registry import Registry, check_result
 from jetstream_server.metadata.state.results import SPAN, WINDOW
 from jetstream_server.metadata.state.streams import QUEUE_GROUP_LEVEL, stream_fields
