@@ -709,3 +709,25 @@ def test_nothing_over_http_stays_in_a_cache_or_names_the_software(
             error.close()
         assert headers["Cache-Control"] == ("no-cache" if path == "/" else "no-store"), path
         assert headers["Server"] is None
+
+
+def test_the_last_hour_has_only_what_its_reader_may_know(
+    server: SecuredServer, admin: Client, user: Client, principal: str
+) -> None:
+    for stream in ("orders", "secret"):
+        admin.commit_cursor("hourly", stream, 0)
+    with pytest.raises(PermissionDeniedError):
+        user.describe_history("orders")
+    admin.add_acl(principal, ["describe", "read"], stream="orders", subject="orders.>")
+    with pytest.raises(PermissionDeniedError):
+        user.describe_history()
+    with pytest.raises(PermissionDeniedError):
+        user.describe_history(node=0)
+    with pytest.raises((PermissionDeniedError, StreamNotFoundError)):
+        user.describe_history("secret")
+    assert {each.name for each in user.describe_history("orders").series} <= {
+        "records", "bytes", "size_bytes", "isr",
+    }  # fmt: skip
+    readable = admin.describe_stream("orders").id
+    assert {each.stream_id for each in user.describe_history(cursor="hourly").series} <= {readable}
+    assert {each.name for each in admin.describe_history().series} >= {"disk_free_bytes"}

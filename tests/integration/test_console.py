@@ -17,6 +17,7 @@ import pytest
 
 from jetstream_client import Client
 from jetstream_protocol.settings import FOR_PEOPLE
+from jetstream_server.serving.http.console import SCRIPTS
 from tests.support.browser import Page, browser, needs_chromium
 from tests.support.cluster import TestCluster, running_cluster
 from tests.support.command import jetstream
@@ -119,7 +120,8 @@ def test_a_name_that_somebody_points_here_is_refused(server: ServerProcess, name
 
 def test_nothing_of_the_console_comes_from_elsewhere_or_is_inline(server: ServerProcess) -> None:
     total = 0
-    for path in ("", "console.css", "console.js", "consumers.js", "settings.js", "icon.svg"):
+    scripts = [f"{name}.js" for name in (*SCRIPTS, "settings")]
+    for path in ("", "console.css", *scripts, "icon.svg"):
         with urllib.request.urlopen(f"{server.http}/{path}") as answer:
             body = answer.read().decode()
             policy = answer.headers["Content-Security-Policy"]
@@ -139,7 +141,7 @@ def test_the_forms_are_made_of_the_table_of_settings(server: ServerProcess) -> N
     told = [each for each in FOR_PEOPLE if each.help]
     assert [each["field"] for each in settings] == [each.field for each in told]
     assert [each["is_alterable"] for each in settings] == [each.alterable for each in told]
-    scripts = urllib.request.urlopen(f"{server.http}/console.js").read().decode()
+    scripts = urllib.request.urlopen(f"{server.http}/changes.js").read().decode()
     form = scripts.partition("function create()")[2].partition("function reassign(")[0]
     assert [each.name for each in told if each.name in form] == []
 
@@ -437,7 +439,7 @@ def test_a_change_is_made_in_a_browser_only_once_changes_are_allowed(
             await page.value("document.getElementById('changes').click()")
             await page.until("document.getElementById('create')")
             await page.value("document.getElementById('create').click()")
-            for field, value in (("name", name), ("subject", f"{name}.>"), ("max_age", "60")):
+            for field, value in (("name", name), ("subject", f"{name}.>"), ("max_age", "1m")):
                 await page.value(
                     f"document.querySelector('dialog [name={field}]').value = {json.dumps(value)}"
                 )
@@ -502,7 +504,11 @@ def test_every_kind_of_setting_is_altered_in_a_browser(
             await page.until("document.getElementById('alter')")
             await page.value("document.getElementById('alter').click()")
             fields = "document.querySelector('dialog form').elements"
-            for name, value in (("max_age", "1.5"), ("max_message_bytes", "9"), ("flush", "none")):
+            for name, value in (
+                ("max_age", "1.5s"),
+                ("max_message_bytes", "9KiB"),
+                ("flush", "none"),
+            ):
                 await page.value(f"{fields}[{name!r}].value = {value!r}")
             await page.value(f"{fields}['compact'].checked = true")
             await page.value("document.querySelector('dialog form').requestSubmit()")
@@ -511,7 +517,7 @@ def test_every_kind_of_setting_is_altered_in_a_browser(
 
     asyncio.run(walk())
     altered = client.describe_stream(stream)
-    assert (altered.max_age, altered.max_message_bytes) == (1.5, 9)
+    assert (altered.max_age, altered.max_message_bytes) == (1.5, 9216)
     assert (altered.flush, altered.compact) == ("none", True)
 
 
@@ -543,7 +549,7 @@ def test_only_a_token_that_the_cluster_knows_is_kept_and_a_missing_right_is_name
             await page.until(f"{alert}.textContent.includes('this is no token')")
             assert await page.value(f"{asked} && {button} == 'Log in'")
             await enter(token)
-            await page.until(f"!{asked} && {health} == '● nodes are well'")
+            await page.until(f"!{asked} && {health} == '● all is well'")
             await page.until("document.querySelector('table[aria-label=Nodes] tbody tr')")
             assert await page.value(button) == "Logged in"
             await page.value("document.getElementById('changes').click()")

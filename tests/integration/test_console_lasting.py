@@ -98,7 +98,7 @@ def test_a_node_that_answers_no_more_is_not_shown_as_well(walk: Walk) -> None:
         await page.until("$('health').textContent.includes('no answer')")
         await page.value("window.fetch = fetched, window.setTimeout = later")
         await page.until("document.querySelector('table[aria-label=Nodes] tbody tr')")
-        await page.until("$('health').textContent.includes('nodes are well')")
+        await page.until("$('health').textContent.includes('all is well')")
         assert page.problems == []
 
     walk(walking)

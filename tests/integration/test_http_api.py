@@ -198,7 +198,7 @@ def test_what_cannot_be_meant_is_refused_with_what_to_say(
 
     one = f"streams/{stream}/cursors/billing"
     assert said("streams?macth=x") == (
-        "invalid_request: unknown parameter 'macth': there are match, start, limit"
+        "invalid_request: unknown parameter 'macth': there are match, state, sort, start, limit"
     )
     assert said(f"streams/{stream}?x=1").endswith("unknown parameter 'x': there are none")
     assert "limit is at least 1" in said("streams?limit=0")

@@ -1,4 +1,8 @@
-"""The pictures of docs/console.md: `scripts/screenshots`. Nothing is asserted; somebody looks."""
+"""The pictures of docs/console.md: `scripts/screenshots`. Nothing is asserted; somebody looks.
+
+With a folder, every page is taken as well in three widths, light and dark, with many streams whose
+names are long.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,16 @@ from jetstream_client import Client
 from tests.support.browser import CHROMIUM, browser
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+WIDTHS = {390: 844, 1024: 768, 1400: 900}
+PLACES = {
+    "cluster": "#/",
+    "streams": "#/streams",
+    "stream": "#/streams/orders",
+    "consumers": "#/consumers",
+    "group": "#/groups/workers",
+    "access": "#/access",
+}
+MANY = 500
 SECONDS = 40
 """How long something goes on before the pictures, so that the charts have a shape."""
 
@@ -42,6 +56,12 @@ def main() -> None:
             time.sleep(2)
             url = f"http://{cluster.config['nodes'][0]['http']}"
             asyncio.run(_take(url, Path(folder, "browser"), target))
+            if target != DOCS:
+                for number in range(MANY):
+                    name = f"{number:03}-" + "a-long-name-" * 10
+                    clients[0].create_stream(name[:120], f"many.{number}.>", replicas=1)
+                clients[0].commit_cursor("cursor-" + "with-a-long-name-" * 6, "orders", 5)
+                asyncio.run(_take_widths(url, Path(folder, "browser-2"), target))
         finally:
             for thread, done in works:  # The publisher last: readers wait for its records.
                 done.set()
@@ -118,6 +138,23 @@ async def _take(url: str, profile: Path, target: Path) -> None:
         await page.value("scrollTo(0, 0), document.getElementById('changes').click()")
         five = "document.querySelectorAll('main table')[1]?.rows.length > 4"
         await shot("consumers", "#/consumers", 640, five)
+        if page.problems:
+            sys.exit(f"the browser complained: {page.problems}")
+
+
+async def _take_widths(url: str, profile: Path, target: Path) -> None:
+    async with browser(profile) as page:
+        await page.open(f"{url}/#/streams?match=prices")
+        await page.until("document.querySelector('table[aria-label=Streams] tbody tr')")
+        for place, path in PLACES.items():
+            await page.value(f"location.hash = '{path}'")
+            await asyncio.sleep(3)  # Two answers: the charts have begun.
+            for width, height in WIDTHS.items():
+                for dark in (False, True):
+                    await page.look(width, height, dark=dark, phone=width < 500)
+                    await asyncio.sleep(0.3)
+                    scheme = "dark" if dark else "light"
+                    await page.screenshot(target / f"{place}-{width}-{scheme}.png")
         if page.problems:
             sys.exit(f"the browser complained: {page.problems}")
 

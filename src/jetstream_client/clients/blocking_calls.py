@@ -24,6 +24,7 @@ from jetstream_client.values.types import (
     ConsumerGroup,
     Cursor,
     CursorDescription,
+    History,
     NodeDebug,
     ReplicaMove,
     Stream,
@@ -86,6 +87,19 @@ class Calls:
         """Return what support needs to know of a node: its configuration without secrets, its
         metrics, and its last log lines. Raises NotFoundError."""
         return self._thread.run(self._client.debug_node(node))
+
+    def describe_history(
+        self,
+        stream: StreamLike | None = None,
+        *,
+        cursor: str | None = None,
+        node: int | None = None,
+    ) -> History:
+        """Return the last hour: of a stream (records and bytes a second, size, ISR), or the lag of
+        a cursor or consumer group of that name, or else of a node (records and bytes a second, free
+        disk); by default of the one that answers. A node keeps it since its start.
+        """
+        return self._thread.run(self._client.describe_history(stream, cursor=cursor, node=node))
 
     def record_activity(self) -> Stream:
         """Write every change of the metadata, and which cursors are created, moved by hand and

@@ -9,8 +9,10 @@ from jetstream_client.transport import wire
 from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.values.settings import ClusterSettings
+from jetstream_client.values.text import text_or_empty
 from jetstream_client.values.types import (
     ClusterInfo,
+    History,
     NodeDebug,
     ReplicaMove,
     Stream,
@@ -104,6 +106,29 @@ class AsyncCluster(AsyncMethods):
             log=tuple(answer.log),
             versions=bounded_json.loads(answer.versions),
         )
+
+    async def describe_history(
+        self,
+        stream: StreamLike | None = None,
+        *,
+        cursor: str | None = None,
+        node: int | None = None,
+    ) -> History:
+        """Return the last hour: of a stream (records and bytes a second, size, ISR), or the lag of
+        a cursor or consumer group of that name, or else of a node (records and bytes a second, free
+        disk); by default of the one that answers. A node keeps it since its start.
+        """
+        if sum(each is not None for each in (stream, cursor, node)) > 1:
+            raise InvalidRequestError("name a stream, a cursor or a node")
+        asked = pb.DescribeHistoryRequest(
+            node_id=node,
+            stream=None if stream is None else wire.to_ref(stream),
+            cursor=text_or_empty("the cursor", cursor),
+        )
+        answer: pb.DescribeHistoryResponse = await self._calls.call(
+            asked, what="asking for the last hour"
+        )
+        return wire.history_of(answer)
 
     async def record_activity(self) -> Stream:
         """Write every change of the metadata, and which cursors are created, moved by hand and

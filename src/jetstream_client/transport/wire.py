@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isnan
 from typing import Any, NamedTuple
 
 from jetstream_client.values.positions import Simple
@@ -17,6 +18,8 @@ from jetstream_client.values.types import (
     ClusterInfo,
     CompactionInfo,
     DamagedRange,
+    History,
+    HistorySeries,
     Node,
     ReplicaProgress,
     ReplicaState,
@@ -37,6 +40,7 @@ from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2, common_pb2
 from jetstream_protocol.setting_messages import NUMBERS
 from jetstream_protocol.settings import CLUSTER_SETTINGS, STREAM_SETTINGS, Kind, Setting
+from jetstream_protocol.times import to_datetime
 
 _BY_NAME = {setting.name: setting for setting in STREAM_SETTINGS}
 _SETTINGS = frozenset(StreamSettings.__annotations__) | frozenset(AlterableSettings.__annotations__)
@@ -178,6 +182,21 @@ def voters_of(answer: api_pb2.ListVotersResponse) -> Voters:
         linked=tuple(voter.node_id for voter in answer.voters if voter.is_linked),
         is_committed=answer.is_committed,
         answering_node=answer.answering_node,
+    )
+
+
+def history_of(answer: api_pb2.DescribeHistoryResponse) -> History:
+    return History(
+        answer.node_id,
+        tuple(map(to_datetime, answer.times_us)),
+        tuple(
+            HistorySeries(
+                each.name,
+                each.stream_id or None,
+                tuple(None if isnan(value) else value for value in each.values),
+            )
+            for each in answer.series
+        ),
     )
 
 

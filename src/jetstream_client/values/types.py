@@ -262,6 +262,26 @@ class NodeDebug:
 
 
 @dataclass(frozen=True, slots=True)
+class HistorySeries:
+    """name: what is counted, as "records" (a second) or "lag". stream_id: of the stream, or of the
+    cursor's stream; None: it is of a node. values: one for each of the times; None: unknown."""
+
+    name: str
+    stream_id: int | None
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The last hour, as a node has kept it since its start. times: of the samples, the oldest
+    first."""
+
+    node: int
+    times: tuple[datetime, ...]
+    series: tuple[HistorySeries, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Cursor:
     """A reader's position in a stream, as it is committed.
 

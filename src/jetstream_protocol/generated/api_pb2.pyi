@@ -778,6 +778,35 @@ class DebugNodeResponse(_message.Message):
     versions: str
     def __init__(self, config: _Optional[str] = ..., metrics: _Optional[str] = ..., log: _Optional[_Iterable[str]] = ..., versions: _Optional[str] = ...) -> None: ...
 
+class DescribeHistoryRequest(_message.Message):
+    __slots__ = ("node_id", "stream", "cursor")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    stream: _common_pb2.StreamRef
+    cursor: str
+    def __init__(self, node_id: _Optional[int] = ..., stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., cursor: _Optional[str] = ...) -> None: ...
+
+class DescribeHistoryResponse(_message.Message):
+    __slots__ = ("node_id", "times_us", "series")
+    class Series(_message.Message):
+        __slots__ = ("name", "stream_id", "values")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+        VALUES_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        stream_id: int
+        values: _containers.RepeatedScalarFieldContainer[float]
+        def __init__(self, name: _Optional[str] = ..., stream_id: _Optional[int] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMES_US_FIELD_NUMBER: _ClassVar[int]
+    SERIES_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    times_us: _containers.RepeatedScalarFieldContainer[int]
+    series: _containers.RepeatedCompositeFieldContainer[DescribeHistoryResponse.Series]
+    def __init__(self, node_id: _Optional[int] = ..., times_us: _Optional[_Iterable[int]] = ..., series: _Optional[_Iterable[_Union[DescribeHistoryResponse.Series, _Mapping]]] = ...) -> None: ...
+
 class Nodes(_message.Message):
     __slots__ = ("nodes",)
     NODES_FIELD_NUMBER: _ClassVar[int]

@@ -884,6 +884,11 @@ class ClusterStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.DebugNodeRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.DebugNodeResponse.FromString,
                 _registered_method=True)
+        self.DescribeHistory = channel.unary_unary(
+                '/jetstream.v1.Cluster/DescribeHistory',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.DescribeHistoryRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.DescribeHistoryResponse.FromString,
+                _registered_method=True)
         self.ReassignStream = channel.unary_unary(
                 '/jetstream.v1.Cluster/ReassignStream',
                 request_serializer=jetstream_dot_v1_dot_api__pb2.ReassignStreamRequest.SerializeToString,
@@ -994,6 +999,13 @@ class ClusterServicer:
     def DebugNode(self, request, context):
         """What support needs to know of one node: its configuration without secrets, its metrics and its
         last log lines.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeHistory(self, request, context):
+        """The last hour of a node's numbers, of a stream, or of the lag of a cursor or consumer group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1113,6 +1125,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.DebugNode,
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.DebugNodeRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.DebugNodeResponse.SerializeToString,
+            ),
+            'DescribeHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeHistory,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.DescribeHistoryRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.DescribeHistoryResponse.SerializeToString,
             ),
             'ReassignStream': grpc.unary_unary_rpc_method_handler(
                     servicer.ReassignStream,
@@ -1381,6 +1398,33 @@ class Cluster:
             '/jetstream.v1.Cluster/DebugNode',
             jetstream_dot_v1_dot_api__pb2.DebugNodeRequest.SerializeToString,
             jetstream_dot_v1_dot_api__pb2.DebugNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/DescribeHistory',
+            jetstream_dot_v1_dot_api__pb2.DescribeHistoryRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.DescribeHistoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -17,6 +17,7 @@ from jetstream_server.node.descriptors import grpc_connections_max, raise_limit
 from jetstream_server.node.logs import RECENT
 from jetstream_server.node.run_state import CannotListenError
 from jetstream_server.node.server import Server
+from jetstream_server.replication.drivers.disk_reserve import free_bytes
 from jetstream_server.security.acl import Operation
 from jetstream_server.serving.grpc.call_limiter import CallLimiter
 from jetstream_server.serving.grpc.close_peer import close_peer, close_peers
@@ -28,6 +29,7 @@ from jetstream_server.serving.grpc.cursor_leader import CursorLeader
 from jetstream_server.serving.grpc.cursors_service import CursorsService
 from jetstream_server.serving.grpc.elections import UncleanElections
 from jetstream_server.serving.grpc.groups_service import GroupsService
+from jetstream_server.serving.grpc.histories import Histories
 from jetstream_server.serving.grpc.reads_service import ReadsService
 from jetstream_server.serving.grpc.response_memory import ResponseMemoryLimiter
 from jetstream_server.serving.grpc.security_service import SecurityService
@@ -35,6 +37,8 @@ from jetstream_server.serving.grpc.server import ApiServer
 from jetstream_server.serving.grpc.streams_service import StreamsService
 from jetstream_server.serving.grpc.token_connections import TokenConnections
 from jetstream_server.serving.grpc.voters import GroupVoters
+from jetstream_server.serving.history import History
+from jetstream_server.serving.history_sampler import HistorySampler
 from jetstream_server.serving.http import console
 from jetstream_server.serving.http.api_routes import api_routes
 from jetstream_server.serving.http.cors import Cors
@@ -67,7 +71,15 @@ async def start_listeners(server: Server, stack: AsyncExitStack) -> None:
         lags.find,
         server.consumers.consumers,
     )
-    api = _api(server, metrics)
+    history = History()
+    sampler = HistorySampler(
+        history,
+        node.replicas,
+        partial(free_bytes, server.config.data),
+        lags.find,
+        wall_clock,
+    )
+    api = _api(server, metrics, history)
     stack.push_async_callback(api.stop)
     await _listen(api.start(configured.grpc.listen), configured.grpc.listen)
     await _start_http(server, metrics, stack)
@@ -79,9 +91,10 @@ async def start_listeners(server: Server, stack: AsyncExitStack) -> None:
     observe = server.histograms.event_loop_lag_seconds.observe
     watch = run_in_background(watch_loop(monotonic_clock, observe), "loop checks")
     stack.callback(watch.cancel)
+    stack.callback(run_in_background(sampler.run(), "history").cancel)
 
 
-def _api(server: Server, metrics: MetricsPage) -> ApiServer:
+def _api(server: Server, metrics: MetricsPage, history: History) -> ApiServer:
     node, metadata, node_id = server.node, server.node.metadata, server.configured.id
     port = split_address(server.configured.grpc.listen)[1]
     close_connection = partial(close_peer, port=port)
@@ -117,7 +130,7 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
         ReadsService(
             node.replicas, node.fetches, node.stream_access, ResponseMemoryLimiter(close_connection)
         ),
-        _cluster_service(server, metrics, streams),
+        _cluster_service(server, metrics, streams, history),
         CursorsService(cursors, metadata.registry, leader, node.stream_access, wall_clock),
         GroupsService(cursors, metadata.registry, leader, node.stream_access),
         ConsumersService(
@@ -138,7 +151,9 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
     )
 
 
-def _cluster_service(server: Server, metrics: MetricsPage, streams: Streams) -> ClusterService:
+def _cluster_service(
+    server: Server, metrics: MetricsPage, streams: Streams, history: History
+) -> ClusterService:
     node, node_id = server.node, server.configured.id
 
     async def describe_for_support() -> pb.DebugNodeResponse:
@@ -170,6 +185,9 @@ def _cluster_service(server: Server, metrics: MetricsPage, streams: Streams) -> 
         ),
         streams=streams,
         voters=GroupVoters(node.metadata, server.peers, node_id),
+        histories=Histories(
+            history, node.metadata.registry, node.stream_access, server.peers, node_id
+        ),
     )
 
 

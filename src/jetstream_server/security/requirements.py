@@ -94,6 +94,8 @@ RPCS: dict[str, Requirement] = {
     "/jetstream.v1.Cluster/DebugNode": Requirement(
         Scope.CLUSTER, Operation.CLUSTER_ALTER, nodes=True
     ),
+    # Checked by the service: by what the history is of.
+    "/jetstream.v1.Cluster/DescribeHistory": Requirement(Scope.AUTHENTICATED, nodes=True),
     "/jetstream.v1.Cluster/RecordActivity": _cluster(Operation.CLUSTER_ALTER, changes=True),
     "/jetstream.v1.Cluster/DrainNode": _cluster(Operation.CLUSTER_ALTER, changes=True),
     "/jetstream.v1.Cluster/ReassignStream": _cluster(Operation.CLUSTER_ALTER, changes=True),
@@ -168,8 +170,15 @@ PATHS: dict[str, Requirement] = {
     # The console's files. They contain no data.
     "/": PUBLIC,
     "/console.css": PUBLIC,
-    "/console.js": PUBLIC,
+    "/base.js": PUBLIC,
+    "/history.js": PUBLIC,
+    "/changes.js": PUBLIC,
+    "/cluster.js": PUBLIC,
+    "/streams.js": PUBLIC,
+    "/messages.js": PUBLIC,
     "/consumers.js": PUBLIC,
+    "/access.js": PUBLIC,
+    "/console.js": PUBLIC,
     "/settings.js": PUBLIC,
     "/icon.svg": PUBLIC,
     "/api/v1/cluster": BY_RPCS,
@@ -180,6 +189,12 @@ PATHS: dict[str, Requirement] = {
     "/api/v1/nodes/{node}/drain": BY_RPCS,
     "/api/v1/groups": BY_RPCS,
     "/api/v1/consumers": BY_RPCS,
+    "/api/v1/history": BY_RPCS,
+    "/api/v1/access": BY_RPCS,
+    "/api/v1/access/rules": BY_RPCS,
+    "/api/v1/access/rules/{rule}/remove": BY_RPCS,
+    "/api/v1/access/tokens": BY_RPCS,
+    "/api/v1/access/tokens/{token}/revoke": BY_RPCS,
     "/jsz": BY_RPCS,
     "/v1/openapi.json": PUBLIC,
     "/v1/cluster": BY_RPCS,

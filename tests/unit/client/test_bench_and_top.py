@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from jetstream_client.cli.commands.bench import Measured, percentiles
-from jetstream_client.cli.commands.top import Look, rates
+from jetstream_client.cli.commands.top import Look, Past, past_of, rates, sparkline
 from jetstream_client.transport.wire import description_of
+from jetstream_client.values.types import History, HistorySeries
 from jetstream_protocol.generated import api_pb2 as pb
 
 
@@ -51,3 +54,22 @@ def test_the_busiest_streams_come_first_and_what_is_not_known_is_not_made_up() -
         ("s2", 100.0, 7), ("s1", 5.0, None), ("s3", 0.0, None), ("s4", None, None),
     ]  # fmt: skip
     assert {each.rate for each in rates(None, now)} == {None}
+
+
+def history(*values: float | None) -> History:
+    start = datetime(2026, 1, 31, tzinfo=UTC)
+    times = tuple(start + timedelta(seconds=15 * at) for at in range(len(values)))
+    return History(0, times, (HistorySeries("records", None, values),))
+
+
+def test_the_last_hour_is_the_sum_of_the_nodes_by_the_age_of_samples() -> None:
+    found = past_of([history(None, 1.0, 2.0, 3.0), history(None, 10.0)])
+    assert found == Past([None, 1.0, 2.0, 13.0], 1.0)
+    assert past_of([]) is None
+
+
+def test_a_line_has_one_block_for_the_largest_of_several_values() -> None:
+    assert sparkline([0.0, 7.0, None, 8.0], 10) == "▁█ █"
+    assert sparkline([1.0, 0.0, 4.0, 2.0], 2) == "▃█"
+    assert sparkline([None, 0.0], 2) == " ▁"
+    assert sparkline([], 5) == ""

@@ -47,6 +47,7 @@ from jetstream_server.serving.grpc.convert import (
 from jetstream_server.serving.grpc.digests import Digests
 from jetstream_server.serving.grpc.elections import UncleanElections, state_to_proto
 from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.grpc.histories import Histories
 from jetstream_server.serving.grpc.key_digest import KeyDigest
 from jetstream_server.serving.grpc.peers import Peers, was_forwarded
 from jetstream_server.serving.grpc.transfers import Transfers
@@ -88,7 +89,9 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         may_see_use: Callable[[Identity], bool],
         streams: Streams,
         voters: GroupVoters,
+        histories: Histories,
     ) -> None:
+        self._histories = histories
         self._streams = streams
         self._voters = voters
         self._node_use = node_use
@@ -234,6 +237,11 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         if request.node_id not in self._metadata.registry.nodes:
             raise NotFoundError(f"there is no node {request.node_id}")
         return await self._peers.debug_node(NodeId(request.node_id))
+
+    async def DescribeHistory(
+        self, request: pb.DescribeHistoryRequest, call: Call
+    ) -> pb.DescribeHistoryResponse:
+        return await self._histories.answer(request, call)
 
     async def RecordActivity(
         self, request: pb.RecordActivityRequest, call: Call

@@ -42,6 +42,7 @@ class CursorLag:
     offset: int
     committed_at_us: int
     lag: Lag | None
+    stream_id: int = 0
 
 
 class CursorLags:
@@ -154,4 +155,5 @@ def _with_lag(cursor: pb.Cursor, lag: Lag | None) -> CursorLag:
         offset=cursor.offset,
         committed_at_us=cursor.committed_at_us,
         lag=lag,
+        stream_id=cursor.stream_id,
     )

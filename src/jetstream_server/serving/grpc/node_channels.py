@@ -32,6 +32,7 @@ _STUBS: dict[str, Callable[[aio.Channel], Any]] = {
     "Consumers": consumers_pb2_grpc.ConsumersStub,
     "Cursors": cursors_pb2_grpc.CursorsStub,
     "Groups": groups_pb2_grpc.GroupsStub,
+    "Security": api_pb2_grpc.SecurityStub,
 }
 
 

@@ -208,6 +208,15 @@ class Peers:
         )
         return answer
 
+    async def describe_history(
+        self, node_id: NodeId, asked: pb.DescribeHistoryRequest
+    ) -> pb.DescribeHistoryResponse:
+        """What that node has kept of the last hour. Raises the node's JetstreamError."""
+        answer: pb.DescribeHistoryResponse = await self._call(
+            node_id, "Cluster", "DescribeHistory", asked, DESCRIBE_SECONDS, forwarded=True
+        )
+        return answer
+
     async def list_voters(self, node_id: NodeId) -> pb.ListVotersResponse:
         """Who votes, as that node sees it. Raises the node's JetstreamError."""
         answer: pb.ListVotersResponse = await self._call(

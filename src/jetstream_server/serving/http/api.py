@@ -15,10 +15,12 @@ from google.protobuf.message import Message
 
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import sender_of
 from jetstream_server.serving.http.http_requests import body_of, integer, ref_of
 from jetstream_server.serving.http.server import Route
+from jetstream_server.serving.http.stream_listing import states_of
 
 _Message = TypeVar("_Message", bound=Message)
 
@@ -46,32 +48,36 @@ class Api:
     # Reading.
 
     async def _cluster(self, request: web.Request) -> web.Response:
+        """The cluster, and how many of the streams that the sender may know of are in a state."""
         asked = pb.DescribeClusterRequest(readiness=True)
-        return _json(await self._call(request, "Cluster", "DescribeCluster", asked))
+        found = to_dict(await self._call(request, "Cluster", "DescribeCluster", asked))
+        listed = await self._call(request, "Streams", "ListStreams", pb.ListStreamsRequest())
+        await claim(request)
+        return web.json_response(found | {"stream_states": states_of(listed.streams)})
 
     # Changing.
 
     async def _create(self, request: web.Request) -> web.Response:
-        asked = await _body(request, pb.CreateStreamRequest())
+        asked = await body_as(request, pb.CreateStreamRequest())
         return _json(await self._call(request, "Streams", "CreateStream", asked))
 
     async def _alter(self, request: web.Request) -> web.Response:
-        asked = await _body(request, pb.AlterStreamRequest())
+        asked = await body_as(request, pb.AlterStreamRequest())
         asked.stream.CopyFrom(ref_of(request.match_info["stream"]))
         return _json(await self._call(request, "Streams", "AlterStream", asked))
 
     async def _transfer_leader(self, request: web.Request) -> web.Response:
-        asked = await _body(request, pb.TransferLeaderRequest())
+        asked = await body_as(request, pb.TransferLeaderRequest())
         asked.stream.CopyFrom(ref_of(request.match_info["stream"]))
         return _json(await self._call(request, "Cluster", "TransferLeader", asked))
 
     async def _reassign(self, request: web.Request) -> web.Response:
-        asked = await _body(request, pb.ReassignStreamRequest())
+        asked = await body_as(request, pb.ReassignStreamRequest())
         asked.stream.CopyFrom(ref_of(request.match_info["stream"]))
         return _json(await self._call(request, "Cluster", "ReassignStream", asked))
 
     async def _drain(self, request: web.Request) -> web.Response:
-        asked = await _body(request, pb.DrainNodeRequest())
+        asked = await body_as(request, pb.DrainNodeRequest())
         asked.node_id = integer("node", request.match_info["node"], _NODE_ID_MAX)
         return _json(await self._call(request, "Cluster", "DrainNode", asked))
 
@@ -87,7 +93,7 @@ class Api:
         return await self._gateway.call(service, method, asked, sender_of(request), node_id=node_id)
 
 
-async def _body(request: web.Request, into: _Message) -> _Message:
+async def body_as(request: web.Request, into: _Message) -> _Message:
     """The body as that message. Raises InvalidRequestError."""
     found = await body_of(request)
     try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from jetstream_server.clocks import wall_clock
 from jetstream_server.serving.http import openapi
+from jetstream_server.serving.http.access import AccessApi
 from jetstream_server.serving.http.api import Api
 from jetstream_server.serving.http.consumers import ConsumersApi
 from jetstream_server.serving.http.cursors import CursorsApi
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.groups import GroupsApi
+from jetstream_server.serving.http.last_hour import HistoryApi
 from jetstream_server.serving.http.records import RecordsApi
 from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.http.streams import StreamsApi
@@ -26,4 +28,6 @@ def api_routes(gateway: Gateway) -> list[Route]:
         *Api(gateway).routes(),
         *GroupsApi(gateway, wall_clock).routes(),
         *ConsumersApi(gateway).routes(),
+        *AccessApi(gateway).routes(),
+        *HistoryApi(gateway).routes(),
     ]

@@ -1,4 +1,4 @@
-"""The console at `/`: one page with its script and style, served from the package.
+"""The console at `/`: one page with its scripts and style, served from the package.
 
 The page loads nothing from other servers and has no inline script; the browser enforces that (CSP).
 Everybody may load it, because it contains no data. It gets its data from `/api/v1/`, with the token
@@ -8,12 +8,11 @@ of its user. The forms of a stream's settings are made of the table of settings 
 from __future__ import annotations
 
 import json
-import re
 from importlib.resources import files
 
 from aiohttp import web
 
-from jetstream_protocol.settings import FOR_PEOPLE, Kind, Setting
+from jetstream_protocol.settings import FOR_PEOPLE
 from jetstream_server.serving.http.server import Route
 
 HEADERS = {
@@ -25,11 +24,14 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+SCRIPTS = (
+    "base", "history", "changes", "cluster", "streams", "messages", "consumers", "access",
+    "console",
+)  # fmt: skip
 _FILES = {
     "/": ("index.html", "text/html"),
     "/console.css": ("console.css", "text/css"),
-    "/console.js": ("console.js", "text/javascript"),
-    "/consumers.js": ("consumers.js", "text/javascript"),
+    **{f"/{name}.js": (f"{name}.js", "text/javascript") for name in SCRIPTS},
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 
@@ -52,7 +54,7 @@ def settings_script() -> str:
             "name": each.name,
             "field": each.field,
             "kind": each.kind.value,
-            "label": _label(each),
+            "label": f"{each.name}: {each.help}",
             "choices": each.choices,
             "is_alterable": each.alterable,
         }
@@ -60,13 +62,6 @@ def settings_script() -> str:
         if each.help
     ]
     return f'"use strict";\n\nconst SETTINGS = {json.dumps(settings, indent=1)};\n'
-
-
-def _label(setting: Setting) -> str:
-    """The help of the command line's option without its examples of units."""
-    units = {Kind.DURATION: " In seconds.", Kind.BYTES: " In bytes."}
-    text = re.sub(r" \([^)]*\)", "", setting.help)
-    return f"{setting.name}: {text}{units.get(setting.kind, '')}"
 
 
 def _route(path: str, body: bytes, content_type: str) -> Route:

@@ -14,7 +14,7 @@ from jetstream_protocol.descriptions import (
     state_without_answer,
     undescribed_fields,
 )
-from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import sender_of
@@ -22,11 +22,31 @@ from jetstream_server.serving.http.http_requests import number, ref_of
 from jetstream_server.serving.http.operations import JSON, Operation, Parameter
 from jetstream_server.serving.http.schemas import TEXT, ref, whole
 from jetstream_server.serving.http.server import Route
-from jetstream_server.serving.http.stream_listing import PAGE, PAGE_MAX, StreamListing
+from jetstream_server.serving.http.stream_listing import (
+    PAGE,
+    PAGE_MAX,
+    SORTS,
+    STATES,
+    StreamListing,
+    Wanted,
+)
 
 START = Parameter("start", "How many to leave out, for the next page.", whole(), "0")
 LIMIT = Parameter(
     "limit", f"How many at most; {PAGE} by default.", whole(1, PAGE_MAX), str(PAGE_MAX)
+)
+_STATE = Parameter(
+    "state",
+    "Only streams without a leader, with fewer replicas in sync than their minimum, or with fewer "
+    "than they have.",
+    {"type": "string", "enum": list(STATES)},
+    "under-replicated",
+)
+_SORT = Parameter(
+    "sort",
+    "What to sort by; with `-` before it the largest first. `name` by default.",
+    {"type": "string", "enum": [f"{sign}{name}" for name in SORTS for sign in ("", "-")]},
+    "-size",
 )
 _MATCH = Parameter("match", "Only streams whose name or subject has this in it.", TEXT, "orders")
 
@@ -52,9 +72,9 @@ class StreamsApi:
                 self._streams,
                 operation=Operation(
                     "listStreams",
-                    "List the streams that you may know of, by name.",
+                    "List the streams that you may know of.",
                     {JSON: ref("Streams")},
-                    (_MATCH, START, LIMIT),
+                    (_MATCH, _STATE, _SORT, START, LIMIT),
                 ),
             ),
             Route(
@@ -72,8 +92,7 @@ class StreamsApi:
     async def _streams(self, request: web.Request) -> web.Response:
         """Those whose leaders do not answer have only what this node knows."""
         start, limit = page_of(request)
-        match = request.query.get("match", "")
-        page, total = await self._listing.page(request, match, start, limit)
+        page, total = await self._listing.page(request, _wanted(request), start, limit)
         return json_response({"streams": list(map(_fields_of, page)), "total": total})
 
     async def _stream(self, request: web.Request) -> web.Response:
@@ -93,6 +112,17 @@ class StreamsApi:
 def page_of(request: web.Request) -> tuple[int, int]:
     """Where a page begins, and how long it is at most. Raises InvalidRequestError."""
     return number(request, "start", 0), number(request, "limit", PAGE, least=1, most=PAGE_MAX)
+
+
+def _wanted(request: web.Request) -> Wanted:
+    """Raises InvalidRequestError."""
+    state, sort = request.query.get("state", ""), request.query.get("sort", "name")
+    if state and state not in STATES:
+        raise InvalidRequestError(f"state is {', '.join(STATES)}, not {state[:50]!r}")
+    if sort.removeprefix("-") not in SORTS:
+        raise InvalidRequestError(f"sort is {', '.join(SORTS)}, not {sort[:50]!r}")
+    match = request.query.get("match", "")
+    return Wanted(match, state, sort.removeprefix("-"), sort.startswith("-"))
 
 
 def json_response(fields: Any) -> web.Response:
