@@ -75,12 +75,11 @@ class Queue(Closing):
         return self
 
     def __next__(self) -> QueueMessage:
-        async def next_one() -> AsyncQueueMessage | None:
-            return await anext(self._queue, None)
-
-        message = self._thread.run(next_one())
-        if message is None:
-            raise StopIteration
+        # The message is taken here: an interrupt of the call that waits for it leaves it there.
+        while (message := self._queue.take()) is None:
+            if not self._thread.run(self._queue.is_ready()):
+                raise StopIteration
+        self._thread.post(self._queue.refill())
         return QueueMessage(self._thread, message)
 
     def close(self) -> None:

@@ -168,7 +168,7 @@ class Processor:
         await self._until(lambda: not self._schedule.is_busy(streams))
 
     async def _end(self) -> None:
-        """Commit what is done, and leave; cancelled, leave."""
+        """Commit what is done, once, and leave; cancelled, leave."""
         for stream in self._schedule.streams():
             self._schedule.hold(stream)
         try:
@@ -176,6 +176,8 @@ class Processor:
             if not self._source.is_lost:
                 await self._commit_at_last(self._consumers())
         finally:
+            for stream in self._schedule.streams():
+                self._schedule.drop(stream)
             await self._source.aclose()
 
     def _consumers(self) -> list[AsyncConsumer]:

@@ -111,6 +111,7 @@ class AsyncQueue(AsyncClosing):
         self._waiting: list[tuple[_Ack, asyncio.Future[bool]]] = []
         self._sending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._pulling: asyncio.Task[None] | None = None
         self._beginning = asyncio.Lock()
         self._is_closed = False
 
@@ -128,9 +129,12 @@ class AsyncQueue(AsyncClosing):
             if self._is_closed:
                 raise InvalidRequestError("the queue is closed")
             if self._about is None:
-                self._about = await self._create()
-                self._spawn(self._pull_on_and_on(self._about))
-                self._spawn(self._extend_buffered(self._about))
+                about = await self._create()
+                if self._is_closed:  # Meanwhile.
+                    raise InvalidRequestError("the queue is closed")
+                self._about = about
+                self._pulling = self._spawn(self._pull_on_and_on(about))
+                self._spawn(self._extend_buffered(about))
 
     def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
@@ -142,18 +146,36 @@ class AsyncQueue(AsyncClosing):
         return self
 
     async def __anext__(self) -> AsyncQueueMessage:
-        await self.begin()
-        while True:
-            if self._is_closed:
-                raise StopAsyncIteration
-            if self._buffer:
-                message = self._buffer.popleft()
-                self._taken.set()
+        while await self.is_ready():
+            message = self.take()
+            if message is not None:
+                await self.refill()
                 return message
+        raise StopAsyncIteration
+
+    async def is_ready(self) -> bool:
+        """Wait until there is a message to `take`; False: it was closed."""
+        await self.begin()
+        while not self._is_closed:
+            if self._buffer:
+                return True
             if self._failure is not None:
                 raise self._failure
             self._changed.clear()
             await self._changed.wait()
+        return False
+
+    def take(self) -> AsyncQueueMessage | None:
+        """Hand out the next message that is here; None: there is none. Any thread may call it, and
+        then has `refill` run."""
+        try:
+            return self._buffer.popleft()
+        except IndexError:
+            return None
+
+    async def refill(self) -> None:
+        """Pull more, if there is room."""
+        self._taken.set()
 
     # Pulling.
 
@@ -205,7 +227,7 @@ class AsyncQueue(AsyncClosing):
         """What waits in the buffer must not be delivered to others meanwhile."""
         while True:
             await asyncio.sleep(min((about.ack_wait, *about.backoff)) / 3)
-            for message in list(self._buffer):
+            for message in self._buffer.copy():  # At once: another thread may take from it.
                 self._send(_Ack(offset=message.offset, kind=_Kind.IN_PROGRESS))
 
     # Dead letters.
@@ -287,18 +309,21 @@ class AsyncQueue(AsyncClosing):
     async def aclose(self) -> None:
         """Stop pulling, and give back what the program was not handed. Idempotent. What it was
         handed and has not acknowledged comes again after `ack_wait`."""
-        if self._is_closed:
-            return
-        for each in self._buffer:
-            self._send(_Ack(offset=each.offset, kind=_Kind.NAK))
         self._is_closed = True
-        self._buffer.clear()
         self._changed.set()
-        if self._sending is not None:
-            await asyncio.wait({self._sending}, timeout=_CLOSE_SECONDS)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            if self._pulling is not None:
+                self._pulling.cancel()  # What it would bring, the server gives to others.
+                await asyncio.gather(self._pulling, return_exceptions=True)
+            while (message := self.take()) is not None:
+                self._send(_Ack(offset=message.offset, kind=_Kind.NAK))
+            if self._sending is not None:
+                await asyncio.wait({self._sending}, timeout=_CLOSE_SECONDS)
+        finally:
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _retrieved(answer: asyncio.Future[bool]) -> None:

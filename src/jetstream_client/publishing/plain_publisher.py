@@ -250,6 +250,7 @@ class PlainPublisher:
                 acked_before, acked = acked, acked | pending.acked
                 try:
                     pending = await self._again(pending, failure, key, options, deadline, repeats)
+                    inbox = self._inbox or inbox
                 except JetstreamError as error:
                     # The last refusal tells of the streams that acknowledged in its own attempt.
                     is_doubtful = is_doubtful or not acked_before <= pending.acked
@@ -329,8 +330,12 @@ class PlainPublisher:
         logger.info("publishing to %r: %s; trying again", failed.subject, curable.message)
         self.events.failed(curable)
         await asyncio.sleep(step.wait)
-        if self._closed:
-            raise error
+        try:
+            if self._closed or self.why_lost:
+                # What waits in a lost connection may come when the streams have forgotten its id.
+                await self.connected(deadline)
+        except UnavailableError:
+            raise error from None
         subject, attempt = failed.subject, failed.attempt + 1
         return self._expect(place, subject, options.acks, deadline, repeats, attempt)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from jetstream_client._closing import AsyncClosing
 from jetstream_client._log import logger
@@ -141,6 +141,8 @@ class AsyncConsumer(AsyncClosing):
         self._budget = budget
         self._checkpoints: asyncio.Task[None] | None = None
         self._close_was_cancelled = False  # The next consumer may have the cursor by now.
+        self.is_unanswered = False
+        """Whether nobody has said so far that its last commit is committed."""
         self._failure: JetstreamError | None = None
         self._failure_is_reported = False
         self._on_failure: weakref.WeakMethod[Callable[[], None]] | None = None
@@ -357,14 +359,23 @@ class AsyncConsumer(AsyncClosing):
         course = self.buffer.course
         position = course.position if offset is None else check_offset(offset)
         course.says_done(position)  # Or the next checkpoint would take it back.
-        await self._cursor.commit(position, course.epoch_before(position), metadata)
+        await self._commit(self._cursor, position, course.epoch_before(position), metadata)
+
+    async def _commit(self, cursor: ConsumerCursor, offset: int, *more: Any) -> None:
+        self.is_unanswered = True
+        try:
+            await cursor.commit(offset, *more)
+        except JetstreamError as error:
+            self.is_unanswered = is_passing(error)
+            raise
+        self.is_unanswered = False
 
     async def commit_below(self, offset: int, last_epoch: int) -> None:
         """Commit `offset`, unless it is committed: the caller knows what is done. last_epoch: of
         the record before it; -1: not known."""
         assert self._cursor is not None
         if offset != self._cursor.committed:
-            await self._cursor.commit(offset, last_epoch)
+            await self._commit(self._cursor, offset, last_epoch)
 
     async def checkpoint(self) -> None:
         """Commit what is done, if that is not committed. The first one keeps where a new cursor
@@ -373,7 +384,7 @@ class AsyncConsumer(AsyncClosing):
             return
         done, last_epoch = self.buffer.course.done()
         if done != self._cursor.committed:
-            await self._cursor.commit(done, last_epoch)
+            await self._commit(self._cursor, done, last_epoch)
 
     async def _end_checkpoints(self) -> JetstreamError | None:
         """The last commit. Returns an error that the caller must hear of: nothing more of this

@@ -31,6 +31,7 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
     PreconditionFailedError,
+    UnknownOutcomeError,
 )
 
 CHECKPOINT_SECONDS = 1.0
@@ -38,6 +39,9 @@ TAKE_OVER_SECONDS = 2.0
 """So long a consumer waits to take its cursor over: while cursors cannot be committed, as when too
 few of their replicas are in sync, one reads nevertheless."""
 _ADOPTIONS_MAX = 3
+_GRACE_SHARE = 0.05
+"""Of the timeout: a commit is waited for so much longer. Its call ends before that, and says which
+server does not answer."""
 
 
 class ConsumerCursor:
@@ -146,13 +150,20 @@ class ConsumerCursor:
 
     async def commit(self, offset: int, last_epoch: int, metadata: str = "") -> None:
         """Returns once it is committed. Raises PreconditionFailedError when somebody else has
-        committed or moved the cursor."""
-        async with self._turn:
-            for _ in range(_ADOPTIONS_MAX):
-                if await self._commit(offset, last_epoch, metadata):
-                    self.committed = offset
-                    self._takes_over = False
-                    return
+        committed or moved the cursor; UnknownOutcomeError once the timeout has passed, also if it
+        has waited for an earlier call that nobody answered."""
+        try:
+            async with asyncio.timeout(self._timeout * (1 + _GRACE_SHARE)), self._turn:
+                for _ in range(_ADOPTIONS_MAX):
+                    if await self._commit(offset, last_epoch, metadata):
+                        self.committed = offset
+                        self._takes_over = False
+                        return
+        except TimeoutError:
+            raise UnknownOutcomeError(
+                f"no server has answered in time whether cursor {self.name!r} is committed at "
+                f"offset {offset}: it may be, or may be later"
+            ) from None
         raise PreconditionFailedError(f"cursor {self.name!r} is committed by others; try again")
 
     async def _commit(self, offset: int, last_epoch: int, metadata: str) -> bool:

@@ -486,16 +486,18 @@ class AsyncGroupConsumer(AsyncClosing):
             return
         self._closed = True
         self._stop_alarm()
-        for part in self._parts.values():
+        parts = self.parts
+        for part in parts:
             part.consumer.buffer.end()  # No record comes after `on_revoked` for its stream.
         try:
             await self._stop_beginning(list(self._beginning))
-            await self._let_go(list(self._parts.values()), commit=not self._membership.is_lost)
+            await self._let_go(parts, commit=not self._membership.is_lost)
         finally:
             try:
                 await self._close(self.parts, commit=False)  # What a cancelled call has left.
             finally:
-                await self._membership.end()
+                is_answered = not any(part.consumer.is_unanswered for part in parts)
+                await self._membership.end(is_answered=is_answered)
                 self._membership.news.set()
 
 

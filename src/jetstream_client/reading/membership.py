@@ -38,7 +38,8 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import groups_pb2 as pb
 
 LEAVE_SECONDS = 0.25
-"""How long a member that was never answered waits until it has left. Its session ends anyway."""
+"""How long a member waits until it has left, if its joining or its last commits were not answered:
+its caller has waited for that already. Its session ends anyway."""
 SESSION_SECONDS = (1.0, 300.0)
 _RETRY_SECONDS = 0.2
 _REJOIN_SECONDS_MAX = 10.0
@@ -288,11 +289,11 @@ class Membership:
                 f"no coordinator of consumer group {self.group!r} has answered for {silent:.0f} s"
             )
 
-    async def end(self) -> None:
+    async def end(self, *, is_answered: bool = True) -> None:
         """A member with its own name keeps its place until its session ends. One whose joining
-        was not answered, or was cancelled, may be a member all the same; but its caller has waited
-        for that answer already. While `begin` is under way, whoever has called it ends it
-        afterwards."""
+        was not answered, or was cancelled, may be a member all the same. While `begin` is under
+        way, whoever has called it ends it afterwards. is_answered: False: its last commits were
+        not."""
         tasks = [task for task in (self._beating, self._lapsing) if task is not None]
         for task in tasks:
             task.cancel()
@@ -300,7 +301,8 @@ class Membership:
         if self._instance or not self._may_be_member or self._is_joining:
             return
         try:
-            async with asyncio.timeout(None if self.generation else LEAVE_SECONDS):
+            is_awaited = self.generation and is_answered
+            async with asyncio.timeout(None if is_awaited else LEAVE_SECONDS):
                 await self._groups.leave(self.group, self._source, self.id)
         except NotFoundError:
             return  # It was never a member.

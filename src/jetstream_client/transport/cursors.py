@@ -71,7 +71,11 @@ class Cursors:
         self._sending.add_done_callback(self._has_sent)
 
     async def _send(self) -> None:
-        while self._waiting:
+        while True:
+            # Whoever has given up waits for nothing, and has said so to its caller.
+            self._waiting = [each for each in self._waiting if not each[1].done()]
+            if not self._waiting:
+                return
             asked = self._waiting[:COMMITS_MAX]
             ended, waiting = len(asked), len(self._waiting)
             failure = await self._send_some(asked)

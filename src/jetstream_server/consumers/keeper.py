@@ -71,7 +71,7 @@ class Keeper:
         fenced: Callable[[], None],
     ) -> None:
         """revision: of the record that this leader has written. take: the state as it is. fenced:
-        called when another leader has taken over."""
+        called when another leader has taken over, or the record was deleted."""
         self._states = states
         self._key = key
         self._revision = revision
@@ -80,12 +80,20 @@ class Keeper:
         self._waiting: list[Callable[[], None]] = []
         self._wanted, self._urgent = asyncio.Event(), asyncio.Event()
         self._is_closing = False
+        self._is_storing = False
+        self.is_replaced = False
+        """Whether another leader has taken over."""
         self._task = run_in_background(self._run(), "keeping a consumer")
 
     @property
     def revision(self) -> int:
         """Of the last record that this leader knows to have written."""
         return self._revision
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that has changed is stored."""
+        return not (self._wanted.is_set() or self._is_storing)
 
     def changed(self) -> None:
         """Have the state stored."""
@@ -124,7 +132,9 @@ class Keeper:
             self._urgent.clear()
             waiting, self._waiting = self._waiting, []
             kept = self._take()
+            self._is_storing = True
             is_stored = await self._store(kept)
+            self._is_storing = False
             if is_stored:
                 for then in waiting:
                     then()
@@ -139,7 +149,7 @@ class Keeper:
                 return
 
     async def _store(self, kept: Kept) -> bool | None:
-        """Write. Returns whether it is committed; None: another leader has taken over."""
+        """Write. Returns whether it is committed; None: see `fenced`."""
         try:
             (state,) = await self._states.write(
                 [StateWrite(self._key, kept.encode(), self._revision)]
@@ -151,6 +161,7 @@ class Keeper:
             self._revision = state.revision
             return True
         if not state.value or epoch_of(state.value) != kept.epoch:
+            self.is_replaced = bool(state.value)
             return None
         # An earlier write of this leader, whose answer was lost.
         self._revision = state.revision

@@ -59,12 +59,19 @@ class Leaderships:
             self._take_over([replica])
 
     async def loaded(self, replica: Replica) -> None:
-        """Wait until the durable consumers of a stream that this node leads are known."""
-        if not self._is_known(replica):
-            self._take_over([replica])
-        known = self._loads.get(replica.stream.id)
-        if known is not None:
-            await asyncio.shield(known[1])
+        """Wait until the durable consumers of a stream that this node leads are known. Raises
+        NotLeaderError or UnavailableError if it leads it no more, or others have them: one that is
+        not here may be there."""
+        while not (self._is_closed or replica.stream.is_internal):
+            if not self._is_known(replica):
+                self._take_over([replica])
+            await asyncio.shield(self._loads[replica.stream.id][1])
+            self._replicas.led_replica_of(replica.stream)
+            if self._is_known(replica):
+                self._consumers.check_has(replica)
+                return
+        if self._is_closed:
+            raise UnavailableError("this node ends; another one will lead the stream")
 
     async def add(
         self, replica: Replica, config: ConsumerConfig, position: int, selected: Iterable[int] = ()
@@ -76,6 +83,8 @@ class Leaderships:
             # Somebody was faster, or an earlier try was stored, whose answer was lost.
             await self._consumers.load([replica])
             consumer = self._consumers.find(replica.stream.id, config.name)
+        self._replicas.led_replica_of(replica.stream)  # Else the next leader may not know of it.
+        self._consumers.check_has(replica)
         if consumer is None:
             raise UnavailableError("the consumer is being created or deleted; try again")
         return consumer

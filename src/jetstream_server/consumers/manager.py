@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import structlog
 
-from jetstream_protocol.errors import JetstreamError, QuotaExceededError
+from jetstream_protocol.errors import JetstreamError, QuotaExceededError, UnavailableError
 from jetstream_protocol.subjects import covers
 from jetstream_protocol.types import StreamId
 from jetstream_server.background import run_in_background
@@ -66,6 +66,9 @@ class Consumers:
         self.left: Callable[[StreamId, list[Consumer]], None] = _close_all
         """Called with the consumers of a stream that another node leads now: closes them."""
         self._forgetting: set[asyncio.Task[None]] = set()
+        self._taken: dict[StreamId, int] = {}
+        """Streams whose durable consumers a later leader has, of which this node has not heard; and
+        the leader epoch of this node."""
 
     def __len__(self) -> int:
         return self._count
@@ -81,6 +84,12 @@ class Consumers:
 
     def find(self, stream_id: StreamId, name: str) -> Consumer | None:
         return self._by_stream.get(stream_id, {}).get(name)
+
+    def check_has(self, replica: Replica) -> None:
+        """Raise UnavailableError if another leader has claimed the durable consumers of the stream:
+        one that is not here may be there."""
+        if self._taken.get(replica.stream.id) == replica.stream.leader_epoch:
+            raise UnavailableError("another node leads the stream now; try again")
 
     def check_room(self) -> None:
         """Raise QuotaExceededError if this node serves as many consumers as it may."""
@@ -160,7 +169,8 @@ class Consumers:
                     logger.error("consumer_unreadable", consumer=name, reason=str(error))
                     continue
                 if before.epoch > replica.stream.leader_epoch:
-                    continue  # A later leader has claimed it, of which this node has not heard.
+                    self._taken[replica.stream.id] = replica.stream.leader_epoch
+                    continue
                 found = replace(before, epoch=replica.stream.leader_epoch)
                 kept.append((replica, found))
                 claims.append(StateWrite(state.key, found.encode(), state.revision))
@@ -170,6 +180,8 @@ class Consumers:
                 if claim.is_refused:
                     if claim.value and epoch_of(claim.value) <= found.epoch:
                         states.append(claim)  # The leader before was faster. Again.
+                    elif claim.value:
+                        self._taken[replica.stream.id] = found.epoch
                 elif (
                     self._is_led(replica)
                     and self.find(replica.stream.id, found.config.name) is None
@@ -198,7 +210,9 @@ class Consumers:
             self._spawn(self._forget_own(consumer, consumer.keeper.revision))
 
     def _fenced(self, consumer: Consumer) -> None:
-        """Another leader has taken it over."""
+        """Another leader has taken it over, or it was deleted."""
+        if consumer.keeper is not None and consumer.keeper.is_replaced:
+            self._taken[consumer.replica.stream.id] = consumer.epoch
         self._remove(consumer)
         consumer.close(REQUEST_TIMEOUT)
 
@@ -259,6 +273,7 @@ class Consumers:
     def apply(self, change: Change) -> None:
         """Call it with each change of the metadata, after the replicas have taken it."""
         if isinstance(change, StreamDeleted):
+            self._taken.pop(change.stream.id, None)
             gone = self.of(change.stream.id)
             for consumer in gone:
                 self._end(consumer)
@@ -270,6 +285,8 @@ class Consumers:
         """Let go of the consumers of a stream that this node does not lead any more, and of durable
         ones of an earlier leadership: they are claimed again."""
         replica = self._replicas.get(stream_id)
+        if replica is None or self._taken.get(stream_id) != replica.stream.leader_epoch:
+            self._taken.pop(stream_id, None)
         gone = [
             each
             for each in self.of(stream_id)

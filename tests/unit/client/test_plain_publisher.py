@@ -180,3 +180,33 @@ async def test_what_one_of_two_streams_may_have_stored_is_not_published_again_wi
     outcome, attempts = await published(monkeypatch, both, msg_id=None, streams=2)
     assert type(outcome) is NotEnoughReplicasAfterAppendError
     assert attempts == 1
+
+
+@on_loop
+async def test_what_is_sent_again_does_not_wait_in_a_lost_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would come once the connection is back, when the stream may have forgotten its id."""
+
+    class Lost(Inbox):
+        """It is lost after the first attempt."""
+
+        back = asyncio.Event()
+        is_connected = True
+
+        async def publish(self, *message: Any) -> None:
+            assert self.is_connected
+            await super().publish(*message)
+            self.is_connected = self.attempts > 1
+            self.why_lost = "" if self.is_connected else "it is away"
+
+        async def wait_until_connected(self) -> None:
+            await self.back.wait()
+            self.is_connected, self.why_lost = True, ""
+
+    monkeypatch.setitem(globals(), "Inbox", Lost)
+    outcome, attempts = await published(monkeypatch, nack(PERHAPS), ACK)
+    assert (isinstance(outcome, UnknownOutcomeError), attempts) == (True, 1)
+    Lost.back.set()
+    outcome, attempts = await published(monkeypatch, nack(PERHAPS), ACK)
+    assert (isinstance(outcome, PublishResult), attempts) == (True, 2)

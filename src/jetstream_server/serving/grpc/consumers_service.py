@@ -25,6 +25,7 @@ from jetstream_protocol.generated import common_pb2, consumers_pb2_grpc
 from jetstream_protocol.generated import consumers_pb2 as pb
 from jetstream_protocol.types import MonotonicUs, StreamId
 from jetstream_server.clocks import monotonic_clock
+from jetstream_server.consumers.config import ConsumerConfig
 from jetstream_server.consumers.consumer import Collector, Consumer
 from jetstream_server.consumers.leaderships import Leaderships
 from jetstream_server.consumers.manager import Consumers
@@ -92,9 +93,7 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
                 raise PreconditionFailedError(
                     f"consumer {request.name!r} has other filters; they cannot be altered"
                 )
-            config = altered(found.config, request)
-            if config != found.config:
-                found.alter(config)
+            await self._alter(found, altered(found.config, request))
             return await self._described(found)
         config = new_config(request)
         start = replica.log.log_start_offset
@@ -153,7 +152,8 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
         replica = await self._led(request.stream)
         consumer = self._find(replica, request.name)
         self._check_own(call, consumer)
-        consumer.alter(replace(consumer.config, pause_until_us=max(0, request.until_us)))
+        until_us = max(0, request.until_us)
+        await self._alter(consumer, replace(consumer.config, pause_until_us=until_us))
         return await self._described(consumer)
 
     async def PullMessages(
@@ -231,6 +231,15 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
             await self._until_stored(consumer, stored)
         return pb.AcknowledgeMessagesResponse(unknown=unknown)
 
+    async def _alter(self, consumer: Consumer, config: ConsumerConfig) -> None:
+        """Return once every later leader knows it. Raises UnavailableError."""
+        if config != consumer.config:
+            consumer.alter(config)
+        if consumer.keeper is not None and not consumer.keeper.is_settled:
+            stored = asyncio.Event()
+            consumer.keeper.when_stored(stored.set)
+            await self._until_stored(consumer, stored)
+
     async def _until_stored(self, consumer: Consumer, stored: asyncio.Event) -> None:
         """Raises UnavailableError if that takes too long, or another node leads now."""
         for _ in range(int(STORED_SECONDS / _LOOK_SECONDS)):
@@ -242,7 +251,7 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
                 consumer
             ):
                 break
-        raise UnavailableError("what was acknowledged is not known to be committed; try again")
+        raise UnavailableError("it is not known to be committed; try again")
 
     async def _led(self, ref: common_pb2.StreamRef) -> Replica:
         """The replica, if this node leads the stream, once its consumers are known. Raises

@@ -1,0 +1,158 @@
+"""A work queue's reader that is closed, cancelled or interrupted: what it was not handed goes to
+others, and nothing of it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jetstream_client import InvalidRequestError
+from jetstream_client._loop_thread import LoopThread
+from jetstream_client.processing.blocking_queue import Queue
+from jetstream_client.processing.queue import AsyncQueue
+from jetstream_protocol.generated import consumers_pb2 as pb
+from tests.support.loops import eventually, on_loop
+
+_Kind = pb.AcknowledgeMessagesRequest.Kind
+ABOUT = SimpleNamespace(
+    stream_id=7, stream="jobs@jobs", created_us=1, ack_wait=30.0, backoff=(), max_deliver=0,
+    dead_letter=None,
+)  # fmt: skip
+
+
+class Server:
+    """Delivers messages without end, as many as are asked for. creates, answers: once they are
+    set. given_back: the offsets. acked: those that were acknowledged."""
+
+    def __init__(self) -> None:
+        self.creates, self.answers = asyncio.Event(), asyncio.Event()
+        self.creates.set()
+        self.answers.set()
+        self.next_offset = 0
+        self.most = 1 << 30
+        self.given_back: list[int] = []
+        self.acked: list[int] = []
+        self.is_asked = False
+
+    async def create(self) -> Any:
+        self.is_asked = True
+        await self.creates.wait()
+        return ABOUT
+
+    async def pull(self, request: pb.PullMessagesRequest) -> pb.PullMessagesResponse:
+        first = self.next_offset
+        last = min(first + request.messages_max, self.most)
+        if first == last:
+            await asyncio.Event().wait()
+        self.next_offset = last
+        offsets = range(first, last)
+        found = [pb.DeliveredMessage(offset=at, value=b"%d" % at, deliveries=1) for at in offsets]
+        return pb.PullMessagesResponse(messages=found, created_us=1)
+
+    async def acknowledge(
+        self, request: pb.AcknowledgeMessagesRequest
+    ) -> pb.AcknowledgeMessagesResponse:
+        await self.answers.wait()
+        for each in request.acknowledgements:
+            of = {_Kind.NAK: self.given_back, _Kind.ACK: self.acked}.get(each.kind, [])
+            of.append(each.offset)
+        return pb.AcknowledgeMessagesResponse()
+
+
+def queue_of(server: Server) -> AsyncQueue:
+    async def publish(*_: Any, **__: Any) -> None: ...
+
+    consumers: Any = server
+    return AsyncQueue(consumers, server.create, publish, "mailers", 32)
+
+
+@on_loop
+async def test_one_that_is_closed_while_it_begins_pulls_nothing() -> None:
+    before, server = asyncio.all_tasks(), Server()
+    server.creates.clear()
+    queue = queue_of(server)
+    asking = asyncio.ensure_future(anext(queue))
+    await eventually(lambda: server.is_asked)
+    await queue.aclose()
+    server.creates.set()
+    with pytest.raises(InvalidRequestError, match="closed"):
+        await asking
+    await eventually(lambda: asyncio.all_tasks() == before)
+    assert server.next_offset == 0
+
+
+@pytest.mark.parametrize("again", [False, True])
+@on_loop
+async def test_one_whose_closing_is_cancelled_goes_on_with_nothing(again: bool) -> None:
+    before, server = asyncio.all_tasks(), Server()
+    queue = queue_of(server)
+    message = await anext(queue)
+    server.answers.clear()
+    closing = asyncio.ensure_future(queue.aclose())
+    await asyncio.sleep(0.05)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    if again:
+        await queue.aclose()
+    await eventually(lambda: asyncio.all_tasks() == before)
+    with pytest.raises(InvalidRequestError):
+        await message.ack()
+
+
+@on_loop
+async def test_all_that_it_was_not_handed_is_given_back() -> None:
+    """Also what comes while it gives back."""
+    server = Server()
+    queue = queue_of(server)
+    await anext(queue)
+    await eventually(lambda: server.next_offset >= 32)
+    server.answers.clear()
+    closing = asyncio.ensure_future(queue.aclose())
+    await asyncio.sleep(0.05)
+    server.answers.set()
+    await closing
+    assert sorted(server.given_back) == list(range(1, server.next_offset))
+
+
+def interrupted_as_it_comes(thread: LoopThread) -> Callable[..., Any]:
+    """`run`, of which one call has its result and is interrupted then."""
+    run, is_over = thread.run, [False]
+
+    def first_interrupted(coroutine: Any) -> Any:
+        found = run(coroutine)
+        if not is_over[0]:
+            is_over[0] = True
+            raise KeyboardInterrupt
+        return found
+
+    return first_interrupted
+
+
+def test_an_interrupt_just_as_a_message_has_come_leaves_it_for_the_next_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    thread = LoopThread()
+
+    async def made() -> AsyncQueue:
+        server = Server()
+        server.most = 100
+        return queue_of(server)
+
+    queue = thread.run(made())
+    reader = Queue(thread, queue)
+    with monkeypatch.context() as patch:
+        patch.setattr(thread, "run", interrupted_as_it_comes(thread))
+        with pytest.raises(KeyboardInterrupt):
+            next(reader)
+    offsets = []
+    for message in reader:
+        offsets.append(message.offset)
+        if message.offset == 99:
+            break
+    assert offsets == list(range(100))
+    reader.close()
+    thread.close()

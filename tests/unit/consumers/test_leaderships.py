@@ -1,0 +1,164 @@
+"""A node that does not lead a stream any more does not say that there is no such consumer: readers
+would end."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from jetstream_protocol.errors import NotLeaderError, UnavailableError
+from jetstream_protocol.types import StreamId
+from jetstream_server.clocks import Clocks
+from jetstream_server.consumers.config import ConsumerConfig
+from jetstream_server.consumers.consumer import Consumer, Outlet
+from jetstream_server.consumers.feed import Reader
+from jetstream_server.consumers.leaderships import Leaderships
+from jetstream_server.consumers.manager import Consumers
+from jetstream_server.metadata.state.changes import StreamChanged
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.replica_manager import ReplicaManager
+from tests.support.loops import eventually, on_loop
+from tests.unit.consumers.test_keeper import Log
+from tests.unit.consumers.test_manager import Served, kept
+
+
+class Node:
+    """Leads stream 7, in epoch 5."""
+
+    def __init__(self) -> None:
+        self.log = Log()
+        self.stream: Any = SimpleNamespace(id=StreamId(7), leader_epoch=5, is_internal=False)
+        self.replica: Any = SimpleNamespace(stream=self.stream, leadership=object())
+        self.has_lease = True
+        clocks: Any = SimpleNamespace(wall=lambda: 100)
+        self.consumers = Consumers(
+            cast(ReplicaManager, self),
+            cast(Reader, None),
+            cast(Outlet, None),
+            cast(Clocks, clocks),
+            self.log,
+        )
+        self.leaderships = Leaderships(self.consumers, cast(ReplicaManager, self))
+
+    def get(self, stream_id: StreamId) -> Replica:
+        return cast(Replica, self.replica)
+
+    def led_replica_of(self, stream: object) -> Replica:
+        if self.replica.leadership is None or not self.has_lease:
+            raise NotLeaderError("another node leads it")
+        return cast(Replica, self.replica)
+
+    def hears(self, *, epoch: int, leads: bool) -> None:
+        self.stream.leader_epoch = epoch
+        self.replica.leadership = object() if leads else None
+        change: Any = StreamChanged(self.stream, self.stream)
+        self.leaderships.apply(change)
+
+
+@pytest.mark.parametrize("what", ["leadership", "lease"])
+@on_loop
+async def test_who_has_lost_it_while_the_consumers_were_loaded_says_so(what: str) -> None:
+    node = Node()
+    loads, load = asyncio.Event(), node.log.load
+
+    async def slow(stream_ids: Any) -> Any:
+        await loads.wait()
+        return await load(stream_ids)
+
+    node.log.load = slow  # type: ignore[method-assign]
+    asking = asyncio.ensure_future(node.leaderships.loaded(node.replica))
+    await asyncio.sleep(0)
+    if what == "leadership":
+        node.hears(epoch=6, leads=False)
+    else:
+        node.has_lease = False
+    loads.set()
+    with pytest.raises(NotLeaderError):
+        await asking
+    await node.leaderships.close()
+
+
+@on_loop
+async def test_who_leads_it_again_meanwhile_waits_for_the_later_load() -> None:
+    node = Node()
+    loads, load, epochs = asyncio.Event(), node.log.load, list[int]()
+
+    async def slow(stream_ids: Any) -> Any:
+        epochs.append(node.stream.leader_epoch)
+        if len(epochs) == 1:
+            await loads.wait()
+        return await load(stream_ids)
+
+    node.log.load = slow  # type: ignore[method-assign]
+    asking = asyncio.ensure_future(node.leaderships.loaded(node.replica))
+    await eventually(lambda: bool(epochs))
+    node.hears(epoch=7, leads=True)
+    loads.set()
+    await asking
+    assert epochs == [5, 7]
+    await node.leaderships.close()
+
+
+@on_loop
+async def test_consumers_that_a_later_leader_has_claimed_may_be_there() -> None:
+    node = Node()
+    node.log.value, node.log.revision = kept(6, 100), 4
+    with pytest.raises(UnavailableError, match="another node leads"):
+        await node.leaderships.loaded(node.replica)
+    node.log.value = b""
+    node.hears(epoch=7, leads=True)
+    node.log.load = lambda stream_ids: asyncio.sleep(0, [])  # type: ignore[method-assign]
+    await node.leaderships.loaded(node.replica)
+    await node.leaderships.close()
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+@on_loop
+async def test_a_fenced_leader_says_that_another_one_leads(is_replaced: bool) -> None:
+    """Unless the consumer was deleted."""
+    node = Node()
+    node.log.load = lambda stream_ids: asyncio.sleep(0, [])  # type: ignore[method-assign]
+    await node.leaderships.loaded(node.replica)
+    served: Any = Served(3, node.replica)
+    served.keeper.is_replaced = is_replaced
+    node.consumers._fenced(cast(Consumer, served))
+    if is_replaced:
+        with pytest.raises(UnavailableError):
+            await node.leaderships.loaded(node.replica)
+    else:
+        await node.leaderships.loaded(node.replica)
+    await node.leaderships.close()
+
+
+@on_loop
+async def test_a_node_that_ends_says_so() -> None:
+    node = Node()
+    await node.leaderships.close()
+    with pytest.raises(UnavailableError):
+        await node.leaderships.loaded(node.replica)
+
+
+@on_loop
+async def test_who_has_lost_it_while_a_consumer_was_created_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader after it may have loaded its consumers before."""
+    node = Node()
+    added: list[object] = []
+    monkeypatch.setattr(node.consumers, "_add", lambda *what: added.append(what) or added)
+    write = node.log.write
+
+    async def slow(writes: Any) -> Any:
+        answers = await write(writes)
+        node.has_lease = False
+        return answers
+
+    node.log.write = slow  # type: ignore[method-assign]
+    config = ConsumerConfig(name="c", is_durable=True)
+    with pytest.raises(NotLeaderError):
+        await node.leaderships.add(node.replica, config, 0)
+    assert node.log.value
+    await node.leaderships.close()
