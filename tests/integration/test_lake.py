@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyiceberg")
+
 from jetstream_client import (
     Client,
     InvalidRequestError,
@@ -80,7 +82,7 @@ def local_start(server: ServerProcess, stream_id: int) -> int:
 
 def is_copied(lake: Path, stream_id: int) -> bool:
     """Whether objects of nearly all records are there."""
-    objects = list(lake.glob(f"*/{stream_id}/lists/*.json"))
+    objects = list(lake.glob(f"*/{stream_id}/metadata/*.metadata.json"))
     return bool(objects) and max(int(each.name[:20]) for each in objects) > COUNT // 2
 
 

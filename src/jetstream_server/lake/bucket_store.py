@@ -10,10 +10,11 @@ one holds a credential.
 
 from __future__ import annotations
 
+import configparser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import obstore
@@ -21,6 +22,16 @@ from obstore import exceptions
 from obstore.store import S3Store
 
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
+from jetstream_server.lake.stores import (
+    Listed,
+    StoreAwayError,
+    StoreError,
+    StoreExistsError,
+    StoreFullError,
+    StoreMissingError,
+    StoreOptions,
+    StoreRefusedError,
+)
 
 Result = TypeVar("Result")
 
@@ -36,30 +47,6 @@ _FULL: Final = (
 _REFUSED: Final = (
     "status code: 400", "status code: 401", "status code: 403", "nosuchbucket", "permission denied",
 )  # fmt: skip
-
-
-class StoreError(OSError):
-    """The store did not do what it was asked for."""
-
-
-class StoreAwayError(StoreError):
-    """It did not answer in time, or failed. It may have done it."""
-
-
-class StoreRefusedError(StoreError):
-    """It does not accept the credentials or the request: somebody has to change something."""
-
-
-class StoreFullError(StoreError):
-    """It has no room."""
-
-
-class StoreExistsError(StoreError, FileExistsError):
-    """There is an object of that name already."""
-
-
-class StoreMissingError(StoreError, FileNotFoundError):
-    """There is no object of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +66,14 @@ class BucketConfig:
     timeout_s: float = 60.0
 
 
-class Listed(NamedTuple):
-    """An object in a listing. changed_us: when it was written, by the store's clock."""
-
-    name: str
-    length: int
-    changed_us: int
-
-
 class BucketStore:
     """Methods block, and raise StoreError. For any thread."""
 
-    def __init__(self, store: Any, prefix: str = "", secrets: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, store: Any, prefix: str = "", secrets: tuple[str, ...] = (), url: str = ""
+    ) -> None:
         """store: of obstore. prefix: of all names. secrets: never shown in an error."""
+        self.url = url.rstrip("/")
         self._store = store
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._secrets = tuple(each for each in secrets if each)
@@ -127,7 +109,20 @@ class BucketStore:
         except (exceptions.BaseError, ValueError, TypeError) as error:
             reason = _shown(error, secrets)
             raise InvalidRequestError(f"the bucket cannot be used: {reason}") from None
-        return cls(store, parts.path, secrets)
+        return cls(store, parts.path, secrets, config.url)
+
+    @classmethod
+    def of_options(cls, options: StoreOptions) -> BucketStore:
+        """Raises InvalidRequestError, and OSError for credentials that cannot be read."""
+        return cls.of(
+            BucketConfig(
+                options.url,
+                options.endpoint,
+                **({"region": options.region} if options.region else {}),
+                **read_credentials(options.credentials_file),
+                timeout_s=options.timeout_s,
+            )
+        )
 
     def put(self, name: str, data: bytes) -> None:
         """Create an object; durable on return. Raises StoreExistsError for a name in use."""
@@ -181,6 +176,31 @@ class BucketStore:
         except (exceptions.BaseError, OSError) as error:
             # Not `from error`: a traceback would show what the store said, unredacted.
             raise _store_error(error, doing, self._secrets) from None
+
+
+def read_credentials(path: str) -> dict[str, str]:
+    """The credentials in the section [default] of a file; "": none. Raises StoreRefusedError, which
+    shows nothing of the file."""
+    if not path:
+        return {}
+    # Not interpolated: a secret may have any character.
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        with open(path, encoding="utf-8") as file:
+            parser.read_file(file)
+        section = parser["default"]
+        found = {
+            "access_key_id": section["aws_access_key_id"],
+            "secret_access_key": section["aws_secret_access_key"],
+            "session_token": section.get("aws_session_token", ""),
+        }
+    except OSError as error:
+        raise StoreRefusedError(f"the credentials cannot be read: {error}") from None
+    except (configparser.Error, KeyError, ValueError):
+        raise StoreRefusedError(
+            f"{path} has no aws_access_key_id and aws_secret_access_key in [default]"
+        ) from None
+    return found
 
 
 def _store_error(error: Exception, doing: str, secrets: tuple[str, ...]) -> StoreError:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
+from jetstream_server.lake.stores import Listed
+
+_UNFINISHED = ".unfinished"
 
 
 class FolderStore:
@@ -16,8 +20,9 @@ class FolderStore:
         """Raises InvalidRequestError for anything but the URL of an absolute path."""
         parts = urlsplit(url)
         if parts.scheme != "file" or parts.netloc or not parts.path.startswith("/"):
-            raise InvalidRequestError("the lake is a folder so far: file:///path")
+            raise InvalidRequestError("a folder is named as file:///path")
         self.root = Path(unquote(parts.path))
+        self.url = url.rstrip("/")
 
     def put(self, name: str, data: bytes) -> None:
         """Store a new object; durable on return. Raises FileExistsError for a name that is in use.
@@ -25,8 +30,8 @@ class FolderStore:
         **safety** A reader never sees a part of it: it gets its name once it is whole.
         """
         path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.unfinished")
+        _make_folder(path.parent)
+        unfinished = path.with_name(f".{path.name}{_UNFINISHED}")
         try:
             with open(unfinished, "wb") as file:
                 file.write(data)
@@ -35,11 +40,7 @@ class FolderStore:
             os.link(unfinished, path)
         finally:
             unfinished.unlink(missing_ok=True)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _flush_folder(path.parent)
 
     def get(self, name: str, position: int = 0, length: int = -1) -> bytes:
         """An object, or a part of it. Raises CorruptBatchError for one that ends early."""
@@ -50,3 +51,44 @@ class FolderStore:
         if 0 <= length != len(data):
             raise CorruptBatchError("the object ends early", str(path), position + len(data))
         return data
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """The objects whose names begin with `prefix`, which ends at a slash. What a put that was
+        interrupted left is an object, too."""
+        for folder, _, names in os.walk(self.root / prefix, onerror=_raise):
+            for each in names:
+                path = os.path.join(folder, each)
+                try:
+                    found = os.stat(path)
+                except FileNotFoundError:
+                    continue  # A put has ended meanwhile.
+                name = os.path.relpath(path, self.root)
+                yield Listed(name, found.st_size, found.st_mtime_ns // 1000)
+
+    def delete(self, name: str) -> None:
+        """Delete an object, if there is one."""
+        (self.root / name).unlink(missing_ok=True)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder and those above it, durably: an object in a folder that is lost is lost."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        _flush_folder(each.parent)
+
+
+def _flush_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,106 +1,131 @@
-"""Objects of the lake, and the list of a stream's objects. Pure.
+"""Finds and reads whole batches in the objects of tables, and remembers what it has learnt.
 
-An object holds the batches of one range of offsets, as the log holds them. It is read by groups of
-whole batches. A list names all objects of a stream, in their order; a changed list is a new file.
+Blocking: for the threads of the reader. Needs the packages of the extra `lake`.
 """
 
 from __future__ import annotations
 
-import json
+import threading
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
-from jetstream_protocol import bounded_json
-from jetstream_protocol.batch import BatchHeader, iterate
-from jetstream_protocol.columns import Flags
-from jetstream_protocol.errors import CorruptBatchError
+from jetstream_protocol.errors import CorruptBatchError, UnavailableError
+from jetstream_server.lake.parquet_object import Footer, decode_group, read_footer
+from jetstream_server.lake.stores import Store
+from jetstream_server.lake.table import ListedObject, StreamTable
 
-GROUP_BYTES = 4 * 1024 * 1024
+TABLES_MAX: Final = 64
+HEADERS_MAX: Final = 200_000
+"""Of batches, in the footers that are kept: each takes about 0.6 kB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Whole batches in a row in an object: the unit of a read."""
-
-    base_offset: int
-    position: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class LakeObject:
-    """One object. [begin, end): its offsets. last_epoch, newest_us: leader epoch and append
-    timestamp of its last batch."""
+    """Whole batches in a row in an object: the unit of a read, [base, end). length: of its batches
+    once they are read. offsets, positions, epochs: of each batch among them."""
 
     name: str
-    begin: int
+    at: int
+    base: int
     end: int
     length: int
-    last_epoch: int
-    newest_us: int
-    groups: tuple[Group, ...]
-
-    def group_of(self, offset: int) -> tuple[Group, int]:
-        """The group that holds `offset`, and where the next one begins."""
-        at = bisect_right(self.groups, offset, key=lambda each: each.base_offset) - 1
-        ends = (*self.groups[1:], None)
-        following = ends[at]
-        return self.groups[at], self.end if following is None else following.base_offset
+    offsets: list[int]
+    positions: list[int]
+    epochs: list[int]
 
 
-def describe(name: str, data: bytes, begin: int, end: int) -> LakeObject:
-    """What is in an object. Raises CorruptBatchError unless it holds exactly [begin, end), in valid
-    batches that are not encrypted."""
-    groups: list[Group] = []
-    position, last = 0, None
-    for header in checked_headers(data, begin, end):
-        if not groups or position - groups[-1].position >= GROUP_BYTES:
-            groups.append(Group(header.base_offset, position, 0))
-        position += header.length
-        last = header
-        groups[-1] = Group(
-            groups[-1].base_offset, groups[-1].position, position - groups[-1].position
+@dataclass(slots=True)
+class _Table:
+    location: str
+    objects: Sequence[ListedObject]
+    manifests: dict[str, tuple[ListedObject, ...]]
+
+
+class LakeObjects:
+    """For any thread. Methods raise UnavailableError, CorruptBatchError and OSError."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._tables: dict[str, _Table] = {}
+        """By their folders."""
+        self._footers: dict[str, Footer] = {}
+
+    def group(self, location: str, offset: int) -> Group:
+        """The group that holds `offset`, in the table whose metadata is at `location`."""
+        objects = self._objects(location)
+        at = bisect_right(objects, offset, key=lambda each: each.begin) - 1
+        if at < 0 or offset >= objects[at].end:
+            raise UnavailableError(f"no object of the lake holds offset {offset}: {location}")
+        found = objects[at]
+        footer = self._footer(found)
+        number = footer.group_of(offset)
+        offsets, positions, epochs = [], [0], []
+        for header in footer.headers[number]:
+            offsets.append(header.base_offset)
+            positions.append(positions[-1] + header.length)
+            epochs.append(header.leader_epoch)
+        end = footer.headers[number][-1].next_offset
+        return Group(
+            found.name, number, offsets[0], end, positions[-1], offsets, positions, epochs
         )
-    assert last is not None, "checked_headers raises for nothing"
-    return LakeObject(
-        name, begin, end, len(data), last.leader_epoch, last.append_timestamp, tuple(groups)
-    )
 
+    def read(self, group: Group) -> bytes:
+        """Its batches, as the log held them. Raises CorruptBatchError unless they are undamaged."""
+        with self._lock:
+            footer = self._footers.get(group.name)
+        if footer is None:
+            raise UnavailableError("too much of the lake is read at a time; try again")
+        place = footer.groups[group.at]
+        data = self._store.get(group.name, place.position, place.length)
+        return decode_group(footer, group.at, data)
 
-def checked_headers(data: bytes, begin: int, end: int) -> Iterator[BatchHeader]:
-    """The headers of valid batches that hold exactly [begin, end). Raises CorruptBatchError."""
-    offset, epoch = begin, -1
-    for batch in iterate(data):
-        header = batch.header
-        if header.base_offset != offset or header.leader_epoch < epoch:
-            raise CorruptBatchError(f"offset {header.base_offset} follows {offset - 1}")
-        if header.flags & Flags.ENCRYPTED:
-            raise CorruptBatchError(f"the records from offset {offset} on are encrypted")
-        offset, epoch = header.next_offset, header.leader_epoch
-        yield header
-    if offset != end or begin == end:
-        raise CorruptBatchError(f"the records end at offset {offset}, not {end}")
+    def _objects(self, location: str) -> Sequence[ListedObject]:
+        folder = location.partition("/metadata/")[0]
+        with self._lock:
+            table = self._tables.get(folder)
+        if table is not None and table.location == location:
+            return table.objects
+        manifests = {} if table is None else dict(table.manifests)
+        stream_table = StreamTable(self._store, self._store.url, folder, {})
+        try:
+            objects = stream_table.objects(location, manifests)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001  a damaged table makes the library raise anything
+            raise CorruptBatchError(f"the table at {location} is damaged: {error!r}") from error
+        with self._lock:
+            _make_room(self._tables, folder, TABLES_MAX - 1)
+            self._tables[folder] = _Table(location, objects, manifests)
+        return objects
 
-
-def encode_list(objects: Sequence[LakeObject]) -> bytes:
-    return json.dumps([asdict(each) for each in objects], separators=(",", ":")).encode()
-
-
-def decode_list(data: bytes) -> tuple[LakeObject, ...]:
-    """Raises CorruptBatchError."""
-    try:
-        rows: list[dict[str, Any]] = bounded_json.loads(data)
-        return tuple(
-            LakeObject(**{**row, "groups": tuple(Group(**each) for each in row["groups"])})
-            for row in rows
+    def _footer(self, found: ListedObject) -> Footer:
+        with self._lock:
+            footer = self._footers.get(found.name)
+        if footer is not None:
+            return footer
+        footer = read_footer(
+            lambda position, length: self._store.get(found.name, position, length), found.length
         )
-    except (ValueError, TypeError, KeyError) as error:
-        raise CorruptBatchError(f"the list of objects cannot be read: {error!r}") from error
+        if (footer.facts.begin, footer.facts.end) != (found.begin, found.end):
+            raise CorruptBatchError("the object holds other records than the table says")
+        with self._lock:
+            # The count is of headers: an object of tiny batches has 65,536 of them.
+            kept = HEADERS_MAX - _headers_of(footer)
+            while self._footers and sum(map(_headers_of, self._footers.values())) > kept:
+                del self._footers[next(iter(self._footers))]
+            self._footers[found.name] = footer
+        return footer
 
 
-def object_of(objects: Sequence[LakeObject], offset: int) -> LakeObject | None:
-    """The object that holds `offset`."""
-    at = bisect_right(objects, offset, key=lambda each: each.begin) - 1
-    return objects[at] if at >= 0 and offset < objects[at].end else None
+def _headers_of(footer: Footer) -> int:
+    return sum(map(len, footer.headers))
+
+
+def _make_room(kept: dict[str, Any], key: str, most: int) -> None:
+    """Remove the oldest ones but `most`, and the one of `key`."""
+    kept.pop(key, None)
+    while len(kept) > most:
+        del kept[next(iter(kept))]

@@ -20,8 +20,9 @@ import json
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -139,7 +140,12 @@ class Footer:
 
 
 def encode(data: bytes) -> Encoded:
-    """Make an object of whole batches in a row, as the log stores them.
+    """`encode_batches` of the bytes of whole batches in a row, as the log stores them."""
+    return encode_batches(iterate(data))
+
+
+def encode_batches(given: Iterable[Batch]) -> Encoded:
+    """Make an object of batches in a row, of which a row group at a time is in memory.
 
     Raises CorruptBatchError: for damaged or encrypted batches, for those that do not continue each
     other, and for more than BATCHES_MAX.
@@ -159,7 +165,7 @@ def encode(data: bytes) -> Encoded:
         store_schema=False,
     ) as writer:
         position = len(_PARQUET)
-        for batches in _groups(data):
+        for batches in _groups(given):
             table = _table(batches)
             stored = [_as_decoded(batch, table, at) for batch, at in _beginnings(batches)]
             group_headers = [each for each, _ in stored]
@@ -182,14 +188,15 @@ def encode(data: bytes) -> Encoded:
             position = end
         facts = _facts(headers, places, subjects)
         writer.add_key_value_metadata(_described(facts, places, headers))
-    return Encoded(_with_trailer(sink.getvalue()), facts, changed)
+    _add_trailer(sink)
+    return Encoded(sink.getvalue(), facts, changed)
 
 
-def _groups(data: bytes) -> Iterator[list[Batch]]:
+def _groups(given: Iterable[Batch]) -> Iterator[list[Batch]]:
     """The batches by row groups, checked."""
     batches: list[Batch] = []
     length, last = 0, None
-    for batch in iterate(data):
+    for batch in given:
         header = batch.header
         if last is not None:
             _check_follows(last, header)
@@ -418,12 +425,15 @@ def _described(
     }
 
 
-def _with_trailer(data: bytes) -> bytes:
-    """The file with a CRC before its footer, where Parquet leaves room for anything."""
-    (length, _) = _TAIL.unpack_from(data, len(data) - _TAIL.size)
-    at = len(data) - _TAIL.size - length
-    footer = data[at:]
-    return data[:at] + _TRAILER.pack(_TRAILER_MAGIC, crc32c(footer)) + footer
+def _add_trailer(sink: io.BytesIO) -> None:
+    """Put a CRC before the footer, where Parquet leaves room for anything."""
+    tail_at = sink.seek(0, io.SEEK_END) - _TAIL.size
+    sink.seek(tail_at)
+    length, _ = _TAIL.unpack(sink.read())
+    sink.seek(tail_at - length)
+    footer = sink.read()
+    sink.seek(tail_at - length)
+    sink.write(_TRAILER.pack(_TRAILER_MAGIC, crc32c(footer)) + footer)
 
 
 Get = Callable[[int, int], bytes]
@@ -475,6 +485,8 @@ def _footer(metadata: Any, data_end: int) -> Footer:
         raise CorruptBatchError("the row groups of the object are not those it describes")
     raw = _headers(given[_HEADERS_KEY])
     headers = [decode_header(each) for each in raw]
+    for before, after in pairwise(headers):
+        _check_follows(before, after)
     cut: list[tuple[BatchHeader, ...]] = []
     raw_cut: list[tuple[bytes, ...]] = []
     at, position = 0, len(_PARQUET)
@@ -553,7 +565,7 @@ def _read(footer: Footer, group: int, data: bytes) -> Any:
     try:
         window = pa.PythonFile(_Window(data, place.position), mode="r")
         file = pq.ParquetFile(window, metadata=footer.metadata, pre_buffer=False)
-        table = file.read_row_group(at)
+        table = file.read_row_group(at, use_threads=False)
         if not table.schema.equals(SCHEMA) or len(table) != place.rows:
             raise CorruptBatchError("a row group of the object has other columns or rows")
         table.validate(full=True)
@@ -562,6 +574,21 @@ def _read(footer: Footer, group: int, data: bytes) -> Any:
             f"a row group of the object cannot be read: {error}", position=place.position
         ) from error
     return table
+
+
+def has_same_records(one: Batch, other: Batch) -> bool:
+    """Whether two batches differ only in how their bytes are stored."""
+    facts = [
+        (
+            header.flags & ~COMPRESSION_MASK, header.base_offset, header.leader_epoch,
+            header.append_timestamp, header.record_count, header.last_offset_delta,
+            header.producer_sequence, header.producer_id, header.min_timestamp,
+            header.max_timestamp,
+        )
+        for header in (one.header, other.header)
+    ]  # fmt: skip
+    is_same: bool = facts[0] == facts[1] and _table([one]).equals(_table([other]))
+    return is_same
 
 
 class _Window(io.RawIOBase):

@@ -2,7 +2,8 @@
 
 Threads of its own read the store, one flight for each group of batches, whoever waits for it. The
 event loop only looks at what is there. Every group is checked before it is served: both checksums
-of each batch, and its offsets.
+of each batch, and its offsets (objects.py, which needs the packages of the extra `lake`: so only
+these threads import it).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -23,14 +25,15 @@ from jetstream_protocol.errors import CorruptBatchError, JetstreamError, Unavail
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
-from jetstream_server.lake.objects import LakeObject, checked_headers, decode_list, object_of
-from jetstream_server.lake.worker import Store
+from jetstream_server.lake.stores import Store
 from jetstream_server.log.segment import LogSlice
+
+if TYPE_CHECKING:
+    from jetstream_server.lake.objects import Group, LakeObjects
 
 THREADS = 2
 IN_USE_US = 60_000_000
 """A file stays so long after its last use: an answer with a slice of it may wait to be sent."""
-LISTS_MAX = 64
 
 logger = structlog.get_logger("jetstream.lake")
 
@@ -60,7 +63,6 @@ class LakeReader:
         self, store: Store, folder: str, cache_bytes: int, monotonic_clock: MonotonicClock
     ) -> None:
         """folder: for files that this reader makes; what is in it is removed."""
-        self._store = store
         self._folder = folder
         self._cache_bytes = cache_bytes
         self._clock = monotonic_clock
@@ -69,8 +71,8 @@ class LakeReader:
         self._flights: dict[tuple[int, str, int], list[Done]] = {}
         self._reading: dict[_Key, asyncio.Future[None]] = {}
         self._tasks: dict[asyncio.Task[JetstreamError | None], None] = {}
-        self._lists: dict[str, tuple[LakeObject, ...]] = {}
         self._pool = ThreadPoolExecutor(THREADS, "jetstream-lake")
+        self._objects = self._pool.submit(_objects_of, store)
         self.kept_bytes = 0
         self.reads = 0
         self.failures = 0
@@ -151,17 +153,8 @@ class LakeReader:
 
     async def _load(self, stream_id: int, location: str, offset: int) -> None:
         loop = asyncio.get_running_loop()
-        objects = self._lists.get(location)
-        if objects is None:
-            objects = await loop.run_in_executor(self._pool, self._read_list, location)
-            while len(self._lists) >= LISTS_MAX:
-                del self._lists[next(iter(self._lists))]
-            self._lists[location] = objects
-        found = object_of(objects, offset)
-        if found is None:
-            raise UnavailableError(f"no object of the lake holds offset {offset}: {location}")
-        group, _ = found.group_of(offset)
-        key = stream_id, group.base_offset
+        group = await loop.run_in_executor(self._pool, self._find, location, offset)
+        key = stream_id, group.base
         if key in self._kept:
             return
         if key in self._reading:
@@ -172,9 +165,7 @@ class LakeReader:
         self._make_room(group.length)
         ended = self._reading[key] = loop.create_future()
         try:
-            kept = await loop.run_in_executor(
-                self._pool, self._read_group, stream_id, found, offset
-            )
+            kept = await loop.run_in_executor(self._pool, self._read, stream_id, group)
         finally:
             del self._reading[key]
             loop.call_soon(ended.set_result, None)
@@ -199,25 +190,29 @@ class LakeReader:
 
     # In the threads.
 
-    def _read_list(self, location: str) -> tuple[LakeObject, ...]:
-        return decode_list(self._store.get(location))
-
-    def _read_group(self, stream_id: int, found: LakeObject, offset: int) -> _Kept:
-        group, end = found.group_of(offset)
-        data = self._store.get(found.name, group.position, group.length)
-        offsets, positions, epochs = [], [0], []
+    def _find(self, location: str, offset: int) -> Group:
         try:
-            for header in checked_headers(data, group.base_offset, end):
-                offsets.append(header.base_offset)
-                positions.append(positions[-1] + header.length)
-                epochs.append(header.leader_epoch)
+            return self._objects.result().group(location, offset)
+        except CorruptBatchError as error:
+            raise UnavailableError(f"the lake is damaged at offset {offset}: {error}") from error
+
+    def _read(self, stream_id: int, group: Group) -> _Kept:
+        try:
+            data = self._objects.result().read(group)
         except CorruptBatchError as error:
             raise UnavailableError(
-                f"the lake's object {found.name} is damaged at offset {offset}: {error}"
+                f"the lake's object {group.name} is damaged at offset {group.base}: {error}"
             ) from error
-        path = os.path.join(self._folder, f"{stream_id}-{group.base_offset}.batches")
+        path = os.path.join(self._folder, f"{stream_id}-{group.base}.batches")
         with open(path, "wb") as file:
             file.write(data)
         return _Kept(
-            path, group.base_offset, end, offsets, positions, epochs, len(data), self._clock()
-        )
+            path, group.base, group.end, group.offsets, group.positions, group.epochs, len(data),
+            self._clock(),
+        )  # fmt: skip
+
+
+def _objects_of(store: Store) -> LakeObjects:
+    from jetstream_server.lake.objects import LakeObjects
+
+    return LakeObjects(store)

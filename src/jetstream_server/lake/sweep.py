@@ -9,26 +9,17 @@ long a reader of an earlier version of the table has, and it must be longer than
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable
 
 from jetstream_protocol.types import MonotonicUs
-from jetstream_server.lake.bucket_store import Listed
+from jetstream_server.lake.stores import Store
 from jetstream_server.lake.table import StreamTable
-
-
-class SweptStore(Protocol):
-    """A store of objects. Methods block, and raise OSError."""
-
-    def list(self, prefix: str) -> Iterable[Listed]: ...
-
-    def delete(self, name: str) -> None: ...
 
 
 class Sweeper:
     """Sweeps the folder of one stream. Blocking. A new one begins a new grace time."""
 
-    def __init__(self, table: StreamTable, store: SweptStore, grace_us: int) -> None:
+    def __init__(self, table: StreamTable, store: Store, grace_us: int) -> None:
         self._table, self._store, self._grace_us = table, store, grace_us
         self._unreached: dict[str, MonotonicUs] = {}
         """Since when each sweep has found it, and found that it is not needed."""

@@ -12,9 +12,10 @@ from __future__ import annotations
 import io
 import struct
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.io import FileIO, InputFile, OutputFile
@@ -31,12 +32,16 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import BinaryType, LongType, NestedField, StringType, TimestamptzType
 
 from jetstream_server.lake.parquet_object import ObjectFacts
+from jetstream_server.lake.stores import Store
 
 SNAPSHOTS_MAX: Final = 20
 """Each takes 0.8 kB of every metadata file, which is written anew at each commit."""
-_DAY_US: Final = 86_400_000_000
+DAY_US: Final = 86_400_000_000
 _SUBJECT_LENGTH_MAX: Final = 16
 """Of the bounds in manifests, in characters, as Iceberg's own `truncate(16)`."""
+
+_START: Final = "jetstream.start-offset"
+_END: Final = "jetstream.end-offset"
 
 SCHEMA: Final = Schema(
     NestedField(1, "offset", LongType(), required=True),
@@ -57,14 +62,6 @@ _SETTINGS: Final = {
     "write.metadata.previous-versions-max": "20",
     "write.metadata.metrics.default": "none",
 }
-
-
-class Store(Protocol):
-    """A store of objects. Methods block, and raise OSError."""
-
-    def put(self, name: str, data: bytes) -> None: ...
-
-    def get(self, name: str, position: int = 0, length: int = -1) -> bytes: ...
 
 
 class StoredObject(NamedTuple):
@@ -103,44 +100,63 @@ class StreamTable:
     folder: str
     properties: Mapping[str, str]
 
-    def append(self, location: str, added: StoredObject, commit: Commit) -> str:
+    def append(self, location: str, added: StoredObject, commit: Commit, start: int = 0) -> str:
         """Add an object to the table at `location` ("": there is none yet), and commit that.
 
-        Returns the new location. Raises ValueError for an object of two UTC days, OSError, and what
-        `commit` raises.
+        start: objects whose records are all before it leave the table. Returns the new location.
+        Raises ValueError for an object of two UTC days or one that does not continue the table,
+        OSError, and what `commit` raises.
         """
         facts = added.facts
-        day = facts.first_us // _DAY_US
-        if facts.last_us // _DAY_US != day:
+        day = facts.first_us // DAY_US
+        if facts.last_us // DAY_US != day:
             raise ValueError("an object holds records of one UTC day")
         catalog = _Catalog(self, facts, commit)
         table = self._load(location, catalog)
-        noted = {
-            "jetstream.end-offset": str(facts.end),
-            "jetstream.leader-epoch": str(facts.last_epoch),
-        }
+        end = int(table.properties.get(_END, facts.begin))
+        if start < end != facts.begin:
+            raise ValueError(f"the table ends at {end}, not at {facts.begin}")
+        noted = {_END: str(facts.end), "jetstream.leader-epoch": str(facts.last_epoch)}
         with table.transaction() as transaction:
-            transaction.set_properties({**self.properties, **noted})
-            with transaction.update_snapshot(snapshot_properties=noted).merge_append() as snapshot:
+            transaction.set_properties({**self.properties, **noted, _START: str(start)})
+            gone = self._before(table, start)
+            update = transaction.update_snapshot(snapshot_properties=noted)
+            with update.overwrite() if gone else update.merge_append() as snapshot:
+                for each in gone:
+                    snapshot.delete_data_file(each)
                 snapshot.append_data_file(self._data_file(added, day))
         return catalog.committed
 
-    def objects(self, location: str) -> list[ListedObject]:
-        """The objects of the table at `location`, by their offsets. Raises OSError."""
+    def _before(self, table: Table, start: int) -> list[DataFile]:
+        """The objects of a table with records before `start` only, if `start` has risen."""
+        if start <= int(table.properties.get(_START, "0")):
+            return []
+        return [each for each in _files_of(table) if _range_of(each)[1] <= start]
+
+    def objects(
+        self,
+        location: str,
+        known: MutableMapping[str, tuple[ListedObject, ...]] | None = None,
+    ) -> list[ListedObject]:
+        """The objects of the table at `location`, by their offsets. Raises OSError.
+
+        known: what manifests hold, which never change; afterwards, those of this table.
+        """
         table = self._load(location, None)
         snapshot = table.current_snapshot()
-        listed = []
+        known = {} if known is None else known
+        before = dict(known)
+        known.clear()
         for manifest in snapshot.manifests(table.io) if snapshot else ():
-            for entry in manifest.fetch_manifest_entry(table.io):
-                file = entry.data_file
-                (begin,) = struct.unpack("<q", file.lower_bounds[1])
-                (last,) = struct.unpack("<q", file.upper_bounds[1])
-                listed.append(
-                    ListedObject(
-                        self.name_of(file.file_path), begin, last + 1, file.file_size_in_bytes
-                    )
-                )
-        return sorted(listed, key=lambda each: each.begin)
+            path = manifest.manifest_path
+            known[path] = before.get(path) or tuple(
+                self._listed(entry.data_file) for entry in manifest.fetch_manifest_entry(table.io)
+            )
+        return sorted(chain(*known.values()), key=lambda each: each.begin)
+
+    def _listed(self, file: DataFile) -> ListedObject:
+        begin, end = _range_of(file)
+        return ListedObject(self.name_of(file.file_path), begin, end, file.file_size_in_bytes)
 
     def check_is_ours(self, location: str) -> None:
         """Raise ValueError unless the table at `location` has our properties."""
@@ -213,6 +229,20 @@ class StreamTable:
             equality_ids=None,
             key_metadata=None,
         )
+
+
+def _files_of(table: Table) -> Iterator[DataFile]:
+    snapshot = table.current_snapshot()
+    for manifest in snapshot.manifests(table.io) if snapshot else ():
+        for entry in manifest.fetch_manifest_entry(table.io):
+            yield entry.data_file
+
+
+def _range_of(file: DataFile) -> tuple[int, int]:
+    """The offsets of an object: [begin, end)."""
+    (begin,) = struct.unpack("<q", file.lower_bounds[1])
+    (last,) = struct.unpack("<q", file.upper_bounds[1])
+    return begin, last + 1
 
 
 def _bounds(facts: ObjectFacts) -> tuple[dict[int, bytes], dict[int, bytes]]:

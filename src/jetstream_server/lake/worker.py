@@ -1,103 +1,174 @@
-"""The process that copies one range of a log to the lake: `python -m jetstream_server.lake.worker`.
+"""The process that copies ranges of logs to the lake: `python -m jetstream_server.lake.worker`.
 
-    standard input:   one line, a Task as JSON
-    standard output:  one line, {"location": …, "last_epoch": n, "length": n}, or {"error": why}
+    standard input:   one line for each range, a Task as JSON
+    standard output:  one line for each, {"location": …, "end": n, "last_epoch": n, "length": n,
+                      "stored": n}, or {"error": why}
 
-It checks the batches, stores them as an object, reads that back and compares, and stores a list of
-objects that names it, too. Nothing of this counts until the metadata names the new list. A process
-of its own, at nice 19: what goes wrong here ends nothing else, and the server's loop never waits.
+It checks the batches, stores them as a Parquet object, reads that back and compares, and makes the
+next version of the stream's table, with that object. Nothing of this counts until the metadata
+names that version. A process of its own, at nice 19: what goes wrong here ends nothing else, and
+the server's loop never waits. It ends when its input does.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
 
 from jetstream_protocol import bounded_json
+from jetstream_protocol.batch import HEADER_BYTES, Batch, decode_header, iterate
 from jetstream_protocol.errors import CorruptBatchError, JetstreamError
-from jetstream_server.lake.folder_store import FolderStore
-from jetstream_server.lake.objects import decode_list, describe, encode_list
+from jetstream_server.lake.parquet_object import (
+    BATCHES_MAX,
+    Encoded,
+    decode_group,
+    encode_batches,
+    has_same_records,
+    read_footer,
+)
+from jetstream_server.lake.stores import Listed, Store, StoreOptions, open_store
+from jetstream_server.lake.table import DAY_US, StoredObject, StreamTable
+from jetstream_server.lake.tasks import Task
 from jetstream_server.log.compaction.worker import die_with, throttle
 
 _NICENESS = 19
-_PIECE_BYTES = 1024 * 1024
+_BUFFER_BYTES = 1024 * 1024
 
 
-class Store(Protocol):
-    """A store of objects. Methods block, and raise OSError."""
-
-    def put(self, name: str, data: bytes) -> None: ...
-
-    def get(self, name: str, position: int = 0, length: int = -1) -> bytes: ...
+Pause = Callable[[int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """path, position, length: of the batches of [begin, end). folder: of the stream in the store.
-    location: of the list so far; "": there is none. attempt: names what this attempt writes: a name
-    that an earlier one has left must not be in its way. start: where the stream begins."""
+def copy(task: Task, store: Store, pause: Pause) -> dict[str, Any]:
+    """Copy the range, or its beginning: an object ends at midnight UTC, and after so many batches.
+    Returns what to commit. Raises OSError, CorruptBatchError, ValueError."""
+    with open(task.path, "rb", _BUFFER_BYTES) as file:
+        encoded = encode_batches(_of_one_object(_batches(file, task, pause)))
+        facts = encoded.facts
+        if not facts.begin <= task.begin < facts.end <= task.end:
+            raise CorruptBatchError(
+                f"the batches hold [{facts.begin}, {facts.end}), not [{task.begin}, {task.end})"
+            )
+        name = f"{task.folder}/data/{facts.begin:020}-{facts.end:020}-{task.attempt}.parquet"
+        store.put(name, encoded.data)
+        splits = _check_stored(store, name, encoded, _batches(file, task, lambda _: None))
+    table = StreamTable(_Checked(store), store.url, task.folder, task.properties)
+    added = StoredObject(name, len(encoded.data), facts, splits)
+    location = table.append(task.location, added, lambda *_: None, task.start)
+    return {
+        "location": location,
+        "end": facts.end,
+        "last_epoch": facts.last_epoch,
+        "length": facts.raw_length,
+        "stored": len(encoded.data),
+    }
 
-    url: str
-    folder: str
-    location: str
-    path: str
-    position: int
-    length: int
-    begin: int
-    end: int
-    start: int
-    attempt: str
-    bytes_per_second: int
-    parent: int
+
+_Raw = tuple[bytes, Batch]
 
 
-def copy(task: Task, store: Store, pause: Callable[[int], None]) -> dict[str, Any]:
-    """Copy the range. Returns what to commit. Raises OSError, CorruptBatchError."""
-    data = _read(task, pause)
-    known = decode_list(store.get(task.location)) if task.location else ()
-    if known and task.start < known[-1].end != task.begin:
-        raise CorruptBatchError(f"the list of objects ends at {known[-1].end}, not {task.begin}")
-    name = f"{task.folder}/data/{task.begin:020}-{task.end:020}-{task.attempt}.batches"
-    added = describe(name, data, task.begin, task.end)
-    store.put(name, data)
-    # **safety** What the store gives back is what readers will get.
-    if store.get(name) != data:
+def _batches(file: io.BufferedReader, task: Task, pause: Pause) -> Iterator[_Raw]:
+    """The batches with their bytes, one at a time."""
+    file.seek(task.position)
+    left = task.length
+    while left:
+        raw = file.read(min(HEADER_BYTES, left))
+        header = decode_header(raw)
+        rest = file.read(min(header.length, left) - HEADER_BYTES)
+        if HEADER_BYTES + len(rest) != header.length:
+            raise CorruptBatchError("the last batch is cut short", task.path)
+        left -= header.length
+        pause(header.length)
+        yield raw + rest, Batch.of(header, rest)
+
+
+def _of_one_object(batches: Iterable[_Raw]) -> Iterator[Batch]:
+    """The first batches, as many as one object may hold. A partition of the table is a UTC day."""
+    day = None
+    for _, batch in islice(batches, BATCHES_MAX):
+        if day is not None and batch.header.append_timestamp // DAY_US != day:
+            return
+        day = batch.header.append_timestamp // DAY_US
+        yield batch
+
+
+def _check_stored(
+    store: Store, name: str, encoded: Encoded, batches: Iterator[_Raw]
+) -> tuple[int, ...]:
+    """**safety** Compare what the store gives back, as readers will get it, with the log, a row
+    group at a time. Returns where row groups begin. Raises CorruptBatchError."""
+    footer = read_footer(
+        lambda position, length: store.get(name, position, length), len(encoded.data)
+    )
+    if footer.facts != encoded.facts:
         raise CorruptBatchError("the store does not give back what was stored", name)
-    location = f"{task.folder}/lists/{task.end:020}-{task.attempt}.json"
-    kept = tuple(each for each in known if each.end > task.start)
-    store.put(location, encode_list((*kept, added)))
-    return {"location": location, "last_epoch": added.last_epoch, "length": len(data)}
+    changed = 0
+    for at, place in enumerate(footer.groups):
+        found = decode_group(footer, at, store.get(name, place.position, place.length))
+        wanted = list(islice(batches, place.batches))
+        if found == b"".join(raw for raw, _ in wanted):
+            continue
+        for mine, (raw, batch) in zip(iterate(found), wanted, strict=True):
+            if not has_same_records(mine, batch):
+                raise CorruptBatchError("the object holds other records than the log", name)
+            changed += mine.header.body_crc != decode_header(raw).body_crc
+    if changed > encoded.changed:
+        raise CorruptBatchError("the store does not give back what was stored", name)
+    return tuple(place.position for place in footer.groups if place.rows)
 
 
-def _read(task: Task, pause: Callable[[int], None]) -> bytes:
-    pieces = []
-    with open(task.path, "rb") as file:
-        file.seek(task.position)
-        left = task.length
-        while left and (piece := file.read(min(left, _PIECE_BYTES))):
-            pieces.append(piece)
-            left -= len(piece)
-            pause(len(piece))
-    return b"".join(pieces)
+class _Checked:
+    """Reads back what it puts: a table that is lost loses every record behind it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.url = store.url
+
+    def put(self, name: str, data: bytes) -> None:
+        self._store.put(name, data)
+        if self._store.get(name) != data:
+            raise CorruptBatchError("the store does not give back what was stored", name)
+
+    def get(self, name: str, position: int = 0, length: int = -1) -> bytes:
+        return self._store.get(name, position, length)
+
+    def list(self, prefix: str) -> Iterable[Listed]:
+        return self._store.list(prefix)
+
+    def delete(self, name: str) -> None:
+        self._store.delete(name)
+
+
+def answer_to(line: str) -> dict[str, Any]:
+    """What came of one task."""
+    try:
+        given = bounded_json.loads(line)
+        task = Task(**{**given, "store": StoreOptions(**given["store"])})
+        return copy(task, open_store(task.store), throttle(task.bytes_per_second))
+    except (OSError, JetstreamError) as error:
+        return {"error": str(error)}
+    except Exception as error:  # noqa: BLE001  the uploader is told, and a damaged table raises any
+        return {"error": repr(error)}
 
 
 def main() -> int:
-    line = sys.stdin.readline()
-    if not line.endswith("\n"):
-        return 1  # The server died before it sent the task.
-    task = Task(**bounded_json.loads(line))
-    die_with(task.parent)
-    os.nice(_NICENESS)
-    try:
-        answer = copy(task, FolderStore(task.url), throttle(task.bytes_per_second))
-    except (OSError, JetstreamError) as error:
-        answer = {"error": str(error)}
-    sys.stdout.write(json.dumps(answer) + "\n")
-    return 1 if "error" in answer else 0
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # What a library prints is no answer.
+    is_first = True
+    for line in sys.stdin:
+        if not line.endswith("\n"):
+            return 1  # The server died before it sent the task.
+        if is_first:
+            die_with(bounded_json.loads(line)["parent"])
+            os.nice(_NICENESS)
+            is_first = False
+        answers.write(json.dumps(answer_to(line)) + "\n")
+        answers.flush()
+    return 0
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.ingest.nats.server_process import NatsServerProcess
 from jetstream_server.ingest.stream.commit_spans import SpanSource
 from jetstream_server.ingest.stream.stream_ingest import Bounds
+from jetstream_server.lake.stores import StoreOptions
 from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.log.data_folder import DataFolder
 from jetstream_server.log.disk import SPARE_DESCRIPTORS, OsDisk
@@ -285,8 +286,9 @@ def _settings(start: Start, certificates: Certificates | None, keys: Keys | None
 def _lake_options(config: LakeConfig) -> LakeOptions | None:
     if not config.url:
         return None
+    store = StoreOptions(config.url, config.endpoint, config.region, config.credentials_file)
     return LakeOptions(
-        config.url, config.upload_bytes_per_second, config.timeout, config.cache_bytes
+        store, config.upload_bytes_per_second, config.timeout, config.cache_bytes
     )
 
 

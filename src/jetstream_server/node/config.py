@@ -34,7 +34,7 @@ from jetstream_protocol import subjects
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.frames import PRODUCE_BYTES_MAX
 from jetstream_server.ingest.nats.server_pool import parse_url
-from jetstream_server.lake.folder_store import FolderStore
+from jetstream_server.lake.stores import check_url, lacks_extra
 from jetstream_server.node.config_errors import (
     ENVIRONMENT_PREFIX,
     did_you_mean,
@@ -407,7 +407,12 @@ class LakeConfig(_Section):
     """The object store for old records."""
 
     url: str = ""
-    """A folder so far: file:///path. Empty: there is no lake."""
+    """file:///path or s3://bucket/prefix. Empty: there is no lake."""
+    endpoint: str = ""
+    """Of the bucket's server; empty: Amazon's."""
+    region: str = ""
+    credentials_file: str = ""
+    """For the bucket; empty: they come from the environment or from the machine's role."""
     cache_bytes: Annotated[ByteSize, Field(ge=16 * 1024**2, le=_BYTES_MAX)] = ByteSize(1024**3)
     upload_bytes_per_second: Annotated[ByteSize, Field(ge=64 * 1024, le=_BYTES_MAX)] = ByteSize(
         64 * 1024**2
@@ -419,9 +424,14 @@ class LakeConfig(_Section):
     def _names_a_store(self) -> Self:
         if self.url:
             try:
-                FolderStore(self.url)
+                check_url(self.url)
             except InvalidRequestError as error:
                 raise ValueError(f"url: {error.message}") from error
+            if lacks_extra(self.url):
+                raise ValueError(
+                    "url: the lake needs packages that are not installed: "
+                    "pip install 'jetstream-log[server,lake]'"
+                )
         return self
 
 

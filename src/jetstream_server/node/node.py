@@ -32,8 +32,8 @@ from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.ingest.stream.commit_spans import SpanSource
 from jetstream_server.ingest.stream.stream_ingest import Bounds
-from jetstream_server.lake.folder_store import FolderStore
 from jetstream_server.lake.reader import LakeReader
+from jetstream_server.lake.stores import LazyStore
 from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.flusher import Flusher
@@ -368,7 +368,7 @@ class NodeStart:
         if settings.lake is not None:
             fetches.lake = self._until_stop(
                 LakeReader(
-                    FolderStore(settings.lake.url),
+                    LazyStore(settings.lake.store),
                     f"{self._environment.folder}/lake_cache",
                     settings.lake.cache_bytes,
                     clocks.monotonic,

@@ -9,9 +9,8 @@ import pytest
 obstore = pytest.importorskip("obstore")
 
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError  # noqa: E402
-from jetstream_server.lake.bucket_store import (  # noqa: E402
-    BucketConfig,
-    BucketStore,
+from jetstream_server.lake.bucket_store import BucketConfig, BucketStore  # noqa: E402
+from jetstream_server.lake.stores import (  # noqa: E402
     StoreAwayError,
     StoreExistsError,
     StoreFullError,

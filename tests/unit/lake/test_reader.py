@@ -6,17 +6,22 @@ import asyncio
 import threading
 from pathlib import Path
 
+import pytest
+
+pytest.importorskip("pyiceberg")
+
 from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.types import MonotonicUs
+from jetstream_server.lake import parquet_object
 from jetstream_server.lake.folder_store import FolderStore
-from jetstream_server.lake.objects import GROUP_BYTES, describe, encode_list
+from jetstream_server.lake.parquet_object import encode
 from jetstream_server.lake.reader import IN_USE_US, LakeReader
+from jetstream_server.lake.table import StoredObject, StreamTable
 from jetstream_server.log.segment import LogSlice
 from tests.support.log_batches import stamped
 from tests.support.loops import on_loop
 
 STREAM = 7
-LIST = "list.json"
 
 
 class Store(FolderStore):
@@ -44,17 +49,20 @@ class Ground:
         self.parts = [stamped(each, *[value] * 10, epoch=epochs[each]) for each in epochs]
         self.data = b"".join(self.parts)
         last = stamped(30, value, epoch=3)
-        objects = [describe("a", self.data, 0, 30), describe("b", last, 30, 31)]
-        self.store.put("a", self.data)
-        self.store.put("b", last)
-        self.store.put(LIST, encode_list(objects))
+        self.table = StreamTable(self.store, self.store.url, "s", {})
+        self.location = ""
+        for name, data in (("a", self.data), ("b", last)):
+            encoded = encode(data)
+            self.store.put(name, encoded.data)
+            added = StoredObject(name, len(encoded.data), encoded.facts)
+            self.location = self.table.append(self.location, added, lambda *_: None)
         self.reader = LakeReader(
             self.store, str(folder / "cache"), cache_bytes, lambda: MonotonicUs(self.now_us)
         )
 
     async def load(self, offset: int) -> JetstreamError | None:
         ended: asyncio.Future[JetstreamError | None] = asyncio.get_running_loop().create_future()
-        self.reader.load(STREAM, LIST, offset, ended.set_result)
+        self.reader.load(STREAM, self.location, offset, ended.set_result)
         return await ended
 
     async def read(self, offset: int, bytes_max: int = 1 << 20) -> LogSlice:
@@ -91,13 +99,15 @@ async def test_whole_batches_come_from_the_one_that_holds_the_offset(tmp_path: P
 @on_loop
 async def test_a_group_is_read_once_for_all_that_wait(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
+    assert await ground.load(30) is None
+    ground.store.reads.clear()
     ground.store.open.clear()
     waiting = [asyncio.ensure_future(ground.load(each % 30)) for each in range(90)]
     await asyncio.sleep(0)
     assert ground.reader.find(STREAM, 0, 1) is None, "the loop does not wait"
     ground.store.open.set()
     assert set(await asyncio.gather(*waiting)) == {None}
-    assert ground.store.reads.count("a") == 1
+    assert ground.store.reads == ["a", "a"], "its footer, and the group"
     await ground.reader.close()
 
 
@@ -105,25 +115,28 @@ async def test_a_group_is_read_once_for_all_that_wait(tmp_path: Path) -> None:
 async def test_damaged_objects_are_refused_and_others_are_not(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
     path = ground.store.root / "a"
-    path.write_bytes(ground.data[:-20] + b"?" + ground.data[-19:])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:20] + bytes([whole[20] ^ 1]) + whole[21:])
     assert isinstance(await ground.load(0), UnavailableError)
     assert ground.reader.find(STREAM, 0, 1) is None
     assert (await ground.read(30)).next_offset == 31
-    path.write_bytes(ground.data[:-20])
+    path.write_bytes(whole[:20])
     assert "ends early" in str(await ground.load(0))
     path.unlink()
     assert isinstance(await ground.load(0), UnavailableError)
     assert "no object" in str(await ground.load(99))
     assert ground.reader.failures == 4
-    path.write_bytes(ground.data)
+    path.write_bytes(whole)
     assert bytes_of(await ground.read(0)) == ground.data
     await ground.reader.close()
 
 
 @on_loop
-async def test_the_cache_is_bounded_and_keeps_what_is_in_use(tmp_path: Path) -> None:
-    value = bytes(GROUP_BYTES // 10)
-    ground = Ground(tmp_path, value, cache_bytes=int(GROUP_BYTES * 1.5))
+async def test_the_cache_is_bounded_and_keeps_what_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_object, "GROUP_BYTES_MAX", 100_000)
+    ground = Ground(tmp_path, bytes(10_000), cache_bytes=150_000)
     first = await ground.read(0)
     assert isinstance(await ground.load(15), UnavailableError), "all of it is in use"
     assert Path(first.path).exists()
@@ -148,3 +161,18 @@ async def test_what_waits_at_the_end_is_told(tmp_path: Path) -> None:
     threading.Timer(0.05, ground.store.open.set).start()
     await ground.reader.close()
     assert isinstance(await waiting, UnavailableError)
+
+
+@on_loop
+async def test_a_damaged_table_is_an_error(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    path = ground.store.root / ground.location
+    whole = path.read_bytes()
+    for damage in (b"", b"[]", whole[: len(whole) // 2], whole.replace(b'"snapshots":', b'"x":')):
+        path.write_bytes(damage)
+        assert isinstance(await ground.load(0), UnavailableError)
+    path.write_bytes(whole)
+    for each in (ground.store.root / "s" / "metadata").glob("*.avro"):
+        each.write_bytes(b"Obj\x01damaged")
+    assert isinstance(await ground.load(0), UnavailableError)
+    await ground.reader.close()

@@ -13,8 +13,9 @@ from obstore.store import MemoryStore
 
 from jetstream_protocol.batch import encode as encode_batch
 from jetstream_protocol.types import MonotonicUs
-from jetstream_server.lake.bucket_store import BucketStore, Listed, StoreAwayError
+from jetstream_server.lake.bucket_store import BucketStore
 from jetstream_server.lake.parquet_object import encode
+from jetstream_server.lake.stores import Listed, StoreAwayError
 from jetstream_server.lake.sweep import Sweeper
 from jetstream_server.lake.table import StoredObject, StreamTable
 

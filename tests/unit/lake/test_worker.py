@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+pytest.importorskip("pyiceberg")
+
+from jetstream_protocol.batch import encode as encode_batch
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
+from jetstream_server.lake import parquet_object, worker
 from jetstream_server.lake.folder_store import FolderStore
-from jetstream_server.lake.objects import (
-    GROUP_BYTES,
-    checked_headers,
-    decode_list,
-    object_of,
-)
-from jetstream_server.lake.worker import Task, copy
+from jetstream_server.lake.objects import LakeObjects
+from jetstream_server.lake.parquet_object import decode
+from jetstream_server.lake.stores import StoreOptions, check_url
+from jetstream_server.lake.table import DAY_US, ListedObject, StreamTable
+from jetstream_server.lake.worker import Task, answer_to, copy
 from tests.support.log_batches import stamped
 
 
@@ -31,43 +37,43 @@ def task(folder: Path, data: bytes, begin: int, end: int, **others: object) -> T
     path = folder / "segment"
     path.write_bytes(b"before" + data + b"after")
     made = Task(
-        url="", folder="cluster/7", location="", path=str(path), position=6, length=len(data),
-        begin=begin, end=end, start=begin, attempt="a", bytes_per_second=1, parent=0,
+        store=StoreOptions(""), folder="cluster/7", location="", path=str(path), position=6,
+        length=len(data), begin=begin, end=end, start=begin, attempt="a", bytes_per_second=1 << 40,
+        parent=0,
     )  # fmt: skip
     return replace(made, **others)  # type: ignore[arg-type]
+
+
+def listed(store: FolderStore, answer: dict[str, Any]) -> list[ListedObject]:
+    return StreamTable(store, store.url, "cluster/7", {}).objects(str(answer["location"]))
 
 
 def test_what_is_copied_is_the_same(tmp_path: Path, store: FolderStore) -> None:
     first = stamped(5, records=3, epoch=1) + stamped(8, records=2, epoch=2, timestamp=9)
     one = copy(task(tmp_path, first, 5, 10), store, no_pause)
-    assert (one["last_epoch"], one["length"]) == (2, len(first))
-    second = stamped(10, epoch=2)
+    assert (one["end"], one["last_epoch"], one["length"]) == (10, 2, len(first))
+    second = stamped(10, epoch=2, timestamp=9)
     location = str(one["location"])
     two = copy(
         task(tmp_path, second, 10, 11, location=location, start=5, attempt="b"), store, no_pause
     )
-    objects = decode_list(store.get(str(two["location"])))
+    objects = listed(store, two)
     assert [(each.begin, each.end) for each in objects] == [(5, 10), (10, 11)]
-    assert [store.get(each.name) for each in objects] == [first, second]
-    assert decode_list(store.get(location)) == objects[:1], "earlier lists stay"
-    assert object_of(objects, 4) is object_of(objects, 11) is None
-    assert object_of(objects, 9) == objects[0]
+    assert [decode(store.get(each.name)) for each in objects] == [first, second]
+    assert listed(store, one) == objects[:1], "earlier versions of the table stay"
 
 
-def test_objects_are_read_by_groups_of_whole_batches(tmp_path: Path, store: FolderStore) -> None:
-    value = bytes(GROUP_BYTES // 3)
-    data = b"".join(stamped(offset, value) for offset in range(8))
+def test_objects_are_read_by_groups_of_whole_batches(
+    tmp_path: Path, store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_object, "GROUP_BYTES_MAX", 250_000)
+    data = b"".join(stamped(offset, bytes(100_000)) for offset in range(8))
     answer = copy(task(tmp_path, data, 0, 8), store, no_pause)
-    (found,) = decode_list(store.get(str(answer["location"])))
-    assert len(found.groups) > 1
-    read = b""
-    for group in found.groups:
-        part = store.get(found.name, group.position, group.length)
-        same, end = found.group_of(group.base_offset)
-        assert same == group
-        assert [each.base_offset for each in checked_headers(part, group.base_offset, end)]
-        read += part
-    assert read == data
+    objects = LakeObjects(store)
+    groups = [objects.group(answer["location"], offset) for offset in range(8)]
+    assert [each.base for each in groups] == [0, 0, 2, 2, 4, 4, 6, 6]
+    assert b"".join(objects.read(each) for each in groups[::2]) == data
+    assert sum(each.length for each in groups[::2]) == len(data)
 
 
 def test_an_attempt_before_leaves_nothing_in_the_way(tmp_path: Path, store: FolderStore) -> None:
@@ -82,59 +88,137 @@ def test_an_attempt_before_leaves_nothing_in_the_way(tmp_path: Path, store: Fold
 @pytest.mark.parametrize(
     ("data", "begin", "end"),
     [
-        pytest.param(stamped(0), 0, 2, id="ends early"),
         pytest.param(stamped(0) + stamped(1), 0, 1, id="goes on"),
-        pytest.param(stamped(1), 0, 2, id="begins late"),
-        pytest.param(stamped(0) + stamped(2), 0, 3, id="a hole"),
-        pytest.param(stamped(0, epoch=2) + stamped(1, epoch=1), 0, 2, id="an older epoch"),
-        pytest.param(stamped(0)[:-9] + b"x" + stamped(0)[-8:], 0, 1, id="rotten"),
-        pytest.param(stamped(0)[:-8], 0, 1, id="torn"),
-        pytest.param(b"", 0, 0, id="nothing"),
+        pytest.param(stamped(1), 0, 2, id="begins later"),
+        pytest.param(stamped(0), 1, 2, id="ends before"),
+        pytest.param(stamped(0) + stamped(2), 0, 3, id="has a hole"),
+        pytest.param(stamped(0, epoch=2) + stamped(1, epoch=1), 0, 2, id="goes back in epochs"),
+        pytest.param(stamped(0)[:-8] + b"damaged!", 0, 1, id="is damaged"),
+        pytest.param(stamped(0)[:-8], 0, 1, id="is cut short"),
+        pytest.param(b"", 0, 0, id="is empty"),
     ],
 )
-def test_what_is_not_exactly_the_range_is_refused(
+def test_what_is_not_the_range_is_not_copied(
     tmp_path: Path, store: FolderStore, data: bytes, begin: int, end: int
 ) -> None:
     with pytest.raises(CorruptBatchError):
         copy(task(tmp_path, data, begin, end), store, no_pause)
-    assert not list(tmp_path.glob("lake/**/*.json"))
+    assert not list(store.list("cluster/7/metadata/"))
 
 
-class LyingStore(FolderStore):
-    """It changes what it was given."""
+def test_an_object_ends_at_midnight_and_after_so_many_batches(
+    tmp_path: Path, store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = [1, DAY_US - 1, DAY_US, DAY_US, DAY_US]
+    parts = [stamped(at, timestamp=us) for at, us in enumerate(times)]
+    monkeypatch.setattr(worker, "BATCHES_MAX", 2)
+    location, ends = "", [0]
+    while ends[-1] < 5:
+        begin = ends[-1]
+        data = b"".join(parts[begin:])
+        answer = copy(
+            task(tmp_path, data, begin, 5, location=location, start=0, attempt=str(begin)),
+            store, no_pause,
+        )  # fmt: skip
+        location = answer["location"]
+        ends.append(answer["end"])
+    assert ends == [0, 2, 4, 5]
+    assert [(each.begin, each.end) for each in listed(store, answer)] == [(0, 2), (2, 4), (4, 5)]
+
+
+def test_a_compressed_batch_comes_back_plain(tmp_path: Path, store: FolderStore) -> None:
+    batch = encode_batch([b"value" * 100] * 20, b"s", compression=Flags.ZSTD)
+    batch.stamp(0, 1, 1)
+    answer = copy(task(tmp_path, batch.to_bytes(), 0, 20), store, no_pause)
+    (found,) = listed(store, answer)
+    assert len(decode(store.get(found.name))) > len(batch.to_bytes())
+
+
+class Liar(FolderStore):
+    """Gives back something else. part: of the names to which it does that."""
+
+    part = ""
+
+    def get(self, name: str, position: int = 0, length: int = -1) -> bytes:
+        data = super().get(name, position, length)
+        if self.part and self.part in name:
+            return data[:-3] + b"?" + data[-2:]
+        return data
+
+
+class Swapper(FolderStore):
+    """Gives back a good object with other records."""
 
     def put(self, name: str, data: bytes) -> None:
-        super().put(name, data[:-1] + b"?")
+        if "/data/" in name:
+            data = parquet_object.encode(stamped(0, b"other")).data.ljust(len(data), b"\0")
+        super().put(name, data)
 
 
-def test_an_object_that_comes_back_different_counts_for_nothing(tmp_path: Path) -> None:
-    store = LyingStore((tmp_path / "lake").as_uri())
-    with pytest.raises(CorruptBatchError, match="does not give back"):
+@pytest.mark.parametrize("part", ["/data/", ".avro", ".json"])
+def test_a_store_that_lies_is_found_out(tmp_path: Path, part: str) -> None:
+    store = Liar((tmp_path / "lake").as_uri())
+    store.part = part
+    with pytest.raises(CorruptBatchError):
         copy(task(tmp_path, stamped(0), 0, 1), store, no_pause)
-    assert not list(tmp_path.glob("lake/**/*.json"))
 
 
-def test_a_range_that_does_not_continue_the_list_is_refused(
+def test_an_object_with_other_records_is_found_out(tmp_path: Path) -> None:
+    store = Swapper((tmp_path / "lake").as_uri())
+    with pytest.raises(CorruptBatchError):
+        copy(task(tmp_path, stamped(0, b"value"), 0, 1), store, no_pause)
+
+
+def test_the_table_has_no_holes_and_forgets_what_was_purged(
     tmp_path: Path, store: FolderStore
 ) -> None:
     location = str(copy(task(tmp_path, stamped(0), 0, 1), store, no_pause)["location"])
-    with pytest.raises(CorruptBatchError, match="ends at 1"):
+    with pytest.raises(ValueError, match="the table ends at 1"):
         copy(task(tmp_path, stamped(2), 2, 3, location=location, start=0), store, no_pause)
-    purged = task(tmp_path, stamped(2), 2, 3, location=location, start=2)
-    objects = decode_list(store.get(str(copy(purged, store, no_pause)["location"])))
+    purged = task(tmp_path, stamped(2), 2, 3, location=location, start=2, attempt="b")
+    objects = listed(store, copy(purged, store, no_pause))
     assert [each.begin for each in objects] == [2], "what was purged is named no more"
 
 
+def test_a_purge_within_a_batch_leaves_it_whole(tmp_path: Path, store: FolderStore) -> None:
+    data = stamped(0, records=10)
+    answer = copy(task(tmp_path, data, 4, 10), store, no_pause)
+    (found,) = listed(store, answer)
+    assert (found.begin, found.end) == (0, 10)
+    assert decode(store.get(found.name)) == data
+
+
+def test_errors_are_answers(tmp_path: Path) -> None:
+    given = task(tmp_path, stamped(0), 0, 1, store=StoreOptions((tmp_path / "lake").as_uri()))
+    line = json.dumps(asdict(given))
+    assert answer_to(line)["end"] == 1
+    assert "exists" in answer_to(line)["error"]
+    assert "error" in answer_to(line.replace('"attempt"', '"attempts"'))
+    damaged = json.dumps(asdict(replace(given, location="cluster/7/metadata/none", attempt="b")))
+    assert "none" in answer_to(damaged)["error"]
+
+
 @pytest.mark.parametrize("url", ["", "s3://bucket", "/folder", "file://host/folder", "file:folder"])
-def test_other_stores_are_refused(url: str) -> None:
+def test_other_stores_are_no_folders(url: str) -> None:
     with pytest.raises(InvalidRequestError, match="file:///path"):
         FolderStore(url)
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[{}]", b'[{"name":1}]', b"\xff"])
-def test_a_list_that_is_none_is_damaged(data: bytes) -> None:
-    if data == b"{}":
-        assert decode_list(data) == ()
-        return
-    with pytest.raises(CorruptBatchError):
-        decode_list(data)
+@pytest.mark.parametrize("url", ["/folder", "file://host/folder", "s3://", "s3://k:s@b", "gs://b"])
+def test_what_names_no_store_is_refused(url: str) -> None:
+    with pytest.raises(InvalidRequestError, match="the lake is"):
+        check_url(url)
+
+
+def test_a_listing_has_what_was_put(store: FolderStore) -> None:
+    def names(prefix: str) -> Iterable[str]:
+        return sorted(each.name for each in store.list(prefix))
+
+    assert names("a/") == []
+    store.put("a/b/one", b"1")
+    store.put("a/two", b"2")
+    store.put("b/three", b"3")
+    assert names("a/") == ["a/b/one", "a/two"]
+    store.delete("a/two")
+    store.delete("a/two")
+    assert names("a/") == ["a/b/one"]

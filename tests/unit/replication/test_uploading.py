@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyiceberg")
+
 from jetstream_protocol.errors import (
     JetstreamError,
     RecordsDamagedError,
@@ -18,7 +20,9 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 from jetstream_server.lake.folder_store import FolderStore
-from jetstream_server.lake.objects import decode_list
+from jetstream_server.lake.parquet_object import decode
+from jetstream_server.lake.stores import StoreOptions
+from jetstream_server.lake.table import ListedObject, StreamTable
 from jetstream_server.lake.worker import Task, copy
 from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.metadata.state.commands import LAKE_LEVEL, PurgeStream
@@ -60,7 +64,7 @@ class Ground:
         self.before_commit: list[Any] = []
         self.uploading = Uploading(
             self,
-            LakeOptions("", 1 << 30, 30, 1 << 30),
+            LakeOptions(StoreOptions(""), 1 << 30, 30, 1 << 30),
             cluster_id="cluster",
             monotonic_clock=self.node.clocks.monotonic,
             work=self.work,
@@ -101,10 +105,13 @@ class Ground:
         for _ in range(count):
             self.node.append(replica, VALUE, flush=flush)
 
+    def objects(self, replica: Replica) -> list[ListedObject]:
+        location = replica.stream.lake.location
+        return StreamTable(self.store, self.store.url, "", {}).objects(location)
+
     def stored(self, replica: Replica) -> bytes:
         """What the lake holds."""
-        objects = decode_list(self.store.get(replica.stream.lake.location))
-        return b"".join(self.store.get(each.name) for each in objects)
+        return b"".join(decode(self.store.get(each.name)) for each in self.objects(replica))
 
     def later(self) -> None:
         """A pause after a failure is over."""
@@ -223,7 +230,7 @@ async def test_an_unknown_outcome_is_settled_by_the_mark(tmp_path: Path, is_late
         await eventually(lambda: range_due(replica) is None)
         end = replica.stream.lake.end
         assert ground.stored(replica) == local_bytes(replica)[: len(ground.stored(replica))]
-        objects = decode_list(ground.store.get(replica.stream.lake.location))
+        objects = ground.objects(replica)
         assert [each.begin for each in objects] == [0, *[each.end for each in objects[:-1]]]
         assert objects[-1].end == end
 
@@ -345,7 +352,7 @@ async def test_the_process_copies_and_says_why_it_cannot(tmp_path: Path) -> None
         found = range_due(replica)
         assert found is not None
         uploading = Uploading(
-            ground, LakeOptions(ground.store.root.as_uri(), 1 << 30, 30, 1 << 30),
+            ground, LakeOptions(StoreOptions(ground.store.url), 1 << 30, 30, 1 << 30),
             cluster_id="cluster", monotonic_clock=ground.node.clocks.monotonic,
         )  # fmt: skip
         uploading.role_changed(replica)

@@ -1,8 +1,8 @@
 """Copies the records of the streams that this node leads to the lake, one range at a time.
 
 A range is a part of a sealed segment: committed, flushed, and right after what the lake holds. A
-process of its own copies it (lake/worker.py), and the metadata group decides whether that counts
-(CommitLake). Until then nothing has changed, here or for readers: a failure, or a leadership that
+process of its own copies it (lake/worker.py), and stays while there is more. The metadata group
+decides whether that counts (CommitLake). Until then nothing has changed, here or for readers: a failure, or a leadership that
 ended meanwhile, costs the copy. A store that is away costs space on the disks, and nothing else.
 """
 
@@ -25,10 +25,12 @@ from jetstream_protocol.errors import CorruptBatchError, JetstreamError
 from jetstream_protocol.types import LeaderEpoch, MonotonicUs
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
-from jetstream_server.lake.worker import Task
+from jetstream_server.lake.stores import StoreOptions
+from jetstream_server.lake.tasks import Task
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import CommitLake
+from jetstream_server.metadata.state.streams import LakeMark
 from jetstream_server.replication.drivers import worker_process
 from jetstream_server.replication.listeners import RoleListener
 from jetstream_server.replication.replica import Replica
@@ -67,7 +69,7 @@ class LakeOptions:
     """Where the lake is, how many bytes a second are copied there, how long one object may take,
     and how much of what is read from it is kept."""
 
-    url: str
+    store: StoreOptions
     bytes_per_second: int
     timeout_seconds: float
     cache_bytes: int
@@ -110,11 +112,14 @@ class Uploading(RoleListener):
         self._cluster_id = cluster_id
         self._clock = monotonic_clock
         self._led: dict[Replica, None] = {}
+        self._awaited: dict[Replica, int] = {}
+        """Versions of marks that were committed, and that this node may not have applied yet."""
         self._retry_at_us: dict[Replica, MonotonicUs] = {}
         self._reasons: dict[Replica, str] = {}
         self._running: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "jetstream-uploading")
-        self._work = work or self._in_process
+        self._copier = _Copier(self._in_thread)
+        self._work = work or self._copier.work
         self.counters = UploadCounters()
 
     def start(self) -> None:
@@ -124,6 +129,7 @@ class Uploading(RoleListener):
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
+        await self._copier.end()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 
     def reason(self, replica: Replica) -> str:
@@ -135,6 +141,7 @@ class Uploading(RoleListener):
     def role_changed(self, replica: Replica) -> None:
         if replica.closed or replica.leadership is None or not replica.stream.config.lake:
             self._led.pop(replica, None)
+            self._awaited.pop(replica, None)
             self._retry_at_us.pop(replica, None)
             self._reasons.pop(replica, None)
         else:
@@ -144,15 +151,20 @@ class Uploading(RoleListener):
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(ROUND_SECONDS)
+            before = self.counters.objects
             for replica in tuple(self._led):
                 now_us = self._clock()
                 if now_us >= self._retry_at_us.get(replica, now_us):
                     await self._visit(replica)
+            if self.counters.objects == before:
+                await self._copier.end()
+                await asyncio.sleep(ROUND_SECONDS)
 
     async def _visit(self, replica: Replica) -> None:
         leader_epoch = replica.stream.leader_epoch
         if replica.leadership is None or replica.log.offline_reason:
+            return
+        if replica.stream.lake.version < self._awaited.get(replica, 0):
             return
         try:
             found = await self._in_thread(range_due, replica)
@@ -178,69 +190,103 @@ class Uploading(RoleListener):
                 "this node encrypts its logs, and the lake would hold them plain"
             )
         task = Task(
-            url=self._options.url,
+            store=self._options.store,
             folder=f"{self._cluster_id}/{stream.id}",
             location=lake.location,
             path=found.path,
             position=found.position,
             length=found.length,
-            begin=found.base_offset,
+            # A purge may have ended within a batch.
+            begin=max(found.base_offset, lake.end if lake.version else replica.log.log_start_offset),
             end=found.next_offset,
             start=lake.start if lake.version else found.base_offset,
             attempt=f"{leader_epoch}-{secrets.token_hex(8)}",
             bytes_per_second=self._options.bytes_per_second,
             parent=os.getpid(),
+            properties={
+                "jetstream.cluster-id": self._cluster_id,
+                "jetstream.stream-id": str(stream.id),
+            },
         )
         async with asyncio.timeout(self._options.timeout_seconds):
             answer = await self._work(task)
         if replica.stream.leader_epoch != leader_epoch or replica.leadership is None:
             return
-        # **safety** If what comes of it stays unknown, the mark is read, in the next round, and
-        # decides what is copied then. Nothing in the store is touched.
-        await self._metadata.propose(
+        await self._commit(replica, lake, task, answer)
+        self._reasons.pop(replica, None)
+        self.counters.objects += 1
+        self.counters.bytes += answer["length"]
+        logger.info(
+            "lake_copied", stream=stream.full_name, begin=task.begin, end=answer["end"],
+            length=answer["length"], stored=answer["stored"],
+        )  # fmt: skip
+
+    async def _commit(
+        self, replica: Replica, lake: LakeMark, task: Task, answer: dict[str, Any]
+    ) -> None:
+        """Have the metadata name the table, instead of the one at `lake`.
+
+        **safety** If what comes of it stays unknown, the mark is read, in the next round, and
+        decides what is copied then. Nothing in the store is touched.
+        """
+        committed = await self._metadata.propose(
             CommitLake(
-                stream_id=stream.id,
-                leader_epoch=leader_epoch,
+                stream_id=replica.stream.id,
+                leader_epoch=replica.stream.leader_epoch,
                 expected_location=lake.location,
                 version=lake.version,
                 begin=task.begin,
-                end=task.end,
+                end=int(answer["end"]),
                 last_epoch=LeaderEpoch(int(answer["last_epoch"])),
                 location=str(answer["location"]),
             )
         )
-        self._reasons.pop(replica, None)
-        self.counters.objects += 1
-        self.counters.bytes += task.length
-        logger.info(
-            "lake_copied", stream=stream.full_name, begin=task.begin, end=task.end,
-            length=task.length,
-        )  # fmt: skip
-
-    async def _in_process(self, task: Task) -> dict[str, Any]:
-        """Have a process do it. Raises EOFError if it cannot."""
-        process = worker_process.spawn(WORKER)
-        try:
-            request = json.dumps(asdict(task)).encode() + b"\n"
-            line = await self._in_thread(_converse, process, request)
-        finally:
-            process.kill()
-            await asyncio.shield(self._in_thread(worker_process.clean_up, process))
-        try:
-            answer: dict[str, Any] = bounded_json.loads(line)
-        except ValueError as error:
-            raise EOFError("the process that copies to the lake ended without an answer") from error
-        if "error" in answer:
-            raise EOFError(answer["error"])
-        return answer
+        if replica in self._led:
+            self._awaited[replica] = committed["version"]
 
     async def _in_thread(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, function, *arguments)
 
 
+class _Copier:
+    """The process that copies, kept while there is something to copy: to start it takes longer than
+    to copy a small object."""
+
+    def __init__(self, in_thread: Callable[..., Awaitable[Any]]) -> None:
+        self._in_thread = in_thread
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def work(self, task: Task) -> dict[str, Any]:
+        """Have the process do it. Raises EOFError if it cannot."""
+        if self._process is None:
+            self._process = worker_process.spawn(WORKER)
+        is_well = False
+        try:
+            request = json.dumps(asdict(task)).encode() + b"\n"
+            line = await self._in_thread(_converse, self._process, request)
+            answer: dict[str, Any] = bounded_json.loads(line)
+            is_well = True
+        except ValueError as error:
+            raise EOFError("the process that copies to the lake ended without an answer") from error
+        finally:
+            if not is_well:
+                await self.end()
+        if "error" in answer:
+            raise EOFError(answer["error"])
+        return answer
+
+    async def end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            await asyncio.shield(self._in_thread(worker_process.clean_up, process))
+
+
 def _converse(process: subprocess.Popen[bytes], request: bytes) -> bytes:
     """The line that it answers."""
+    assert process.stdin is not None
     assert process.stdout is not None
-    worker_process.send_request(process, request)
+    process.stdin.write(request)
+    process.stdin.flush()
     return process.stdout.readline()

@@ -1,0 +1,137 @@
+"""What a store of objects can do, and which one a node's configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import NamedTuple, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from jetstream_protocol.errors import InvalidRequestError
+
+Result = TypeVar("Result")
+
+
+class StoreError(OSError):
+    """The store did not do what it was asked for."""
+
+
+class StoreAwayError(StoreError):
+    """It did not answer in time, or failed. It may have done it."""
+
+
+class StoreRefusedError(StoreError):
+    """It does not accept the credentials or the request: somebody has to change something."""
+
+
+class StoreFullError(StoreError):
+    """It has no room."""
+
+
+class StoreExistsError(StoreError, FileExistsError):
+    """There is an object of that name already."""
+
+
+class StoreMissingError(StoreError, FileNotFoundError):
+    """There is no object of that name."""
+
+
+class Listed(NamedTuple):
+    """An object in a listing. changed_us: when it was written, by the store's clock."""
+
+    name: str
+    length: int
+    changed_us: int
+
+
+class Store(Protocol):
+    """A store of objects, each written once. Methods block, and raise OSError.
+
+    url: of the store, for engines: an object's is this, a slash and its name.
+    """
+
+    url: str
+
+    def put(self, name: str, data: bytes) -> None: ...
+
+    def get(self, name: str, position: int = 0, length: int = -1) -> bytes: ...
+
+    def list(self, prefix: str) -> Iterable[Listed]: ...
+
+    def delete(self, name: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """url: file:///folder or s3://bucket/prefix. endpoint: of the bucket's server; "": Amazon's.
+
+    credentials_file: for the bucket, as Amazon's own programs read it; "": the credentials come
+    from the environment or from the machine's role. timeout_s: of one request.
+    """
+
+    url: str
+    endpoint: str = ""
+    region: str = ""
+    credentials_file: str = ""
+    timeout_s: float = 60.0
+
+
+def check_url(url: str) -> None:
+    """Raise InvalidRequestError for what names no store."""
+    parts = urlsplit(url)
+    is_folder = parts.scheme == "file" and not parts.netloc and parts.path.startswith("/")
+    is_bucket = parts.scheme == "s3" and parts.netloc and "@" not in parts.netloc
+    if not (is_folder or is_bucket) or parts.query or parts.fragment:
+        raise InvalidRequestError("the lake is file:///path or s3://bucket/prefix")
+
+
+def lacks_extra(url: str) -> bool:
+    """Whether packages are not installed that a lake there needs."""
+    needed = ["pyarrow", "pyiceberg", *(["obstore"] if url.startswith("s3:") else [])]
+    return any(find_spec(each) is None for each in needed)
+
+
+def open_store(options: StoreOptions) -> Store:
+    """Raises InvalidRequestError, and StoreRefusedError for credentials that cannot be read. Asks
+    the store for nothing."""
+    check_url(options.url)
+    if options.url.startswith("file:"):
+        from jetstream_server.lake.folder_store import FolderStore
+
+        return FolderStore(options.url)
+    from jetstream_server.lake.bucket_store import BucketStore
+
+    return BucketStore.of_options(options)
+
+
+class LazyStore:
+    """A store that is opened once it is needed, and anew after it has refused something: somebody
+    may have changed the credentials. For any thread."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self.url = options.url.rstrip("/")
+        self._options = options
+        self._store: Store | None = None
+
+    def put(self, name: str, data: bytes) -> None:
+        self._ask(lambda store: store.put(name, data))
+
+    def get(self, name: str, position: int = 0, length: int = -1) -> bytes:
+        return self._ask(lambda store: store.get(name, position, length))
+
+    def list(self, prefix: str) -> Iterable[Listed]:
+        return self._ask(lambda store: tuple(store.list(prefix)))
+
+    def delete(self, name: str) -> None:
+        self._ask(lambda store: store.delete(name))
+
+    def _ask(self, call: Callable[[Store], Result]) -> Result:
+        store = self._store
+        if store is None:
+            store = self._store = open_store(self._options)
+        try:
+            return call(store)
+        except StoreRefusedError:
+            self._store = None
+            raise

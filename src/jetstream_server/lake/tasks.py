@@ -1,0 +1,32 @@
+"""What the process that copies to the lake is told (worker.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from jetstream_server.lake.stores import StoreOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """path, position, length: of the batches of [begin, end), in a file that does not change.
+
+    The first batch may begin before `begin`, if records before that were purged. folder: of the
+    stream in the store. location: of the table so far; "": there is none. attempt: names the object
+    of this attempt: a name that an earlier one has left must not be in its way. start: where the
+    stream begins in the lake. properties: of the table.
+    """
+
+    store: StoreOptions
+    folder: str
+    location: str
+    path: str
+    position: int
+    length: int
+    begin: int
+    end: int
+    start: int
+    attempt: str
+    bytes_per_second: int
+    parent: int
+    properties: dict[str, str] = field(default_factory=dict)
