@@ -101,6 +101,7 @@ def no_thread_outlives_its_test() -> Iterator[None]:
     """A thread that was left running slows every later test and keeps the process from ending."""
     before = set(threading.enumerate())
     yield
+    end_iceberg_threads()
     assert still_running([each for each in begun_since(before) if not each.daemon]) == []
 
 
@@ -116,6 +117,14 @@ def no_client_outlives_its_file() -> Iterator[None]:
 
 def begun_since(before: set[threading.Thread]) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread not in before]
+
+
+def end_iceberg_threads() -> None:
+    """Iceberg's library makes threads as it needs them, and keeps them for ever."""
+    module = sys.modules.get("pyiceberg.utils.concurrent")
+    if module is not None and module.ExecutorFactory._instance is not None:
+        module.ExecutorFactory._instance.shutdown()
+        module.ExecutorFactory._instance = None
 
 
 def still_running(threads: list[threading.Thread]) -> list[str]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyiceberg")
+
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table import StaticTable
 
 from jetstream_client import (
     Client,
@@ -17,6 +24,7 @@ from jetstream_client import (
     OffsetOutOfRangeError,
     UnavailableError,
 )
+from tests.support.command import jetstream
 from tests.support.server import ServerProcess
 
 COUNT = 1_000
@@ -86,6 +94,11 @@ def is_copied(lake: Path, stream_id: int) -> bool:
     return bool(objects) and max(int(each.name[:20]) for each in objects) > COUNT // 2
 
 
+@pytest.fixture(autouse=True)
+def polars_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # Else it warns.
+
+
 def test_old_records_are_read_from_the_lake_byte_for_byte(
     server: ServerProcess, client: Client, lake: Path
 ) -> None:
@@ -100,7 +113,64 @@ def test_old_records_are_read_from_the_lake_byte_for_byte(
     expected = [b"%d " % each + VALUE for each in range(COUNT)]
     with client.consume("old", stop="latest") as consumer:
         assert [each.value for each in consumer] == expected
+    engines_agree(server, client, stream_id)
+    the_command_tells(server)
     again_after_a_restart(server, before)
+
+
+def engines_agree(server: ServerProcess, client: Client, stream_id: int) -> None:
+    """Each of them reads as many records of the table as the log has, with the same values."""
+    found = client.describe_lake("old")
+    assert (found.start_offset, found.problem) == (0, "")
+    assert COUNT // 2 < found.end_offset <= found.committed_offset
+    wanted = (found.end_offset, digest((at, b"%d " % at + VALUE) for at in range(found.end_offset)))
+    url = found.table_url
+    assert f"/{stream_id}/metadata/" in url
+    static = StaticTable.from_metadata(url)
+    rest = load_catalog("lake", type="rest", uri=f"{server.http}/iceberg")
+    assert rest.list_namespaces() == [("jetstream",)]
+    assert rest.list_tables("jetstream") == [("jetstream", "old")]
+    cataloged = rest.load_table("jetstream.old")
+    assert cataloged.metadata_location >= url
+    for table in (static, cataloged):
+        rows = table.scan(row_filter=f"offset < {found.end_offset}").to_arrow()
+        assert in_arrow(rows) == wanted
+    with pytest.raises(NoSuchTableError):
+        rest.load_table("jetstream.none")
+    with pytest.raises(NoSuchNamespaceError):
+        rest.list_tables("other")
+    polars = pytest.importorskip("polars")
+    assert in_arrow(polars.scan_iceberg(url).collect().to_arrow()) == wanted
+    duckdb = pytest.importorskip("duckdb")
+    files = [each.file.file_path for each in static.scan().plan_files()]
+    by_file = duckdb.sql('select "offset", value from read_parquet($1)', params=[files])
+    assert in_arrow(by_file.to_arrow_table()) == wanted
+
+
+def the_command_tells(server: ServerProcess) -> None:
+    def run(*arguments: str) -> str:
+        ended = jetstream("lake", *arguments, "--server", server.grpc)
+        assert not ended.returncode, ended.stderr
+        return ended.stdout
+
+    assert "STREAM" in run("status")
+    status = json.loads(run("status", "old", "--json"))
+    assert status["end_offset"] + status["waiting"] == COUNT
+    assert f'scan_iceberg("{status["table_url"]}")' in run("url", "old")
+    verified = json.loads(run("verify", "old", "--json"))
+    assert verified == {"stream": "old", "records": status["end_offset"], "problem": ""}
+
+
+def in_arrow(table: Any) -> tuple[int, str]:
+    pairs = zip(table["offset"].to_pylist(), table["value"].to_pylist(), strict=True)
+    return len(table), digest(sorted(pairs))
+
+
+def digest(pairs: Iterable[tuple[int, bytes]]) -> str:
+    found = blake2b(digest_size=16)
+    for offset, value in pairs:
+        found.update(b"%d %d " % (offset, len(value)) + value)
+    return found.hexdigest()
 
 
 def test_a_store_that_is_away_costs_space_and_nothing_else(
@@ -115,8 +185,11 @@ def test_a_store_that_is_away_costs_space_and_nothing_else(
     lake.unlink()
     until(lambda: local_start(server, stream_id) > COUNT // 2)
     lake.rename(aside := lake.with_name("aside"))
-    with pytest.raises(UnavailableError, match="lake cannot be read"):
-        client.fetch("away", 0)
+    with (
+        Client(server.grpc, timeout=1) as hasty,
+        pytest.raises(UnavailableError, match="lake cannot be read"),
+    ):
+        hasty.fetch("away", 0)
     end = client.offset_at("away", "latest")
     assert client.fetch("away", end - 10).offsets() == list(range(end - 10, end))
     aside.rename(lake)

@@ -37,6 +37,7 @@ PARTS = {
     "top": _Part("top", "top", "Show the busiest streams, every 2 seconds, until Ctrl-C."),
     "stream": _Part("streams", "app", "Create, show, alter and delete streams."),
     "schema": _Part("schema", "app", "Say what a stream's values are, for typed columns."),
+    "lake": _Part("lake", "app", "Show what is in the lake, and how engines read it."),
     "cursor": _Part("cursor", "app", "Show and move the positions of readers."),
     "consumer": _Part(
         "consumer", "app", "Consumers, whose messages several readers share and acknowledge."

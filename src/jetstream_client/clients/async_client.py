@@ -43,6 +43,7 @@ from jetstream_client.transport.cursors import AsyncCursors, Cursors
 from jetstream_client.transport.data_plane import DataPlane
 from jetstream_client.transport.groups import AsyncGroups
 from jetstream_client.transport.lags import Lags
+from jetstream_client.transport.lake import AsyncLake
 from jetstream_client.transport.schemas import AsyncSchemas
 from jetstream_client.transport.security import AsyncSecurity
 from jetstream_client.transport.streams import AsyncStreams, Streams
@@ -70,6 +71,7 @@ class AsyncClient(
     AsyncGroups,
     AsyncCursors,
     AsyncSchemas,
+    AsyncLake,
     AsyncStreams,
     AsyncCluster,
     AsyncSecurity,

@@ -29,6 +29,7 @@ from jetstream_client.values.types import (
     ReplicaMove,
     Stream,
     StreamDescription,
+    StreamLake,
     StreamLike,
     StreamSchema,
     UncleanElection,
@@ -310,6 +311,11 @@ class Calls:
         """Describe one consumer group: its members, and which streams each reads. Raises
         NotFoundError."""
         return self._thread.run(self._client.describe_group(group))
+
+    def describe_lake(self, stream: StreamLike) -> StreamLake:
+        """Which records of a stream are in the lake, and where its table is. Raises
+        StreamNotFoundError, UnavailableError."""
+        return self._thread.run(self._client.describe_lake(stream))
 
     def describe_schema(self, stream: StreamLike) -> StreamSchema:
         """The schema of a stream's values, with its earlier versions. Raises

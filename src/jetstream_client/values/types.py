@@ -369,6 +369,26 @@ class StreamSchema:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamLake:
+    """What of a stream is in the lake: [start_offset, end_offset).
+
+    committed_offset: the end of what is committed. table_url: of the metadata of its Iceberg table;
+    "": there is none yet. problem: why the last copy failed; "": it did not.
+    """
+
+    start_offset: int
+    end_offset: int
+    committed_offset: int
+    table_url: str
+    problem: str
+
+    @property
+    def waiting(self) -> int:
+        """How many offsets are not in the lake yet."""
+        return max(self.committed_offset - self.end_offset, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetAt:
     """A resolved position: the offset, and the leader epoch of the record there.
 

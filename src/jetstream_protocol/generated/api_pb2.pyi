@@ -432,6 +432,30 @@ class DescribeSchemaResponse(_message.Message):
     schema_version: int
     def __init__(self, schemas: _Optional[_Iterable[str]] = ..., schema_version: _Optional[int] = ...) -> None: ...
 
+class DescribeLakeRequest(_message.Message):
+    __slots__ = ("stream", "with_metadata")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    WITH_METADATA_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    with_metadata: bool
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., with_metadata: _Optional[bool] = ...) -> None: ...
+
+class DescribeLakeResponse(_message.Message):
+    __slots__ = ("start_offset", "end_offset", "table_url", "metadata", "problem", "committed_offset")
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TABLE_URL_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    start_offset: int
+    end_offset: int
+    table_url: str
+    metadata: bytes
+    problem: str
+    committed_offset: int
+    def __init__(self, start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., table_url: _Optional[str] = ..., metadata: _Optional[bytes] = ..., problem: _Optional[str] = ..., committed_offset: _Optional[int] = ...) -> None: ...
+
 class FetchRequest(_message.Message):
     __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "bytes_min", "wait_ms_max", "decode")
     STREAM_FIELD_NUMBER: _ClassVar[int]

@@ -99,6 +99,11 @@ class StreamsStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.DescribeSchemaRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.DescribeSchemaResponse.FromString,
                 _registered_method=True)
+        self.DescribeLake = channel.unary_unary(
+                '/jetstream.v1.Streams/DescribeLake',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.DescribeLakeRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.DescribeLakeResponse.FromString,
+                _registered_method=True)
 
 
 class StreamsServicer:
@@ -199,6 +204,14 @@ class StreamsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeLake(self, request, context):
+        """What of a stream is in the lake. The leader answers, if there is one; with `with_metadata` any
+        node.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StreamsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -266,6 +279,11 @@ def add_StreamsServicer_to_server(servicer, server):
                     servicer.DescribeSchema,
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.DescribeSchemaRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.DescribeSchemaResponse.SerializeToString,
+            ),
+            'DescribeLake': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeLake,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.DescribeLakeRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.DescribeLakeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -619,6 +637,33 @@ class Streams:
             '/jetstream.v1.Streams/DescribeSchema',
             jetstream_dot_v1_dot_api__pb2.DescribeSchemaRequest.SerializeToString,
             jetstream_dot_v1_dot_api__pb2.DescribeSchemaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeLake(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Streams/DescribeLake',
+            jetstream_dot_v1_dot_api__pb2.DescribeLakeRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.DescribeLakeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -68,9 +68,7 @@ class LakeObjects:
             positions.append(positions[-1] + header.length)
             epochs.append(header.leader_epoch)
         end = footer.headers[number][-1].next_offset
-        return Group(
-            found.name, number, offsets[0], end, positions[-1], offsets, positions, epochs
-        )
+        return Group(found.name, number, offsets[0], end, positions[-1], offsets, positions, epochs)
 
     def read(self, group: Group) -> bytes:
         """Its batches, as the log held them. Raises CorruptBatchError unless they are undamaged."""
@@ -94,7 +92,7 @@ class LakeObjects:
             objects = stream_table.objects(location, manifests)
         except OSError:
             raise
-        except Exception as error:  # noqa: BLE001  a damaged table makes the library raise anything
+        except Exception as error:
             raise CorruptBatchError(f"the table at {location} is damaged: {error!r}") from error
         with self._lock:
             _make_room(self._tables, folder, TABLES_MAX - 1)

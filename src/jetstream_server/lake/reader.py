@@ -63,6 +63,8 @@ class LakeReader:
         self, store: Store, folder: str, cache_bytes: int, monotonic_clock: MonotonicClock
     ) -> None:
         """folder: for files that this reader makes; what is in it is removed."""
+        self._store = store
+        self._url = store.url
         self._folder = folder
         self._cache_bytes = cache_bytes
         self._clock = monotonic_clock
@@ -84,6 +86,15 @@ class LakeReader:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
+
+    def url_of(self, location: str) -> str:
+        """Under which engines find it."""
+        return f"{self._url}/{location}"
+
+    async def metadata(self, location: str) -> bytes:
+        """The metadata of a table, as the store has it. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._store.get, location)
 
     def find(self, stream_id: int, offset: int, bytes_max: int) -> LogSlice | None:
         """Whole batches from the one that holds `offset` on; None: they are not here yet: `load`

@@ -12,13 +12,12 @@ the server's loop never waits. It ends when its input does.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, BinaryIO
 
 from jetstream_protocol import bounded_json
 from jetstream_protocol.batch import HEADER_BYTES, Batch, decode_header, iterate
@@ -71,7 +70,7 @@ def copy(task: Task, store: Store, pause: Pause) -> dict[str, Any]:
 _Raw = tuple[bytes, Batch]
 
 
-def _batches(file: io.BufferedReader, task: Task, pause: Pause) -> Iterator[_Raw]:
+def _batches(file: BinaryIO, task: Task, pause: Pause) -> Iterator[_Raw]:
     """The batches with their bytes, one at a time."""
     file.seek(task.position)
     left = task.length
@@ -122,7 +121,7 @@ def _check_stored(
 
 
 class _Checked:
-    """Reads back what it puts: a table that is lost loses every record behind it."""
+    """Reads back what it puts: with a lost table every record of it is lost."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -30,6 +30,7 @@ from jetstream_server.serving.grpc.cursors_service import CursorsService
 from jetstream_server.serving.grpc.elections import UncleanElections
 from jetstream_server.serving.grpc.groups_service import GroupsService
 from jetstream_server.serving.grpc.histories import Histories
+from jetstream_server.serving.grpc.lakes import Lakes
 from jetstream_server.serving.grpc.reads_service import ReadsService
 from jetstream_server.serving.grpc.response_memory import ResponseMemoryLimiter
 from jetstream_server.serving.grpc.security_service import SecurityService
@@ -125,7 +126,7 @@ def _api(server: Server, metrics: MetricsPage, history: History) -> ApiServer:
             wall_clock,
             node.drivers.retention.visit,
             node.produces,
-            has_lake=node.fetches.lake is not None,
+            Lakes(node.replicas, node.fetches.lake, node.drivers.uploading),
         ),
         ReadsService(
             node.replicas, node.fetches, node.stream_access, ResponseMemoryLimiter(close_connection)

@@ -17,7 +17,7 @@ from jetstream_server.node.output import LOST
 from jetstream_server.replication.drivers.disk_reserve import free_bytes
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.serving.metrics.page import REPLICAS_PER_TURN
-from jetstream_server.serving.metrics.snapshot import ApiNumbers, Snapshot
+from jetstream_server.serving.metrics.snapshot import ApiNumbers, LakeNumbers, Snapshot
 
 
 def snapshot_of(
@@ -39,6 +39,7 @@ def snapshot_of(
         raft=node.metadata.status(),
         leaderships=node.leaderships,
         compaction=node.drivers.compaction.counters,
+        lake=_lake(node),
         fetches=node.fetches.times,
         nodes=_nodes(node.metadata.registry.nodes.values()),
         ingest_form=INGEST_FORM,
@@ -68,6 +69,23 @@ def snapshot_of(
         disk_free_bytes=free_bytes(folder),
         disk_reserve_bytes=disk_reserve_bytes,
         api=None if api is None else _api(api),
+    )
+
+
+def _lake(node: Node) -> LakeNumbers | None:
+    uploading, reader = node.drivers.uploading, node.fetches.lake
+    if uploading is None or reader is None:
+        return None
+    counters = uploading.counters
+    return LakeNumbers(
+        objects=counters.objects,
+        bytes=counters.bytes,
+        stored_bytes=counters.stored_bytes,
+        failures=counters.failures,
+        streams_failing=uploading.streams_failing,
+        reads=reader.reads,
+        read_failures=reader.failures,
+        cache_bytes=reader.kept_bytes,
     )
 
 

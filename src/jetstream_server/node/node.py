@@ -169,6 +169,7 @@ class Drivers:
     scrub: Scrub
     cursors: CursorStore
     changes: ReplicaChanges
+    uploading: Uploading | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,7 +453,7 @@ class NodeStart:
         if uploading is not None:
             uploading.start()
         self._until_stop(isr_driver)
-        return Drivers(retention, compaction, healing, scrub, cursors, changes)
+        return Drivers(retention, compaction, healing, scrub, cursors, changes, uploading)
 
     def _until_stop(self, part: _Part) -> _Part:
         """The part, which is closed when the node stops."""

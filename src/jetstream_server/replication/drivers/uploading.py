@@ -2,8 +2,9 @@
 
 A range is a part of a sealed segment: committed, flushed, and right after what the lake holds. A
 process of its own copies it (lake/worker.py), and stays while there is more. The metadata group
-decides whether that counts (CommitLake). Until then nothing has changed, here or for readers: a failure, or a leadership that
-ended meanwhile, costs the copy. A store that is away costs space on the disks, and nothing else.
+decides whether that counts (CommitLake). Until then nothing has changed, here or for readers: a
+failure, or a leadership that ended meanwhile, costs the copy. A store that is away costs space on
+the disks, and nothing else.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class UploadCounters:
 
     objects: int = 0
     bytes: int = 0
+    stored_bytes: int = 0
     failures: int = 0
 
 
@@ -136,6 +138,11 @@ class Uploading(RoleListener):
         """Why the last copy failed; "": it did not."""
         return self._reasons.get(replica, "")
 
+    @property
+    def streams_failing(self) -> int:
+        """How many streams cannot be copied."""
+        return len(self._reasons)
+
     # A RoleListener.
 
     def role_changed(self, replica: Replica) -> None:
@@ -197,7 +204,9 @@ class Uploading(RoleListener):
             position=found.position,
             length=found.length,
             # A purge may have ended within a batch.
-            begin=max(found.base_offset, lake.end if lake.version else replica.log.log_start_offset),
+            begin=max(
+                found.base_offset, lake.end if lake.version else replica.log.log_start_offset
+            ),
             end=found.next_offset,
             start=lake.start if lake.version else found.base_offset,
             attempt=f"{leader_epoch}-{secrets.token_hex(8)}",
@@ -216,6 +225,7 @@ class Uploading(RoleListener):
         self._reasons.pop(replica, None)
         self.counters.objects += 1
         self.counters.bytes += answer["length"]
+        self.counters.stored_bytes += answer["stored"]
         logger.info(
             "lake_copied", stream=stream.full_name, begin=task.begin, end=answer["end"],
             length=answer["length"], stored=answer["stored"],

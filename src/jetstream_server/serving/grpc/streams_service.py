@@ -47,6 +47,7 @@ from jetstream_server.serving.grpc.convert import (
     stream_to_proto,
 )
 from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.grpc.lakes import Lakes
 from jetstream_server.serving.grpc.peers import Peers, was_forwarded
 from jetstream_server.serving.grpc.purges import Purges, Visit
 from jetstream_server.serving.grpc.restores import Restores
@@ -85,11 +86,10 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         wall_clock: WallClock,
         visit: Visit,
         produces: Produces,
-        *,
-        has_lake: bool,
+        lakes: Lakes,
     ) -> None:
         self._metadata = metadata
-        self._has_lake = has_lake
+        self._lakes = lakes
         self._replicas = replicas
         self._access = access
         self._streams = streams
@@ -301,7 +301,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
 
     def _check_lake(self, config: pb.StreamConfig) -> None:
         """**safety** Refuse a stream that relies on a lake where there is none."""
-        if config.lake and not self._has_lake:
+        if config.lake and not self._lakes.is_there:
             raise PreconditionFailedError(
                 f"node {self._node_id} has no lake: give every node lake.url"
             )
@@ -347,6 +347,12 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         return pb.DescribeSchemaResponse(
             schemas=stream.schemas, schema_version=stream.schema_version
         )
+
+    async def DescribeLake(
+        self, request: pb.DescribeLakeRequest, call: Call
+    ) -> pb.DescribeLakeResponse:
+        stream = self._metadata.registry.stream_of(request.stream)
+        return await self._lakes.describe(stream, request.with_metadata)
 
     async def _set_access(
         self, stream: StreamMetadata, *, readonly: bool | None = None, paused: bool | None = None

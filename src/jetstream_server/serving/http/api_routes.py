@@ -1,4 +1,4 @@
-"""The routes of `/v1/` and `/api/v1/`."""
+"""The routes of `/v1/`, `/api/v1/` and `/iceberg/v1/`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from jetstream_server.serving.http.consumers import ConsumersApi
 from jetstream_server.serving.http.cursors import CursorsApi
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.groups import GroupsApi
+from jetstream_server.serving.http.iceberg import IcebergApi
 from jetstream_server.serving.http.last_hour import HistoryApi
 from jetstream_server.serving.http.records import RecordsApi
 from jetstream_server.serving.http.server import Route
@@ -30,4 +31,5 @@ def api_routes(gateway: Gateway) -> list[Route]:
         *ConsumersApi(gateway).routes(),
         *AccessApi(gateway).routes(),
         *HistoryApi(gateway).routes(),
+        *IcebergApi(gateway).routes(),
     ]

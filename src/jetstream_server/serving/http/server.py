@@ -45,7 +45,7 @@ HANDSHAKE_SECONDS = 10.0
 KEEP_ALIVE_SECONDS = 75.0
 """How long a connection may wait for its next request."""
 _LOOK_SECONDS = 1.0
-API_PREFIXES = ("/api/v1/", "/jsz", V1)
+API_PREFIXES = ("/api/v1/", "/jsz", "/iceberg/v1/", V1)
 _BODY_BYTES_MAX = 16 * 1024
 """Upper bound on the body of a change through the API."""
 

@@ -96,6 +96,16 @@ _GAUGES = (
     _Number("raft_journal_bytes", "Size of the metadata's journal", lambda s: s.raft.journal_bytes),
     _Number("raft_voters", "Voters of the metadata group", lambda s: len(s.raft.voters)),
     _Number("raft_peers_connected", "Members with a link here", lambda s: len(s.raft.connected)),
+    _Number(
+        "lake_streams_failing",
+        "Streams led here that cannot be copied to the lake",
+        lambda s: s.lake.streams_failing if s.lake else None,
+    ),
+    _Number(
+        "lake_cache_bytes",
+        "Kept here of what was read from the lake",
+        lambda s: s.lake.cache_bytes if s.lake else None,
+    ),
     _Number("disk_free_bytes", "Free space of the data folder", lambda s: s.disk_free_bytes),
     _Number(
         "disk_reserve_bytes",
@@ -166,6 +176,26 @@ _COUNTERS = (
         "api_answers_dropped",
         "Answers that NATS, or ack_subjects, would not let through",
         lambda s: s.api.answers_dropped if s.api else None,
+    ),
+    _Number(
+        "lake_objects", "Objects copied to the lake", lambda s: s.lake.objects if s.lake else None
+    ),
+    _Number(
+        "lake_copied_bytes", "Bytes of the log in them", lambda s: s.lake.bytes if s.lake else None
+    ),
+    _Number(
+        "lake_stored_bytes", "Their own bytes", lambda s: s.lake.stored_bytes if s.lake else None
+    ),
+    _Number(
+        "lake_copy_failures",
+        "Copies to the lake that failed",
+        lambda s: s.lake.failures if s.lake else None,
+    ),
+    _Number("lake_reads", "Parts of objects read", lambda s: s.lake.reads if s.lake else None),
+    _Number(
+        "lake_read_failures",
+        "Reads of the lake that failed",
+        lambda s: s.lake.read_failures if s.lake else None,
     ),
     _Number("fetches", "Fetches answered by the data plane", lambda s: s.fetches.fetches),
     _Number("fetched_bytes", "Bytes of batches sent by it", lambda s: s.fetches.sent_bytes),

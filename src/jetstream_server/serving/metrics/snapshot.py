@@ -24,16 +24,32 @@ class ApiNumbers:
     answers_dropped: int
 
 
+@dataclass(frozen=True, slots=True)
+class LakeNumbers:
+    """Counters of the lake at this node, and how much of it is kept here. streams_failing: of those
+    that this node leads, how many cannot be copied."""
+
+    objects: int = 0
+    bytes: int = 0
+    stored_bytes: int = 0
+    failures: int = 0
+    streams_failing: int = 0
+    reads: int = 0
+    read_failures: int = 0
+    cache_bytes: int = 0
+
+
 @dataclass(slots=True)
 class Snapshot:
     """The parts' own counters, and single numbers. nodes: how many, by state.
     key_ids: of encryption at rest, the active one first.
-    disk_free_bytes: None: unknown. api: None: it is off. cursors: None unless this node leads
+    disk_free_bytes: None: unknown. api, lake: None: it is off. cursors: None unless this node leads
     them."""
 
     raft: MetadataStatus
     leaderships: Leaderships
     compaction: CompactionCounters = field(default_factory=CompactionCounters)
+    lake: LakeNumbers | None = None
     fetches: FetchTimes = field(default_factory=FetchTimes)
     streams: StreamSums = field(default_factory=StreamSums)
     nodes: Mapping[str, int] = field(default_factory=dict)

@@ -27,6 +27,8 @@ _GAUGES: tuple[tuple[str, str, Callable[[Replica], float]], ...] = (
     ("log_start_offset", "First offset kept", lambda r: start_offset(r.stream, r.log)),
     ("log_end_offset", "Next offset to assign", lambda r: r.log.log_end_offset),
     ("high_watermark", "Committed records are below it", lambda r: r.high_watermark),
+    ("lake_start_offset", "First offset in the lake", lambda r: r.stream.lake.start),
+    ("lake_end_offset", "The lake holds the records below it", lambda r: r.stream.lake.end),
     ("leader", "Whether this node leads it", lambda r: r.leadership is not None),
     ("leader_epoch", "Grows with every leadership", lambda r: r.stream.leader_epoch),
     ("isr", "Replicas in sync", lambda r: len(r.stream.isr)),

@@ -1,0 +1,135 @@
+"""`jetstream lake …`: what of the streams is in the lake, and how engines find it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from jetstream_client.cli import options
+from jetstream_client.cli.completion import complete_stream
+from jetstream_client.cli.exits import Exit
+from jetstream_client.cli.invocation import Invocation, common_options
+from jetstream_client.cli.output import printable
+from jetstream_client.cli.progress import progress_bar
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.types import StreamLake
+from jetstream_protocol.errors import NotFoundError, OffsetOutOfRangeError, UnavailableError
+
+app = options.group("Show what is in the lake, and how engines read it.")
+
+_BYTES_MAX = 4 * 1024 * 1024
+
+Named = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[STREAM]", help="A stream's name; otherwise all.",
+        autocompletion=complete_stream,
+    ),
+]  # fmt: skip
+
+
+@app.command()
+@common_options()
+def status(cli: Invocation, stream: Named = None) -> None:
+    """Show which records are in the lake, and how many wait to be copied there.
+
+    Example: jetstream lake status
+    """
+    with cli.client() as client:
+        rows = list(_found(client, stream))
+    cli.table(
+        ("STREAM", "START", "END", "WAITING", "PROBLEM"),
+        rows,
+        lambda each: (
+            printable(each[0]), each[1].start_offset, each[1].end_offset, each[1].waiting,
+            printable(each[1].problem) or "-",
+        ),
+        lambda each: _row(*each),
+    )  # fmt: skip
+
+
+def _found(client: Client, stream: str | None) -> Iterator[tuple[str, StreamLake]]:
+    if stream is not None:
+        yield stream, client.describe_lake(stream)
+        return
+    for each in client.list_streams():
+        if each.lake:
+            yield each.full_name, client.describe_lake(each)
+
+
+def _row(name: str, found: StreamLake) -> dict[str, Any]:
+    return {
+        "stream": name,
+        "start_offset": found.start_offset,
+        "end_offset": found.end_offset,
+        "waiting": found.waiting,
+        "table_url": found.table_url,
+        "problem": found.problem,
+    }
+
+
+@app.command()
+@common_options()
+def url(cli: Invocation, stream: options.StreamName) -> None:
+    """Show where the stream's table is, and lines with which engines read it.
+
+    The URL is of the table as it is now: later records are in later versions of it. The catalog,
+    at /iceberg/v1 of a node's HTTP port, always has the newest one.
+
+    Example: jetstream lake url orders
+    """
+    with cli.client() as client:
+        found = client.describe_lake(stream)
+    if not found.table_url:
+        raise NotFoundError(f"nothing of stream {stream!r} is in the lake yet")
+    at = printable(found.table_url)
+    lines = [
+        at,
+        "",
+        f'Polars:     pl.scan_iceberg("{at}")',
+        f'PyIceberg:  StaticTable.from_metadata("{at}").scan()',
+        f"DuckDB:     SELECT * FROM iceberg_scan('{at}')",
+        f'Spark:      spark.read.format("iceberg").load("{at}")',
+    ]
+    cli.answer({"stream": stream, "table_url": found.table_url}, "\n".join(lines))
+
+
+@app.command()
+@common_options(patience=True)
+def verify(cli: Invocation, stream: options.StreamName) -> None:
+    """Read all that is in the lake through a node, which checks every batch.
+
+    Exit code 6: some of it cannot be read.
+
+    Example: jetstream lake verify orders
+    """
+    with cli.client() as client:
+        found = client.describe_lake(stream)
+        checked, problem = _read(client, stream, found)
+    row = {"stream": stream, "records": checked, "problem": problem}
+    cli.answer(row, printable(problem) or f"{checked} records of {printable(stream)} are well")
+    if problem:
+        raise typer.Exit(Exit.DAMAGED)
+
+
+def _read(client: Client, stream: str, found: StreamLake) -> tuple[int, str]:
+    """How many records can be read, and why not more; "": those are all."""
+    offset, count = found.start_offset, 0
+    with progress_bar(found.end_offset - offset) as advance:
+        while offset < found.end_offset:
+            try:
+                fetched = client.fetch(stream, offset, max_bytes=_BYTES_MAX)
+            except OffsetOutOfRangeError as error:
+                if error.log_start_offset <= offset:
+                    raise
+                offset = error.log_start_offset  # It was purged meanwhile.
+                continue
+            except UnavailableError as error:
+                return count, f"from offset {offset} on: {error.message}"
+            offsets = [each for each in fetched.offsets() if each < found.end_offset]
+            count += len(offsets)
+            advance(fetched.next_offset - offset)
+            offset = fetched.next_offset
+    return count, ""

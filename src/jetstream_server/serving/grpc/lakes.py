@@ -1,0 +1,56 @@
+"""Tells what of a stream is in the lake, and where its table is."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.types import NO_NODE
+from jetstream_server.lake.reader import LakeReader
+from jetstream_server.metadata.state.streams import StreamMetadata
+from jetstream_server.replication.drivers.uploading import Uploading
+from jetstream_server.replication.replica_manager import ReplicaManager
+
+STORE_SECONDS = 8.0
+"""For the table's metadata: less than a call takes over HTTP."""
+
+
+class Lakes:
+    """reader, uploading: None: this node has no lake."""
+
+    def __init__(
+        self, replicas: ReplicaManager, reader: LakeReader | None, uploading: Uploading | None
+    ) -> None:
+        self._replicas = replicas
+        self._reader = reader
+        self._uploading = uploading
+
+    @property
+    def is_there(self) -> bool:
+        return self._reader is not None
+
+    async def describe(
+        self, stream: StreamMetadata, with_metadata: bool
+    ) -> pb.DescribeLakeResponse:
+        """Raises UnavailableError, and without the metadata NotLeaderError, as only the leader
+        knows how its copies go."""
+        lake = stream.lake
+        answer = pb.DescribeLakeResponse(start_offset=lake.start, end_offset=lake.end)
+        if not with_metadata and stream.leader != NO_NODE:
+            replica = self._replicas.led_replica_of(stream)
+            answer.committed_offset = replica.high_watermark
+            if self._uploading is not None:
+                answer.problem = self._uploading.reason(replica)
+        if not lake.location:
+            return answer
+        if self._reader is None:
+            raise UnavailableError("this node has no lake: give every node lake.url")
+        answer.table_url = self._reader.url_of(lake.location)
+        if with_metadata:
+            try:
+                async with asyncio.timeout(STORE_SECONDS):
+                    answer.metadata = await self._reader.metadata(lake.location)
+            except (OSError, TimeoutError) as error:
+                raise UnavailableError(f"the lake cannot be read: {error}; try again") from error
+        return answer
