@@ -33,7 +33,8 @@ VALUE = b"x" * 1_000
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    return tmp_path / "lake"
+    (folder := tmp_path / "lake").mkdir()
+    return folder
 
 
 @pytest.fixture
@@ -176,17 +177,17 @@ def digest(pairs: Iterable[tuple[int, bytes]]) -> str:
 def test_a_store_that_is_away_costs_space_and_nothing_else(
     server: ServerProcess, client: Client, lake: Path
 ) -> None:
-    lake.write_text("in the way")
+    lake.rmdir()
     stream_id = fill(client, "away")
     client.alter_stream("away", local_max_bytes=64 * 1024)
     until(lambda: "lake_copy_failed" in server.log_text)
     assert local_start(server, stream_id) == 0
     before = batches(client, "away")
-    lake.unlink()
+    lake.mkdir()
     until(lambda: local_start(server, stream_id) > COUNT // 2)
     lake.rename(aside := lake.with_name("aside"))
     with (
-        Client(server.grpc, timeout=1) as hasty,
+        Client(server.grpc, timeout=3) as hasty,
         pytest.raises(UnavailableError, match="lake cannot be read"),
     ):
         hasty.fetch("away", 0)

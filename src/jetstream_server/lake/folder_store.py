@@ -30,7 +30,7 @@ class FolderStore:
         **safety** A reader never sees a part of it: it gets its name once it is whole.
         """
         path = self.root / name
-        _make_folder(path.parent)
+        self._make_folder(path.parent)
         unfinished = path.with_name(f".{path.name}{_UNFINISHED}")
         try:
             with open(unfinished, "wb") as file:
@@ -69,21 +69,25 @@ class FolderStore:
         """Delete an object, if there is one."""
         (self.root / name).unlink(missing_ok=True)
 
+    def _make_folder(self, path: Path) -> None:
+        """Make a folder and those above it, durably: an object in a folder that is lost is lost.
+
+        **safety** Never the store itself: if it is not mounted, its objects would lie elsewhere.
+        """
+        missing = []
+        while not path.is_dir():
+            if path == self.root:
+                raise FileNotFoundError(f"the folder of the lake is not there: {path}")
+            missing.append(path)
+            path = path.parent
+        for each in reversed(missing):
+            each.mkdir(exist_ok=True)
+            _flush_folder(each.parent)
+
 
 def _raise(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
-
-
-def _make_folder(path: Path) -> None:
-    """Make a folder and those above it, durably: an object in a folder that is lost is lost."""
-    missing = []
-    while not path.is_dir():
-        missing.append(path)
-        path = path.parent
-    for each in reversed(missing):
-        each.mkdir(exist_ok=True)
-        _flush_folder(each.parent)
 
 
 def _flush_folder(path: Path) -> None:

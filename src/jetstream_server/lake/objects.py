@@ -49,6 +49,9 @@ class LakeObjects:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
+        """Of what is remembered."""
+        self._asking = threading.Lock()
+        """Nothing is read from the store twice at a time."""
         self._tables: dict[str, _Table] = {}
         """By their folders."""
         self._footers: dict[str, Footer] = {}
@@ -72,8 +75,7 @@ class LakeObjects:
 
     def read(self, group: Group) -> bytes:
         """Its batches, as the log held them. Raises CorruptBatchError unless they are undamaged."""
-        with self._lock:
-            footer = self._footers.get(group.name)
+        footer = self._known_footer(group.name)
         if footer is None:
             raise UnavailableError("too much of the lake is read at a time; try again")
         place = footer.groups[group.at]
@@ -82,28 +84,49 @@ class LakeObjects:
 
     def _objects(self, location: str) -> Sequence[ListedObject]:
         folder = location.partition("/metadata/")[0]
+        table = self._known_table(folder)
+        if table is not None and table.location == location:
+            return table.objects
+        with self._asking:
+            return self._read_table(folder, location)
+
+    def _known_table(self, folder: str) -> _Table | None:
         with self._lock:
-            table = self._tables.get(folder)
+            return self._tables.get(folder)
+
+    def _read_table(self, folder: str, location: str) -> Sequence[ListedObject]:
+        table = self._known_table(folder)
         if table is not None and table.location == location:
             return table.objects
         manifests = {} if table is None else dict(table.manifests)
         stream_table = StreamTable(self._store, self._store.url, folder, {})
+        objects: Sequence[ListedObject] = ()
+        damage: Exception | None = None
         try:
             objects = stream_table.objects(location, manifests)
         except OSError:
             raise
-        except Exception as error:
-            raise CorruptBatchError(f"the table at {location} is damaged: {error!r}") from error
+        except Exception as error:  # noqa: BLE001  the reader is told: damage raises any
+            damage = error
+        if damage is not None:
+            raise CorruptBatchError(f"the table at {location} is damaged: {damage!r}") from damage
         with self._lock:
             _make_room(self._tables, folder, TABLES_MAX - 1)
             self._tables[folder] = _Table(location, objects, manifests)
         return objects
 
     def _footer(self, found: ListedObject) -> Footer:
+        footer = self._known_footer(found.name)
+        if footer is None:
+            with self._asking:
+                footer = self._known_footer(found.name) or self._read_footer(found)
+        return footer
+
+    def _known_footer(self, name: str) -> Footer | None:
         with self._lock:
-            footer = self._footers.get(found.name)
-        if footer is not None:
-            return footer
+            return self._footers.get(name)
+
+    def _read_footer(self, found: ListedObject) -> Footer:
         footer = read_footer(
             lambda position, length: self._store.get(found.name, position, length), found.length
         )

@@ -43,6 +43,7 @@ class Ground:
     """A lake of two objects, [0, 30) with batches of ten, and [30, 31); and its reader."""
 
     def __init__(self, folder: Path, value: bytes = b"v", cache_bytes: int = 1 << 30) -> None:
+        (folder / "lake").mkdir()
         self.store = Store((folder / "lake").as_uri())
         self.now_us = 0
         epochs = {0: 1, 10: 1, 20: 2}

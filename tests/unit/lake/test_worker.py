@@ -30,6 +30,7 @@ def no_pause(_: int) -> None: ...
 
 @pytest.fixture
 def store(tmp_path: Path) -> FolderStore:
+    (tmp_path / "lake").mkdir()
     return FolderStore((tmp_path / "lake").as_uri())
 
 
@@ -157,6 +158,7 @@ class Swapper(FolderStore):
 
 @pytest.mark.parametrize("part", ["/data/", ".avro", ".json"])
 def test_a_store_that_lies_is_found_out(tmp_path: Path, part: str) -> None:
+    (tmp_path / "lake").mkdir()
     store = Liar((tmp_path / "lake").as_uri())
     store.part = part
     with pytest.raises(CorruptBatchError):
@@ -164,6 +166,7 @@ def test_a_store_that_lies_is_found_out(tmp_path: Path, part: str) -> None:
 
 
 def test_an_object_with_other_records_is_found_out(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
     store = Swapper((tmp_path / "lake").as_uri())
     with pytest.raises(CorruptBatchError):
         copy(task(tmp_path, stamped(0, b"value"), 0, 1), store, no_pause)
@@ -191,6 +194,8 @@ def test_a_purge_within_a_batch_leaves_it_whole(tmp_path: Path, store: FolderSto
 def test_errors_are_answers(tmp_path: Path) -> None:
     given = task(tmp_path, stamped(0), 0, 1, store=StoreOptions((tmp_path / "lake").as_uri()))
     line = json.dumps(asdict(given))
+    assert "not there" in answer_to(line)["error"], "it may not be mounted"
+    (tmp_path / "lake").mkdir()
     assert answer_to(line)["end"] == 1
     assert "exists" in answer_to(line)["error"]
     assert "error" in answer_to(line.replace('"attempt"', '"attempts"'))

@@ -58,6 +58,7 @@ class Ground:
         self.trouble: JetstreamError | None = None
         self.is_late = False
         self.late: list[Any] = []
+        (folder / "lake").mkdir()
         self.store = FolderStore((folder / "lake").as_uri())
         self.tasks: list[Task] = []
         self.away = False
