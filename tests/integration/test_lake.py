@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
 pytest.importorskip("pyiceberg")
+pytest.importorskip("obstore")
 
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
@@ -25,6 +27,7 @@ from jetstream_client import (
     UnavailableError,
 )
 from tests.support.command import jetstream
+from tests.support.s3 import SECRET, s3_server
 from tests.support.server import ServerProcess
 
 COUNT = 1_000
@@ -50,6 +53,12 @@ def server(tmp_path: Path, lake: Path) -> Iterator[ServerProcess]:
 def client(server: ServerProcess) -> Iterator[Client]:
     with Client(server.grpc) as client:
         yield client
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    with s3_server("lake") as address:
+        yield address
 
 
 def until(holds: Callable[[], bool], seconds: float = 60) -> None:
@@ -196,6 +205,46 @@ def test_a_store_that_is_away_costs_space_and_nothing_else(
     aside.rename(lake)
     assert batches(client, "away") == before
     purged_in_the_lake(client)
+
+
+def test_a_bucket_holds_old_records_and_nobody_sees_its_credentials(
+    tmp_path: Path, bucket: str
+) -> None:
+    credentials = tmp_path / "credentials"
+    credentials.write_text(
+        f"[default]\naws_access_key_id = AKIDEXAMPLE\naws_secret_access_key = {SECRET}\n"
+    )
+    environment = {
+        "JETSTREAM_LAKE__URL": "s3://lake/some/prefix",
+        "JETSTREAM_LAKE__ENDPOINT": bucket,
+        "JETSTREAM_LAKE__CREDENTIALS_FILE": str(credentials),
+    }
+    server = ServerProcess(tmp_path / "data", environment=environment)
+    server.start()
+    try:
+        with Client(server.grpc) as client:
+            in_a_bucket(server, client)
+        assert SECRET not in server.log_text
+    finally:
+        server.kill()
+
+
+def in_a_bucket(server: ServerProcess, client: Client) -> None:
+    stream_id = fill(client, "far")
+    before = batches(client, "far")
+    client.alter_stream("far", local_max_bytes=64 * 1024)
+    until(lambda: local_start(server, stream_id) > COUNT // 2)
+    assert batches(client, "far") == before
+    found = client.describe_lake("far")
+    assert found.table_url.startswith("s3://lake/some/prefix/")
+    assert found.problem == ""
+    told = (
+        jetstream("stream", "describe", "far", "--json", "--server", server.grpc).stdout,
+        repr(client.debug_node(0)),
+        urlopen(f"{server.http}/metrics").read().decode(),
+    )
+    assert all(told)
+    assert not any(SECRET in each for each in told)
 
 
 def purged_in_the_lake(client: Client) -> None:

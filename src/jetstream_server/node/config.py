@@ -15,6 +15,7 @@ import socket
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import (
@@ -427,6 +428,9 @@ class LakeConfig(_Section):
                 check_url(self.url)
             except InvalidRequestError as error:
                 raise ValueError(f"url: {error.message}") from error
+            endpoint = urlsplit(self.endpoint)
+            if self.endpoint and (endpoint.scheme not in ("http", "https") or "@" in self.endpoint):
+                raise ValueError("endpoint: it is https://host:port, without credentials")
             if lacks_extra(self.url):
                 raise ValueError(
                     "url: the lake needs packages that are not installed: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +12,12 @@ obstore = pytest.importorskip("obstore")
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError  # noqa: E402
 from jetstream_server.lake.bucket_store import BucketConfig, BucketStore  # noqa: E402
 from jetstream_server.lake.stores import (  # noqa: E402
+    LazyStore,
     StoreAwayError,
     StoreExistsError,
     StoreFullError,
     StoreMissingError,
+    StoreOptions,
     StoreRefusedError,
 )
 from tests.support.s3 import SECRET, FaultyServer, faulty_server, s3_server  # noqa: E402
@@ -159,3 +162,20 @@ def test_a_store_that_sends_too_slowly_is_given_up(faulty: FaultyServer, server:
 def test_a_store_that_does_not_answer_is_away() -> None:
     with pytest.raises(StoreAwayError):
         store_at("http://127.0.0.1:1", timeout_s=2.0).get("x")
+
+
+def test_credentials_are_read_again_once_they_are_refused(server: str, tmp_path: Path) -> None:
+    file = tmp_path / "credentials"
+    options = StoreOptions("s3://lake/lazy", server, credentials_file=str(file))
+    store = LazyStore(options)
+    with pytest.raises(StoreRefusedError, match="cannot be read"):
+        store.get("a/one")
+    file.write_text(f"[default]\naws_access_key_id = {SECRET}\n")
+    with pytest.raises(StoreRefusedError) as refused:
+        store.get("a/one")
+    assert "has no aws_access_key_id and aws_secret" in str(refused.value)
+    assert SECRET not in str(refused.value)
+    file.write_text(f"[default]\naws_access_key_id = A\naws_secret_access_key = {SECRET}%\n")
+    store.put("a/one", b"1")
+    assert (store.get("a/one"), [each.name for each in store.list("a/")]) == (b"1", ["a/one"])
+    assert store.url == "s3://lake/lazy"
