@@ -13,11 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf.message import Message as Proto
-
 from jetstream_client.transport.data_connection import Fetched
-from jetstream_client.transport.follow import Following
-from jetstream_client.transport.grpc_calls import LostCallError
 from jetstream_protocol.batch import Batch, encode
 from jetstream_protocol.errors import (
     JetstreamError,
@@ -25,7 +21,6 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     StreamNotFoundError,
     UnavailableError,
-    from_proto,
 )
 from jetstream_protocol.generated import api_pb2, cursors_pb2, groups_pb2
 from jetstream_protocol.generated import dataplane_pb2 as data_pb
@@ -45,12 +40,12 @@ from jetstream_server.cursors.table import CursorTable, Entry, Outcome, Write
 from jetstream_server.serving.grpc.groups_service import _answer, _heartbeat_of
 from tests.property.test_sender import Stream as PublishedStream
 from tests.simulation.loop import SimulatedLoop
+from tests.simulation.publish_work import MARK
 
 if TYPE_CHECKING:
-    from tests.simulation.client_work import Clients, Process
+    from tests.simulation.client_work import Clients
 
 Said = Group | cursors_pb2.CommitCursorsRequest.Commit
-FETCH_GRACE_SECONDS = 2.0
 SUBJECT = b"s"
 
 
@@ -95,111 +90,6 @@ class SimulatedStream(PublishedStream):
     def from_offset(self, offset: int, count: int) -> bytes:
         found = [data for end, data in self._batches if end > offset]
         return b"".join(found[:count])
-
-
-class Network:
-    """Between clients and the cluster. A lost message never comes; some come twice."""
-
-    def __init__(self, clients: Clients) -> None:
-        self.world = clients.world
-        self.clients = clients
-        self.loss = 0.0
-        self.copies = 0.0
-        self.slow = 0.0
-
-    def delay_us(self) -> int:
-        world = self.world
-        delay = world.between(200, 3_000)
-        if world.chance(self.slow):
-            delay += world.between(10_000, 1_500_000)
-        return delay
-
-    def ask(self, arrive: Callable[[], None], *, is_whole: bool = False) -> None:
-        """is_whole: as over a connection that carries one copy."""
-        world = self.world
-        if not world.chance(self.loss):
-            world.later(self.delay_us(), None, arrive)
-        if not is_whole and world.chance(self.copies):
-            world.later(world.between(5_000, 6_000_000), None, arrive)
-
-    def answer(self, process: Process, future: asyncio.Future[Any], found: Any) -> None:
-        world, loop = self.world, process.loop
-        if not world.chance(self.loss):
-            world.later(self.delay_us(), loop, loop.enter, _end, future, found)
-
-
-def _end(future: asyncio.Future[Any], found: Any) -> None:
-    if future.done():
-        return
-    if isinstance(found, JetstreamError):
-        future.set_exception(from_proto(found.to_proto()))
-    else:
-        future.set_result(found)
-
-
-class SimulatedCalls:
-    """`ControlPlane._attempt` of one process."""
-
-    def __init__(self, process: Process) -> None:
-        self.process = process
-        self._last: Proto | None = None
-
-    async def attempt(self, request: Proto, address: str, share: float, token: str) -> Any:
-        name = type(request).__name__.removesuffix("Request")
-        if name == "GroupHeartbeat" and request is not self._last:
-            self._last = request  # What it repeats may have been true before.
-            self.process.clients.checker.heartbeat(self.process, request)
-        asked = type(request)()
-        asked.CopyFrom(request)
-        network, ground = self.process.clients.network, self.process.clients.ground
-        answer = self.process.loop.create_future()
-
-        def arrive() -> None:
-            ground.called(name, asked, lambda found: network.answer(self.process, answer, found))
-
-        network.ask(arrive)
-        try:
-            async with asyncio.timeout(share):
-                return await answer
-        except TimeoutError:
-            raise LostCallError(f"{address} did not answer in time") from None
-
-
-class SimulatedData:
-    """In place of `DataPlane`, of one process."""
-
-    def __init__(self, process: Process) -> None:
-        self.process = process
-
-    async def fetch(
-        self,
-        request: data_pb.DataFetchRequest,
-        read_from: str = "leader",
-        timeout: float | None = None,
-        following: Following | None = None,
-    ) -> Fetched:
-        """These servers know nothing of follows: it is an earlier release that is fetched from."""
-        clients, loop = self.process.clients, self.process.loop
-        wait = request.wait_ms_max / 1000
-        stream_id, offset = request.stream.id, request.offset
-        answer = loop.create_future()
-        until = clients.world.now + int(wait * 1e6)
-
-        def reply(found: Any) -> None:
-            clients.network.answer(self.process, answer, found)
-
-        clients.network.ask(
-            lambda: clients.ground.fetched(stream_id, offset, until, reply), is_whole=True
-        )
-        try:
-            async with asyncio.timeout(wait + FETCH_GRACE_SECONDS):
-                found = await answer
-        except TimeoutError:
-            raise UnavailableError("no node answered in time") from None
-        assert isinstance(found, Fetched)
-        return found
-
-    async def close(self) -> None: ...
 
 
 class Leader:
@@ -420,8 +310,7 @@ class Ground:
                 found = api_pb2.StreamDescription(stream=_described(stream))
                 reply(api_pb2.DescribeStreamResponse(description=found))
             elif name == "ListStreams":
-                live = [_described(self.streams[each]) for each in self.live_ids()]
-                reply(api_pb2.ListStreamsResponse(streams=live))
+                reply(self._list_streams(request.feeding_subject))
             elif name == "ListOffsets":
                 reply(self._list_offsets(request))
             elif self.leader is not None:
@@ -431,6 +320,13 @@ class Ground:
                 )
         except JetstreamError as error:
             reply(error)
+
+    def _list_streams(self, subject: str) -> api_pb2.ListStreamsResponse:
+        if subject:
+            found = self.clients.publishing.feeding(subject)
+            return api_pb2.ListStreamsResponse(streams=found, ack_cluster=MARK)
+        live = [_described(self.streams[each]) for each in self.live_ids()]
+        return api_pb2.ListStreamsResponse(streams=live)
 
     def _list_offsets(self, request: Any) -> api_pb2.ListOffsetsResponse:
         results = []

@@ -20,7 +20,9 @@ The checker:
   not handled, unless it was purged, or is before where a group that began at "latest" began.
 * Once everything is healed, every record that is there is handled and committed within `REST_US`.
 * Every record that is published has its outcome by its deadline, and a true one.
-* What cursor_work.py says, of readers with a cursor and without a group.
+* A client without a server is closed in the time of one call.
+* What cursor_work.py says, of readers with a cursor and without a group, and publish_work.py, of
+  plain publishes, outputs and dead letters.
 """
 
 from __future__ import annotations
@@ -43,45 +45,34 @@ from jetstream_protocol.generated.cursors_pb2 import CommitCursorsRequest
 from jetstream_server.cursors.groups import Group
 from jetstream_server.cursors.records import GROUP_PREFIX, cursor_key
 from tests.property.test_sender import FATES, Nats, Program
-from tests.simulation.client_ground import (
-    Ground,
-    Network,
-    SimulatedCalls,
-    SimulatedData,
-    SimulatedStream,
-)
-from tests.simulation.cursor_work import CursorReader, CursorReaders, is_of_cursor
+from tests.simulation.client_ground import Ground, SimulatedStream
+from tests.simulation.client_process import ClientProcess, HandlerError, Network
+from tests.simulation.cursor_work import CursorReaders, is_of_cursor
 from tests.simulation.loop import SimulatedLoop, bury
+from tests.simulation.publish_work import DEAD, POISON, Publishing, outputs_of
 from tests.simulation.world import Violation, World
 
 GROUP, SOURCE = "workers", "jobs"
-SERVERS = ["node-0:1", "node-1:1", "node-2:1"]
 STREAMS = 3
 MEMBERS_MAX = 4
 TROUBLE_US = 30_000_000
 REST_US = 40_000_000
 """Within so long after the last fault all is read: a rejoining member may wait for ten seconds."""
 OUTCOME_US = 13_000_000
-TIMEOUT_SECONDS = 2.0
 LATEST_SHARE = 0.2
 PROCESSED_SHARE = 0.3
-"""Of the seeds: those in which members begin at "latest", and those in which some are processings.
-Drawn apart, so that the others stay as they were."""
+CLOSING_SHARE = 0.3
+"""Of the seeds: those in which members begin at "latest", those in which some are processings, and
+those in which some close their clients. Drawn apart, so that the others stay as they were."""
 
 
-class HandlerError(Exception):
-    """The program's own."""
-
-
-class Process:
+class Process(ClientProcess):
     """A run of a program that is a member, until it dies."""
 
     def __init__(self, clients: Clients, number: int, instance: str | None = None) -> None:
         """instance: its name; None: drawn."""
+        super().__init__(clients, f"member {number}")
         world = clients.world
-        self.clients = clients
-        self.number = number
-        self.loop = SimulatedLoop(world, f"member {number}", lambda _: None)
         drawn = world.random.choice(["", "", "", "a"])
         self.instance = drawn if instance is None else instance
         self.session_seconds = world.random.choice([1.0, 2.0, 3.0])
@@ -94,33 +85,18 @@ class Process:
         self.processes = clients.chances.random() < clients.processing_share
         self.consumer: AsyncGroupConsumer | None = None
         self.is_fenced = False
-        self.loop.enter(self._begin)
-
-    def __repr__(self) -> str:
-        return f"member {self.number}"
-
-    def _begin(self) -> None:
-        self._running = self.loop.create_task(self._run())
-        self._running.add_done_callback(self._has_ended)
-
-    def _has_ended(self, running: asyncio.Task[None]) -> None:
-        error = None if running.cancelled() else running.exception()
-        if isinstance(error, Exception):
-            self.clients.world.broken(f"{self}: {error!r}", error)
+        self.begins()
 
     def die(self) -> None:
         self._run_ends()
-        self.clients.graveyard.extend(self.loop.end())
+        super().die()
 
     def _run_ends(self) -> None:
         if self.consumer is not None:
             run = self.consumer._membership._process
             self.clients.checker.ended_at.setdefault(run, self.clients.world.now)
 
-    async def _run(self) -> None:
-        client = AsyncClient(SERVERS, timeout=TIMEOUT_SECONDS)
-        client._control._attempt = SimulatedCalls(self).attempt  # type: ignore[method-assign]
-        client._reader._data = SimulatedData(self)  # type: ignore[assignment]
+    async def _run(self, client: AsyncClient) -> None:
         while not self.is_fenced:
             try:
                 await self._read(client)
@@ -148,6 +124,7 @@ class Process:
                 "on_reset": "earliest",
                 "retries": 2,
                 "concurrency": self.clients.chances.choice([1, 3, 8]),
+                "dead_letter": DEAD if self.clients.publishing.is_there else None,
             },
         )
         processor = await client.processor(SOURCE, self._attempt, options)
@@ -166,8 +143,12 @@ class Process:
             await asyncio.sleep(self.clients.world.between(0, self.slowest_us) / 1e6)
         if not self.clients.is_healed and self.clients.world.chance(self.fails):
             raise HandlerError
-        self.clients.checker.handled(stream.id, [message.offset])
-        return []
+        if not self.clients.publishing.is_there:
+            self.clients.checker.handled(stream.id, [message.offset])
+            return []
+        if message.offset % POISON == 5:
+            raise HandlerError
+        return outputs_of(stream.id, message.offset)
 
     async def _consume(self, client: AsyncClient) -> None:
         self.consumer = client.consume_group(
@@ -305,6 +286,10 @@ class Checker:
         claimed = set(request.held) - has
         self.require(not claimed, f"{process} says that it holds {sorted(claimed)}")
 
+    def is_done(self, stream_id: int, offset: int) -> bool:
+        is_handled = offset in self.done.get(stream_id, ())
+        return is_handled or self.clients.publishing.has_followed(stream_id, offset)
+
     def handled(self, stream_id: int, offsets: list[int]) -> None:
         self.done.setdefault(stream_id, set()).update(offsets)
 
@@ -357,10 +342,9 @@ class Checker:
         owns = group.may_commit(commit.member_id, commit.generation, stream.id)
         self.require(owns, "a zombie commits")
         self.require(self.positions.get(key, 0) <= commit.offset, "a position goes back")
-        done = self.done.get(stream.id, set())
         floor = self.floors.setdefault(key, self._began(commit, stream))
         begin = max(stream.log_start_offset, floor)
-        passed = [each for each in range(begin, commit.offset) if each not in done]
+        passed = [each for each in range(begin, commit.offset) if not self.is_done(stream.id, each)]
         self.require(not passed, f"records {passed} of stream {stream.id} are passed over")
 
     def _began(self, commit: CommitCursorsRequest.Commit, stream: SimulatedStream) -> int:
@@ -380,13 +364,12 @@ class Checker:
     def missing(self) -> str:
         for stream_id in self.clients.ground.live_ids():
             stream = self.stream(stream_id)
-            done = self.done.get(stream_id, set())
             key = cursor_key(GROUP, f"{stream.name}@{stream.name}")
             if self.clients.start == "latest" and key not in self.floors:
                 continue  # Nobody has begun there in time for its last record.
             begin = max(stream.log_start_offset, self.floors.get(key, 0))
             for offset in range(begin, stream.end_offset):
-                if offset not in done:
+                if not self.is_done(stream_id, offset):
                     return f"record {offset} of stream {stream_id} was never handled"
             committed = [
                 said.offset
@@ -399,7 +382,7 @@ class Checker:
                 not committed or committed[-1] < stream.end_offset
             ):
                 return f"stream {stream_id} is committed to {committed[-1:]} only"
-        return self.clients.readers.missing()
+        return self.clients.readers.missing() or self.clients.publishing.missing()
 
 
 def _named(group: Group) -> list[tuple[str, str]]:
@@ -421,7 +404,10 @@ class Clients:
         self.checker = Checker(self)
         self.ground = Ground(self)
         self.members: list[Process] = []
-        self.readers = CursorReaders(self, SERVERS, TIMEOUT_SECONDS)
+        self.readers = CursorReaders(self)
+        self.publishing = Publishing(self)
+        self.endings = Random(f"endings of {seed}")
+        self.some_close = self.endings.random() < CLOSING_SHARE
         self.programs: list[Program] = []
         self.publishers: dict[int, SimulatedLoop] = {}
         self.is_healed = False
@@ -437,11 +423,12 @@ class Clients:
             random.seed(world.seed)
             for name in ("token_hex", "randbits"):
                 stack.enter_context(patch(f"secrets.{name}", _drawn(drawn, name)))
+            stack.enter_context(self.publishing.clock())
             stack.callback(self._bury)
             self._run()
 
     def _bury(self) -> None:
-        for process in [*self.members, *self.readers.all]:
+        for process in self._processes():
             process.die()
         for loop in self.publishers.values():
             self.graveyard.extend(loop.end())
@@ -461,6 +448,9 @@ class Clients:
             self.creates()
         for _ in range(world.between(1, 3)):
             self.is_born()
+        self.publishing.begins()
+        if self.some_close:
+            world.later(self.endings.randint(0, 4_000_000), None, self._one_closes)
         self._faults = [
             (self.is_born, 3.0),
             (self.dies, 1.5),
@@ -487,12 +477,16 @@ class Clients:
             world.run_until(world.now + 500_000)
         missing = self.checker.missing()
         self.checker.require(not missing, missing)
+        self.publishing.check()
         for program in self.programs:
             try:
                 program.check()
             except AssertionError as error:
                 raise Violation(f"a publisher: {error}") from error
         world.counts["handed out"] = self.checker.count
+
+    def _processes(self) -> list[ClientProcess]:
+        return [*self.members, *self.readers.all, *self.publishing.programs]
 
     # Publishers.
 
@@ -538,7 +532,7 @@ class Clients:
         world.later(world.between(0, 2 * self._pause_us), None, self._strike)
 
     def is_born(self) -> None:
-        alive = [each for each in self.members if each.loop.alive and not each.is_fenced]
+        alive = [each for each in self.members if each.lives and not each.is_fenced]
         if len(alive) < MEMBERS_MAX:
             self._born += 1
             self.members.append(Process(self, self._born))
@@ -549,12 +543,12 @@ class Clients:
         on: the one that took the name may have died since."""
         same = [each for each in self.members if each.instance == process.instance]
         self.checker.require(bool(process.instance), f"{process} has no name to lose")
-        if not any(each.loop.alive and not each.is_fenced for each in same):
+        if not any(each.lives and not each.is_fenced for each in same):
             self.world.count("name taken by the dead")
             self._born += 1
             self.members.append(Process(self, self._born, process.instance))
 
-    def _one(self) -> Process | CursorReader | None:
+    def _one(self) -> ClientProcess | None:
         alive = [each for each in [*self.members, *self.readers.all] if each.loop.alive]
         return self.world.random.choice(alive) if alive else None
 
@@ -567,7 +561,19 @@ class Clients:
         process, world = self._one(), self.world
         if process is not None:
             until = world.now + world.between(100_000, world.random.choice([500_000, 6_000_000]))
-            process.loop.sleep_after = world.between(0, 30), until
+            process.freezes(world.between(0, 30), until)
+
+    def _one_closes(self) -> None:
+        """Perhaps while no server answers it any more."""
+        draw, world = self.endings, self.world
+        if self.is_healed:
+            return
+        alive = [each for each in [*self.members, *self.readers.all] if each.loop.alive]
+        if alive:
+            process = draw.choice(alive)
+            process.is_cut_off = draw.random() < 0.7
+            world.later(draw.choice([0, draw.randint(0, 3_000_000)]), None, process.closes)
+        world.later(draw.randint(0, 6_000_000), None, self._one_closes)
 
     def coordinator_freezes(self) -> None:
         leader, world = self.ground.leader, self.world
@@ -600,8 +606,11 @@ class Clients:
         self.is_healed = True
         self.network.loss = self.network.copies = self.network.slow = 0.0
         self.ground.slow_writes, self.ground.slow_opens_us = 0.0, 0
+        for process in self._processes():
+            if process.is_cut_off:
+                process.die()
         self.is_born()
-        for process in [*self.members, *self.readers.all]:
+        for process in self._processes():
             process.loop.sleep_after = None
             process.loop.paused_until = min(process.loop.paused_until, world.now)
         world.later(1_000_000, None, self._publish_the_last)

@@ -13,7 +13,6 @@ The checker:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,8 @@ from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_protocol.errors import JetstreamError, PreconditionFailedError
 from jetstream_protocol.generated.cursors_pb2 import CommitCursorsRequest
 from jetstream_server.cursors.records import cursor_key
-from tests.simulation.client_ground import SimulatedCalls, SimulatedData, SimulatedStream
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.client_ground import SimulatedStream
+from tests.simulation.client_process import ClientProcess, HandlerError
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -35,18 +34,13 @@ SHARE = 0.25
 READERS_MAX = 3
 
 
-class HandlerError(Exception):
-    """The program's own."""
-
-
 class CursorReaders:
     """Of one seed."""
 
-    def __init__(self, clients: Clients, servers: Sequence[str], timeout: float) -> None:
+    def __init__(self, clients: Clients) -> None:
         self.clients = clients
         self.random = Random(f"cursors of {clients.world.seed}")
         self.are_there = self.random.random() < SHARE
-        self.servers, self.timeout = servers, timeout
         self.all: list[CursorReader] = []
         self.done: dict[int, set[int]] = {}
         self.readers_of: dict[int, set[str]] = {}
@@ -58,7 +52,7 @@ class CursorReaders:
 
     @property
     def alive(self) -> list[CursorReader]:
-        return [each for each in self.all if each.loop.alive and not each.is_replaced]
+        return [each for each in self.all if each.lives and not each.is_replaced]
 
     def may_be_born(self) -> None:
         if self.are_there and len(self.alive) < READERS_MAX and self.random.random() < 0.6:
@@ -110,41 +104,21 @@ class CursorReaders:
         return ""
 
 
-class CursorReader:
+class CursorReader(ClientProcess):
     """A run of a program that reads one stream, until it dies or is replaced."""
 
     def __init__(self, readers: CursorReaders, number: int, stream: SimulatedStream) -> None:
+        super().__init__(readers.clients, f"reader {number}")
         self.readers = readers
-        self.clients = readers.clients
-        self.number = number
         self.stream = stream
-        self.loop = SimulatedLoop(self.clients.world, f"reader {number}", lambda _: None)
         draw = readers.random
         self.by_hand = draw.random() < 0.3
         self.fails = draw.choice([0.0, 0.02, 0.1])
         self.slowest_us = draw.choice([0, 20_000, 400_000])
         self.is_replaced = False
-        self.loop.enter(self._begin)
+        self.begins()
 
-    def __repr__(self) -> str:
-        return f"reader {self.number}"
-
-    def _begin(self) -> None:
-        self._running = self.loop.create_task(self._run())
-        self._running.add_done_callback(self._has_ended)
-
-    def _has_ended(self, running: asyncio.Task[None]) -> None:
-        error = None if running.cancelled() else running.exception()
-        if isinstance(error, Exception):
-            self.clients.world.broken(f"{self}: {error!r}", error)
-
-    def die(self) -> None:
-        self.clients.graveyard.extend(self.loop.end())
-
-    async def _run(self) -> None:
-        client = AsyncClient(self.readers.servers, timeout=self.readers.timeout)
-        client._control._attempt = SimulatedCalls(self).attempt  # type: ignore[method-assign, arg-type]
-        client._reader._data = SimulatedData(self)  # type: ignore[assignment, arg-type]
+    async def _run(self, client: AsyncClient) -> None:
         while not self.is_replaced and not self.stream.is_deleted:
             try:
                 await self._read(client)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -10,8 +12,12 @@ from typing import Any, NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
+from jetstream_client.processing import processor
+from jetstream_client.processing.processor import Processor
 from jetstream_client.processing.schedule import Schedule
-from jetstream_client.publishing import in_flight
+from jetstream_client.publishing import ack, in_flight, plain_publisher
+from jetstream_client.publishing.plain_publisher import PlainPublisher
+from jetstream_client.publishing.subject_routes import SubjectRoute
 from jetstream_client.reading import cursor
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.fetch_buffer import Course
@@ -137,6 +143,61 @@ def a_reader_is_done_with_what_it_has_begun(patch: Patch) -> None:
     patch.setattr(AsyncConsumer, "__anext__", anext_done)
 
 
+def a_commit_waits_for_the_calls_before_it(patch: Patch) -> None:
+    patch.setattr(cursor, "_GRACE_SHARE", 100.0)
+
+
+def what_was_doubtful_was_refused(patch: Patch) -> None:
+    patch.setattr(plain_publisher, "doubtful_error", lambda subject, error: error)
+
+
+def a_message_without_an_id_is_sent_again(patch: Patch) -> None:
+    again = PlainPublisher._again
+    patch.setattr(
+        PlainPublisher, "_again", lambda self, *arguments: again(self, *arguments[:-1], True)
+    )
+
+
+def ids_are_remembered_for_ever(patch: Patch) -> None:
+    patch.setattr(SubjectRoute, "recognises_ids", lambda self, seconds: True)
+
+
+def what_is_sent_again_waits_in_a_lost_connection(patch: Patch) -> None:
+    connected = PlainPublisher.connected
+
+    async def anyhow(self: PlainPublisher, deadline: float | None = None) -> Any:
+        return self._inbox or await connected(self, deadline)
+
+    patch.setattr(PlainPublisher, "connected", anyhow)
+
+
+def the_answer_of_another_cluster_counts(patch: Patch) -> None:
+    parse = ack.parse_ack
+    patch.setattr(ack, "parse_ack", lambda payload, cluster="": parse(payload))
+
+
+def an_output_is_not_waited_for(patch: Patch) -> None:
+    publish = Processor._publish_output
+
+    beside = set[asyncio.Future[None]]()
+
+    async def at_last(self: Processor, *output: Any) -> None:
+        beside.add(asyncio.ensure_future(publish(self, *output)))
+
+    patch.setattr(Processor, "_publish_output", at_last)
+
+
+def a_dead_letter_is_not_waited_for(patch: Patch) -> None:
+    async def not_at_all(self: Processor, work: Any, error: BaseException) -> None: ...
+
+    patch.setattr(Processor, "_publish_dead_letter", not_at_all)
+
+
+def each_try_has_an_id_of_its_own(patch: Patch) -> None:
+    named, numbers = processor.message_id, itertools.count()
+    patch.setattr(processor, "message_id", lambda *place: f"{named(*place)}-{next(numbers)}")
+
+
 class Mutant(NamedTuple):
     """seed: the recorded one, in which it dies, tried first. why: what it then breaks."""
 
@@ -154,15 +215,24 @@ MUTANTS = [
     Mutant(a_member_goes_on_after_its_session, 0, NO_SESSION),
     Mutant(what_was_taken_away_meanwhile_is_begun, 18, TWO_READ),
     Mutant(it_says_that_it_holds_what_it_was_told_to, 0, "says that it holds"),
-    Mutant(a_first_heartbeat_takes_a_name, 6100100358, "takes the name"),
+    Mutant(a_first_heartbeat_takes_a_name, 4, "takes the name"),
     Mutant(a_commit_follows_any_other, 1, "a position goes back"),
     Mutant(a_commit_follows_any_other, 12, "alone: who was replaced commits"),
     Mutant(a_reader_is_done_with_what_it_has_begun, 4, "alone: records .* are passed over"),
-    Mutant(what_failed_is_committed, 2, "are passed over"),
-    Mutant(a_processing_is_done_with_what_it_has_read, 37, "are passed over"),
+    Mutant(what_failed_is_committed, 4, "are passed over"),
+    Mutant(a_processing_is_done_with_what_it_has_read, 17, "are passed over"),
     Mutant(what_was_not_acknowledged_was_not_stored, 0, "stored twice"),
-    Mutant(any_heartbeat_releases, 8, TWO_READ),
+    Mutant(any_heartbeat_releases, 32, TWO_READ),
     Mutant(what_it_left_before_it_began_again_counts_for_nothing, 9910192, "are passed over"),
+    Mutant(a_commit_waits_for_the_calls_before_it, 53, "has closed its client"),
+    Mutant(what_was_doubtful_was_refused, 7, "was refused, and is stored"),
+    Mutant(a_message_without_an_id_is_sent_again, 7, "a message is stored twice"),
+    Mutant(ids_are_remembered_for_ever, 17, "a message is stored twice"),
+    Mutant(what_is_sent_again_waits_in_a_lost_connection, 52, "a message is stored twice"),
+    Mutant(the_answer_of_another_cluster_counts, 5, "acknowledged, and not stored"),
+    Mutant(an_output_is_not_waited_for, 33, "are passed over"),
+    Mutant(a_dead_letter_is_not_waited_for, 17, "are passed over"),
+    Mutant(each_try_has_an_id_of_its_own, 17, "' is stored twice"),
 ]
 
 
