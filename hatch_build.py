@@ -24,6 +24,7 @@ PROTO = "proto"
 MODULES = (
     "jetstream_protocol._murmur2",
     "jetstream_protocol._slices",
+    "jetstream_protocol._typed_json",
     "jetstream_server.ingest.nats._columns",
 )
 STABLE_ABI = "cp311"

@@ -1,5 +1,5 @@
 """The command line: `python -m benchmarks ingest|publish|read|latency|tail|raw|recover|replicate|
-streams|cursors|compaction|spark|tls|checks|encryption`, and `report`.
+streams|cursors|compaction|spark|tls|checks|encryption|typed`, and `report`.
 
 Progress goes to standard error; standard output holds the table, or with --json one object.
 """
@@ -31,6 +31,7 @@ from benchmarks import replicate as replicate_benchmark
 from benchmarks import streams as streams_benchmark
 from benchmarks import tail as tail_benchmark
 from benchmarks import tls as tls_benchmark
+from benchmarks import typed as typed_benchmark
 from benchmarks.report import Column, Report
 from benchmarks.this_server import default_flush
 
@@ -270,6 +271,17 @@ def encryption(
     """Encode, encrypt, decode and decrypt batches, in this process."""
     report = encryption_benchmark.run(_numbers(sizes), _numbers(batches), seconds, _progress)
     _finish(report, json, encryption_benchmark.TITLE, encryption_benchmark.COLUMNS)
+
+
+@command.command()
+def typed(
+    records: Annotated[int, typer.Option(min=1_000, help="In the stream.")] = 1_000_000,
+    runs: Annotated[int, typer.Option(min=1, help="Of each query in each form.")] = 5,
+    json: JsonOption = False,
+) -> None:
+    """Query JSON by the columns of a schema, and by hand: what it takes of the processor."""
+    report = typed_benchmark.run(records, runs, _progress)
+    _finish(report, json, typed_benchmark.TITLE, typed_benchmark.COLUMNS)
 
 
 @command.command()

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from jetstream_client.reading.typed import HOW_TO_SET, Decoder
+from jetstream_client.reading.schema_sources import HOW_TO_SET
+from jetstream_client.reading.typed import Decoder
 from jetstream_protocol.schema import (
     ERROR,
     Field,
@@ -47,16 +48,6 @@ _SCALARS: dict[str, spark.DataType] = {
     "binary": spark.BinaryType(),
 }
 _NAMES = {kind: name for name, kind in _SCALARS.items()}
-_ARROW: dict[str, pa.DataType] = {
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "string": pa.string(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "date": pa.date32(),
-    "binary": pa.binary(),
-}
 
 
 def typed_fields(options: ReadOptions) -> list[spark.StructField]:
@@ -112,15 +103,6 @@ def _of_spark(kind: spark.DataType) -> Type:
     return _NAMES[kind]
 
 
-def _to_arrow(kind: spark.DataType) -> pa.DataType:
-    """As Spark expects it from an Arrow source."""
-    if isinstance(kind, spark.ArrayType):
-        return pa.list_(pa.field("element", _to_arrow(kind.elementType)))
-    if isinstance(kind, spark.StructType):
-        return pa.struct([pa.field(each.name, _to_arrow(each.dataType)) for each in kind])
-    return _ARROW[_NAMES[kind]]
-
-
 @dataclass(frozen=True)
 class Typed:
     """The typed columns of a read. Pickled into tasks."""
@@ -134,14 +116,8 @@ class Typed:
     def batches(
         self, client: Client, part: Range, columns: Sequence[str], messages: Messages, rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """The records with these columns of every stream and the typed ones, as Spark wants
-        them."""
-        wanted = {each.name: _to_arrow(each.dataType) for each in self.fields}
-        for batch in self._decoder(client, part, columns).batches(messages, rows):
-            for name, kind in wanted.items():
-                place = batch.schema.get_field_index(name)
-                batch = batch.set_column(place, pa.field(name, kind), batch[name].cast(kind))
-            yield batch
+        """The records with these columns of every stream and the typed ones."""
+        return self._decoder(client, part, columns).batches(messages, rows)
 
     def _decoder(self, client: Client, part: Range, columns: Sequence[str]) -> Decoder:
         text = client.describe_schema(part.stream_id).text

@@ -38,6 +38,7 @@ PACKAGES = (
 EXTENSIONS = [
     "jetstream_protocol/_murmur2.abi3.so",
     "jetstream_protocol/_slices.abi3.so",
+    "jetstream_protocol/_typed_json.abi3.so",
     "jetstream_server/ingest/nats/_columns.abi3.so",
 ]
 PLATFORM = f"manylinux_2_17_{platform.machine()}"

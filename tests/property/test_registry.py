@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jetstream_protocol.schema import parse, why_incompatible
 from jetstream_protocol.subjects import matches
 from jetstream_protocol.types import NO_NODE, StreamId
 from jetstream_server.metadata.state.changes import StreamChanged
@@ -16,12 +18,14 @@ from jetstream_server.metadata.state.commands import FEATURE_LEVEL_MAX, DeleteSt
 from jetstream_server.metadata.state.nodes import Addresses
 from jetstream_server.metadata.state.operations import OPERATIONS
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.schema_decisions import VERSIONS_MAX
 from tests.support.examples import scaled
 
 NODES = st.integers(0, 3)
 STREAM_INDEX = st.integers(0, 5)
 SUBJECTS = ["a", "a.b", "a.*", "a.>", "*.b", "b.*.c", "b.>"]
 LITERALS = ["a", "a.b", "a.c", "b.x.c", "b.x", "c.b", "a.b.c"]
+SCHEMAS = ["", "a int", "a bigint", "b bigint alias a", "a string", "a int not null", "a"]
 ADDRESSES = Addresses(grpc="a:1", data="a:2", raft="a:3", http="a:4")
 SOFTWARE = {"addresses": ADDRESSES, "feature_level_max": FEATURE_LEVEL_MAX}
 
@@ -78,7 +82,7 @@ commands = st.lists(
                 [
                     *("delete_stream", "transfer_leader", "report_leader", "confirm_flush"),
                     *("purge_stream", "set_stream_access", "commit_lake", "reassign_stream"),
-                    *("finish_reassignment", "finish_reassignment"),
+                    *("finish_reassignment", "finish_reassignment", "set_schema", "set_schema"),
                     *(
                         "alter_stream",
                         "elect_leader",
@@ -96,6 +100,7 @@ commands = st.lists(
                     "observers": st.none() | st.lists(NODES, unique=True, max_size=2),
                     "stale": st.sampled_from([0, 0, 0, 0, 1, -1]),
                     "config": settings_of_streams,
+                    "schema": st.sampled_from(SCHEMAS),
                 }
             ),
         ),
@@ -151,6 +156,10 @@ def resolved(registry: Registry, op: str, fields: dict[str, Any]) -> Command:
             "last_epoch": stream.leader_epoch,
             "location": f"{stream_epoch}.json",
         },
+        "set_schema": {
+            "schema": fields["schema"],
+            "schema_version": stream.schema_version + stale,
+        },
         "set_stream_access": {"readonly": stale == 0, "paused": stale == 1},
         "alter_stream": {"stream_epoch": stream_epoch, "config": fields["config"]},
         "elect_leader": {
@@ -188,6 +197,10 @@ def check_invariants(registry: Registry) -> None:
         assert registry.find(stream.name, stream.subject) is stream
         assert 0 <= stream.lake.start <= stream.lake.end
         assert stream.config.lake or not stream.lake.holds_records
+        assert len(stream.schemas) == min(stream.schema_version, VERSIONS_MAX)
+        for before, after in pairwise(stream.schemas):
+            assert before != after
+            assert not (before and after) or not why_incompatible(parse(before), parse(after))
     check_indexes(registry)
 
 

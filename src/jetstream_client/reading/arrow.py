@@ -81,17 +81,20 @@ def to_table(messages: Messages, columns: Iterable[str] | None = None) -> pa.Tab
 def iter_batches(
     messages: Messages, rows: int, columns: Iterable[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The records as batches of at most `rows`, of about the same length each.
+    """The records as batches of at most `rows`, of about the same length each."""
+    if len(messages):
+        yield from cut(to_table(messages, columns), rows)
+
+
+def cut(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
+    """A table that is not empty as batches of at most `rows`, of about the same length each.
 
     Each is built only when it is asked for: a caller that drops one before the next needs the
     memory of one.
     """
-    if not len(messages):
-        return
-    pieces = -(-len(messages) // rows)
-    length = -(-len(messages) // pieces)
-    table = to_table(messages, columns)
-    for start in range(0, len(messages), length):
+    pieces = -(-len(table) // rows)
+    length = -(-len(table) // pieces)
+    for start in range(0, len(table), length):
         yield from table.slice(start, length).combine_chunks().to_batches()
 
 
@@ -169,7 +172,8 @@ def _same(text: str, length: int) -> Any:
     return _constant(text, rounded)[:length]
 
 
-def _counting(start: int, length: int) -> Any:
+def counting(start: int, length: int) -> Any:
+    """start, start + 1, … : so many."""
     # With a type: to guess one, Arrow looks for a module that is usually not installed.
     return pc.add(_ramp(_round_up(length))[:length], pa.scalar(start, pa.int64()))
 
@@ -183,14 +187,14 @@ def _offsets(chunks: Sequence[Chunk]) -> Any:
     length = sum(map(len, chunks))
     first, last = chunks[0].offsets()[0], chunks[-1].offsets()[-1]
     if last - first + 1 == length:
-        return _counting(first, length)
+        return counting(first, length)
     arrays = []
     for chunk in chunks:
         base, deltas = chunk.batch.header.base_offset, chunk.batch.layout.offset_deltas
         if deltas < 0 and chunk.picked is not None:
             arrays.append(pc.add(pa.array(chunk.picked, pa.int64()), pa.scalar(base, pa.int64())))
         elif deltas < 0:
-            arrays.append(_counting(base + chunk.start, len(chunk)))
+            arrays.append(counting(base + chunk.start, len(chunk)))
         else:
             column = _wrap(chunk, (None, (deltas, 4 * len(chunk.batch))), pa.int32())
             arrays.append(pc.add(column.cast(pa.int64()), base))

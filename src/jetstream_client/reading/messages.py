@@ -314,6 +314,27 @@ class Messages(Sequence[Message]):
         )
         return head, others
 
+    def only(self, rows: Sequence[int]) -> Messages:
+        """The records of these rows, which grow."""
+        chunks = []
+        for chunk, start in zip(self.chunks, self._starts, strict=False):
+            first = bisect_left(rows, start)
+            some = rows[first : bisect_left(rows, start + len(chunk), first)]
+            if len(some) == len(chunk):
+                chunks.append(chunk)
+            elif some:
+                base = range(chunk.start, chunk.stop) if chunk.picked is None else chunk.picked
+                chunks.append(Chunk.of(chunk.batch, [base[row - start] for row in some]))
+        return Messages(
+            self.stream,
+            chunks,
+            next_offset=self.next_offset,
+            last_epoch=self.last_epoch,
+            log_start_offset=self.log_start_offset,
+            high_watermark=self.high_watermark,
+            compacted_below=self.compacted_below,
+        )
+
     def to_arrow(self, columns: Iterable[str] | None = None) -> pyarrow.Table:
         """The records as a pyarrow table, with one chunk for each batch and without work per row.
 

@@ -14,7 +14,8 @@ is validated before Arrow sees it (`_arrow`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from jetstream_client._loop_thread import LoopThread
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     import pyarrow
 
     from jetstream_client.reading.messages import Messages
-    from jetstream_client.reading.typed import Decoder
+    from jetstream_client.reading.typed import ConditionalDecoder, Decoder
+    from jetstream_protocol.schema import Schema
 
 
 class AsyncScan:
@@ -51,7 +53,7 @@ class AsyncScan:
 
         self._columns = None if columns is None else list(columns)
         self._find_decoder = decoder
-        self._decoder: Decoder | None = None
+        self._decoder: Decoder | ConditionalDecoder | None = None
         self.schema: pyarrow.Schema = schema_of(None if decoder else self._columns)
         self.start: int | None = None
         self.stop: int | None = None
@@ -90,6 +92,17 @@ class AsyncScan:
                     yield batch
         finally:
             await consumer.aclose()
+
+    def narrowed(self, columns: Sequence[str], schema: Schema, condition: Any) -> AsyncScan:
+        """The same range with other columns, which may be fields of the schema, and of records that
+        meet a condition of pyarrow; None: of all."""
+        from jetstream_client.reading.typed import ConditionalDecoder
+
+        other = copy(self)
+        other._find_decoder = None
+        other._decoder = ConditionalDecoder(schema, columns, condition)
+        other.schema = other._decoder.schema
+        return other
 
     def batches_of(self, messages: Messages) -> Iterator[pyarrow.RecordBatch]:
         """The record batches of what was fetched."""
@@ -142,6 +155,11 @@ class Scan:
         finally:
             # The garbage collector may run this in any thread, also where waiting is impossible.
             self._thread.post(consumer.aclose())
+
+    def narrowed(self, columns: Sequence[str], schema: Schema, condition: Any) -> Scan:
+        """The same range with other columns, which may be fields of the schema, and of records that
+        meet a condition of pyarrow; None: of all."""
+        return Scan(self._thread, self._scan.narrowed(columns, schema, condition))
 
     def reader(self) -> pyarrow.RecordBatchReader:
         """A pyarrow.RecordBatchReader for one reading. Arrow turns errors of the SDK into

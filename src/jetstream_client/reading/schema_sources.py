@@ -20,6 +20,7 @@ from jetstream_protocol.schema import (
     checked,
 )
 
+HOW_TO_SET = "jetstream schema set {} --infer 10000 makes one of its records"
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII
 )

@@ -1,230 +1,245 @@
-"""Columns of a stream's schema, decoded from JSON by DuckDB, only those that are asked for.
+"""Columns of a stream's schema, decoded from JSON: only those that are asked for.
 
-A column whose value in a record does not fit is NULL there, as a whole, and `_error` names the
-first such column. What fits what is the same wherever columns are decoded, since all of it is here.
-The JSON is that of RFC 8259, in UTF-8; a comma before a closing bracket is passed over, NaN and
-Infinity fit no type, and of keys that are there twice the first counts.
-
-DuckDB looks for one field without reading the others, so `value` is looked into once for each
-column that is asked for. TRY turns a batch with a bad record into one of single rows.
+What fits what is in `typed_json`, whose compiled twin goes through each value once and writes the
+buffers of Arrow. Where nothing was compiled, plain Python does the same, more slowly.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from jetstream_protocol.errors import InvalidRequestError
+import pyarrow as pa
+
+from jetstream_client.reading.arrow import (
+    SCHEMA,
+    TIMESTAMP,
+    counting,
+    cut,
+    schema_of,
+    to_table,
+)
+from jetstream_client.reading.schema_sources import HOW_TO_SET
+from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 from jetstream_protocol.schema import ERROR, Field, ListType, Schema, StructType, Type, parse
+from jetstream_protocol.typed_json import compiled, decoded, errors_of, plan_of
 
 if TYPE_CHECKING:
-    import pyarrow
+    from jetstream_client.reading.messages import Chunk, Messages
 
-    from jetstream_client.reading.messages import Messages
-
-_KINDS = {
-    "int": "INTEGER",
-    "bigint": "BIGINT",
-    "double": "DOUBLE",
-    "boolean": "BOOLEAN",
-    "string": "VARCHAR",
-    "timestamp": "TIMESTAMPTZ",
-    "date": "DATE",
-    "binary": "BLOB",
+_WORD = re.compile(r"\w+")
+_FEW = 8
+_ROW = "row number"
+"""No name of a field has a space."""
+_SCALARS: dict[str, pa.DataType] = {
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "timestamp": TIMESTAMP,
+    "date": pa.date32(),
+    "binary": pa.binary(),
 }
-_TIME = (
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,6})?)?"
-    r"(Z|[+-](0[0-9]|1[0-5]):[0-5][0-9])?"
-)
-_BASE64 = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
-SETTINGS = {
-    "enable_external_access": False,
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
-"""Of a database that touches neither files nor the network."""
-HOW_TO_SET = "jetstream schema set {} --infer 10000 makes one of its records"
-DOCUMENT = "try(json_extract(decode(value), '$'))"
 
 
-def duckdb_module() -> Any:
-    """DuckDB. Raises InvalidRequestError that says how to get it."""
-    try:
-        import duckdb
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise InvalidRequestError(
-            "typed columns need DuckDB: pip install 'jetstream-log[sql]'"
-        ) from error
-    return duckdb
-
-
-def select(schema: Schema, source: str, others: Iterable[str]) -> str:
-    """A SELECT of the expressions `others`, the schema's columns, and `_error`, of the table
-    `source`, whose `value` is a BLOB."""
-    parts = _Parts()
-    # Each document is looked into once for each column; its expressions share what is found.
-    found = [
-        f"{_found('decode(value)', field, safe=True)} AS {_held(field)}" for field in schema.fields
-    ]
-    columns = [
-        f'{parts.value(_held(field), field.type)} AS "{field.name}"' for field in schema.fields
-    ]
-    listed = [*others, *columns, f"{_error(schema, parts)} AS {ERROR}"]
-    return f"SELECT {', '.join(listed)} FROM (SELECT *, {', '.join(found)} FROM {source})"
+def arrow_type(kind: Type) -> pa.DataType:
+    """The type of a column."""
+    if isinstance(kind, ListType):
+        return pa.list_(pa.field("element", arrow_type(kind.element)))
+    if isinstance(kind, StructType):
+        return pa.struct([pa.field(each.name, arrow_type(each.type)) for each in kind.fields])
+    return _SCALARS[kind]
 
 
 class Decoder:
-    """Makes record batches with some columns of records and of a schema. schema: theirs."""
+    """Makes tables with some columns of records and of a schema. schema: theirs."""
 
-    def __init__(self, schema: Schema, columns: Sequence[str] | None = None) -> None:
+    def __init__(self, schema: Schema, columns: Iterable[str] | None = None) -> None:
         """columns: in this order; None: all, those of every stream first. Raises
         InvalidRequestError for one that is in neither."""
-        from jetstream_client.reading.arrow import SCHEMA, schema_of
-
-        duckdb = duckdb_module()
         every = [*SCHEMA.names, *schema.names, ERROR]
-        self._wanted = every if columns is None else list(columns)
-        for name in self._wanted:
+        wanted = every if columns is None else list(columns)
+        for name in wanted:
             if name not in every:
                 raise InvalidRequestError(f"no column {name!r}: there are {', '.join(every)}")
-        own = {name for name in self._wanted if name in SCHEMA.names} | {"value"}
-        self._own = [name for name in SCHEMA.names if name in own]
-        listed = ", ".join(f'"{name}"' for name in self._wanted)
-        inner = select(schema, "records", [f'"{name}"' for name in self._own])
-        self._query = f"SELECT {listed} FROM ({inner})"
-        # One thread: what takes the batches has its own, and each batch is short.
-        self._connection = duckdb.connect(":memory:", config={**SETTINGS, "threads": 1})
-        self._connection.execute("SET TimeZone = 'UTC'")
-        self._connection.execute("SET enable_progress_bar = false")
-        self.schema = self.decode(schema_of(self._own).empty_table()).schema
+        self._own = [name for name in SCHEMA.names if name in wanted]
+        # What is the first error of a record, only all its fields can tell.
+        self._fields = tuple(
+            field for field in schema.fields if ERROR in wanted or field.name in wanted
+        )
+        self._has_error = ERROR in wanted
+        self.schema = _schema(wanted, self._fields)
 
-    def decode(self, table: pyarrow.Table) -> pyarrow.Table:
+    def decode(self, table: pa.Table) -> pa.Table:
         """table: with the columns of every stream that are wanted, and `value`."""
-        cursor = self._connection.cursor()  # Of this thread: readings may be in several.
-        with cursor:
-            cursor.execute("SET TimeZone = 'UTC'")
-            cursor.register("records", table)
-            return cursor.sql(self._query).to_arrow_table()
+        records = Records(self._fields)
+        for chunk in table["value"].chunks:
+            records.add_array(chunk)
+        own = {name: table[name] for name in self._own}
+        return self._table(records, own)
 
-    def batches(self, messages: Messages, rows: int) -> Iterator[pyarrow.RecordBatch]:
-        """The records as batches of at most `rows`."""
-        import pyarrow
+    def table_of(self, messages: Messages) -> pa.Table:
+        """The records. Raises CorruptBatchError."""
+        records = Records(self._fields)
+        if self._fields or self._has_error:
+            for chunk in messages.chunks:
+                records.add_chunk(chunk)
+        found = to_table(messages, self._own)
+        return self._table(records, {name: found[name] for name in self._own})
 
-        for batch in messages.iter_batches(rows, self._own):
-            table = self.decode(pyarrow.Table.from_batches([batch])).cast(self.schema)
-            yield from table.combine_chunks().to_batches()
+    def batches(self, messages: Messages, rows: int) -> Iterator[pa.RecordBatch]:
+        """The records as batches of at most `rows`, of about the same length each."""
+        if len(messages):
+            yield from cut(self.table_of(messages), rows)
+
+    def _table(self, records: Records, own: dict[str, Any]) -> pa.Table:
+        columns = {**own, **records.columns()}
+        return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
 
 
-def decoder_of(text: str, stream: str, columns: Sequence[str] | None = None) -> Decoder:
+def _schema(wanted: Sequence[str], fields: Sequence[Field]) -> pa.Schema:
+    kinds = {field.name: arrow_type(field.type) for field in fields}
+    kinds[ERROR] = pa.string()
+    own = schema_of(name for name in wanted if name in SCHEMA.names)
+    return pa.schema(
+        [own.field(name) if name in own.names else pa.field(name, kinds[name]) for name in wanted]
+    )
+
+
+class ConditionalDecoder:
+    """Makes batches of the records that meet a condition. If it is about columns that every stream
+    has, and few records meet it, only those are decoded."""
+
+    def __init__(self, schema: Schema, columns: Sequence[str], condition: Any) -> None:
+        """condition: an expression of pyarrow, perhaps over other columns; None: there is none."""
+        # The text of an expression has the names of its columns, perhaps others by chance.
+        words = () if condition is None else set(_WORD.findall(str(condition)))
+        asked = [name for name in (*SCHEMA.names, *schema.names, ERROR) if name in words]
+        self._whole = Decoder(schema, [*columns, *(set(asked) - set(columns))])
+        self._asked = Decoder(schema, asked)
+        self._is_cheap = all(name in SCHEMA.names for name in asked)
+        self._condition = condition
+        self.schema = Decoder(schema, columns).schema
+
+    def batches(self, messages: Messages, rows: int) -> Iterator[pa.RecordBatch]:
+        """At most `rows` in each."""
+        if self._condition is not None and self._is_cheap:
+            messages = self._only_few(messages)
+        if not len(messages):
+            return
+        table = self._whole.table_of(messages)
+        if self._condition is not None:
+            table = table.filter(self._condition).select(self.schema.names)
+        if len(table):
+            yield from cut(table, rows)
+
+    def _only_few(self, messages: Messages) -> Messages:
+        """The records that meet the condition, if few do. To pick a record costs as much as to
+        decode some."""
+        table = self._asked.table_of(messages)
+        table = table.append_column(_ROW, counting(0, len(table))).filter(self._condition)
+        if len(table) > len(messages) // _FEW:
+            return messages
+        return messages.only(table[_ROW].to_pylist())
+
+
+def decoder_of(text: str, stream: str, columns: Iterable[str] | None = None) -> Decoder:
     """Raises InvalidRequestError, also for a stream without a schema."""
     if not text:
         raise InvalidRequestError(f"stream {stream} has no schema: {HOW_TO_SET.format(stream)}")
     return Decoder(parse(text), columns)
 
 
-def _held(field: Field) -> str:
-    return f'"json: {field.name}"'
+class Records:
+    """The fields of records as columns: `add…` them, then ask for the columns, once."""
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self._fields = fields
+        self._compiled = None if compiled is None else compiled.Columns(plan_of(fields))
+        self._rows: list[list[Any]] = []
+        self._errors: list[str | None] = []
+
+    def add_chunk(self, chunk: Chunk) -> None:
+        """Rows of a batch. Raises CorruptBatchError."""
+        if self._compiled is None:
+            self._add_values(chunk.values())
+            return
+        body, column = chunk.batch.body, chunk.batch.layout.values
+        validity = None if column.validity < 0 else body
+        parts: Iterable[tuple[int, int]] = [(chunk.start, chunk.stop)]
+        if chunk.picked is not None:
+            parts = _runs(chunk.picked)
+        try:
+            for start, stop in parts:
+                self._compiled.add(
+                    *(body, column.offsets, body, column.data, column.data_length),
+                    *(validity, max(0, column.validity), start, stop),
+                )
+        except ValueError as error:
+            raise CorruptBatchError(f"a column of a batch is not valid: {error}") from error
+
+    def add_array(self, values: pa.BinaryArray) -> None:
+        """Values in Arrow's form."""
+        if self._compiled is None:
+            self._add_values(values.to_pylist())
+        elif len(values):
+            validity, offsets, data = values.buffers()
+            data = b"" if data is None else data
+            start, stop = values.offset, values.offset + len(values)
+            length = memoryview(data).nbytes
+            self._compiled.add(offsets, 0, data, 0, length, validity, 0, start, stop)
+
+    def _add_values(self, values: Iterable[bytes | None]) -> None:
+        for value in values:
+            row, error = decoded(value, self._fields)
+            self._rows.append(row)
+            self._errors.append(error)
+
+    def columns(self) -> dict[str, pa.Array]:
+        """Of each field, and of the errors."""
+        if self._compiled is None:
+            return self._columns_of_rows()
+        rows, errors, columns = self._compiled.take()
+        made = {
+            field.name: _array(arrow_type(field.type), column)
+            for field, column in zip(self._fields, columns, strict=True)
+        }
+        made[ERROR] = _error_texts(rows, errors, self._fields)
+        return made
+
+    def _columns_of_rows(self) -> dict[str, pa.Array]:
+        columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(self._fields)
+        made = {
+            field.name: pa.array(list(column), arrow_type(field.type))
+            for field, column in zip(self._fields, columns, strict=True)
+        }
+        made[ERROR] = pa.array(self._errors, pa.string())
+        return made
 
 
-def _found(document: str, field: Field, *, safe: bool = False) -> str:
-    """The JSON of a field, as text; NULL: it is not there."""
-    keys = [f"json_extract({document}, '$.{key}')" for key in field.keys]
-    if safe:
-        keys = [f"try({key})" for key in keys]
-    text = keys[0] if len(keys) == 1 else f"coalesce({', '.join(keys)})"
-    return f"{text}::VARCHAR"
+def _runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The rows as ranges, in their order."""
+    start = stop = rows[0]
+    for row in rows:
+        if row != stop:
+            yield start, stop
+            start = row
+        stop = row + 1
+    yield start, stop
 
 
-def _error(schema: Schema, parts: _Parts) -> str:
-    cases = [
-        "WHEN value IS NULL THEN NULL",
-        f"WHEN {DOCUMENT} IS NULL THEN 'the value is not JSON'",
-        f"WHEN json_type({DOCUMENT}) <> 'OBJECT' THEN 'the value is not a JSON object'",
-    ]
-    for field in schema.fields:
-        held = _held(field)
-        if field.required:
-            cases.append(f"WHEN coalesce({held}, 'null') = 'null' THEN '{field.name} is missing'")
-        cases.append(
-            f"WHEN {held} <> 'null' AND {parts.value(held, field.type)} IS NULL "
-            f"THEN '{field.name} is not {_a(field.type)}'"
-        )
-    return f"CASE {' '.join(cases)} END"
+def _array(kind: pa.DataType, column: Any) -> pa.Array:
+    rows, nulls, buffers, within = column
+    kinds = [kind.field(place).type for place in range(kind.num_fields)]
+    inner = [_array(each, part) for each, part in zip(kinds, within, strict=True)]
+    parts = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
+    return pa.Array.from_buffers(kind, rows, parts, nulls, children=inner or None)
 
 
-def _a(kind: Type) -> str:
-    """The type in words."""
-    word = kind if isinstance(kind, str) else "list" if isinstance(kind, ListType) else "struct"
-    return f"an {word}" if word == "int" else f"a {word}"
-
-
-class _Parts:
-    """Writes expressions. Each is NULL if, and only if, its JSON is `null`, is not there, or does
-    not fit. The names of what they bind differ from each other."""
-
-    def __init__(self) -> None:
-        self._numbers: Iterator[int] = count()
-
-    def value(self, text: str, kind: Type) -> str:
-        """text: an expression of the JSON's text, which may be written several times."""
-        if isinstance(kind, ListType):
-            return self._list(text, kind)
-        if isinstance(kind, StructType):
-            return self._struct(text, kind)
-        return _scalar(text, kind)
-
-    def _list(self, text: str, kind: ListType) -> str:
-        each, both, pair = (f"x{next(self._numbers)}" for _ in range(3))
-        item = f"{each}::VARCHAR"
-        made = (
-            f"list_transform(json_extract({text}, '$[*]'), lambda {each}: "
-            f"{{'v': {self.value(f'({item})', kind.element)}, 'ok': {item} = 'null'}})"
-        )
-        misfits = f"list_filter({both}, lambda {pair}: {pair}.v IS NULL AND NOT {pair}.ok)"
-        return (
-            f"CASE WHEN starts_with({text}, '[') THEN list_transform([{made}], lambda {both}: "
-            f"CASE WHEN len({misfits}) = 0 THEN list_transform({both}, lambda {pair}: {pair}.v) "
-            "END)[1] END"
-        )
-
-    def _struct(self, text: str, kind: StructType) -> str:
-        texts, values = (f"x{next(self._numbers)}" for _ in range(2))
-        found = ", ".join(f"'{each.name}': {_found(text, each)}" for each in kind.fields)
-        made, fits = [], []
-        for each in kind.fields:
-            held, value = f'{texts}."{each.name}"', f'{values}."{each.name}"'
-            made.append(f"'{each.name}': {self.value(held, each.type)}")
-            absent = "" if each.required else f" OR coalesce({held}, 'null') = 'null'"
-            fits.append(f"({value} IS NOT NULL{absent})")
-        return (
-            f"CASE WHEN starts_with({text}, '{{') THEN list_transform([{{{found}}}], "
-            f"lambda {texts}: list_transform([{{{', '.join(made)}}}], lambda {values}: "
-            f"CASE WHEN {' AND '.join(fits)} THEN {values} END)[1]"
-            ")[1] END"
-        )
-
-
-def _scalar(text: str, kind: str) -> str:
-    cast = f"try_cast({text} AS {_KINDS[kind]})"
-    if kind in ("int", "bigint"):  # A fraction would be rounded, and an exponent taken.
-        return f"CASE WHEN NOT contains({text}, '.') AND NOT contains({text}, 'e') THEN {cast} END"
-    if kind == "double":
-        return f"CASE WHEN isfinite({cast}) THEN {cast} END"
-    if kind == "boolean":
-        return f"CASE {text} WHEN 'true' THEN true WHEN 'false' THEN false END"
-    string = f"json_extract_string({text}, '$')"
-    is_string = f"starts_with({text}, '\"')"
-    if kind == "string":
-        return f"CASE WHEN {is_string} THEN {string} END"
-    if kind == "binary":
-        is_base64 = f"{is_string} AND regexp_full_match({string}, '{_BASE64}')"
-        return f"CASE WHEN {is_base64} THEN from_base64({string}) END"
-    form = _TIME if kind == "timestamp" else "[0-9]{4}-[0-9]{2}-[0-9]{2}"
-    made = f"try_cast({string} AS {_KINDS[kind]})"
-    least, most = "0001-01-02", "9999-12-30"
-    return (
-        f"CASE WHEN {is_string} AND regexp_full_match({string}, '{form}') AND "
-        f"{made} BETWEEN '{least}'::{_KINDS[kind]} AND '{most}'::{_KINDS[kind]} THEN {made} END"
-    )
+def _error_texts(rows: int, errors: Any, fields: Sequence[Field]) -> pa.Array:
+    if errors is None:
+        return pa.nulls(rows, pa.string())
+    numbers = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(errors)])
+    return pa.array([None, *errors_of(fields)], pa.string()).take(numbers)

@@ -28,29 +28,35 @@ from jetstream_client.cli.stream_or_group import check_group
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.publishing.keyed_group import streams_of
 from jetstream_client.reading.scan import Scan
-from jetstream_client.reading.typed import HOW_TO_SET, SETTINGS, select
+from jetstream_client.reading.schema_sources import HOW_TO_SET
 from jetstream_client.values.positions import Position
 from jetstream_client.values.text import check_text
 from jetstream_client.values.types import ReadFrom, Stream, StreamLike
 from jetstream_protocol.errors import (
     InvalidRequestError,
-    JetstreamError,
     PermissionDeniedError,
     StreamNotFoundError,
 )
 from jetstream_protocol.record_json import encoded, header_values
-from jetstream_protocol.schema import Schema, parse
+from jetstream_protocol.schema import ERROR, Schema, parse
 from jetstream_protocol.subjects import no_stream
 from jetstream_protocol.times import timestamp_text
 
 if TYPE_CHECKING:
     import duckdb
-    import pyarrow
+
+    from jetstream_client.cli.stream_tables import StreamTable
 
 _COLUMNS = (
     *("stream", "subject", '"offset"', "timestamp", "key", "value"),
     "header_map(headers) AS headers",
 )
+_SETTINGS = {
+    "enable_external_access": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+"""Of a database that touches neither files nor the network."""
 _SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
 _BARE_OFFSET = re.compile(r'(?<!["\w])offset(?!["\w])', re.IGNORECASE)
 
@@ -125,29 +131,6 @@ def _statements(text: str) -> list[str]:
         raise QueryError(f"the query fails: {error}") from error
 
 
-class _Table:
-    """Scans, one after the other, as DuckDB reads them. Keeps the SDK's error, which DuckDB would
-    only quote."""
-
-    def __init__(self, scans: Sequence[Scan]) -> None:
-        self._scans = scans
-        self.error: JetstreamError | None = None
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        import pyarrow
-
-        reader = pyarrow.RecordBatchReader.from_batches(self._scans[0].schema, self._batches())
-        return reader.__arrow_c_stream__(requested_schema)
-
-    def _batches(self) -> Iterator[pyarrow.RecordBatch]:
-        try:
-            for scan in self._scans:
-                yield from scan
-        except JetstreamError as error:
-            self.error = error
-            raise
-
-
 class _Query:
     """One query in its own database."""
 
@@ -158,14 +141,14 @@ class _Query:
         self._query = query
         self._range = start, stop
         self._read_from: ReadFrom = read_from
-        self._tables: list[_Table] = []
+        self._tables: list[StreamTable] = []
         self._unknown: set[str] = set()
         self._without_schema: list[str] = []
 
     def run(self, as_json: bool) -> None:
         """Print the answer. Raises InvalidRequestError for a query that is wrong."""
         duckdb = _duckdb()
-        with duckdb.connect(":memory:", config=SETTINGS) as connection:
+        with duckdb.connect(":memory:", config=_SETTINGS) as connection:
             try:
                 if _SHOW_TABLES.fullmatch(self._query):
                     found = connection.sql("SELECT unnest(?) AS name", params=[self._names()])
@@ -239,7 +222,7 @@ class _Query:
             elif name in matched:
                 read = self._several(name, patterns[name])
             schema = self._schema(name, read)
-            self._add(connection, name, _Table([self._scan(each) for each in read]), schema)
+            self._add(connection, name, [self._scan(each) for each in read], schema)
 
     def _schema(self, name: str, read: Sequence[StreamLike]) -> Schema | None:
         """The schema of the streams, if all have the same. A server of an earlier version knows
@@ -267,17 +250,19 @@ class _Query:
         self,
         connection: duckdb.DuckDBPyConnection,
         name: str,
-        table: _Table,
+        scans: Sequence[Scan],
         schema: Schema | None,
     ) -> None:
         """Headers are parsed, and fields of the schema decoded, only where a query asks for
         them."""
+        from jetstream_client.cli.stream_tables import StreamTable
+
+        table = StreamTable(scans, schema)
         self._tables.append(table)
         records = f"records of {name}"
         connection.register(records, table)
-        query = f"SELECT {', '.join(_COLUMNS)} FROM {_quoted(records)}"
-        if schema is not None:
-            query = select(schema, _quoted(records), _COLUMNS)
+        fields = () if schema is None else (*map(_quoted, schema.names), ERROR)
+        query = f"SELECT {', '.join((*_COLUMNS, *fields))} FROM {_quoted(records)}"
         connection.execute(f"CREATE VIEW {_quoted(name)} AS {query}")
 
     def _names(self) -> list[str]:

@@ -1,0 +1,149 @@
+"""Typed columns against what a user writes without a schema, in SQL.
+
+One node holds records of eight fields, in JSON. Each query is asked by columns and by hand, in
+turn, of the table that `jetstream sql` makes. What counts is the processor time of this process,
+from the fetch to the answer. By hand, each query is written as most write it, with `->>` for each
+field, and in other ways, of which the quickest counts.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from statistics import median
+from typing import Any, NamedTuple
+
+import duckdb
+
+from benchmarks import this_server
+from benchmarks.pairs import Progress
+from benchmarks.report import Column, Report, environment, times
+from jetstream_client import Client
+from jetstream_client.cli.stream_tables import StreamTable
+from jetstream_protocol.schema import parse
+
+BATCH = 1_000
+COUNTRIES = ("AT", "CH", "DE", "FR", "IT")
+SCHEMA = (
+    "id bigint, customer string, price double, count int, country string, at timestamp, "
+    "paid boolean, note string"
+)
+
+TITLE = "nanoseconds of the processor for a record, from the fetch to the answer"
+COLUMNS = (
+    Column("query", lambda r: r["query"]),
+    Column("by columns", lambda r: f"{r['typed_ns']:,.0f}"),
+    Column("with ->>", lambda r: f"{r['arrow_ns']:,.0f}"),
+    Column("faster", lambda r: times(r["arrow_ns"] / r["typed_ns"])),
+    Column("the quickest by hand", lambda r: f"{r['by_hand_ns']:,.0f}"),
+    Column("faster", lambda r: times(r["by_hand_ns"] / r["typed_ns"])),
+)
+
+
+class Query(NamedTuple):
+    """The same question, by columns and by hand: with `->>` first, then in other ways."""
+
+    name: str
+    typed: str
+    by_hand: tuple[str, ...]
+
+
+_PRICE = "(decode(value)->>'$.price')::double"
+_COUNTRY = "decode(value)->>'$.country'"
+_THREE = "json_extract_string(decode(value), ['$.country', '$.price', '$.count'])"
+_TYPES = """'{"country": "VARCHAR", "price": "DOUBLE", "count": "INTEGER"}'"""
+QUERIES = (
+    Query(
+        "one field",
+        "select avg(price) from orders",
+        (
+            f"select avg({_PRICE}) from orders",
+            'select avg(from_json(decode(value), \'{"price": "DOUBLE"}\').price) from orders',
+        ),
+    ),
+    Query(
+        "three fields",
+        "select country, avg(price), sum(count) from orders group by 1",
+        (
+            f"select {_COUNTRY}, avg({_PRICE}), sum((decode(value)->>'$.count')::int) from orders "
+            "group by 1",
+            f"select x[1], avg(x[2]::double), sum(x[3]::int) from (select {_THREE} x from orders) "
+            "group by 1",
+            f"select x.country, avg(x.price), sum(x.count) from (select from_json(decode(value), "
+            f"{_TYPES}) x from orders) group by 1",
+        ),
+    ),
+    Query(
+        "one field, where another is",
+        "select avg(price) from orders where country = 'CH'",
+        (f"select avg({_PRICE}) from orders where {_COUNTRY} = 'CH'",),
+    ),
+)
+
+
+def run(records: int, runs: int, progress: Progress) -> Report:
+    """runs: of each query in each form."""
+    with this_server.nodes(1) as addresses, Client(addresses.grpc, timeout=60) as client:
+        client.create_stream("orders", "orders", flush="none")
+        size = _fill(client, records)
+        connection = duckdb.connect()
+        connection.register("orders", StreamTable([client.scan("orders")], parse(SCHEMA)))
+        results = []
+        for query in QUERIES:
+            taken = _measured(connection, query, runs)
+            each = {form: seconds * 1e9 / records for form, seconds in taken.items()}
+            typed = each.pop(query.typed)
+            by_hand = min(each, key=each.__getitem__)
+            results.append(
+                {
+                    "query": query.name,
+                    "typed_ns": typed,
+                    "arrow_ns": each[query.by_hand[0]],
+                    "by_hand_ns": each[by_hand],
+                    "by_hand": by_hand,
+                    "every_ns": each,
+                }
+            )
+            progress(f"{query.name}: {typed:,.0f} ns")
+    about = f"by columns, {records:,} records of {size / records:,.0f} bytes"
+    return Report("typed", about, "by hand", results, environment())
+
+
+def _measured(connection: Any, query: Query, runs: int) -> dict[str, float]:
+    """Processor seconds of each form: the median."""
+    forms = (query.typed, *query.by_hand)
+    taken: dict[str, list[float]] = {form: [] for form in forms}
+    for number in range(runs):
+        for form in forms if number % 2 == 0 else forms[::-1]:
+            begun = time.process_time()
+            connection.sql(form).fetchall()
+            taken[form].append(time.process_time() - begun)
+    return {form: median(seconds) for form, seconds in taken.items()}
+
+
+def _fill(client: Client, records: int) -> int:
+    """Publish the records; returns their bytes."""
+    chance = random.Random(7)
+    size = 0
+    with client.publisher("orders") as publisher:
+        for first in range(0, records, BATCH):
+            values = [_value(chance, number) for number in range(first, first + BATCH)]
+            size += sum(map(len, values))
+            publisher.publish_many(values)
+        publisher.flush()
+    return size
+
+
+def _value(chance: random.Random, number: int) -> bytes:
+    order: dict[str, Any] = {
+        "id": number,
+        "customer": f"customer-{chance.randrange(10_000)}",
+        "price": round(chance.random() * 100, 2),
+        "count": chance.randrange(100),
+        "country": chance.choice(COUNTRIES),
+        "at": f"2026-01-31T10:{number // 60 % 60:02}:{number % 60:02}Z",
+        "paid": chance.random() < 0.5,
+        "note": "left at the door " + "x" * chance.randrange(30),
+    }
+    return json.dumps(order, separators=(",", ":")).encode()

@@ -1,0 +1,20 @@
+from collections.abc import Sequence
+from typing import Any
+
+from jetstream_protocol.columns import Body
+
+class Columns:
+    def __init__(self, fields: Sequence[tuple[int, bool, tuple[bytes, ...], Any]]) -> None: ...
+    def add(
+        self,
+        offsets: Body,
+        offsets_at: int,
+        data: Body,
+        data_at: int,
+        data_length: int,
+        validity: Body | None,
+        validity_at: int,
+        start: int,
+        stop: int,
+    ) -> None: ...
+    def take(self) -> tuple[int, Any, list[Any]]: ...
