@@ -31,8 +31,8 @@ TARGETS = {
 """What is written: the class, what it does, and the files with what it is written from."""
 BY_HAND = {"aclose", "process", "processor"}
 READERS = {
-    "consume": ("Consumer", "The start is resolved before this returns."),
-    "consume_group": ("GroupConsumer", "The consumer is a member when this returns."),
+    "consume": ("Consumer[V, K]", "The start is resolved before this returns."),
+    "consume_group": ("GroupConsumer[V, K]", "The consumer is a member when this returns."),
     "queue": ("Queue", "The consumer is there when this returns."),
     "scan": ("Scan", "Start and stop are resolved before this returns."),
 }
@@ -166,7 +166,7 @@ def _blocking(method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     if method.name in READERS:
         returns, end = READERS[method.name]
         docstring = f"{docstring.rstrip()}\n\n{INDENT}{end}\n{INDENT}"
-        body = f"return self._thread.begun(lambda: {call}, {returns})"
+        body = f"return self._thread.begun(lambda: {call}, {returns.partition('[')[0]})"
     else:
         body = ("" if returns == "None" else "return ") + f"self._thread.run({call})"
     return (

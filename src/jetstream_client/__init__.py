@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jetstream_client._closing import ClientClosedError
     from jetstream_client.clients.async_client import AsyncClient
     from jetstream_client.clients.blocking_client import Client
     from jetstream_client.processing.blocking_queue import Queue, QueueMessage
@@ -114,6 +115,7 @@ if TYPE_CHECKING:
 __version__: str
 
 _WHERE: dict[str, tuple[str, ...]] = {
+    "jetstream_client._closing": ("ClientClosedError",),
     "jetstream_client.clients.async_client": ("AsyncClient",),
     "jetstream_client.clients.blocking_client": ("Client",),
     "jetstream_client.processing.blocking_queue": ("Queue", "QueueMessage"),
@@ -245,6 +247,7 @@ __all__ = [
     "BatchDelivery",
     "BatchResult",
     "Client",
+    "ClientClosedError",
     "ClientConfig",
     "ClusterInfo",
     "CompactionInfo",

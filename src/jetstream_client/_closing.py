@@ -13,10 +13,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from jetstream_client._log import logger
-from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 
 if TYPE_CHECKING:
     from typing import Self
+
+
+class ClientClosedError(InvalidRequestError, UnavailableError):
+    """The client was closed: before the call, or while it waited. Repeating it is of no use."""
+
+    retriable = False
+
+    @property
+    def code(self) -> str:
+        """No server sends it."""
+        return "client_closed"
 
 
 class Closing(ABC):

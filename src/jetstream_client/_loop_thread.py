@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from jetstream_client._closing import AsyncClosing
+from jetstream_client._closing import AsyncClosing, ClientClosedError
 from jetstream_protocol.errors import InvalidRequestError
 
 _T = TypeVar("_T")
@@ -156,13 +156,13 @@ class LoopThread:
                 "client there"
             )
         if self._closed:
-            raise InvalidRequestError(_CLOSED)
+            raise ClientClosedError(_CLOSED)
         running = self._started.get("") or self._start()
         self.check_caller()
         try:
             return asyncio.run_coroutine_threadsafe(coroutine, running.loop)
         except RuntimeError:
-            raise InvalidRequestError(_CLOSED) from None
+            raise ClientClosedError(_CLOSED) from None
 
     def _start(self) -> _Running:
         made = _Running()
@@ -177,7 +177,7 @@ class LoopThread:
         """A call that comes just as the loop ends may never begin."""
         running = self._started.get("")
         if running is not None and not running.thread.is_alive():
-            raise InvalidRequestError(_CLOSED)
+            raise ClientClosedError(_CLOSED)
 
     def close(self) -> None:
         """Cancels what still runs, then waits for the thread. Idempotent."""

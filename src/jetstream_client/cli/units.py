@@ -8,9 +8,9 @@ from decimal import Decimal
 
 import typer
 
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+from jetstream_client.values.durations import SECONDS_OF, seconds_in
+
 _SECONDS_MAX = (2**63 - 1) // 1_000_000
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -20,12 +20,9 @@ def parse_duration(text: str | float) -> float:
     0 needs none. Raises typer.BadParameter."""
     if isinstance(text, int | float):  # A default, which is parsed already.
         return float(text)
-    if re.fullmatch(r"0+(\.0+)?", text):
-        return 0.0
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    seconds = seconds_in(text)
+    if seconds is None:
         raise typer.BadParameter(f"{text!r} is not a duration: say 90s, 1h30m or 7d.")
-    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     if seconds > _SECONDS_MAX:
         raise typer.BadParameter(
             f"{text!r} is too long: say 290000 years at most, or 0 for no end."
@@ -37,7 +34,7 @@ def duration_text(seconds: float) -> str:
     """As `parse_duration` reads it: 5400 is 1h30m."""
     microseconds, text = round(seconds * 1_000_000), ""
     for unit in ("d", "h", "m", "s"):
-        count, microseconds = divmod(microseconds, round(_SECONDS[unit] * 1_000_000))
+        count, microseconds = divmod(microseconds, round(SECONDS_OF[unit] * 1_000_000))
         text += f"{count}{unit}" if count else ""
     if microseconds:
         text += f"{microseconds / 1000:g}ms"
@@ -48,8 +45,8 @@ def age_text(age: timedelta) -> str:
     """How long ago, in its largest unit: 90 minutes are 1h. Never negative, although clocks
     differ."""
     seconds = max(0.0, age.total_seconds())
-    unit = next((unit for unit in ("d", "h", "m") if seconds >= _SECONDS[unit]), "s")
-    return f"{int(seconds // _SECONDS[unit])}{unit}"
+    unit = next((unit for unit in ("d", "h", "m") if seconds >= SECONDS_OF[unit]), "s")
+    return f"{int(seconds // SECONDS_OF[unit])}{unit}"
 
 
 def size_text(size: int) -> str:

@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jetstream_client._closing import close_after
+from jetstream_client._closing import ClientClosedError, close_after
 from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client.clients.async_keyed_groups import AsyncKeyedGroups
 from jetstream_client.clients.async_processing import AsyncProcessing
@@ -48,14 +48,15 @@ from jetstream_client.transport.schemas import AsyncSchemas
 from jetstream_client.transport.security import AsyncSecurity
 from jetstream_client.transport.streams import AsyncStreams, Streams
 from jetstream_client.values.config import ClientConfig, NatsOptions
+from jetstream_client.values.durations import Seconds, to_seconds
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.tls import TlsConfig
+from jetstream_client.values.type_variables import S
 from jetstream_client.values.types import (
     AckLevel,
     Payload,
     Via,
 )
-from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 from jetstream_protocol.memory import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class AsyncClient(
         *,
         nats: str | Iterable[str] | None = None,
         nats_options: NatsOptions | None = None,
-        timeout: float = 10.0,
+        timeout: Seconds = 10.0,
         in_flight_max: int = 16_384,
         rack: str | None = None,
         token: str | None = None,
@@ -170,7 +171,7 @@ class AsyncClient(
 
     def _check_open(self) -> None:
         if self._closed:
-            raise InvalidRequestError("the client is closed")
+            raise ClientClosedError("the client is closed")
 
     def _forget_routes(self) -> None:
         self._routes.forget_all()
@@ -188,7 +189,7 @@ class AsyncClient(
         ack_level: AckLevel | None = None,
         msg_id: str | None = None,
         expected_offset: int | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         via: Via = "nats",
     ) -> Coroutine[Any, Any, PublishResult]:
         """Publish an ordinary NATS message and wait until streams acknowledge it.
@@ -216,7 +217,7 @@ class AsyncClient(
         self._check_open()
         check_via(via)
         options = PublishOptions(acks, ack_level, msg_id, expected_offset)
-        seconds = self.config.timeout if timeout is None else timeout
+        seconds = self.config.timeout if timeout is None else to_seconds("timeout", timeout)
         tracing = TRACING.active
         publish = self._publisher.publish
         if via != "nats":
@@ -231,17 +232,17 @@ class AsyncClient(
         self,
         subject: str,
         *,
-        linger: float = LINGER_SECONDS,
+        linger: Seconds = LINGER_SECONDS,
         max_bytes: int = BATCH_BYTES,
         compression: Compression | None = None,
         acks: str | Sequence[str] = "all",
-        delivery_timeout: float = DELIVERY_SECONDS,
+        delivery_timeout: Seconds = DELIVERY_SECONDS,
         buffer_bytes: int = BUFFER_BYTES,
         producer_id: int | None = None,
         first_sequence: int = 0,
-        value_serializer: Serializer | None = None,
+        value_serializer: Serializer[S] | None = None,
         via: Via = "nats",
-    ) -> AsyncPublisher:
+    ) -> AsyncPublisher[S]:
         """A publisher that packs many records into few messages. Each record is stored once, in
         order.
 
@@ -262,11 +263,11 @@ class AsyncClient(
         """
         self._check_open()
         options = PublisherOptions(
-            linger=linger,
+            linger=to_seconds("linger", linger),
             max_bytes=max_bytes,
             compression=compression,
             acks=acks,
-            delivery_timeout=delivery_timeout,
+            delivery_timeout=to_seconds("delivery_timeout", delivery_timeout),
             buffer_bytes=buffer_bytes,
             producer_id=producer_id,
             first_sequence=first_sequence,
@@ -295,7 +296,7 @@ class AsyncClient(
             ):
                 closing.push_async_callback(part.close)
             for publisher in list(self._publishers):
-                error = UnavailableError("the client is closed")
+                error = ClientClosedError("the client is closed")
                 closing.push_async_callback(publisher.abort, error)
             closing.push_async_callback(self._close_consumers)
 

@@ -27,7 +27,7 @@ from jetstream_protocol.errors import InvalidRequestError, NoStreamError
 if TYPE_CHECKING:
     from typing import Unpack
 
-Handler: TypeAlias = Callable[[Message], Awaitable[Any] | Any]
+Handler: TypeAlias = Callable[[Message[Any, Any]], Awaitable[Any] | Any]
 
 
 class AsyncProcessing(AsyncReading):

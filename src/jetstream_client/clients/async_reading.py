@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jetstream_client.reading.batches import FetchedBatches
 from jetstream_client.reading.consumer import FETCH_BYTES, AsyncConsumer
@@ -21,8 +21,10 @@ from jetstream_client.transport.groups import AsyncGroups, Groups
 from jetstream_client.transport.schemas import AsyncSchemas
 from jetstream_client.transport.streams import AsyncStreams
 from jetstream_client.values.config import ClientConfig
+from jetstream_client.values.durations import Seconds, to_seconds
 from jetstream_client.values.positions import Position
 from jetstream_client.values.text import check_text
+from jetstream_client.values.type_variables import K, V
 from jetstream_client.values.types import OffsetAt, OnReset, Payload, ReadFrom, StreamLike
 from jetstream_protocol.errors import InvalidRequestError
 
@@ -35,8 +37,8 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
 
     config: ClientConfig
     _reader: Reader
-    _consumers: weakref.WeakSet[AsyncConsumer]
-    _group_consumers: weakref.WeakSet[AsyncGroupConsumer]
+    _consumers: weakref.WeakSet[AsyncConsumer[Any, Any]]
+    _group_consumers: weakref.WeakSet[AsyncGroupConsumer[Any, Any]]
 
     async def fetch(
         self,
@@ -45,7 +47,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         *,
         stop: Position | None = None,
         max_messages: int | None = None,
-        max_wait: float = 0.0,
+        max_wait: Seconds = 0.0,
         max_bytes: int = FETCH_BYTES,
         last_epoch: int = -1,
         read_from: ReadFrom = "leader",
@@ -77,7 +79,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
             offset,
             stop=stop,
             max_messages=max_messages,
-            max_wait=max_wait,
+            max_wait=to_seconds("max_wait", max_wait),
             max_bytes=max_bytes,
             last_epoch=last_epoch,
             read_from=read_from,
@@ -138,16 +140,16 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         stop: Position | None = None,
         last_epoch: int = -1,
         read_from: ReadFrom = "leader",
-        patience: float | None = None,
+        patience: Seconds | None = None,
         filter: str = "",
         key: Payload | None = None,
         reverse: bool = False,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer[K] | None = None,
+        value_deserializer: Deserializer[V] | None = None,
         cursor: str | None = None,
         auto_commit: bool = True,
         on_reset: OnReset = "error",
-    ) -> AsyncConsumer:
+    ) -> AsyncConsumer[V, K]:
         """Read records from `start` on, without end, or up to but not including `stop`.
 
         `stop="latest"` stops at the end of the committed records when reading begins. last_epoch,
@@ -180,7 +182,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
                 stop,
                 last_epoch=last_epoch,
                 read_from=read_from,
-                patience=patience,
+                patience=to_seconds("patience", patience),
                 deserializers=Deserializers(key_deserializer, value_deserializer),
                 wanted=filter_of(filter, key),
                 reverse=reverse,
@@ -198,14 +200,14 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         read_from: ReadFrom = "leader",
         filter: str = "",
         key: Payload | None = None,
-        session_timeout: float = SESSION_SECONDS,
+        session_timeout: Seconds = SESSION_SECONDS,
         auto_commit: bool = True,
         on_reset: OnReset = "error",
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-    ) -> AsyncGroupConsumer:
+        key_deserializer: Deserializer[K] | None = None,
+        value_deserializer: Deserializer[V] | None = None,
+    ) -> AsyncGroupConsumer[V, K]:
         """Join a consumer group. Its members share out the streams of `source`, and one member at a
         time reads a stream, in order.
 
@@ -225,6 +227,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         """
         self._check_open()
         check_text("the source", source)
+        seconds = to_seconds("session_timeout", session_timeout)
         deserializers = Deserializers(key_deserializer, value_deserializer)
         wanted = filter_of(filter, key)
         newest = 0
@@ -233,7 +236,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
             nonlocal newest
             newest = await self._newest_stream(group)
 
-        def make(stream_id: int, membership: Membership) -> AsyncConsumer:
+        def make(stream_id: int, membership: Membership) -> AsyncConsumer[V, K]:
             cursor = self._consumer_cursor(
                 group,
                 stream_id,
@@ -252,7 +255,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
                 budget=consumer.budget,
             )
 
-        membership = Membership(Groups(self._control), group, source, instance, session_timeout)
+        membership = Membership(Groups(self._control), group, source, instance, seconds)
         before = None if start == "earliest" else look_for_newest
         consumer = AsyncGroupConsumer(membership, make, on_assigned, on_revoked, before)
         self._group_consumers.add(consumer)
@@ -287,7 +290,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
             member=member,
         )
 
-    def _tracked(self, consumer: AsyncConsumer) -> AsyncConsumer:
+    def _tracked(self, consumer: AsyncConsumer[V, K]) -> AsyncConsumer[V, K]:
         """The same `consumer`; it is closed with the client."""
         self._consumers.add(consumer)
         return consumer
@@ -303,7 +306,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         typed: bool = False,
         last_epoch: int = -1,
         read_from: ReadFrom = "leader",
-        patience: float | None = None,
+        patience: Seconds | None = None,
     ) -> AsyncScan:
         """Read the records of [start, stop) as Arrow record batches.
 
@@ -316,7 +319,7 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         """
         self._check_open()
         ref = wire.to_ref(stream)
-        waits = self.config.timeout if patience is None else patience
+        waits = self.config.timeout if patience is None else to_seconds("patience", patience)
 
         def consume(start: Position, stop: Position, pinned: bool) -> AsyncConsumer:
             self._check_open()
@@ -348,10 +351,10 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
         stream: StreamLike,
         *,
         wait: bool = True,
-        stale_after: float | None = None,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-    ) -> AsyncTable:
+        stale_after: Seconds | None = None,
+        key_deserializer: Deserializer[K] | None = None,
+        value_deserializer: Deserializer[V] | None = None,
+    ) -> AsyncTable[K, V]:
         """A mapping from every key of a stream to its latest value, kept up to date.
 
         `async with` starts it, and waits until it has everything that is committed then, unless
@@ -374,5 +377,9 @@ class AsyncReading(AsyncGroups, AsyncSchemas, AsyncStreams):
             return (await self._reader.resolve(stream, "latest", None, ref=ref))[0]
 
         return AsyncTable(
-            consumer, latest, wait=wait, patience=self.config.timeout, stale_after=stale_after
+            consumer,
+            latest,
+            wait=wait,
+            patience=self.config.timeout,
+            stale_after=to_seconds("stale_after", stale_after),
         )

@@ -32,7 +32,9 @@ from jetstream_client.reading.deserializers import Deserializer
 from jetstream_client.reading.table import AsyncTable, Table
 from jetstream_client.transport.connection_events import Callbacks
 from jetstream_client.values.config import ClientConfig, NatsOptions
+from jetstream_client.values.durations import Seconds
 from jetstream_client.values.tls import TlsConfig
+from jetstream_client.values.type_variables import K, S, V
 from jetstream_client.values.types import (
     StreamLike,
     Via,
@@ -75,7 +77,7 @@ class Client(Methods, Calls, ProcessingMethods, Closing):
         *,
         nats: str | Iterable[str] | None = None,
         nats_options: NatsOptions | None = None,
-        timeout: float = 10.0,
+        timeout: Seconds = 10.0,
         in_flight_max: int = 16_384,
         rack: str | None = None,
         token: str | None = None,
@@ -117,17 +119,17 @@ class Client(Methods, Calls, ProcessingMethods, Closing):
         self,
         subject: str,
         *,
-        linger: float = LINGER_SECONDS,
+        linger: Seconds = LINGER_SECONDS,
         max_bytes: int = BATCH_BYTES,
         compression: Compression | None = None,
         acks: str | Sequence[str] = "all",
-        delivery_timeout: float = DELIVERY_SECONDS,
+        delivery_timeout: Seconds = DELIVERY_SECONDS,
         buffer_bytes: int = BUFFER_BYTES,
         producer_id: int | None = None,
         first_sequence: int = 0,
-        value_serializer: Serializer | None = None,
+        value_serializer: Serializer[S] | None = None,
         via: Via = "nats",
-    ) -> Publisher:
+    ) -> Publisher[S]:
         """A publisher that packs many records into few messages. Each record is stored once, in
         order.
 
@@ -170,10 +172,10 @@ class Client(Methods, Calls, ProcessingMethods, Closing):
         stream: StreamLike,
         *,
         wait: bool = True,
-        stale_after: float | None = None,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-    ) -> Table:
+        stale_after: Seconds | None = None,
+        key_deserializer: Deserializer[K] | None = None,
+        value_deserializer: Deserializer[V] | None = None,
+    ) -> Table[K, V]:
         """A mapping from every key of a stream to its latest value, kept up to date.
 
         Returns when it has everything that is committed now, unless `wait` is False. stale_after:
@@ -185,7 +187,7 @@ class Client(Methods, Calls, ProcessingMethods, Closing):
                 print(prices["pears"])
         """
 
-        async def begin() -> AsyncTable:
+        async def begin() -> AsyncTable[K, V]:
             table = self._client.table(
                 stream,
                 wait=wait,

@@ -22,9 +22,11 @@ from jetstream_client.reading.deserializers import Deserializer
 from jetstream_client.reading.group_consumer import SESSION_SECONDS, Listener
 from jetstream_client.reading.messages import ROWS, Message, Messages
 from jetstream_client.reading.scan import Scan
+from jetstream_client.values.durations import Seconds
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.positions import Position
-from jetstream_client.values.settings import AlterableSettings, GroupSettings, Seconds
+from jetstream_client.values.settings import AlterableSettings, GroupSettings
+from jetstream_client.values.type_variables import K, V
 from jetstream_client.values.types import (
     AckLevel,
     OffsetAt,
@@ -58,7 +60,7 @@ class Methods:
         ack_level: AckLevel | None = None,
         msg_id: str | None = None,
         expected_offset: int | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         via: Via = "nats",
     ) -> PublishResult:
         """Publish an ordinary NATS message and wait until streams acknowledge it.
@@ -193,7 +195,7 @@ class Methods:
         *,
         stop: Position | None = None,
         max_messages: int | None = None,
-        max_wait: float = 0.0,
+        max_wait: Seconds = 0.0,
         max_bytes: int = FETCH_BYTES,
         last_epoch: int = -1,
         read_from: ReadFrom = "leader",
@@ -284,16 +286,16 @@ class Methods:
         stop: Position | None = None,
         last_epoch: int = -1,
         read_from: ReadFrom = "leader",
-        patience: float | None = None,
+        patience: Seconds | None = None,
         filter: str = "",
         key: Payload | None = None,
         reverse: bool = False,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer[K] | None = None,
+        value_deserializer: Deserializer[V] | None = None,
         cursor: str | None = None,
         auto_commit: bool = True,
         on_reset: OnReset = "error",
-    ) -> Consumer:
+    ) -> Consumer[V, K]:
         """Read records from `start` on, without end, or up to but not including `stop`.
 
         `stop="latest"` stops at the end of the committed records when reading begins. last_epoch,
@@ -348,14 +350,14 @@ class Methods:
         read_from: ReadFrom = "leader",
         filter: str = "",
         key: Payload | None = None,
-        session_timeout: float = SESSION_SECONDS,
+        session_timeout: Seconds = SESSION_SECONDS,
         auto_commit: bool = True,
         on_reset: OnReset = "error",
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-    ) -> GroupConsumer:
+        key_deserializer: Deserializer[K] | None = None,
+        value_deserializer: Deserializer[V] | None = None,
+    ) -> GroupConsumer[V, K]:
         """Join a consumer group. Its members share out the streams of `source`, and one member at a
         time reads a stream, in order.
 
@@ -406,7 +408,7 @@ class Methods:
         typed: bool = False,
         last_epoch: int = -1,
         read_from: ReadFrom = "leader",
-        patience: float | None = None,
+        patience: Seconds | None = None,
     ) -> Scan:
         """Read the records of [start, stop) as Arrow record batches.
 

@@ -37,7 +37,7 @@ class ProcessingMethods:
     def process(
         self,
         source: str,
-        handler: Callable[[Message], Any],
+        handler: Callable[[Message[Any, Any]], Any],
         *,
         cursor: str | None = None,
         group: str | None = None,

@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 from jetstream_client.publishing.ways import check_via
 from jetstream_client.reading.deserializers import Deserializer, Deserializers
 from jetstream_client.reading.group_consumer import SESSION_SECONDS, Listener
+from jetstream_client.values.durations import Seconds, to_seconds
 from jetstream_client.values.positions import Position
 from jetstream_client.values.types import OnReset, Payload, ReadFrom, Via
 from jetstream_protocol.cursor_names import check_cursor_name
@@ -35,10 +36,10 @@ class ProcessSettings(TypedDict, total=False):
 
     concurrency: int
     retries: int
-    retry_delay: float
+    retry_delay: Seconds
     dead_letter: str | None
     via: Via
-    handler_timeout: float | None
+    handler_timeout: Seconds | None
     outstanding_max: int
     outstanding_bytes: int
     start: Position
@@ -47,12 +48,15 @@ class ProcessSettings(TypedDict, total=False):
     filter: str
     key: Payload | None
     on_reset: OnReset
-    key_deserializer: Deserializer | None
-    value_deserializer: Deserializer | None
+    key_deserializer: Deserializer[Any] | None
+    value_deserializer: Deserializer[Any] | None
     instance: str
-    session_timeout: float
+    session_timeout: Seconds
     on_assigned: Listener | None
     on_revoked: Listener | None
+
+
+_DURATIONS = {"retry_delay", "handler_timeout", "session_timeout"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +80,8 @@ class ProcessOptions:
     filter: str = ""
     key: Payload | None = None
     on_reset: OnReset = "error"
-    key_deserializer: Deserializer | None = None
-    value_deserializer: Deserializer | None = None
+    key_deserializer: Deserializer[Any] | None = None
+    value_deserializer: Deserializer[Any] | None = None
     instance: str = ""
     session_timeout: float = SESSION_SECONDS
     on_assigned: Listener | None = None
@@ -93,7 +97,10 @@ class ProcessOptions:
         name = cursor if group is None else group
         if name is None or (cursor is not None and group is not None):
             raise InvalidRequestError("say either cursor=NAME or group=NAME")
-        options = cls(name, group is not None, **settings)
+        given: dict[str, Any] = dict(settings)
+        for each in _DURATIONS & given.keys():
+            given[each] = to_seconds(each, given[each])
+        options = cls(name, group is not None, **given)
         options._check()
         return options
 
@@ -119,5 +126,5 @@ class ProcessOptions:
             raise InvalidRequestError("instance, on_assigned and on_revoked are for groups")
 
     @property
-    def deserializers(self) -> Deserializers:
+    def deserializers(self) -> Deserializers[Any, Any]:
         return Deserializers(self.key_deserializer, self.value_deserializer)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import Any, Generic
 
 from jetstream_client._closing import AsyncClosing
 from jetstream_client._log import logger
@@ -23,11 +23,12 @@ from jetstream_client.publishing.ways import REACH_SECONDS
 from jetstream_client.transport.data_plane import DataPlane
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.records import block_of, columns_of, record_of
+from jetstream_client.values.type_variables import S
 from jetstream_client.values.types import Payload
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 
 
-class AsyncPublisher(AsyncClosing):
+class AsyncPublisher(AsyncClosing, Generic[S]):
     """Publishes many records to one subject in few messages. Each is stored once, in order.
 
     `AsyncClient.publisher` makes it. `async with` starts it, and closes it when all records are
@@ -40,7 +41,7 @@ class AsyncPublisher(AsyncClosing):
         routes: SubjectRoutes,
         subject: str,
         options: PublisherOptions,
-        running: set[AsyncPublisher],
+        running: set[AsyncPublisher[Any]],
         data_plane: DataPlane | None = None,
     ) -> None:
         """running: where it stands from its beginning to its end, so that it can be ended even if
@@ -109,7 +110,7 @@ class AsyncPublisher(AsyncClosing):
 
     def send(
         self,
-        value: Any,
+        value: S | None,
         key: Payload | None = None,
         headers: HeadersLike | None = None,
     ) -> Coroutine[Any, Any, Delivery]:
@@ -145,7 +146,7 @@ class AsyncPublisher(AsyncClosing):
 
     async def publish_many(
         self,
-        values: Sequence[Any],
+        values: Sequence[S | None],
         keys: Sequence[Payload | None] | None = None,
         *,
         header_blocks: Sequence[bytes] | None = None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
@@ -21,19 +21,20 @@ from jetstream_client.publishing.record_accumulator import RecordAccumulator
 from jetstream_client.publishing.sender import no_room_error
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.records import block_of, columns_of, record_of
+from jetstream_client.values.type_variables import S
 from jetstream_client.values.types import Payload
 from jetstream_protocol.errors import InvalidRequestError
 
 _T = TypeVar("_T")
 
 
-class Publisher(Closing):
+class Publisher(Closing, Generic[S]):
     """Publishes many records to one subject in few messages. Each is stored once, in order.
 
     `Client.publisher` makes it. Thread-safe. `with` closes it when all records are acknowledged.
     """
 
-    def __init__(self, thread: LoopThread, publisher: AsyncPublisher) -> None:
+    def __init__(self, thread: LoopThread, publisher: AsyncPublisher[S]) -> None:
         self._thread = thread
         self._publisher = publisher
         self._process = os.getpid()
@@ -44,7 +45,7 @@ class Publisher(Closing):
 
     def send(
         self,
-        value: Any,
+        value: S | None,
         key: Payload | None = None,
         headers: HeadersLike | None = None,
     ) -> Delivery:
@@ -73,7 +74,7 @@ class Publisher(Closing):
 
     def publish_many(
         self,
-        values: Sequence[Any],
+        values: Sequence[S | None],
         keys: Sequence[Payload | None] | None = None,
         *,
         header_blocks: Sequence[bytes] | None = None,

@@ -24,6 +24,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
+from jetstream_client._closing import ClientClosedError
 from jetstream_client._log import logger
 from jetstream_client.publishing.ack import OF_OTHERS, Pending, PublishResult, marked
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
@@ -415,7 +416,7 @@ class PlainPublisher:
         if self._inbox is not None and self._inbox.is_connected:
             return self._inbox
         if self._closed:
-            raise UnavailableError("the client is closed; nothing was published")
+            raise ClientClosedError("the client is closed; nothing was published")
         try:
             async with asyncio.timeout_at(deadline):
                 if self._inbox is not None:

@@ -28,6 +28,7 @@ from jetstream_client.publishing.record_accumulator import Batch, RecordAccumula
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
 from jetstream_client.publishing.ways import AutoWay, DirectWay, NatsWay, Way, check_via
 from jetstream_client.transport.data_plane import DataPlane
+from jetstream_client.values.type_variables import S
 from jetstream_client.values.types import Payload, Via
 from jetstream_protocol.ack_cluster import SIGN
 from jetstream_protocol.batch import HEADER_BYTES
@@ -42,7 +43,7 @@ from jetstream_protocol.errors import (
 )
 
 Compression = Literal["zstd", "lz4"]
-Serializer: TypeAlias = Callable[[Any], Payload | None]
+Serializer: TypeAlias = Callable[[S], Payload | None]
 """Turns what a program publishes into the bytes of a value or key."""
 
 BATCH_BYTES = 1024 * 1024
@@ -84,7 +85,7 @@ class PublisherOptions:
     buffer_bytes: int = BUFFER_BYTES
     producer_id: int | None = None
     first_sequence: int = 0
-    value_serializer: Serializer | None = None
+    value_serializer: Serializer[Any] | None = None
     via: Via = "nats"
 
     def serialized(self, value: Any) -> Any:

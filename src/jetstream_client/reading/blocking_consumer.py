@@ -9,7 +9,7 @@ in the client's thread returns: a signal handler may raise just before that is s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
@@ -17,6 +17,7 @@ from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.fetch_buffer import FetchBuffer
 from jetstream_client.reading.messages import Message, Messages, check_rows
 from jetstream_client.values.positions import Position
+from jetstream_client.values.type_variables import K, Typed, V
 
 if TYPE_CHECKING:
     from typing import Self
@@ -54,13 +55,13 @@ class Batches:
         raise StopIteration
 
 
-class Consumer(Closing):
+class Consumer(Closing, Typed[V, K]):
     """An iterator over messages, made by `Client.consume`; `with` or `close()` ends its fetching.
 
     `position` is the offset of the next record that it will return. One thread at a time reads.
     """
 
-    def __init__(self, thread: LoopThread, consumer: AsyncConsumer) -> None:
+    def __init__(self, thread: LoopThread, consumer: AsyncConsumer[V, K]) -> None:
         self._thread = thread
         self._consumer = consumer
         self._buffer = consumer.buffer
@@ -83,11 +84,11 @@ class Consumer(Closing):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Message:
+    def __next__(self) -> Message[V, K]:
         """Between threads something is handed over per fetch, not per record."""
         while True:
             front = self._buffer.front
-            message = front.record()
+            message: Message[Any, Any] | None = front.record()
             if message is not None:
                 if self._deserialize is not None:
                     message = self._deserialize(message)

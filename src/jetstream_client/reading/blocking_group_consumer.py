@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
@@ -11,16 +11,17 @@ from jetstream_client.reading.blocking_consumer import Batches
 from jetstream_client.reading.fetch_buffer import FetchBuffer
 from jetstream_client.reading.group_consumer import AsyncGroupConsumer
 from jetstream_client.reading.messages import Message, Messages
+from jetstream_client.values.type_variables import K, Typed, V
 
 if TYPE_CHECKING:
     from typing import Self
 
 
-class GroupConsumer(Closing):
+class GroupConsumer(Closing, Typed[V, K]):
     """An iterator over the records of the streams that this member reads, made by
     `Client.consume_group`. One thread at a time reads."""
 
-    def __init__(self, thread: LoopThread, consumer: AsyncGroupConsumer) -> None:
+    def __init__(self, thread: LoopThread, consumer: AsyncGroupConsumer[V, K]) -> None:
         self._thread = thread
         self._consumer = consumer
 
@@ -46,12 +47,12 @@ class GroupConsumer(Closing):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Message:
+    def __next__(self) -> Message[V, K]:
         while True:
             part = self._consumer.current
             if part is not None:
                 front = part.consumer.buffer.front
-                message = front.record()
+                message: Message[Any, Any] | None = front.record()
                 if message is not None:
                     message = part.consumer.deserializers.apply(message)
                     # Nothing is called any more, so that no signal can come in between.

@@ -29,6 +29,7 @@ from jetstream_client.reading.messages import Message, Messages, check_rows
 from jetstream_client.transport.cursors import is_passing
 from jetstream_client.transport.recovery import Caller, Recovery, recovery
 from jetstream_client.values.positions import Position, check_offset
+from jetstream_client.values.type_variables import K, Typed, V
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
@@ -57,7 +58,7 @@ class Fetch(Protocol):
 
 Resolve: TypeAlias = Callable[[Position, Position | None], Awaitable[tuple[int, int | None]]]
 """(start, stop): their offsets, as of one moment."""
-_AS_STORED = Deserializers()
+_AS_STORED: Deserializers[Any, Any] = Deserializers()
 
 
 class AsyncBatches:
@@ -84,7 +85,7 @@ class AsyncBatches:
         raise StopAsyncIteration
 
 
-class AsyncConsumer(AsyncClosing):
+class AsyncConsumer(AsyncClosing, Typed[V, K]):
     """An endless async iterator of messages, or one that ends before its stop.
 
     resolve: offsets of a start and a stop (None: no stop). pinned: whether the records at the start
@@ -110,7 +111,7 @@ class AsyncConsumer(AsyncClosing):
         pinned: bool | None = None,
         last_epoch: int = -1,
         patience: float | None = None,
-        deserializers: Deserializers = _AS_STORED,
+        deserializers: Deserializers[V, K] = _AS_STORED,
         cursor: ConsumerCursor | None = None,
         budget: ByteBudget | None = None,
         leave: Callable[[], None] | None = None,
@@ -229,10 +230,10 @@ class AsyncConsumer(AsyncClosing):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[V, K]:
         while True:
             front = self.buffer.front
-            message = front.record()
+            message: Message[Any, Any] | None = front.record()
             if message is not None:
                 if self.deserializers is not _AS_STORED:
                     message = self.deserializers.apply(message)
@@ -530,7 +531,7 @@ class AsyncConsumer(AsyncClosing):
             await asyncio.gather(ahead, return_exceptions=True)
 
 
-async def _checkpoint_on_and_on(reference: weakref.ref[AsyncConsumer]) -> None:
+async def _checkpoint_on_and_on(reference: weakref.ref[AsyncConsumer[Any, Any]]) -> None:
     """Commit again and again, until the consumer is closed or garbage-collected."""
     while True:
         consumer = reference()

@@ -9,27 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, cast
 
 from jetstream_client.reading.messages import Message
+from jetstream_client.values.type_variables import K, V
 
-Deserializer: TypeAlias = Callable[[bytes], Any]
+Deserializer: TypeAlias = Callable[[bytes], V]
 
 
 @dataclass(frozen=True, slots=True)
-class Deserializers:
+class Deserializers(Generic[V, K]):
     """The deserialisers of a reader; None: the bytes as they are stored."""
 
-    key: Deserializer | None = None
-    value: Deserializer | None = None
+    key: Deserializer[K] | None = None
+    value: Deserializer[V] | None = None
 
     def __bool__(self) -> bool:
         return self.key is not None or self.value is not None
 
-    def apply(self, message: Message) -> Message:
+    def apply(self, message: Message) -> Message[V, K]:
         """`message` itself if there is nothing to do, otherwise a new one."""
         if not self:
-            return message
+            return cast("Message[V, K]", message)
         stream, offset = message.stream, message.offset
         return Message(
             stream,
@@ -41,10 +42,11 @@ class Deserializers:
             message.header_block,
         )
 
-    def each(self, messages: Iterable[Message]) -> Iterator[Message]:
+    def each(self, messages: Iterable[Message]) -> Iterator[Message[V, K]]:
         """Call `apply` on each, one after the other. If it raises, the next call gets the same
         record again."""
-        return _Applied(self, iter(messages)) if self else iter(messages)
+        stored = iter(messages)
+        return _Applied(self, stored) if self else cast("Iterator[Message[V, K]]", stored)
 
     def key_of(self, key: bytes | None, stream: str, offset: int) -> Any:
         return _deserialize(self.key, key, "key", stream, offset)
@@ -53,13 +55,13 @@ class Deserializers:
         return _deserialize(self.value, value, "value", stream, offset)
 
 
-class _Applied(Iterator[Message]):
-    def __init__(self, deserializers: Deserializers, stored: Iterator[Message]) -> None:
+class _Applied(Iterator[Message[V, K]]):
+    def __init__(self, deserializers: Deserializers[V, K], stored: Iterator[Message]) -> None:
         self._deserializers = deserializers
         self._stored = stored
         self._next: Message | None = None
 
-    def __next__(self) -> Message:
+    def __next__(self) -> Message[V, K]:
         if self._next is None:
             self._next = next(self._stored)
         message = self._deserializers.apply(self._next)
@@ -68,7 +70,7 @@ class _Applied(Iterator[Message]):
 
 
 def _deserialize(
-    deserializer: Deserializer | None, data: bytes | None, what: str, stream: str, offset: int
+    deserializer: Deserializer[Any] | None, data: bytes | None, what: str, stream: str, offset: int
 ) -> Any:
     if deserializer is None or data is None:
         return data

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias
 
 from jetstream_client._closing import AsyncClosing
 from jetstream_client._log import logger
@@ -21,6 +21,7 @@ from jetstream_client.reading.consumer import AsyncBatches, AsyncConsumer
 from jetstream_client.reading.fetch_buffer import FetchBuffer
 from jetstream_client.reading.membership import Membership
 from jetstream_client.reading.messages import Message, Messages
+from jetstream_client.values.type_variables import K, Typed, V
 from jetstream_protocol.errors import PreconditionFailedError
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ SESSION_SECONDS = 10.0
 
 Listener: TypeAlias = Callable[[Sequence[str]], Awaitable[None] | None]
 """Called with names of streams."""
-MakeConsumer: TypeAlias = Callable[[int, Membership], AsyncConsumer]
+MakeConsumer: TypeAlias = Callable[[int, Membership], AsyncConsumer[V, K]]
 
 
-class Part:
+class Part(Generic[V, K]):
     """One stream of the member. name: once it has begun. is_announced: `on_assigned` was called."""
 
-    def __init__(self, stream_id: int, consumer: AsyncConsumer) -> None:
+    def __init__(self, stream_id: int, consumer: AsyncConsumer[V, K]) -> None:
         self.stream_id = stream_id
         self.consumer = consumer
         self.fetching: asyncio.Task[bool] | None = None
@@ -59,17 +60,17 @@ class Part:
 class Beginning(NamedTuple):
     """A stream that is being begun, beside the reader. generation: in which it was assigned."""
 
-    task: asyncio.Task[Part]
+    task: asyncio.Task[Part[Any, Any]]
     generation: int
 
 
-class AsyncGroupConsumer(AsyncClosing):
+class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
     """An endless async iterator over the records of the streams that this member reads."""
 
     def __init__(
         self,
         membership: Membership,
-        make: MakeConsumer,
+        make: MakeConsumer[V, K],
         on_assigned: Listener | None,
         on_revoked: Listener | None,
         before_joining: Callable[[], Awaitable[None]] | None = None,
@@ -82,14 +83,14 @@ class AsyncGroupConsumer(AsyncClosing):
         self._make = make
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
-        self._parts: dict[int, Part] = {}
+        self._parts: dict[int, Part[V, K]] = {}
         self._turns = Beginnings()
         self._beginning: dict[int, Beginning] = {}
         self._must_begin = False  # One of these has ended, or it is time to begin others.
         self._alarm: asyncio.TimerHandle | None = None
-        self._untold: list[Part] = []  # for which `on_assigned` has not returned yet
-        self._ending: set[Part] = set()  # which have begun to close, and are not closed
-        self._current: Part | None = None
+        self._untold: list[Part[V, K]] = []  # for which `on_assigned` has not returned yet
+        self._ending: set[Part[V, K]] = set()  # which have begun to close, and are not closed
+        self._current: Part[V, K] | None = None
         self._began = False
         self._closed = False
         self._is_letting_go = False
@@ -110,12 +111,12 @@ class AsyncGroupConsumer(AsyncClosing):
         return self._membership.generation
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[Part[V, K]]:
         """The same, with their consumers."""
         return list(self._parts.values())
 
     @property
-    def current(self) -> Part | None:
+    def current(self) -> Part[V, K] | None:
         """Of which the next records are handed out; None: it is not known yet, or must change."""
         return None if self.must_adjust else self._current
 
@@ -154,12 +155,12 @@ class AsyncGroupConsumer(AsyncClosing):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[V, K]:
         while True:
             part = self.current
             if part is not None:
                 front = part.consumer.buffer.front
-                message = front.record()
+                message: Message[Any, Any] | None = front.record()
                 if message is not None:
                     message = part.consumer.deserializers.apply(message)
                     front.taken += 1  # Not earlier: see AsyncConsumer.
@@ -180,7 +181,7 @@ class AsyncGroupConsumer(AsyncClosing):
 
     async def next_messages(
         self, max_records: int | None = None
-    ) -> tuple[AsyncConsumer, Messages] | None:
+    ) -> tuple[AsyncConsumer[V, K], Messages] | None:
         """Hand out the next records of any stream together, possibly none; None: it was closed."""
         while await self.refill() is not None:
             part = self.current  # **safety** It may have been frozen since the records came.
@@ -208,7 +209,7 @@ class AsyncGroupConsumer(AsyncClosing):
                 return part.consumer.buffer
         return None
 
-    async def _next(self) -> Part | None:
+    async def _next(self) -> Part[V, K] | None:
         """Whatever comes first; None: news of the group. What the other streams have fetched stays
         with them."""
         for part in self._parts.values():
@@ -305,7 +306,7 @@ class AsyncGroupConsumer(AsyncClosing):
         self._beginning[number] = Beginning(task, self._membership.generation)
         task.add_done_callback(self._has_begun)
 
-    async def _begin_part(self, number: int) -> Part:
+    async def _begin_part(self, number: int) -> Part[V, K]:
         part = Part(number, self._make(number, self._membership))
         try:
             await part.consumer.begin()
@@ -314,7 +315,7 @@ class AsyncGroupConsumer(AsyncClosing):
             raise
         return part
 
-    def _has_begun(self, task: asyncio.Task[Part]) -> None:
+    def _has_begun(self, task: asyncio.Task[Part[V, K]]) -> None:
         if not task.cancelled():
             task.exception()  # The next call raises it, if there is one.
             self._wants_to_begin()
@@ -354,7 +355,7 @@ class AsyncGroupConsumer(AsyncClosing):
                 await self._take(task.result(), generation)
         return failures
 
-    async def _take(self, part: Part, generation: int) -> None:
+    async def _take(self, part: Part[V, K], generation: int) -> None:
         """Read a stream that has begun. **safety** What is assigned meanwhile counts: a stream that
         was taken away belongs to another member, and its position moves on."""
         membership, number = self._membership, part.stream_id
@@ -392,7 +393,7 @@ class AsyncGroupConsumer(AsyncClosing):
                 self._membership.lost()
         self._has_failed = False
 
-    async def _let_go(self, parts: Sequence[Part], *, commit: bool) -> None:
+    async def _let_go(self, parts: Sequence[Part[V, K]], *, commit: bool) -> None:
         """Raises an error of the listener, before anything is committed, or of the commits, in the
         end."""
         try:
@@ -409,7 +410,7 @@ class AsyncGroupConsumer(AsyncClosing):
         await tell(self._on_assigned, [part.name for part in self._untold])
         self._untold = []
 
-    async def _tell_revoked(self, parts: Sequence[Part], *, commit: bool) -> None:
+    async def _tell_revoked(self, parts: Sequence[Part[V, K]], *, commit: bool) -> None:
         if not parts:
             return
         self._is_letting_go = True
@@ -425,7 +426,7 @@ class AsyncGroupConsumer(AsyncClosing):
         for part in parts:
             part.is_announced = False
 
-    async def _close(self, parts: Sequence[Part], *, commit: bool) -> None:
+    async def _close(self, parts: Sequence[Part[V, K]], *, commit: bool) -> None:
         """All at a time: their commits share a call, and its time limit."""
         self._ending.update(parts)
         failures = await asyncio.gather(

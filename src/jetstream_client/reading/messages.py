@@ -15,6 +15,7 @@ from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from jetstream_client.values.headers import Headers
+from jetstream_client.values.type_variables import K, Typed, V
 from jetstream_protocol.batch import Batch, iterate
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 from jetstream_protocol.record_filter import RecordFilter
@@ -38,10 +39,11 @@ def check_rows(rows: int, what: str = "rows") -> int:
     return rows
 
 
-class Message:
+class Message(Typed[V, K]):
     """One record. `value` is None for a tombstone; `key` is None if there is no key.
 
-    Both are bytes, unless the reader has deserialisers for them.
+    Both are bytes, unless the reader has deserialisers for them. For type checkers it is
+    `Message[VALUE]` or `Message[VALUE, KEY]`.
     """
 
     __slots__ = ("header_block", "key", "offset", "stream", "subject", "timestamp_us", "value")
@@ -52,8 +54,8 @@ class Message:
         offset: int,
         timestamp_us: int,
         subject: str,
-        key: Any,
-        value: Any,
+        key: K | None,
+        value: V | None,
         header_block: bytes = b"",
     ) -> None:
         self.stream = stream
@@ -78,12 +80,14 @@ class Message:
     @property
     def text(self) -> str | None:
         """The value as text; None: a tombstone. Raises UnicodeDecodeError if it is not UTF-8."""
-        text: str | None = self.value if isinstance(self.value, str | None) else self.value.decode()
+        value: Any = self.value
+        text: str | None = value if isinstance(value, str | None) else value.decode()
         return text
 
     def json(self) -> Any:
         """The value parsed as JSON; None: a tombstone. Raises ValueError if it is not JSON."""
-        return None if self.value is None else json.loads(self.value)
+        value: Any = self.value
+        return None if value is None else json.loads(value)
 
     def _fields(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in Message.__slots__)

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from jetstream_client.reading.backwards import (
     FIRST_OFFSETS,
@@ -29,6 +30,7 @@ from jetstream_client.transport.streams import Streams
 from jetstream_client.values.positions import At, Position, Simple, needed, offset_of
 from jetstream_client.values.records import to_bytes
 from jetstream_client.values.text import check_text
+from jetstream_client.values.type_variables import K, V
 from jetstream_client.values.types import OffsetAt, Payload, ReadFrom, Stream, StreamLike
 from jetstream_protocol.errors import (
     CorruptBatchError,
@@ -68,7 +70,7 @@ _LEADER_SHARE = 4
 """If another replica can serve, the leader is looked for no longer than that."""
 # Longest wait of one request; a longer wait sends another one, and so notices a dead server.
 _WAIT_SECONDS_MAX = 30.0
-_AS_STORED = Deserializers()
+_AS_STORED: Deserializers[Any, Any] = Deserializers()
 
 
 class FetchSizer:
@@ -524,12 +526,12 @@ class Reader:
         patience: float | None = None,
         pinned: bool | None = None,
         ref: common_pb2.StreamRef | None = None,
-        deserializers: Deserializers = _AS_STORED,
+        deserializers: Deserializers[V, K] = _AS_STORED,
         wanted: RecordFilter | None = None,
         reverse: bool = False,
         cursor: ConsumerCursor | None = None,
         budget: ByteBudget | None = None,
-    ) -> AsyncConsumer:
+    ) -> AsyncConsumer[V, K]:
         """pinned, cursor, budget: see AsyncConsumer. ref: names the stream; the first answer of any
         kind pins it to its id."""
         check_read_from(read_from)

@@ -26,6 +26,7 @@ from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.deserializers import Deserializers, text_of
 from jetstream_client.reading.messages import Messages
 from jetstream_client.transport.recovery import Caller, repeats
+from jetstream_client.values.type_variables import K, V
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 
 if TYPE_CHECKING:
@@ -36,10 +37,10 @@ _WAIT_SECONDS = 2.0
 """How often a server answers although there is nothing new, so that the table knows that it is
 there."""
 _SILENCE_SECONDS = 2 * _WAIT_SECONDS
-_AS_STORED = Deserializers()
+_AS_STORED: Deserializers[Any, Any] = Deserializers()
 
 
-class Rows(Mapping[Any, Any]):
+class Rows(Mapping[K, V]):
     """The base of both tables: a mapping that another thread may be changing.
 
     Keys and values are bytes, or what `deserializers` return. If keys are bytes, they can be looked
@@ -48,7 +49,7 @@ class Rows(Mapping[Any, Any]):
     """
 
     def __init__(
-        self, stale_after: float | None = None, deserializers: Deserializers = _AS_STORED
+        self, stale_after: float | None = None, deserializers: Deserializers[V, K] = _AS_STORED
     ) -> None:
         self._rows: dict[Any, Any] = {}
         self._deserializers = deserializers
@@ -118,10 +119,10 @@ class Rows(Mapping[Any, Any]):
         self._high_watermark = high_watermark
         self._heard, self.heard_at, self.trouble = time.monotonic(), datetime.now(UTC), None
 
-    def _key(self, key: object) -> object:
+    def _key(self, key: object) -> Any:
         return key.encode() if self._deserializers.key is None and isinstance(key, str) else key
 
-    def _current(self) -> dict[Any, Any]:
+    def _current(self) -> dict[K, V]:
         if self.failure is not None:
             raise self.failure
         if self._stale_after is not None and self._silence() > self._stale_after:
@@ -131,20 +132,20 @@ class Rows(Mapping[Any, Any]):
             )
         return self._rows
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: K | str) -> V:
         return self._current()[self._key(key)]
 
     def __contains__(self, key: object) -> bool:
         return self._key(key) in self._current()
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[K]:
         # A copy: the table may grow while somebody iterates over it.
         return iter(list(self._current()))
 
     def __len__(self) -> int:
         return len(self._current())
 
-    def snapshot(self) -> dict[Any, Any]:
+    def snapshot(self) -> dict[K, V]:
         """A copy that does not change."""
         return dict(self._current())
 
@@ -157,7 +158,7 @@ class Rows(Mapping[Any, Any]):
         return f"<Table of {len(self._rows)} keys at offset {self.position}, {state}>"
 
 
-class AsyncTable(Rows, AsyncClosing):
+class AsyncTable(Rows[K, V], AsyncClosing):
     """A mapping from every key of a stream to its latest value; it follows the stream.
 
     `AsyncClient.table` makes it. `async with`, or the first `wait_until_current`, begins it. A null
@@ -166,7 +167,7 @@ class AsyncTable(Rows, AsyncClosing):
 
     def __init__(
         self,
-        consumer: AsyncConsumer,
+        consumer: AsyncConsumer[V, K],
         latest: Callable[[], Awaitable[int]],
         *,
         wait: bool,
@@ -287,14 +288,14 @@ def _record_error(messages: Messages, error: Exception) -> InvalidRequestError:
     return failure
 
 
-class Table(Mapping[Any, Any], Closing):
+class Table(Mapping[K, V], Closing):
     """A mapping from every key of a stream to its latest value; it follows the stream.
 
     `Client.table` makes it. Any thread may read it; `with` or `close()` ends it. A null value
     deletes its key; records without a key are skipped.
     """
 
-    def __init__(self, thread: LoopThread, table: AsyncTable) -> None:
+    def __init__(self, thread: LoopThread, table: AsyncTable[K, V]) -> None:
         self._thread = thread
         self._table = table
 
@@ -335,17 +336,17 @@ class Table(Mapping[Any, Any], Closing):
         """
         self._thread.run(self._table.wait_until_current(timeout))
 
-    def snapshot(self) -> dict[Any, Any]:
+    def snapshot(self) -> dict[K, V]:
         """A copy that does not change."""
         return self._table.snapshot()
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: K | str) -> V:
         return self._table[key]
 
     def __contains__(self, key: object) -> bool:
         return key in self._table
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[K]:
         return iter(self._table)
 
     def __len__(self) -> int:

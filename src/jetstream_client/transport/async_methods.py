@@ -18,7 +18,7 @@ class AsyncMethods(ABC):
 
     @abstractmethod
     def _check_open(self) -> None:
-        """Raise InvalidRequestError if the client is closed."""
+        """Raise ClientClosedError if the client is closed."""
 
     @abstractmethod
     def _forget_routes(self) -> None:
@@ -34,6 +34,6 @@ class AsyncMethods(ABC):
 
     @property
     def _calls(self) -> ControlPlane:
-        """For what the program asks. Raises InvalidRequestError if the client is closed."""
+        """For what the program asks. Raises ClientClosedError if the client is closed."""
         self._check_open()
         return self._control

@@ -17,6 +17,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
+from jetstream_client._closing import ClientClosedError
 from jetstream_client._log import logger
 from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.control import next_step
@@ -256,7 +257,7 @@ class DataPlane:
         if connection is None or connection.closed:
             connection = await self._open_connection(address, deadline, for_batches=True)
             if connection is None:
-                raise UnavailableError("the client is closed")
+                raise ClientClosedError("the client is closed")
         await connection.writable(TAKING_SECONDS)
         return connection
 
@@ -317,7 +318,7 @@ class DataPlane:
             opened = await self._open_connection(address, deadline)
             if opened is not None and opened.pending < PENDING_MAX:
                 return opened
-        raise UnavailableError("the client is closed")
+        raise ClientClosedError("the client is closed")
 
     async def _open_connection(
         self, address: str, deadline: float, *, for_batches: bool = False

@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from jetstream_client.values.durations import Seconds, to_seconds
 from jetstream_client.values.text import check_text
 from jetstream_client.values.tls import SYSTEM, TlsConfig, context_of
 from jetstream_protocol.errors import InvalidRequestError
@@ -159,7 +160,7 @@ class ClientConfig:
         servers: str | Iterable[str] | None = None,
         nats: str | Iterable[str] | None = None,
         nats_options: NatsOptions | None = None,
-        timeout: float = 10.0,
+        timeout: Seconds = 10.0,
         in_flight_max: int = 16_384,
         rack: str | None = None,
         token: str | None = None,
@@ -190,7 +191,7 @@ class ClientConfig:
             addresses,
             urls,
             NatsOptions.of_environment() if nats_options is None else nats_options,
-            timeout,
+            to_seconds("timeout", timeout),
             in_flight_max,
             rack,
             token=token or "",

@@ -28,7 +28,7 @@ def test_a_setting_there_is_none_of_is_a_mistake_of_the_program() -> None:
         to_config({"max_agee": 1})  # type: ignore[typeddict-unknown-key]
 
 
-@pytest.mark.parametrize("age", [-1, "1h", float("inf"), float("nan")])
+@pytest.mark.parametrize("age", [-1, "1", "1 h", float("inf"), float("nan")])
 def test_what_is_no_duration_is_refused(age: object) -> None:
     with pytest.raises(InvalidRequestError, match="max_age"):
         to_config({"max_age": age})  # type: ignore[typeddict-item]
