@@ -152,8 +152,9 @@ def resolved(registry: Registry, op: str, fields: dict[str, Any]) -> Command:
             "expected_location": stream.lake.location,
             "version": stream.lake.version,
             "begin": stream.lake.end,
-            "end": stream.lake.end + 3,
-            "last_epoch": stream.leader_epoch,
+            "end": stream.lake.end + (0 if node else 3),
+            "last_epoch": stream.lake.last_epoch if node else stream.leader_epoch,
+            "start": node,
             "location": f"{stream_epoch}.json",
         },
         "set_schema": {

@@ -163,6 +163,14 @@ class BucketStore:
                 name = each["path"][len(self._prefix) :]
                 yield Listed(name, each["size"], round(moment * 1_000_000))
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        """The names of the folders in a folder, whose name ends at a slash."""
+        path = self._prefix + prefix
+        found = self._ask(
+            f"listing {prefix}", lambda: obstore.list_with_delimiter(self._store, prefix=path)
+        )
+        yield from (each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"])
+
     def delete(self, name: str) -> None:
         """Delete an object, if there is one."""
         try:

@@ -65,9 +65,23 @@ class FolderStore:
                 name = os.path.relpath(path, self.root)
                 yield Listed(name, found.st_size, found.st_mtime_ns // 1000)
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        """The names of the folders in a folder, whose name ends at a slash."""
+        try:
+            yield from (each.name for each in (self.root / prefix).iterdir() if each.is_dir())
+        except FileNotFoundError:
+            return
+
     def delete(self, name: str) -> None:
-        """Delete an object, if there is one."""
-        (self.root / name).unlink(missing_ok=True)
+        """Delete an object, if there is one, and folders that are empty then."""
+        path = self.root / name
+        path.unlink(missing_ok=True)
+        # A put may have made one of them just now. It fails, and is tried again.
+        for folder in list(path.parents)[: name.count("/")]:
+            try:
+                folder.rmdir()
+            except OSError:
+                return
 
     def _make_folder(self, path: Path) -> None:
         """Make a folder and those above it, durably: an object in a folder that is lost is lost.

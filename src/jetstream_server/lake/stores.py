@@ -59,6 +59,8 @@ class Store(Protocol):
 
     def list(self, prefix: str) -> Iterable[Listed]: ...
 
+    def folders(self, prefix: str) -> Iterable[str]: ...
+
     def delete(self, name: str) -> None: ...
 
 
@@ -122,6 +124,9 @@ class LazyStore:
 
     def list(self, prefix: str) -> Iterable[Listed]:
         return self._ask(lambda store: tuple(store.list(prefix)))
+
+    def folders(self, prefix: str) -> Iterable[str]:
+        return self._ask(lambda store: tuple(store.folders(prefix)))
 
     def delete(self, name: str) -> None:
         self._ask(lambda store: store.delete(name))

@@ -111,7 +111,11 @@ class StreamTable:
         day = facts.first_us // DAY_US
         if facts.last_us // DAY_US != day:
             raise ValueError("an object holds records of one UTC day")
-        catalog = _Catalog(self, facts, commit)
+
+        def swap(expected: str, name: str) -> None:
+            commit(expected, facts.begin, facts.end, facts.last_epoch, name)
+
+        catalog = _Catalog(self, facts.end, swap)
         table = self._load(location, catalog)
         end = int(table.properties.get(_END, facts.begin))
         if start < end != facts.begin:
@@ -120,12 +124,39 @@ class StreamTable:
         with table.transaction() as transaction:
             transaction.set_properties({**self.properties, **noted, _START: str(start)})
             gone = self._before(table, start)
+            if gone:
+                catalog.snapshots_max = 1
             update = transaction.update_snapshot(snapshot_properties=noted)
             with update.overwrite() if gone else update.merge_append() as snapshot:
                 for each in gone:
                     snapshot.delete_data_file(each)
                 snapshot.append_data_file(self._data_file(added, day))
         return catalog.committed
+
+    def trim(self, location: str, start: int, oldest_us: int = 0) -> tuple[str, int]:
+        """Take out the oldest objects: those whose records are all before `start`, or were appended
+        before `oldest_us`. Returns the new location, the same if there are none, and where the
+        table begins then; the pointer is to be swapped. Raises OSError.
+        """
+        table = self._load(location, None)
+        gone = []
+        for each in sorted(_files_of(table), key=_range_of):
+            if _range_of(each)[1] > start and _newest_us(each) >= oldest_us:
+                break
+            gone.append(each)
+            start = max(start, _range_of(each)[1])
+        if not gone:
+            return location, start
+        catalog = _Catalog(self, int(table.properties[_END]), lambda *_: None)
+        # Earlier snapshots would keep what was purged. Who reads one has the grace time.
+        catalog.snapshots_max = 1
+        table = self._load(location, catalog)
+        with table.transaction() as transaction:
+            transaction.set_properties({_START: str(start)})
+            with transaction.update_snapshot().overwrite() as snapshot:
+                for each in gone:
+                    snapshot.delete_data_file(each)
+        return catalog.committed, start
 
     def _before(self, table: Table, start: int) -> list[DataFile]:
         """The objects of a table with records before `start` only, if `start` has risen."""
@@ -178,11 +209,16 @@ class StreamTable:
         yield location
         for log in table.metadata.metadata_log:
             yield self.name_of(log.metadata_file)
+        seen = set()
         for snapshot in table.metadata.snapshots:
             yield self.name_of(snapshot.manifest_list)
             for manifest in snapshot.manifests(table.io):
+                if manifest.manifest_path in seen:
+                    continue
+                seen.add(manifest.manifest_path)
                 yield self.name_of(manifest.manifest_path)
-                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+                # Not what a snapshot has taken out: earlier ones, if kept, name it themselves.
+                for entry in manifest.fetch_manifest_entry(table.io):
                     yield self.name_of(entry.data_file.file_path)
 
     def url_of(self, name: str) -> str:
@@ -238,6 +274,12 @@ def _files_of(table: Table) -> Iterator[DataFile]:
             yield entry.data_file
 
 
+def _newest_us(file: DataFile) -> int:
+    """When its last record was appended."""
+    (newest,) = struct.unpack("<q", file.upper_bounds[3])
+    return int(newest)
+
+
 def _range_of(file: DataFile) -> tuple[int, int]:
     """The offsets of an object: [begin, end)."""
     (begin,) = struct.unpack("<q", file.lower_bounds[1])
@@ -262,9 +304,10 @@ def _bounds(facts: ObjectFacts) -> tuple[dict[int, bytes], dict[int, bytes]]:
 class _Catalog(NoopCatalog):  # type: ignore[misc]  # The extra may be missing.
     """Writes the next metadata file, and has the pointer swapped to it."""
 
-    def __init__(self, table: StreamTable, facts: ObjectFacts, commit: Commit) -> None:
+    def __init__(self, table: StreamTable, end: int, swap: Callable[[str, str], None]) -> None:
         super().__init__("jetstream")
-        self._table, self._facts, self._commit = table, facts, commit
+        self._table, self._end, self._swap = table, end, swap
+        self.snapshots_max = SNAPSHOTS_MAX
         self.committed = ""
 
     def commit_table(
@@ -275,22 +318,21 @@ class _Catalog(NoopCatalog):  # type: ignore[misc]  # The extra may be missing.
         expected = self._table.name_of(table.metadata_location) if table.metadata_location else ""
         at = table.metadata_location or None
         metadata = update_table_metadata(table.metadata, updates, False, at)
-        metadata = _without_old_snapshots(metadata)
+        metadata = _without_old_snapshots(metadata, self.snapshots_max)
         # Random: the file of a refused commit stays, and must not be in the way of its successor.
         attempt = uuid.uuid4().hex
-        name = f"{self._table.folder}/metadata/{self._facts.end:020}-{attempt}.metadata.json"
+        name = f"{self._table.folder}/metadata/{self._end:020}-{attempt}.metadata.json"
         url = self._table.url_of(name)
         ToOutputFile.table_metadata(metadata, table.io.new_output(url))
-        facts = self._facts
-        self._commit(expected, facts.begin, facts.end, facts.last_epoch, name)
+        self._swap(expected, name)
         self.committed = name
         return CommitTableResponse(metadata=metadata, metadata_location=url)
 
 
-def _without_old_snapshots(metadata: TableMetadata) -> TableMetadata:
+def _without_old_snapshots(metadata: TableMetadata, most: int) -> TableMetadata:
     # Their ids are random: only the sequence numbers tell their order.
     by_age = sorted(metadata.snapshots, key=lambda each: each.sequence_number or 0)
-    old = [each.snapshot_id for each in by_age[:-SNAPSHOTS_MAX]]
+    old = [each.snapshot_id for each in by_age[:-most]]
     if not old:
         return metadata
     return update_table_metadata(metadata, (RemoveSnapshotsUpdate(snapshot_ids=old),))

@@ -30,3 +30,16 @@ class Task:
     bytes_per_second: int
     parent: int
     properties: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TrimTask:
+    """Take out of the table at `location` what is before `start` or was appended before
+    `oldest_us`."""
+
+    store: StoreOptions
+    folder: str
+    location: str
+    start: int
+    oldest_us: int
+    parent: int

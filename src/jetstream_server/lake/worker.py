@@ -1,8 +1,8 @@
 """The process that copies ranges of logs to the lake: `python -m jetstream_server.lake.worker`.
 
-    standard input:   one line for each range, a Task as JSON
+    standard input:   one line for each range, a Task as JSON, or a TrimTask
     standard output:  one line for each, {"location": …, "end": n, "last_epoch": n, "length": n,
-                      "stored": n}, or {"error": why}
+                      "stored": n}, or {"location": …, "start": n}, or {"error": why}
 
 It checks the batches, stores them as a Parquet object, reads that back and compares, and makes the
 next version of the stream's table, with that object. Nothing of this counts until the metadata
@@ -32,7 +32,7 @@ from jetstream_server.lake.parquet_object import (
 )
 from jetstream_server.lake.stores import Listed, Store, StoreOptions, open_store
 from jetstream_server.lake.table import DAY_US, StoredObject, StreamTable
-from jetstream_server.lake.tasks import Task
+from jetstream_server.lake.tasks import Task, TrimTask
 from jetstream_server.log.compaction.worker import die_with, throttle
 
 _NICENESS = 19
@@ -65,6 +65,13 @@ def copy(task: Task, store: Store, pause: Pause) -> dict[str, Any]:
         "length": facts.raw_length,
         "stored": len(encoded.data),
     }
+
+
+def trim(task: TrimTask, store: Store) -> dict[str, Any]:
+    """Have old objects leave the table. Returns what to commit. Raises OSError, ValueError."""
+    table = StreamTable(_Checked(store), store.url, task.folder, {})
+    location, start = table.trim(task.location, task.start, task.oldest_us)
+    return {"location": location, "start": start}
 
 
 _Raw = tuple[bytes, Batch]
@@ -138,6 +145,9 @@ class _Checked:
     def list(self, prefix: str) -> Iterable[Listed]:
         return self._store.list(prefix)
 
+    def folders(self, prefix: str) -> Iterable[str]:
+        return self._store.folders(prefix)
+
     def delete(self, name: str) -> None:
         self._store.delete(name)
 
@@ -146,6 +156,9 @@ def answer_to(line: str) -> dict[str, Any]:
     """What came of one task."""
     try:
         given = bounded_json.loads(line)
+        if "oldest_us" in given:
+            trim_task = TrimTask(**{**given, "store": StoreOptions(**given["store"])})
+            return trim(trim_task, open_store(trim_task.store))
         task = Task(**{**given, "store": StoreOptions(**given["store"])})
         return copy(task, open_store(task.store), throttle(task.bytes_per_second))
     except (OSError, JetstreamError) as error:

@@ -287,7 +287,9 @@ def _lake_options(config: LakeConfig) -> LakeOptions | None:
     if not config.url:
         return None
     store = StoreOptions(config.url, config.endpoint, config.region, config.credentials_file)
-    return LakeOptions(store, config.upload_bytes_per_second, config.timeout, config.cache_bytes)
+    return LakeOptions(
+        store, config.upload_bytes_per_second, config.timeout, config.cache_bytes, config.grace
+    )
 
 
 def _quotas(config: SecurityConfig) -> Quotas:

@@ -74,7 +74,8 @@ def snapshot_of(
 
 def _lake(node: Node) -> LakeNumbers | None:
     uploading, reader = node.drivers.uploading, node.fetches.lake
-    if uploading is None or reader is None:
+    sweeping = node.drivers.sweeping
+    if uploading is None or reader is None or sweeping is None:
         return None
     counters = uploading.counters
     return LakeNumbers(
@@ -86,6 +87,9 @@ def _lake(node: Node) -> LakeNumbers | None:
         reads=reader.reads,
         read_failures=reader.failures,
         cache_bytes=reader.kept_bytes,
+        objects_waiting=sweeping.objects_waiting,
+        objects_removed=sweeping.objects_removed,
+        sweep_failures=sweeping.failures,
     )
 
 

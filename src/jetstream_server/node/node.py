@@ -59,6 +59,7 @@ from jetstream_server.replication.drivers.resignation import Resignation
 from jetstream_server.replication.drivers.retention import Retention
 from jetstream_server.replication.drivers.scrub import Scrub
 from jetstream_server.replication.drivers.segment_repair import SegmentRepair
+from jetstream_server.replication.drivers.sweeping import Sweeping
 from jetstream_server.replication.drivers.uploading import LakeOptions, Uploading
 from jetstream_server.replication.listeners import Listeners
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -170,6 +171,7 @@ class Drivers:
     cursors: CursorStore
     changes: ReplicaChanges
     uploading: Uploading | None
+    sweeping: Sweeping | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,10 +452,13 @@ class NodeStart:
         replicas.begin(identity.incarnation, listeners)
         for driver in (isr_driver, retention, compaction, log_replacement, healing, scrub):
             driver.start()
+        sweeping = None
         if uploading is not None:
             uploading.start()
+            sweeping = self._make_sweeping(uploading, identity)
+            sweeping.start()
         self._until_stop(isr_driver)
-        return Drivers(retention, compaction, healing, scrub, cursors, changes, uploading)
+        return Drivers(retention, compaction, healing, scrub, cursors, changes, uploading, sweeping)
 
     def _until_stop(self, part: _Part) -> _Part:
         """The part, which is closed when the node stops."""
@@ -491,9 +496,27 @@ class NodeStart:
             return None
         clock = self._environment.clocks.monotonic
         uploading = Uploading(
-            self.metadata, options, cluster_id=identity.cluster_id, monotonic_clock=clock
+            self.metadata,
+            options,
+            cluster_id=identity.cluster_id,
+            monotonic_clock=clock,
+            wall_clock=self._environment.clocks.wall,
         )
         return self._until_stop(uploading)
+
+    def _make_sweeping(self, uploading: Uploading, identity: NodeIdentity) -> Sweeping:
+        options = self._settings.lake
+        assert options is not None, "there is who copies"
+        sweeping = Sweeping(
+            self.metadata,
+            self.metadata.registry,
+            LazyStore(options.store),
+            uploading.led,
+            cluster_id=identity.cluster_id,
+            grace_seconds=options.grace_seconds,
+            monotonic_clock=self._environment.clocks.monotonic,
+        )
+        return self._until_stop(sweeping)
 
     def _make_log_replacement(
         self, replicas: ReplicaManager, identity: NodeIdentity, fetcher_manager: FetcherManager

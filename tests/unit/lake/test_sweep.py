@@ -16,7 +16,7 @@ from jetstream_protocol.types import MonotonicUs
 from jetstream_server.lake.bucket_store import BucketStore
 from jetstream_server.lake.parquet_object import encode
 from jetstream_server.lake.stores import Listed, StoreAwayError
-from jetstream_server.lake.sweep import Sweeper
+from jetstream_server.lake.sweep import FolderSweeper, Sweeper
 from jetstream_server.lake.table import StoredObject, StreamTable
 
 GRACE_US = 1000
@@ -159,3 +159,21 @@ def test_a_dry_run_names_and_keeps(scene: Scene) -> None:
     assert scene.sweeper.unreached == 1
     assert scene.sweep(GRACE_US) == [lost]
     assert scene.sweeper.unreached == 0
+
+
+def test_the_folders_of_deleted_streams_go_after_the_grace_time(scene: Scene) -> None:
+    for name in ("c/7/data/x", "c/8/data/x", "c/9/metadata/y", "c/name/z", "other/8/x"):
+        scene.store.put(name, b"x")
+    sweeper, deleted = FolderSweeper(scene.store, "c", GRACE_US), {8}
+
+    def sweep(at: int) -> list[int]:
+        return sweeper.sweep(lambda each: each in deleted, MonotonicUs(at))
+
+    assert sweep(0) == []
+    deleted.add(9)
+    assert sweep(GRACE_US - 1) == []
+    assert sweep(GRACE_US) == [8]
+    deleted.remove(9)  # Nobody knows better now.
+    assert sweep(2 * GRACE_US) == []
+    assert {"c/7/data/x", "c/9/metadata/y", "c/name/z", "other/8/x"} < scene.names()
+    assert "c/8/data/x" not in scene.names()

@@ -178,3 +178,21 @@ def test_a_filter_by_offset_reads_only_the_objects_that_have_it(place: Place) ->
     table = StaticTable.from_metadata(place.table.url_of(place.pointer.location))
     planned = list(table.scan(row_filter="offset >= 12 and offset < 14").plan_files())
     assert [each.file.file_path.rsplit("/", 1)[1] for each in planned] == ["10-a.parquet"]
+
+
+def test_old_objects_leave_the_table_and_others_stay(place: Place) -> None:
+    for begin in (0, 10, 20, 30):
+        place.append(place.store(begin, us=1 + begin))
+    location = place.pointer.location
+    assert place.table.trim(location, 5) == (location, 5), "one has records after that"
+    place.pointer.location, start = place.table.trim(location, 12)
+    assert (start, place.offsets()) == (12, list(range(10, 40)))
+    place.pointer.location, start = place.table.trim(place.pointer.location, 12, oldest_us=31)
+    assert (start, place.offsets()) == (30, list(range(30, 40)))
+    place.append(place.store(40))
+    assert place.offsets() == list(range(30, 50))
+    place.pointer.location, start = place.table.trim(place.pointer.location, 50)
+    assert (start, place.offsets()) == (50, [])
+    assert place.table.objects(place.pointer.location) == []
+    place.append(place.store(50))
+    assert place.offsets() == list(range(50, 60))

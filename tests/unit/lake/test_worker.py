@@ -227,3 +227,7 @@ def test_a_listing_has_what_was_put(store: FolderStore) -> None:
     store.delete("a/two")
     store.delete("a/two")
     assert names("a/") == ["a/b/one"]
+    assert list(store.folders("a/")) == ["b"]
+    store.delete("a/b/one")
+    assert list(store.folders("a/")) == [], "empty folders go"
+    assert store.root.is_dir()

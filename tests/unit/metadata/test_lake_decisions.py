@@ -130,6 +130,24 @@ def test_a_repeated_commit_changes_nothing(cluster: Cluster, stream: StreamMetad
         commit(cluster, stream, 11, **again)
 
 
+def test_a_table_without_old_records_may_take_its_place(
+    cluster: Cluster, stream: StreamMetadata
+) -> None:
+    with pytest.raises(InvalidRequestError):
+        commit(cluster, stream, 0, begin=0)  # There is no table.
+    commit(cluster, stream, 10, begin=2)
+    trimmed = commit(cluster, stream, 10, location="metadata/a.json", start=6)
+    assert trimmed == LakeMark(6, 10, 0, "metadata/a.json", 2)
+    again = {"version": 1, "expected_location": "metadata/10.json", "location": "metadata/a.json"}
+    assert commit(cluster, stream, 10, start=6, **again) == trimmed
+    assert commit(cluster, stream, 20, start=4).start == 6, "the start only rises"
+    empty = commit(cluster, stream, 20, location="metadata/b.json", start=90)
+    assert (empty.start, empty.end) == (20, 20), "and ends where the lake does"
+    elected_again(cluster, stream)
+    with pytest.raises(InvalidRequestError):
+        commit(cluster, stream, 20)  # The epoch of the last record is another one.
+
+
 def test_a_purge_raises_the_start_in_the_same_step(
     cluster: Cluster, stream: StreamMetadata
 ) -> None:
@@ -162,7 +180,6 @@ def test_a_purge_during_an_upload_refuses_its_commit(
         {"compact": True},
         {"key": "subject"},
         {"encryption": "aes-256-gcm"},
-        {"max_age_us": 1_000_000},
         {"max_bytes": 1},
         {"max_messages": 1},
     ],

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("pyiceberg")
 
 from jetstream_protocol.errors import (
+    FencedEpochError,
     JetstreamError,
     RecordsDamagedError,
     UnavailableError,
@@ -23,7 +24,7 @@ from jetstream_server.lake.folder_store import FolderStore
 from jetstream_server.lake.parquet_object import decode
 from jetstream_server.lake.stores import StoreOptions
 from jetstream_server.lake.table import ListedObject, StreamTable
-from jetstream_server.lake.worker import Task, copy
+from jetstream_server.lake.worker import Task, TrimTask, copy, trim
 from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.metadata.state.commands import LAKE_LEVEL, PurgeStream
 from jetstream_server.metadata.state.streams import LakeMark
@@ -32,6 +33,7 @@ from jetstream_server.replication.core.unreadable import InLakeError
 from jetstream_server.replication.drivers import retention as retention_module
 from jetstream_server.replication.drivers import uploading as uploading_module
 from jetstream_server.replication.drivers.retention import Retention
+from jetstream_server.replication.drivers.sweeping import Sweeping
 from jetstream_server.replication.drivers.uploading import LakeOptions, Uploading, range_due
 from jetstream_server.replication.listeners import Listeners
 from jetstream_server.replication.replica import Replica
@@ -39,6 +41,7 @@ from tests.support.loops import eventually, on_loop
 from tests.support.node import Node, read_values
 
 VALUE = bytes(1000)
+GRACE_US = 60_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -68,8 +71,14 @@ class Ground:
             LakeOptions(StoreOptions(""), 1 << 30, 30, 1 << 30),
             cluster_id="cluster",
             monotonic_clock=self.node.clocks.monotonic,
+            wall_clock=self.node.clocks.wall,
             work=self.work,
         )
+        self.sweeping = Sweeping(
+            self, self.node.cluster.registry, self.store, self.uploading.led,
+            cluster_id="cluster", grace_seconds=GRACE_US / 1e6,
+            monotonic_clock=self.node.clocks.monotonic,
+        )  # fmt: skip
         self.retention = Retention(wall_clock=self.node.clocks.wall)
         self.node.begin(Listeners(roles=(self.retention, self.uploading)))
 
@@ -84,7 +93,9 @@ class Ground:
         self.node.apply()
         return result
 
-    async def work(self, task: Task) -> dict[str, Any]:
+    async def work(self, task: Task | TrimTask) -> dict[str, Any]:
+        if isinstance(task, TrimTask):
+            return trim(task, self.store)
         self.tasks.append(task)
         if self.away:
             raise OSError("the store is away")
@@ -114,6 +125,16 @@ class Ground:
         """What the lake holds."""
         return b"".join(decode(self.store.get(each.name)) for each in self.objects(replica))
 
+    def names(self) -> set[str]:
+        """What lies in the store."""
+        return {each.name for each in self.store.list("")}
+
+    async def sweep(self) -> None:
+        """Two rounds, a grace time apart."""
+        await self.sweeping.round()
+        self.node.clocks.advance(GRACE_US)
+        await self.sweeping.round()
+
     def later(self) -> None:
         """A pause after a failure is over."""
         self.node.clocks.advance(uploading_module.RETRY_US)
@@ -126,6 +147,7 @@ async def ground_at(folder: Path) -> AsyncIterator[Ground]:
         yield ground
     finally:
         await ground.uploading.close()
+        await ground.sweeping.close()
         await ground.retention.close()
         ground.replicas.close()
 
@@ -277,6 +299,92 @@ async def test_purges_reach_the_lake_and_do_not_wait_for_it(tmp_path: Path) -> N
         assert ground.stored(replica) == local_bytes(replica)[: len(ground.stored(replica))]
 
 
+@on_loop
+async def test_what_was_purged_leaves_the_table_and_after_the_grace_time_the_store(
+    tmp_path: Path,
+) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica)
+        ground.start()
+        await eventually(lambda: range_due(replica) is None)
+        objects = ground.objects(replica)
+        epoch = replica.stream.leader_epoch
+        await ground.propose(
+            PurgeStream(stream_id=replica.stream.id, leader_epoch=epoch, offset=objects[2].begin)
+        )
+        await eventually(lambda: ground.objects(replica) == objects[2:])
+        await ground.sweeping.round()
+        assert {each.name for each in objects} < ground.names(), "somebody may read them"
+        ground.node.clocks.advance(GRACE_US)
+        await ground.sweeping.round()
+        left = {each.name for each in objects} & ground.names()
+        assert left == {each.name for each in objects[2:]}
+        assert ground.sweeping.objects_removed
+        assert ground.stored(replica)
+        await ground.sweep()
+        assert ground.stored(replica), "what the table needs stays for ever"
+
+
+@on_loop
+async def test_records_older_than_max_age_leave_the_lake(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create(max_age_us=3_600_000_000)
+        ground.fill(replica, 10)
+        ground.start()
+        await eventually(lambda: range_due(replica) is None)
+        end = replica.stream.lake.end
+        ground.node.clocks.advance(3_000_000_000)
+        ground.fill(replica, 10)
+        await eventually(lambda: range_due(replica) is None)
+        assert replica.stream.lake.start == 0
+        ground.node.clocks.advance(700_000_000)
+        ground.fill(replica, 2)
+        await eventually(lambda: replica.stream.lake.start >= end)
+        start = replica.stream.lake.start
+        assert [each.begin for each in ground.objects(replica)][:1] == [start]
+        await eventually(lambda: replica.log.log_start_offset >= start)
+        assert lake_bounds.start_offset(replica.stream, replica.log) == start
+
+
+@on_loop
+async def test_who_leads_no_more_deletes_nothing(tmp_path: Path) -> None:
+    """It knows a table that lacks what its successor has added."""
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica, 6)
+        ground.start()
+        await eventually(lambda: range_due(replica) is None)
+        ground.store.put(f"cluster/{replica.stream.id}/data/of-the-successor", b"x")
+        before = ground.names()
+        ground.trouble = FencedEpochError("another leader")
+        await ground.sweep()
+        assert ground.names() == before
+        assert ground.sweeping.failures == 2
+        ground.trouble = None
+        await ground.sweep()
+        assert before - ground.names()
+
+
+@on_loop
+async def test_the_folder_of_a_deleted_stream_goes(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica, other = ground.create(), ground.node.create("other", "other.>")
+        ground.fill(replica, 6)
+        ground.start()
+        await eventually(lambda: range_due(replica) is None)
+        later = ground.node.cluster.registry.revision + 100
+        for stream_id in (other.stream.id, later):
+            ground.store.put(f"cluster/{stream_id}/data/x", b"x")
+        ground.node.delete(replica)
+        ground.node.apply()
+        await ground.sweep()
+        assert ground.names() == {
+            f"cluster/{other.stream.id}/data/x",
+            f"cluster/{later}/data/x",
+        }, "it is not known yet, and not deleted"
+
+
 def marked(replica: Replica, **values: int) -> None:
     """As if the metadata said so."""
     lake = LakeMark(location="list", version=1)._replace(**values)
@@ -355,6 +463,7 @@ async def test_the_process_copies_and_says_why_it_cannot(tmp_path: Path) -> None
         uploading = Uploading(
             ground, LakeOptions(StoreOptions(ground.store.url), 1 << 30, 30, 1 << 30),
             cluster_id="cluster", monotonic_clock=ground.node.clocks.monotonic,
+            wall_clock=ground.node.clocks.wall,
         )  # fmt: skip
         uploading.role_changed(replica)
         uploading.start()

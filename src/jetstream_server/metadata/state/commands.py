@@ -176,12 +176,14 @@ class SetSchema(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitLake(Command):
-    """Note that the lake holds the records of [begin, end) too, as the leader of that epoch.
+    """Note that the lake holds the records of [begin, end) too, as the leader of that epoch; or, if
+    `begin` is `end`, that its table was made anew without what is before `start`.
 
     **safety** A compare-and-set: expected_location and version must be those of the mark, and
     `begin` its end (any offset while it has never held a record). last_epoch: of the record before
     `end`. location: of the table's metadata that names the new objects as well. The leader vouches
-    that all these records are committed, flushed, and in the store. Repeating it changes nothing.
+    that all these records are committed, flushed, and in the store. start: the lake begins there,
+    or later. Repeating it changes nothing.
 
     Result: start, end and version of the mark. Errors: fenced_epoch and unknown_epoch;
     precondition_failed for another mark, and for a stream without `lake`; invalid_request.
@@ -197,6 +199,7 @@ class CommitLake(Command):
     end: int
     last_epoch: LeaderEpoch
     location: str
+    start: int = 0
 
 
 # Which nodes hold a stream (reassignment_decisions.py).

@@ -26,8 +26,9 @@ LOCATION_LENGTH_MAX = 1024
 
 def commit_lake(tables: Tables, command: CommitLake) -> Decision:
     stream = stream_of(tables, command.stream_id)
+    start = stream.lake.start if stream.lake.holds_records else command.begin
     mark = LakeMark(
-        stream.lake.start if stream.lake.holds_records else command.begin,
+        min(max(start, command.start), command.end),
         command.end,
         command.last_epoch,
         command.location,
@@ -61,7 +62,9 @@ def _check_mark(stream: StreamMetadata, command: CommitLake) -> None:
             f"{command.begin} does not continue them"
         )
     is_located = 0 < len(command.location) <= LOCATION_LENGTH_MAX
-    if not (is_located and lake.end <= command.begin < command.end):
+    is_as_before = bool(lake.version) and command.last_epoch == lake.last_epoch
+    adds = lake.end <= command.begin < command.end
+    if not (is_located and (adds or (is_as_before and command.begin == command.end))):
         raise InvalidRequestError("commit_lake needs a location, and at least one record")
     if not lake.last_epoch <= command.last_epoch <= stream.leader_epoch:
         raise InvalidRequestError(
@@ -83,7 +86,7 @@ def check_lake(config: StreamSettings, was_compacted: bool = False) -> None:
         "compact": config.compact or was_compacted,
         "key: subject": config.is_keyed_by_subject,
         "encryption": config.is_encrypted,
-        "max_age, max_bytes or max_messages": config.has_limits,
+        "max_bytes or max_messages": bool(config.max_bytes or config.max_messages),
         "several replicas or observers": config.replicas > 1 or config.observers > 0,
     }
     refused = [reason for reason, holds in reasons.items() if holds]
@@ -95,8 +98,7 @@ _WHY = {
     "compact": "records that compaction removes would stay in the lake",
     "key: subject": "the index of subjects does not know the records in the lake",
     "encryption": "objects in the lake are not encrypted by keys of the nodes",
-    "max_age, max_bytes or max_messages": "max_age, max_bytes and max_messages do not reach the "
-    "lake yet",
+    "max_bytes or max_messages": "max_bytes and max_messages do not reach the lake yet",
     "several replicas or observers": "the lake is for streams of one replica so far",
 }
 

@@ -298,8 +298,10 @@ def _find(log: CommitLog, seen: _Seen, wall_us: WallUs) -> _Finding:
         settings, bound_offset = seen.settings, seen.bound_offset
         limits = Limits(settings.max_age_us, settings.max_bytes, settings.max_messages)
         if settings.lake:
-            # **safety** Only what the lake holds leaves the disk. There are no other limits then.
-            limits = Limits(settings.local_max_age_us, settings.local_max_bytes)
+            # **safety** Only what the lake holds leaves the disk. Who copies keeps the lake itself
+            # to max_age (uploading.py).
+            ages = [each for each in (settings.max_age_us, settings.local_max_age_us) if each]
+            limits = Limits(min(ages, default=0), settings.local_max_bytes)
             bound_offset = min(bound_offset, seen.lake_end)
         verdict = judge(
             _sealed_spans(log),

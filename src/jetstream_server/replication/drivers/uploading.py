@@ -25,9 +25,9 @@ from jetstream_protocol import bounded_json
 from jetstream_protocol.errors import CorruptBatchError, JetstreamError
 from jetstream_protocol.types import LeaderEpoch, MonotonicUs
 from jetstream_server.background import run_in_background
-from jetstream_server.clocks import MonotonicClock
+from jetstream_server.clocks import MonotonicClock, WallClock
 from jetstream_server.lake.stores import StoreOptions
-from jetstream_server.lake.tasks import Task
+from jetstream_server.lake.tasks import Task, TrimTask
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import CommitLake
@@ -41,8 +41,13 @@ OBJECT_BYTES = 256 * 1024 * 1024
 RETRY_US = 5_000_000
 """Pause after a failed copy: a store that is away stays so for longer than a second."""
 
-Work = Callable[[Task], Awaitable[dict[str, Any]]]
-"""Copies a range, and returns what to commit. Raises OSError, EOFError, JetstreamError."""
+TRIM_US_MIN = 10_000_000
+"""Between two looks for what is older than max_age: of short ones, an eighth."""
+TRIM_US_MAX = 3_600_000_000
+
+Work = Callable[[Task | TrimTask], Awaitable[dict[str, Any]]]
+"""Copies a range, or takes objects out of a table, and returns what to commit. Raises OSError,
+EOFError, JetstreamError."""
 WORKER = "jetstream_server.lake.worker"
 
 _Result = TypeVar("_Result")
@@ -69,12 +74,21 @@ class UploadCounters:
 @dataclass(frozen=True, slots=True)
 class LakeOptions:
     """Where the lake is, how many bytes a second are copied there, how long one object may take,
-    and how much of what is read from it is kept."""
+    how much of what is read from it is kept, and how long what no table needs stays."""
 
     store: StoreOptions
     bytes_per_second: int
     timeout_seconds: float
     cache_bytes: int
+    grace_seconds: float = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class _Trimmed:
+    """What is before `start` has left the table. next_us: when to look for old records again."""
+
+    start: int
+    next_us: MonotonicUs
 
 
 def range_due(replica: Replica) -> LogSlice | None:
@@ -107,12 +121,15 @@ class Uploading(RoleListener):
         *,
         cluster_id: str,
         monotonic_clock: MonotonicClock,
+        wall_clock: WallClock,
         work: Work | None = None,
     ) -> None:
         self._metadata = metadata
         self._options = options
         self._cluster_id = cluster_id
         self._clock = monotonic_clock
+        self._wall_clock = wall_clock
+        self._trimmed: dict[Replica, _Trimmed] = {}
         self._led: dict[Replica, None] = {}
         self._awaited: dict[Replica, int] = {}
         """Versions of marks that were committed, and that this node may not have applied yet."""
@@ -138,6 +155,10 @@ class Uploading(RoleListener):
         """Why the last copy failed; "": it did not."""
         return self._reasons.get(replica, "")
 
+    def led(self) -> tuple[Replica, ...]:
+        """The streams that are copied by this node."""
+        return tuple(self._led)
+
     @property
     def streams_failing(self) -> int:
         """How many streams cannot be copied."""
@@ -149,6 +170,7 @@ class Uploading(RoleListener):
         if replica.closed or replica.leadership is None or not replica.stream.config.lake:
             self._led.pop(replica, None)
             self._awaited.pop(replica, None)
+            self._trimmed.pop(replica, None)
             self._retry_at_us.pop(replica, None)
             self._reasons.pop(replica, None)
         else:
@@ -174,6 +196,8 @@ class Uploading(RoleListener):
         if replica.stream.lake.version < self._awaited.get(replica, 0):
             return
         try:
+            if await self._trim(replica, leader_epoch):
+                return
             found = await self._in_thread(range_due, replica)
             if found is not None and replica.leadership is not None:
                 await self._copy(replica, found, leader_epoch)
@@ -189,6 +213,38 @@ class Uploading(RoleListener):
             self._reasons[replica] = reason
             logger.warning("lake_copy_failed", stream=replica.stream.full_name, reason=reason)
 
+    async def _trim(self, replica: Replica, leader_epoch: LeaderEpoch) -> bool:
+        """Have the table lose what was purged, and what is older than max_age. Returns whether it
+        did. The objects stay for the grace time (sweeping.py)."""
+        stream, now_us = replica.stream, self._clock()
+        lake, max_age_us = stream.lake, stream.config.max_age_us
+        last = self._trimmed.get(replica, _Trimmed(0, MonotonicUs(0)))
+        is_aged = bool(max_age_us) and now_us >= last.next_us and lake.holds_records
+        if not lake.location or not (lake.start > last.start or is_aged):
+            return False
+        oldest_us = self._wall_clock() - max_age_us if max_age_us else 0
+        task = TrimTask(
+            self._options.store, self._folder(stream.id), lake.location, lake.start,
+            max(oldest_us, 0), os.getpid(),
+        )  # fmt: skip
+        async with asyncio.timeout(self._options.timeout_seconds):
+            answer = await self._work(task)
+        if replica.stream.leader_epoch != leader_epoch or replica.leadership is None:
+            return False
+        if answer["location"] != lake.location:
+            await self._commit(
+                replica, lake, lake.end, lake.end, lake.last_epoch, answer["location"],
+                int(answer["start"]),
+            )  # fmt: skip
+            logger.info("lake_trimmed", stream=stream.full_name, start=answer["start"])
+        next_us = min(max(max_age_us // 8, TRIM_US_MIN), TRIM_US_MAX)
+        if replica in self._led:
+            self._trimmed[replica] = _Trimmed(lake.start, MonotonicUs(now_us + next_us))
+        return bool(answer["location"] != lake.location)
+
+    def _folder(self, stream_id: int) -> str:
+        return f"{self._cluster_id}/{stream_id}"
+
     async def _copy(self, replica: Replica, found: LogSlice, leader_epoch: LeaderEpoch) -> None:
         stream = replica.stream
         lake = stream.lake
@@ -198,7 +254,7 @@ class Uploading(RoleListener):
             )
         task = Task(
             store=self._options.store,
-            folder=f"{self._cluster_id}/{stream.id}",
+            folder=self._folder(stream.id),
             location=lake.location,
             path=found.path,
             position=found.position,
@@ -221,7 +277,10 @@ class Uploading(RoleListener):
             answer = await self._work(task)
         if replica.stream.leader_epoch != leader_epoch or replica.leadership is None:
             return
-        await self._commit(replica, lake, task, answer)
+        await self._commit(
+            replica, lake, task.begin, int(answer["end"]), int(answer["last_epoch"]),
+            answer["location"],
+        )  # fmt: skip
         self._reasons.pop(replica, None)
         self.counters.objects += 1
         self.counters.bytes += answer["length"]
@@ -232,7 +291,14 @@ class Uploading(RoleListener):
         )  # fmt: skip
 
     async def _commit(
-        self, replica: Replica, lake: LakeMark, task: Task, answer: dict[str, Any]
+        self,
+        replica: Replica,
+        lake: LakeMark,
+        begin: int,
+        end: int,
+        last_epoch: int,
+        location: str,
+        start: int = 0,
     ) -> None:
         """Have the metadata name the table, instead of the one at `lake`.
 
@@ -245,10 +311,11 @@ class Uploading(RoleListener):
                 leader_epoch=replica.stream.leader_epoch,
                 expected_location=lake.location,
                 version=lake.version,
-                begin=task.begin,
-                end=int(answer["end"]),
-                last_epoch=LeaderEpoch(int(answer["last_epoch"])),
-                location=str(answer["location"]),
+                begin=begin,
+                end=end,
+                last_epoch=LeaderEpoch(last_epoch),
+                location=location,
+                start=start,
             )
         )
         if replica in self._led:
@@ -267,7 +334,7 @@ class _Copier:
         self._in_thread = in_thread
         self._process: subprocess.Popen[bytes] | None = None
 
-    async def work(self, task: Task) -> dict[str, Any]:
+    async def work(self, task: Task | TrimTask) -> dict[str, Any]:
         """Have the process do it. Raises EOFError if it cannot."""
         if self._process is None:
             self._process = worker_process.spawn(WORKER)

@@ -106,6 +106,11 @@ _GAUGES = (
         "Kept here of what was read from the lake",
         lambda s: s.lake.cache_bytes if s.lake else None,
     ),
+    _Number(
+        "lake_objects_waiting",
+        "Objects of the lake that no table needs, until they are deleted",
+        lambda s: s.lake.objects_waiting if s.lake else None,
+    ),
     _Number("disk_free_bytes", "Free space of the data folder", lambda s: s.disk_free_bytes),
     _Number(
         "disk_reserve_bytes",
@@ -196,6 +201,16 @@ _COUNTERS = (
         "lake_read_failures",
         "Reads of the lake that failed",
         lambda s: s.lake.read_failures if s.lake else None,
+    ),
+    _Number(
+        "lake_objects_removed",
+        "Objects of the lake deleted because no table needed them",
+        lambda s: s.lake.objects_removed if s.lake else None,
+    ),
+    _Number(
+        "lake_sweep_failures",
+        "Times this could not be done",
+        lambda s: s.lake.sweep_failures if s.lake else None,
     ),
     _Number("fetches", "Fetches answered by the data plane", lambda s: s.fetches.fetches),
     _Number("fetched_bytes", "Bytes of batches sent by it", lambda s: s.fetches.sent_bytes),

@@ -37,6 +37,9 @@ class LakeNumbers:
     reads: int = 0
     read_failures: int = 0
     cache_bytes: int = 0
+    objects_waiting: int = 0
+    objects_removed: int = 0
+    sweep_failures: int = 0
 
 
 @dataclass(slots=True)

@@ -1,0 +1,185 @@
+"""Deletes objects of the lake that no table needs: what interrupted copies, purges, max_age and
+deleted streams have left.
+
+lake/sweep.py has the rules. Who leads a stream sweeps its folder; every node looks for the folders
+of deleted streams. **safety** Before anything of a stream is deleted, the metadata group confirms
+that this node still leads it and that its mark is the newest one: a leader that was replaced knows
+a table that lacks what its successor has added.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import structlog
+
+from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.types import LeaderEpoch, StreamId
+from jetstream_server.background import run_in_background
+from jetstream_server.clocks import MonotonicClock
+from jetstream_server.lake.stores import Store
+from jetstream_server.metadata.state.commands import CommitLake
+from jetstream_server.replication.drivers.uploading import Proposer
+from jetstream_server.replication.replica import Replica
+
+if TYPE_CHECKING:
+    from jetstream_server.lake.sweep import FolderSweeper, Sweeper
+
+ROUNDS_PER_GRACE = 8
+ROUND_SECONDS_MAX = 3600.0
+ROUND_SECONDS_MIN = 1.0
+
+Result = TypeVar("Result")
+
+logger = structlog.get_logger("jetstream.replication")
+
+
+class Streams(Protocol):
+    """The part of the registry that is needed."""
+
+    @property
+    def revision(self) -> int: ...
+
+    @property
+    def streams(self) -> Any: ...
+
+
+class Sweeping:
+    """Call `start`, then `close`. led: the streams with `lake` that this node leads."""
+
+    def __init__(
+        self,
+        metadata: Proposer,
+        registry: Streams,
+        store: Store,
+        led: Callable[[], Collection[Replica]],
+        *,
+        cluster_id: str,
+        grace_seconds: float,
+        monotonic_clock: MonotonicClock,
+    ) -> None:
+        self._metadata = metadata
+        self._registry = registry
+        self._store = store
+        self._led = led
+        self._cluster_id = cluster_id
+        self._grace_us = round(grace_seconds * 1e6)
+        self._clock = monotonic_clock
+        self._sweepers: dict[StreamId, Sweeper] = {}
+        self._folders: FolderSweeper | None = None
+        self._reasons: dict[StreamId, str] = {}
+        self._running: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "jetstream-sweeping")
+        self.objects_removed = 0
+        self.failures = 0
+
+    @property
+    def objects_waiting(self) -> int:
+        """How many objects that no table needs wait for the end of their grace time."""
+        return sum(each.unreached for each in self._sweepers.values())
+
+    def start(self) -> None:
+        self._running = run_in_background(self._run(), "sweeps of the lake")
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+
+    async def _run(self) -> None:
+        seconds = self._grace_us / 1e6 / ROUNDS_PER_GRACE
+        pause = min(max(seconds, ROUND_SECONDS_MIN), ROUND_SECONDS_MAX)
+        while True:
+            await asyncio.sleep(pause)
+            await self.round()
+
+    async def round(self) -> None:
+        led = {replica.stream.id: replica for replica in self._led()}
+        for stream_id in [each for each in self._sweepers if each not in led]:
+            # What it has found belongs to a leadership that has ended.
+            del self._sweepers[stream_id]
+            self._reasons.pop(stream_id, None)
+        for replica in led.values():
+            if replica.stream.lake.location:
+                await self._tried(replica.stream.id, self._sweep(replica))
+        await self._tried(StreamId(0), self._sweep_folders())
+
+    async def _tried(self, stream_id: StreamId, sweep: Any) -> None:
+        try:
+            await sweep
+            self._reasons.pop(stream_id, None)
+        except (OSError, ValueError, JetstreamError) as error:
+            self.failures += 1
+            if self._reasons.get(stream_id) != str(error):
+                self._reasons[stream_id] = str(error)
+                logger.warning("lake_sweep_failed", stream_id=stream_id, reason=str(error))
+
+    async def _sweep(self, replica: Replica) -> None:
+        stream_id = replica.stream.id
+        sweeper = self._sweepers.get(stream_id)
+        if sweeper is None:
+            sweeper = await self._in_thread(self._sweeper_of, stream_id)
+            self._sweepers[stream_id] = sweeper
+        listed = await self._in_thread(sweeper.listed)
+        location = await self._confirmed_location(replica)
+        gone = await self._in_thread(sweeper.sweep_listed, listed, location, self._clock())
+        self.objects_removed += len(gone)
+        if gone:
+            logger.info("lake_swept", stream=replica.stream.full_name, objects=len(gone))
+
+    async def _confirmed_location(self, replica: Replica) -> str:
+        """Where the newest table is. Raises JetstreamError if another node leads, or has."""
+        lake = replica.stream.lake
+        await self._metadata.propose(
+            # The command that made this mark, or one that would have: it changes nothing.
+            CommitLake(
+                stream_id=replica.stream.id,
+                leader_epoch=replica.stream.leader_epoch,
+                expected_location=lake.location,
+                version=lake.version - 1,
+                begin=lake.start,
+                end=lake.end,
+                last_epoch=LeaderEpoch(lake.last_epoch),
+                location=lake.location,
+                start=lake.start,
+            )
+        )
+        return lake.location
+
+    async def _sweep_folders(self) -> None:
+        if self._folders is None:
+            self._folders = await self._in_thread(self._folder_sweeper)
+        revision, known = self._registry.revision, frozenset(self._registry.streams)
+
+        def is_deleted(stream_id: int) -> bool:
+            # An id is the revision of the stream's creation, and never used again.
+            return stream_id <= revision and StreamId(stream_id) not in known
+
+        gone = await self._in_thread(self._folders.sweep, is_deleted, self._clock())
+        for stream_id in gone:
+            logger.info("lake_folder_removed", stream_id=stream_id)
+
+    def _sweeper_of(self, stream_id: StreamId) -> Sweeper:
+        from jetstream_server.lake.sweep import Sweeper
+        from jetstream_server.lake.table import StreamTable
+
+        properties = {
+            "jetstream.cluster-id": self._cluster_id,
+            "jetstream.stream-id": str(stream_id),
+        }
+        folder = f"{self._cluster_id}/{stream_id}"
+        table = StreamTable(self._store, self._store.url, folder, properties)
+        return Sweeper(table, self._store, self._grace_us)
+
+    def _folder_sweeper(self) -> FolderSweeper:
+        from jetstream_server.lake.sweep import FolderSweeper
+
+        return FolderSweeper(self._store, self._cluster_id, self._grace_us)
+
+    async def _in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, function, *arguments)
