@@ -26,6 +26,7 @@ MODULES = (
     "jetstream_protocol._slices",
     "jetstream_protocol._typed_json",
     "jetstream_server.ingest.nats._columns",
+    "jetstream_server.jetstream_api._delivered",
 )
 STABLE_ABI = "cp311"
 STABLE_ABI_NUMBER = "0x030B0000"

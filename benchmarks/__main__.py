@@ -1,5 +1,5 @@
 """The command line: `python -m benchmarks ingest|publish|read|latency|tail|raw|recover|replicate|
-streams|cursors|compaction|spark|tls|checks|encryption|typed`, and `report`.
+streams|cursors|consumers|compaction|spark|tls|checks|encryption|typed`, and `report`.
 
 Progress goes to standard error; standard output holds the table, or with --json one object.
 """
@@ -17,6 +17,7 @@ import typer
 
 from benchmarks import checks as checks_benchmark
 from benchmarks import compaction as compaction_benchmark
+from benchmarks import consumers as consumers_benchmark
 from benchmarks import cursors as cursors_benchmark
 from benchmarks import encryption as encryption_benchmark
 from benchmarks import ingest as ingest_benchmark
@@ -223,6 +224,20 @@ def cursors(
     """Commit cursors: the rate, and what one commit takes of the processor."""
     report = cursors_benchmark.run(cursors, seconds, _numbers(replicas), _progress)
     _finish(report, json, cursors_benchmark.TITLE, cursors_benchmark.COLUMNS)
+
+
+@command.command()
+def consumers(
+    peer: PeerOption = Peer.JETSTREAM,
+    sizes: SizesOption = "128,1024",
+    pairs: PairsOption = 3,
+    messages: Annotated[int, typer.Option(min=1, help="Messages in the stream.")] = 200_000,
+    json: JsonOption = False,
+) -> None:
+    """Read by consumers of the JetStream API: ordered, in batches of 500, and one by one."""
+    report = consumers_benchmark.run(_numbers(sizes), pairs, messages, _progress)
+    columns = (consumers_benchmark.WAY, *pairs_of_runs.COLUMNS)
+    _finish(report, json, consumers_benchmark.TITLE, columns)
 
 
 @command.command()

@@ -89,10 +89,12 @@ def _consumer_sequence(line: bytes) -> int:
     return int(line.split(b" ")[3].split(b".")[6])
 
 
-def create_consumer(control: NatsSocket, stream: str, inbox: str, deliver_policy: str) -> None:
+def create_consumer(
+    control: NatsSocket, stream: str, inbox: str, deliver_policy: str, api: str = "$JS.API"
+) -> None:
     """One like a client library's ordered consumer, which delivers to `inbox`."""
     control.request_json(
-        f"$JS.API.CONSUMER.CREATE.{stream}",
+        f"{api}.CONSUMER.CREATE.{stream}",
         {
             "stream_name": stream,
             "config": {

@@ -143,6 +143,7 @@ async def test_acknowledgements_outlive_a_transfer_and_pulls_go_on(
 async def test_what_was_acknowledged_does_not_come_again_after_a_crash(
     cluster: ApiCluster, hub: LeafServer
 ) -> None:
+    """And ordered readers go on: to miss heartbeats would take them twenty minutes."""
     await linked(hub)
     async with client_of(hub.url) as client:
         await asked(client, "INFO", b"")
@@ -153,6 +154,9 @@ async def test_what_was_acknowledged_does_not_come_again_after_a_crash(
         messages = await fetched(subscription, 10)
         for message in messages[::2]:
             await message.ack_sync(timeout=20)
+        ordered = await manager.subscribe("safe.crash", ordered_consumer=True, idle_heartbeat=600)
+        for number in range(20):
+            assert (await ordered.next_msg(20)).data == b"%d" % number
         leader = cluster.settled("safe").stream.leader
         cluster.kill(leader)
         try:
@@ -161,6 +165,9 @@ async def test_what_was_acknowledged_does_not_come_again_after_a_crash(
                 each.data for each in messages[::2]
             }
             assert {each.data for each in found} == expected
+            await published(client, "safe.crash", b"20")
+            assert (await ordered.next_msg(60)).data == b"20"
+            await ordered.unsubscribe()
         finally:
             cluster.restart(leader)
 

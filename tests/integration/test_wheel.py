@@ -40,6 +40,7 @@ EXTENSIONS = [
     "jetstream_protocol/_slices.abi3.so",
     "jetstream_protocol/_typed_json.abi3.so",
     "jetstream_server/ingest/nats/_columns.abi3.so",
+    "jetstream_server/jetstream_api/_delivered.abi3.so",
 ]
 PLATFORM = f"manylinux_2_17_{platform.machine()}"
 needs_a_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
+from functools import partial
+from itertools import accumulate, repeat
 from typing import Final, NamedTuple, Protocol
 
 import structlog
@@ -37,13 +40,16 @@ from jetstream_server.consumers.pulls import (
     Pulls,
     Status,
 )
-from jetstream_server.consumers.records import Record
+from jetstream_server.consumers.records import Record, payload_lengths, sizes
 from jetstream_server.replication.replica import Replica
 
 logger = structlog.get_logger("jetstream.consumers")
 
 TURN_MESSAGES: Final = 128
 """Deliveries in one turn of the loop: about a millisecond."""
+RUN_MESSAGES: Final = 512
+RUN_BYTES: Final = 128 * 1024
+"""Of a run, which is delivered in one turn of the loop, too."""
 ROOM_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
 _DENIED_SECONDS: Final = 5.0
@@ -57,6 +63,9 @@ class Delivery(NamedTuple):
     times: int
     sequence: int
     pending: int
+
+
+_delivery = partial(tuple.__new__, Delivery)
 
 
 class Collector:
@@ -130,6 +139,7 @@ class _Need(Enum):
     TURN = auto()
     NEW = auto()
     OLD = auto()
+    END = auto()
 
 
 class Consumer:
@@ -147,9 +157,12 @@ class Consumer:
         created_us: WallUs,
         epoch: int,
         room: PullRoom,
+        is_interrupted: bool = False,
     ) -> None:
         """inactive: called when nobody has used it for `config.inactive_us`. epoch: the leader
-        epoch in which this node has begun to serve it. room: for pulls, of all consumers."""
+        epoch in which this node has begun to serve it. room: for pulls, of all consumers.
+        is_interrupted: an earlier leader alone knew where it was. It delivers one message, by
+        whose sequence its reader notices that, and ends."""
         self.config = config
         self.deliveries = deliveries
         self.feed = feed
@@ -157,6 +170,8 @@ class Consumer:
         self.flow = Flow() if config.flow_control else None
         self.created_us = created_us
         self.epoch = epoch
+        self.first_offset = deliveries.position
+        self.is_interrupted = is_interrupted
         self.delivered_us: WallUs | None = None
         self.acknowledged_us: WallUs | None = None
         self.skipped = 0
@@ -271,6 +286,12 @@ class Consumer:
             self.acknowledged_us = self._clocks.wall()
         self._taken(then)
 
+    def acknowledge_some(self, offsets: Iterable[int]) -> None:
+        """Take acknowledgements that nobody waits for."""
+        if self.deliveries.acknowledge_some(offsets):
+            self.acknowledged_us = self._clocks.wall()
+        self._taken(None)
+
     def refuse(self, offset: int, delay_us: int, then: Callable[[], None] | None) -> None:
         """Have a message delivered again, after a delay."""
         self.deliveries.refuse(offset, delay_us, self._clocks.monotonic())
@@ -348,6 +369,8 @@ class Consumer:
                 self._is_unchecked = False
                 return False
         need = self._deliver(now_us)
+        if need is _Need.END:
+            return True
         if self.keeper is not None and self.deliveries.changes != self._changes:
             self._changes = self.deliveries.changes
             self.keeper.changed()
@@ -442,10 +465,12 @@ class Consumer:
         if deliveries.position < start:
             deliveries.begins(start)
             feed.begins(start)
+        if self._deliver_run(now_us):
+            return _Need.TURN
         before = deliveries.sequence
         batch: dict[bytes, list[Delivery]] = {}
         need = _Need.TURN
-        for _ in range(TURN_MESSAGES):
+        for _ in range(1 if self.is_interrupted else TURN_MESSAGES):
             if not self._is_wanted():
                 need = _Need.NOTHING
                 break
@@ -475,7 +500,49 @@ class Consumer:
             self._sent_us, self.delivered_us = now_us, self._clocks.wall()
         for to, found in batch.items():
             self._outlet.deliver(self, to, found)
+        if self.is_interrupted and deliveries.sequence != before:
+            self.close(REQUEST_TIMEOUT)
+            self._inactive(self)
+            return _Need.END
         return need
+
+    def _deliver_run(self, now_us: MonotonicUs) -> bool:
+        """Deliver new messages at once that all go to one inbox. Returns whether there were some;
+        else each is looked at by itself. The result is the same."""
+        deliveries, feed, config = self.deliveries, self.feed, self.config
+        if self._collectors or self.is_interrupted or not self._is_wanted():
+            return False
+        to, most = config.deliver_subject, RUN_MESSAGES
+        if not to:
+            to, most = self.pulls.only_inbox
+        most = min(most, RUN_MESSAGES, deliveries.room)
+        if not to or most < 2 or deliveries.next_due(now_us) is not None:
+            return False
+        records = feed.next_ones(most)
+        if len(records) < 2:
+            return False
+        payloads = payload_lengths(records)
+        if not self._outlet.fits(records[payloads.index(max(payloads))]):
+            return False
+        lengths = sizes(records, payloads)
+        size = sum(lengths)
+        if size > RUN_BYTES:
+            ends = list(accumulate(lengths))
+            records = records[: bisect_left(ends, RUN_BYTES) + 1]
+            size = ends[len(records) - 1]
+        count, sequence, pending = len(records), deliveries.sequence, feed.pending
+        numbers = range(sequence + 1, sequence + 1 + count)
+        left = range(pending - 1, pending - 1 - count, -1)
+        found = list(map(_delivery, zip(records, repeat(1), numbers, left, strict=False)))
+        deliveries.deliver_new([each.offset for each in records], now_us)
+        feed.take_some(count, size)
+        self._sent_us, self.delivered_us = now_us, self._clocks.wall()
+        self._outlet.deliver(self, to, found)
+        if not config.is_push:
+            self.pulls.only_inbox_served(count, now_us)
+        elif self.flow is not None and self.flow.sent(size):
+            self._outlet.ask(self, self.flow.asked)
+        return True
 
     def _send(
         self, record: Record, batch: dict[bytes, list[Delivery]], now_us: MonotonicUs

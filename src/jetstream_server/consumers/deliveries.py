@@ -20,7 +20,7 @@ Invariants.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
 
@@ -29,6 +29,7 @@ from jetstream_server.consumers.config import UNLIMITED, AckPolicy, ConsumerConf
 
 _NOW: Final = MonotonicUs(0)
 _STALE_MAX: Final = 1000
+_ANY: Final = 2**62
 
 
 class Open:
@@ -80,6 +81,11 @@ class Deliveries:
         """Whether a new message may be delivered."""
         return not self.config.acknowledges or len(self.open) < self.config.open_max
 
+    @property
+    def room(self) -> int:
+        """How many new messages may be delivered."""
+        return self.config.open_max - len(self.open) if self.config.acknowledges else _ANY
+
     def next_due(self, now_us: MonotonicUs) -> int | None:
         """The lowest offset that is to be delivered again now; None: there is none."""
         while self._due and self._due[0][0] <= now_us:
@@ -108,6 +114,9 @@ class Deliveries:
     def _put(self, offset: int, due_us: MonotonicUs) -> None:
         self.open[offset].due_us = due_us
         heapq.heappush(self._due, (due_us, offset))
+        self._drop_stale()
+
+    def _drop_stale(self) -> None:
         if len(self._due) + len(self._come) > 2 * len(self.open) + _STALE_MAX:
             self._due = [(each.due_us, at) for at, each in self.open.items()]
             heapq.heapify(self._due)
@@ -144,6 +153,24 @@ class Deliveries:
             self.changes += 1
         return 1
 
+    def deliver_new(self, offsets: Sequence[int], now_us: MonotonicUs) -> None:
+        """Note first deliveries, ascending, as `deliver` does one by one. There is room for
+        them."""
+        assert offsets[0] >= self.position, "first deliveries ascend"
+        if self.config.acknowledges:
+            due_us = MonotonicUs(now_us + self.config.wait_us(1))
+            opened, due = self.open, self._due
+            for sequence, offset in enumerate(offsets, self.sequence + 1):
+                opened[offset] = found = Open(sequence, 1, now_us)
+                found.due_us = due_us
+                heapq.heappush(due, (due_us, offset))
+            self._drop_stale()
+        else:
+            self.changes += len(offsets)
+        self.sequence += len(offsets)
+        self.last_offset = offsets[-1]
+        self.position = self.last_offset + 1
+
     def skip(self, offset: int) -> None:
         """Note that a message is not delivered at all."""
         self.position = max(self.position, offset + 1)
@@ -176,6 +203,22 @@ class Deliveries:
         for each in done:
             self._done(each)
         return bool(done)
+
+    def acknowledge_some(self, offsets: Iterable[int]) -> bool:
+        """Note that messages are done, as `acknowledge` does one by one, if they were delivered.
+        Returns whether anything changed."""
+        before = self.changes
+        if self.config.ack_policy is AckPolicy.ALL:
+            for offset in offsets:
+                self.acknowledge(offset)
+            return self.changes != before
+        opened = self.open
+        for offset in offsets:
+            found = opened.pop(offset, None)
+            if found is not None:
+                self.redelivered -= found.count > 1
+                self.changes += 1
+        return self.changes != before
 
     def refuse(self, offset: int, delay_us: int, now_us: MonotonicUs) -> bool:
         """Note that a message is to be delivered again after `delay_us`. Returns whether it is

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 from jetstream_protocol.errors import CorruptBatchError, OffsetOutOfRangeError, UnavailableError
-from jetstream_server.consumers.records import Piece, Record, Wanted, look_through
+from jetstream_server.consumers.records import (
+    Piece,
+    Record,
+    Wanted,
+    look_through,
+    payload_lengths,
+    sizes,
+)
 from jetstream_server.log.encryption import plain_batches
 from jetstream_server.log.segment import LogSlice
 from jetstream_server.replication.replica import Replica
@@ -114,6 +122,12 @@ class Feed:
             return self.held[0]
         return None
 
+    def next_ones(self, most: int) -> list[Record]:
+        """The next records, as many as `next` and `take` would give in turn."""
+        is_last_known = self.selected or self.is_at_end
+        count = len(self.held) - (not is_last_known)
+        return list(islice(self.held, min(count, most))) if count > 0 else []
+
     @property
     def pending(self) -> int:
         """How many records are in front. Exact without a filter, and whenever it is 0; else at
@@ -135,8 +149,7 @@ class Feed:
         at = self.scanned
         piece = await self._read(at, is_paced=is_paced)
         if self.scanned == at:  # else somebody else has read meanwhile, or it was all let go
-            for record in piece.records:
-                self._hold(record)
+            self._hold(piece.records)
             self.scanned = piece.next_offset
 
     async def check(self) -> None:
@@ -151,7 +164,7 @@ class Feed:
         while self.selected and self.selected[0] < max(piece.next_offset, first + 1):
             record = found.get(self.selected.popleft())
             if record is not None:
-                self._hold(record)
+                self._hold([record])
 
     def _check_known(self, offset: int) -> None:
         """Raise UnavailableError for a record that a new leader does not know to be committed yet.
@@ -170,9 +183,10 @@ class Feed:
                 raise
             return Piece([], error.log_start_offset, 0)
 
-    def _hold(self, record: Record) -> None:
-        self.held.append(record)
-        self._count_bytes(record.size + _RECORD_BYTES)
+    def _hold(self, records: Sequence[Record]) -> None:
+        self.held.extend(records)
+        length = sum(sizes(records, payload_lengths(records)))
+        self._count_bytes(length + len(records) * _RECORD_BYTES)
 
     def _count_bytes(self, change: int) -> None:
         self._held_bytes += change
@@ -181,6 +195,12 @@ class Feed:
     def take(self) -> None:
         """Take the next record."""
         self._count_bytes(-self.held.popleft().size - _RECORD_BYTES)
+
+    def take_some(self, count: int, size: int) -> None:
+        """Take the next `count` records. size: of all of them."""
+        for _ in range(count):
+            self.held.popleft()
+        self._count_bytes(-size - count * _RECORD_BYTES)
 
     def put_back(self, record: Record) -> None:
         """Nobody has taken it."""

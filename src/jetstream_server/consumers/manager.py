@@ -117,7 +117,9 @@ class Consumers:
             return None
         return self._add(replica, kept, revision)
 
-    def _add(self, replica: Replica, kept: Kept, revision: int) -> Consumer:
+    def _add(
+        self, replica: Replica, kept: Kept, revision: int, *, is_interrupted: bool = False
+    ) -> Consumer:
         """Add a consumer as it was kept, and start it. revision: of its record."""
         config = kept.config
         deliveries = Deliveries(config, kept.position)
@@ -138,6 +140,7 @@ class Consumers:
             created_us=kept.created_us,
             epoch=kept.epoch,
             room=self._room,
+            is_interrupted=is_interrupted,
         )
         if config.is_durable:
             consumer.keeper = Keeper(
@@ -152,6 +155,14 @@ class Consumers:
         self.began(consumer)
         consumer.start()
         return consumer
+
+    def add_interrupted(self, replica: Replica, found: Iterable[Kept]) -> None:
+        """Add consumers of an earlier leader which are not durable, as far as there is room: their
+        readers are to notice that they have lost their place."""
+        for each in found:
+            is_known = self.find(replica.stream.id, each.config.name) is not None
+            if self._is_led(replica) and not is_known and self._count < CONSUMERS_MAX:
+                self._add(replica, each, NO_REVISION, is_interrupted=True)
 
     async def load(self, replicas: Sequence[Replica]) -> None:
         """Take over the durable consumers of streams that this node leads. Each state is claimed
@@ -196,6 +207,10 @@ class Consumers:
         if consumer.config.is_durable:
             key = consumer_key(consumer.replica.stream.id, consumer.config.name)
             await self._states.write([StateWrite(key, None, None)])
+        self._end(consumer)
+
+    def end_interrupted(self, consumer: Consumer) -> None:
+        """End one whose reader has noticed that it has lost its place, and begins it anew."""
         self._end(consumer)
 
     def _end(self, consumer: Consumer) -> None:

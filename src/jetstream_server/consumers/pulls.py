@@ -163,6 +163,33 @@ class Pulls:
             return Status(pull.reply, BATCH_COMPLETED, pull.open_headers)
         return None
 
+    @property
+    def only_inbox(self) -> tuple[bytes, int]:
+        """The inbox that all messages go to for now, and how many it may be sent; b"": there are
+        several inboxes, or the length of the messages matters."""
+        if not self._waiting:
+            return b"", 0
+        reply, left = self._waiting[0].reply, 0
+        for pull in self._waiting:
+            if pull.reply != reply or pull.has_bytes_max:
+                return b"", 0
+            left += pull.left
+        return reply, left
+
+    def only_inbox_served(self, count: int, now_us: MonotonicUs) -> None:
+        """Note that the only inbox was sent so many messages."""
+        while count:
+            pull = self._waiting[0]
+            part = min(count, pull.left)
+            pull.left -= part
+            pull.delivered += part
+            count -= part
+            if not pull.left:
+                self._waiting.popleft()
+        for pull in self._waiting:
+            pull.sent_us = now_us
+        self._count()
+
     def end_some(self, ends: Callable[[Pull], str]) -> list[Status]:
         """End the pulls to which `ends` gives a status; "": they go on waiting."""
         ended, kept = [], deque[Pull]()

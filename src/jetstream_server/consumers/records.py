@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import repeat
+from operator import add, itemgetter
 from typing import NamedTuple
 
 from jetstream_protocol import batch as batches
@@ -30,6 +34,21 @@ class Record(NamedTuple):
     @property
     def size(self) -> int:
         return len(self.subject) + len(self.value) + len(self.headers)
+
+
+_record = partial(tuple.__new__, Record)
+_subject, _value, _headers = itemgetter(2), itemgetter(3), itemgetter(4)
+
+
+def payload_lengths(records: Sequence[Record]) -> list[int]:
+    """Of header block and value."""
+    values, blocks = map(_value, records), map(_headers, records)
+    return list(map(add, map(len, values), map(len, blocks)))
+
+
+def sizes(records: Sequence[Record], payloads: Sequence[int]) -> list[int]:
+    """Record.size of each. payloads: their `payload_lengths`."""
+    return list(map(add, map(len, map(_subject, records)), payloads))
 
 
 class Wanted:
@@ -87,22 +106,31 @@ def look_through(data: bytes, wanted: Wanted, start: int, stop: int, looked_at_m
     return Piece(records, min(next_offset, stop), looked_at)
 
 
-def _of_batch(batch: Batch, wanted: Wanted, start: int, stop: int) -> Iterator[Record]:
+def _of_batch(batch: Batch, wanted: Wanted, start: int, stop: int) -> list[Record]:
     rows = wanted.rows(batch)
     if not rows:
-        return
-    offsets, subjects = batch.offsets(), batch.subjects()
-    values, headers, keys = batch.values(), batch.header_blocks(), batch.keys()
-    appended_us = batch.header.append_timestamp
-    for row in rows:
-        if start <= offsets[row] < stop:
-            value = values[row]
-            yield Record(
-                offsets[row],
-                appended_us,
-                subjects[row],
-                value or b"",
-                headers[row],
-                keys[row],
-                value is None,
-            )
+        return []
+    offsets, values = batch.offsets(), batch.values()
+    tombstones: Iterable[bool] = repeat(False)
+    if batch.layout.values.validity >= 0:
+        tombstones = [value is None for value in values]
+        values = [value or b"" for value in values]
+    found = list(
+        map(
+            _record,
+            zip(
+                offsets,
+                repeat(batch.header.append_timestamp),
+                batch.subjects(),
+                values,
+                batch.header_blocks(),
+                batch.keys(),
+                tombstones,
+                strict=False,
+            ),
+        )
+    )
+    if len(rows) < len(found):
+        found = [found[row] for row in rows]
+        offsets = [each.offset for each in found]
+    return found[bisect_left(offsets, start) : bisect_left(offsets, stop)]

@@ -20,6 +20,7 @@ import json
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -160,7 +161,7 @@ class JetStreamApi:
         """Begin to answer."""
         consumers, puts = self._consumers, self._puts
         for message in messages:
-            if consumers is not None and self._is_for_consumers(consumers, message):
+            if consumers is not None and self._guarded(partial(consumers.takes, message)):
                 continue
             if puts is not None and puts.takes(message):
                 continue
@@ -176,11 +177,13 @@ class JetStreamApi:
                 task = run_in_background(self._answer(message), "request of the JetStream API")
                 self._requests.add(task)
                 task.add_done_callback(self._requests.discard)
+        if consumers is not None:
+            self._guarded(consumers.settle)
 
-    def _is_for_consumers(self, consumers: ConsumerRequests, message: LeafMessage) -> bool:
-        """Have consumers take a message that is for them."""
+    def _guarded(self, take: Callable[[], object]) -> object:
+        """Have consumers take something. Returns what they return; true if they fail."""
         try:
-            return consumers.takes(message)
+            return take()
         except Exception:  # noqa: BLE001  logged; a message must not cost the link
             logger.error("api_request_failed", verb="pull", trace=traceback.format_exc())
             return True

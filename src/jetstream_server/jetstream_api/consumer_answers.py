@@ -8,6 +8,7 @@ from jetstream_protocol.types import WallUs
 from jetstream_server.consumers.config import ConsumerConfig
 from jetstream_server.consumers.consumer import Consumer, Delivery
 from jetstream_server.jetstream_api.answers import time_text
+from jetstream_server.jetstream_api.delivered_lines import lines
 from jetstream_server.jetstream_api.requests import api_name
 
 _NS = 1000
@@ -111,35 +112,18 @@ class Lines:
         self._queue = config.deliver_group
         self._headers_only = config.headers_only
 
-    def of(self, to: bytes, deliveries: list[Delivery]) -> list[bytes]:
+    def of(self, to: bytes, deliveries: list[Delivery]) -> bytes:
         """One line with its payload for each message."""
-        before, behind = self._before, self._behind
-        routing, queue = (b"+ ", b" " + self._queue) if self._queue else (b"", b"")
-        lines = []
-        for record, count, sequence, pending in deliveries:
-            offset, appended_us, subject, value, headers, *_ = record
-            if self._headers_only:
-                headers = _with_size(headers, len(value))
-                value = b""
-            reply = b"%b%d.%d.%d.%d000.%d%b@%b%b" % (
-                before, count, offset + 1, sequence, appended_us, pending, behind, subject, queue,
-            )  # fmt: skip
-            if headers:
-                lines.append(
-                    b"HMSG %b %b%b %d %d\r\n%b%b\r\n"
-                    % (
-                        to,
-                        routing,
-                        reply,
-                        len(headers),
-                        len(headers) + len(value),
-                        headers,
-                        value,
-                    )
-                )
-            else:
-                lines.append(b"LMSG %b %b%b %d\r\n%b\r\n" % (to, routing, reply, len(value), value))
-        return lines
+        routing, queue = (b" + ", b" " + self._queue) if self._queue else (b" ", b"")
+        if self._headers_only:
+            deliveries = [_without_value(each) for each in deliveries]
+        return lines(deliveries, to + routing + self._before, self._behind, queue)
+
+
+def _without_value(delivery: Delivery) -> Delivery:
+    record = delivery.record
+    headers = _with_size(record.headers, len(record.value))
+    return delivery._replace(record=record._replace(headers=headers, value=b""))
 
 
 def _with_size(headers: bytes, size: int) -> bytes:

@@ -361,26 +361,22 @@ def pull_of(payload: bytes, reply: bytes, now_us: MonotonicUs) -> Pull:
 # Acknowledgements.
 
 
-_SEQUENCE = re.compile(r"[0-9]{1,19}")
-
-
 class AckSubject(NamedTuple):
     """Where a client acknowledges: $JS.ACK.<domain>.<hash>.<stream>.<consumer>.<delivered>.
-    <sequence>.<consumer sequence>.<time>.<pending>.<mark>. mark: of this consumer: another one had
-    the same name before."""
+    <sequence>.<consumer sequence>.<time>.<pending>.<mark>. consumer: all before <delivered>. mark:
+    of this consumer: another one had the same name before."""
 
-    stream: str
-    consumer: str
+    consumer: bytes
     sequence: int
-    mark: str
+    mark: bytes
 
     @classmethod
     def of(cls, subject: bytes) -> AckSubject | None:
         """None: it is of another form."""
-        tokens = subject.decode("utf-8", "replace").split(".")
-        if len(tokens) != 12 or not _SEQUENCE.fullmatch(tokens[7]):
+        consumer, *numbers = subject.rsplit(b".", 6)
+        if len(numbers) != 6 or not numbers[1].isdigit() or len(numbers[1]) > 19:
             return None
-        return cls(tokens[4], tokens[5], int(tokens[7]), tokens[11])
+        return cls(consumer, int(numbers[1]), numbers[5])
 
 
 class AckKind(StrEnum):

@@ -50,6 +50,7 @@ from jetstream_server.jetstream_api.heard_pulls import HeardPulls
 from jetstream_server.jetstream_api.leaf.connection import LeafConnection
 from jetstream_server.jetstream_api.leaf.parser import LeafMessage
 from jetstream_server.jetstream_api.outlet import LeafOutlet, flow_subject, mark_of
+from jetstream_server.jetstream_api.reported_consumers import ReportedConsumers
 from jetstream_server.jetstream_api.requests import (
     SUBJECTS_MAX,
     GetRequest,
@@ -62,6 +63,7 @@ from jetstream_server.jetstream_api.requests import (
 )
 from jetstream_server.jetstream_api.search import Search
 from jetstream_server.jetstream_api.stream_reads import StreamReads, until_settled
+from jetstream_server.jetstream_api.successors import HEAR, Successors
 from jetstream_server.metadata.state.changes import Change, StreamChanged, StreamDeleted
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.streams import StreamMetadata
@@ -78,12 +80,9 @@ _NAME_BYTES: Final = 6
 
 _READY: Final = "READY"
 """Between nodes only: whether the new leader of a stream serves its consumers."""
-_HEAR: Final = "HEAR"
-"""Between nodes only: the leader of a stream with consumers has the node hear its pulls."""
 _CRASH_SECONDS: Final = 1.5
 """A leader that hands over asks within so long whether its successor is ready, and ends the pulls
 itself. Else it has crashed."""
-_INFORM_SECONDS: Final = 1.0
 _READY_ATTEMPTS: Final = 50
 _READY_PAUSE_SECONDS: Final = 0.1
 
@@ -137,9 +136,15 @@ class ConsumerRequests:
         self._followed: dict[str, StreamId] = {}
         """The streams of other leaders whose pulls are heard here, by their names in the API."""
         self._heard_pulls = HeardPulls()
-        self._informing: dict[StreamId, set[asyncio.Task[None]]] = {}
+        self._reported_consumers = ReportedConsumers()
         self._leaving: set[asyncio.Task[None]] = set()
-        consumers.began, consumers.ended = self._began, self._forget_push
+        self._successors = Successors(self._node_id, consumers, peers, self._spawn)
+        self._by_ack: dict[bytes, tuple[Consumer, bytes]] = {}
+        """Consumers that are acknowledged, with their marks, by the beginning of the subjects on
+        which that is done."""
+        self._acknowledged: dict[Consumer, list[int]] = {}
+        """Offsets that were acknowledged, until `settle`."""
+        consumers.began, consumers.ended = self._began, self._ended
         consumers.left = self._left
         leaderships.took_over = self._took_over
 
@@ -199,8 +204,8 @@ class ConsumerRequests:
     ) -> dict[str, Any]:
         """Raises ApiError; JetstreamError: NotLeaderError, too."""
         stream = self._registry.stream_of(common_pb2.StreamRef(id=stream_id))
-        if verb == _HEAR:
-            self._follow(stream)
+        if verb == HEAR:
+            self._follow(stream, payload)
             await self.link.settled()
             return {}
         replica = self._replicas.led_replica_of(stream)
@@ -232,6 +237,9 @@ class ConsumerRequests:
         )
         config = create.config
         found = self.consumers.find(stream.id, config.name)
+        if found is not None and found.is_interrupted:
+            self.consumers.end_interrupted(found)
+            found = None
         if found is not None:
             self._update(found, create)
         elif create.action == "update":
@@ -240,7 +248,7 @@ class ConsumerRequests:
             position, selected = await self._start(stream, replica, config)
             found = await self._add(replica, config, position, selected)
             await self.link.settled()
-            await self._until_informed(stream.id)
+            await self._successors.prepared(stream.id)
         return await self._info(stream, found)
 
     def _update(self, consumer: Consumer, create: CreateRequest) -> None:
@@ -256,6 +264,7 @@ class ConsumerRequests:
             self._forget_push(consumer)
             consumer.alter(config)
             self._know_push(consumer)
+            self._successors.began(consumer)
         else:
             consumer.alter(config)
 
@@ -364,6 +373,8 @@ class ConsumerRequests:
         if self._followed.pop(name, None) is not None:
             self._listen(replica.stream)
             self._spawn(self._end_heard(replica.stream.id), "ending pulls")
+        reported = self._reported_consumers.forget(replica.stream.id, replica.stream.leader_epoch)
+        self.consumers.add_interrupted(replica, reported)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = run_in_background(coroutine, name)
@@ -381,30 +392,14 @@ class ConsumerRequests:
                 status = pull.ended(REQUEST_TIMEOUT)
                 self.link.send(status.to, b"", status_headers(status.text, status.headers))
 
-    def _follow(self, stream: StreamMetadata) -> None:
-        """Hear the pulls of a stream that another node leads."""
+    def _follow(self, stream: StreamMetadata, report: bytes) -> None:
+        """Hear the pulls of a stream that another node leads, and what it tells of consumers."""
         if stream.leader != self._node_id and self._node_id in stream.copies:
             name = api_name(stream.name)
             self._followed[name] = stream.id
             self.link.listen(self._heard(name)[0])
-
-    def _inform_followers(self, stream: StreamMetadata) -> None:
-        """Have the nodes with a copy of a stream hear its pulls."""
-        self._informing[stream.id] = {
-            self._spawn(self._have_heard(node, stream.id), "informing followers")
-            for node in stream.copies
-            if node != self._node_id
-        }
-
-    async def _until_informed(self, stream_id: StreamId) -> None:
-        """Wait a moment for the nodes that are being told."""
-        informing = self._informing.pop(stream_id, set())
-        if informing:
-            await asyncio.wait(informing, timeout=_INFORM_SECONDS)
-
-    async def _have_heard(self, node: NodeId, stream_id: StreamId) -> None:
-        with contextlib.suppress(JetstreamError):  # It is told again when it is back in the ISR.
-            await self._peers.ask_consumers(node, stream_id, _HEAR, "", b"")
+            with contextlib.suppress(ValueError):  # Of a later version.
+                self._reported_consumers.take(stream.id, report)
 
     def _left(self, stream_id: StreamId, consumers: list[Consumer]) -> None:
         for consumer in consumers:
@@ -435,6 +430,7 @@ class ConsumerRequests:
 
     async def close(self) -> None:
         """End everything that this has begun, and all consumers."""
+        self._successors.close()
         await self._leaderships.close()
         tasks = list(self._leaving)
         for task in tasks:
@@ -457,7 +453,7 @@ class ConsumerRequests:
                 self._stop_following(stream.id)
             return
         if self.consumers.of(stream.id):
-            self._inform_followers(stream)
+            self._successors.prepare(stream)
 
     def withdraw(self, stream_id: StreamId) -> None:
         """Hear nothing more for the consumers of a stream: another node leads it."""
@@ -469,6 +465,7 @@ class ConsumerRequests:
 
     def _stop_following(self, stream_id: StreamId) -> None:
         self._heard_pulls.forget(stream_id)
+        self._reported_consumers.forget(stream_id)
         for name in [name for name, each in self._followed.items() if each == stream_id]:
             del self._followed[name]
             if name not in self._streams:
@@ -527,17 +524,31 @@ class ConsumerRequests:
             consumer.wake()
 
     def _acknowledge(self, message: LeafMessage) -> None:
-        at, ack = AckSubject.of(message.subject), Ack.of(message.payload)
-        if at is None or ack is None:
+        at = AckSubject.of(message.subject)
+        if at is None:
             return
-        consumer = self._find(at.stream, at.consumer)
-        then = self._answer_to(message.reply)
-        if consumer is None or mark_of(consumer) != at.mark:
-            if then is not None:
-                self.link.send(message.reply, b"", status_headers(NO_RESPONDERS))
-            return
+        consumer, mark = self._by_ack.get(at.consumer, (None, b""))
         offset = at.sequence - 1
-        if not consumer.deliveries.was_delivered(offset):
+        if consumer is None or mark != at.mark:
+            if self._answer_to(message.reply) is not None and Ack.of(message.payload) is not None:
+                self.link.send(message.reply, b"", status_headers(NO_RESPONDERS))
+        elif not message.reply and message.payload in (b"", b"+ACK"):
+            if offset < consumer.deliveries.position:
+                self._acknowledged.setdefault(consumer, []).append(offset)
+        elif consumer.deliveries.was_delivered(offset):
+            self.settle()  # What came before counts before.
+            self._take_ack(consumer, offset, message)
+
+    def settle(self) -> None:
+        """Have consumers take the acknowledgements that came. Call it after some messages."""
+        if self._acknowledged:
+            acknowledged, self._acknowledged = self._acknowledged, {}
+            for consumer, offsets in acknowledged.items():
+                consumer.acknowledge_some(offsets)
+
+    def _take_ack(self, consumer: Consumer, offset: int, message: LeafMessage) -> None:
+        ack, then = Ack.of(message.payload), self._answer_to(message.reply)
+        if ack is None:
             return
         if ack.kind is AckKind.NAK:
             consumer.refuse(offset, ack.delay_us, then)
@@ -575,10 +586,25 @@ class ConsumerRequests:
 
     def _began(self, consumer: Consumer) -> None:
         stream = consumer.replica.stream
+        if consumer.config.acknowledges:
+            self._by_ack[self._ack_of(consumer)] = consumer, mark_of(consumer).encode()
         self._know_push(consumer)
         if api_name(stream.name) not in self._streams:
             self._listen(stream)
-            self._inform_followers(stream)
+            self._successors.prepare(stream)
+        else:
+            self._successors.began(consumer)
+
+    def _ack_of(self, consumer: Consumer) -> bytes:
+        name = f"{api_name(consumer.replica.stream.name)}.{consumer.config.name}"
+        return self._acks + name.encode()
+
+    def _ended(self, consumer: Consumer) -> None:
+        known, _ = self._by_ack.get(self._ack_of(consumer), (None, b""))
+        if known is consumer:
+            del self._by_ack[self._ack_of(consumer)]
+        self._forget_push(consumer)
+        self._successors.ended(consumer)
 
     def _interest_changed(self, subjects: list[bytes]) -> None:
         """Wake consumers that push, if somebody has begun or ceased to listen."""

@@ -53,7 +53,7 @@ class LeafOutlet:
         if lines is None:
             lines = Lines(consumer, self._domain, self._account, mark_of(consumer))
             self._lines[consumer] = lines
-        self._leaf.deliver(to, lines.of(to, deliveries))
+        self._leaf.deliver(to, lines.of(to, deliveries), len(deliveries))
 
     def status(self, consumer: Consumer, status: Status) -> None:
         headers = status_headers(status.text, status.headers)
@@ -61,7 +61,7 @@ class LeafOutlet:
         if group and status.to == consumer.config.deliver_subject:
             length = len(headers)
             line = b"HMSG %b | %b %d %d\r\n%b\r\n" % (status.to, group, length, length, headers)
-            self._leaf.deliver(status.to, [line])
+            self._leaf.deliver(status.to, line)
         else:
             self._leaf.send(status.to, b"", headers)
 
@@ -74,9 +74,8 @@ class LeafOutlet:
         reply = flow_subject(consumer, question).encode()
         group = consumer.config.deliver_group
         routing = b"+ %b %b" % (reply, group) if group else reply
-        self._leaf.deliver(
-            to, [b"HMSG %b %b %d %d\r\n%b\r\n" % (to, routing, length, length, headers)]
-        )
+        line = b"HMSG %b %b %d %d\r\n%b\r\n" % (to, routing, length, length, headers)
+        self._leaf.deliver(to, line)
 
     def stalled(self, consumer: Consumer, question: int) -> dict[str, object]:
         return {"Nats-Consumer-Stalled": flow_subject(consumer, question)}

@@ -35,9 +35,6 @@ COMMANDS = {
 }
 """What to run, by language. {}: where its program was put."""
 LANGUAGES = tuple(COMMANDS)
-FOLLOWING_ON = ("go", "javascript")
-"""Whose ordered consumers the test waits for when their leader has crashed. jnats's may take 90 s
-to miss heartbeats, nats.js's 45 s (docs/jetstream_api.md)."""
 ENDING_SECONDS = 60.0
 
 
@@ -106,9 +103,7 @@ class Reader:
     def missing(self, sequences: list[int]) -> str:
         """What of these messages has not come yet; "": nothing. The answer to an acknowledgement
         may be lost with the leader that stored it."""
-        came = {*self.said("worked")}
-        if self.language in FOLLOWING_ON:
-            came &= {*self.said("followed")}
+        came = {*self.said("worked")} & {*self.said("followed")}
         waits = [each for each in sequences if each not in came]
         return f"{self.language}: {waits[:10]}" if waits else ""
 

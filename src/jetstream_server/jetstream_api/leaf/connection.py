@@ -212,14 +212,14 @@ class LeafConnection:
         if self._link is not None and self._link.write_buffer_size < ROOM_BYTES // 4:
             self.send(reply, b"", headers)
 
-    def deliver(self, inbox: bytes, lines: list[bytes]) -> bool:
+    def deliver(self, inbox: bytes, lines: bytes, count: int = 1) -> bool:
         """Send messages to one inbox: whole protocol lines, each within `max_payload`. Returns
         False if they were dropped, and counted."""
-        link = self._link_for(inbox, sum(map(len, lines)))
+        link = self._link_for(inbox, len(lines))
         if link is None:
             return False
-        link.write(b"".join(lines))
-        self.counters.answers += len(lines)
+        link.write(lines)
+        self.counters.answers += count
         return True
 
     def advise(self, subject: bytes, payload: bytes) -> None:

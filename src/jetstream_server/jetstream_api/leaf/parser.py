@@ -106,7 +106,14 @@ def _take(messages: LeafMessages, events: list[LeafEvent]) -> LeafMessages:
 def _message(line: bytes, data: bytes, start: int) -> tuple[LeafMessage | None, int]:
     """The message that begins with `line`, and where it ends; None: it is not whole yet. start: of
     its payload."""
-    verb, *fields = line.split(b" ")
+    fields = line.split(b" ")
+    if fields[0] == b"LMSG" and 3 <= len(fields) <= 4 and fields[1]:  # Nearly all are such.
+        length = length_of(fields[-1])
+        stop = start + length
+        if length >= 0 and data[stop : stop + 2] == b"\r\n":
+            reply = fields[2] if len(fields) == 4 else b""
+            return LeafMessage(fields[1], reply, b"", data[start:stop]), stop + 2
+    verb, *fields = fields
     has_headers = verb == b"HMSG"
     lengths = 2 if has_headers else 1
     if len(fields) <= lengths or not fields[0]:

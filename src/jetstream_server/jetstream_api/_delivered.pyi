@@ -1,0 +1,3 @@
+from jetstream_server.consumers.consumer import Delivery
+
+def lines(deliveries: list[Delivery], head: bytes, behind: bytes, queue: bytes) -> bytes: ...

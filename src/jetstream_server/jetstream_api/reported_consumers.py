@@ -1,0 +1,109 @@
+"""Consumers that only the leader of their stream knows, as it tells the other copies. Pure.
+
+A consumer that is not durable is gone with its leader. Its reader, which most libraries call an
+*ordered* consumer, would notice that by missing heartbeats, up to 90 s later. So the nodes that
+have a copy of the stream are told of each such consumer once: what it is called, what it wants, and
+where it has begun. One that becomes the leader has it deliver one more message, with a consumer
+sequence that does not follow: the reader sees the gap, drops the message, and begins anew behind
+the last one that it has.
+
+It begins at the start again, not where it was: a reader that has missed anything is sent a message
+at once, and where nothing was delivered is no gap to see.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from jetstream_protocol import bounded_json
+from jetstream_protocol.types import StreamId, WallUs
+from jetstream_server.consumers.config import AckPolicy
+from jetstream_server.consumers.consumer import Consumer
+from jetstream_server.consumers.kept import Kept, config_from_json, config_to_json
+
+REPORTED_MAX: Final = 10_000
+"""Remembered by one node; the oldest are forgotten first."""
+REPORTED_BYTES_MAX: Final = 16 * 1024 * 1024
+MESSAGE_BYTES: Final = 256 * 1024
+"""Of configurations in one message between nodes, about."""
+
+SEQUENCE_BEHIND_A_GAP: Final = 2**40
+"""The consumer sequence before the message that its reader must not expect. Numbers of JavaScript
+hold it."""
+
+
+def is_reported(consumer: Consumer) -> bool:
+    """Whether the other copies are told of it: readers that acknowledge learn otherwise that a
+    consumer is gone, and must not be sent a message twice."""
+    config = consumer.config
+    return not config.is_durable and config.ack_policy is AckPolicy.NONE
+
+
+def reports(begun: Iterable[Consumer], ended: Iterable[str]) -> Iterator[bytes]:
+    """Messages that tell of consumers: none without news."""
+    names, found, length = list(ended), list[list[object]](), 0
+    for consumer in begun:
+        text = config_to_json(consumer.config)
+        found.append([text, consumer.first_offset, consumer.created_us])
+        length += len(text)
+        if length >= MESSAGE_BYTES:
+            yield _report(found, names)
+            names, found, length = [], [], 0
+    if names or found:
+        yield _report(found, names)
+
+
+def _report(begun: list[list[object]], ended: list[str]) -> bytes:
+    return json.dumps({"begun": begun, "ended": ended}, separators=(",", ":")).encode()
+
+
+class ReportedConsumers:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._reported: OrderedDict[tuple[StreamId, str], tuple[str, int, int]] = OrderedDict()
+        """Configuration, first offset, time of creation, by stream and name."""
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._reported)
+
+    def take(self, stream_id: StreamId, report: bytes) -> None:
+        """Take a message of the leader. Raises ValueError for what is none."""
+        if not report:
+            return  # A leader of an older version tells nothing.
+        found = bounded_json.loads(report)
+        try:
+            for name in found["ended"]:
+                self._forget(stream_id, name)
+            for text, first_offset, created_us in found["begun"]:
+                self._remember(stream_id, text, int(first_offset), int(created_us))
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"no news of consumers: {error}") from error
+
+    def _remember(self, stream_id: StreamId, text: str, first_offset: int, created_us: int) -> None:
+        name = config_from_json(text).name
+        self._forget(stream_id, name)
+        self._reported[stream_id, name] = text, first_offset, created_us
+        self._bytes += len(text)
+        while len(self._reported) > REPORTED_MAX or self._bytes > REPORTED_BYTES_MAX:
+            self._forget(*next(iter(self._reported)))
+
+    def _forget(self, stream_id: StreamId, name: str) -> None:
+        found = self._reported.pop((stream_id, name), None)
+        self._bytes -= 0 if found is None else len(found[0])
+
+    def forget(self, stream_id: StreamId, epoch: int = 0) -> list[Kept]:
+        """Forget the consumers of a stream, and return them as a leader of that epoch has them
+        go on."""
+        found = []
+        for key in [key for key in self._reported if key[0] == stream_id]:
+            text, first, created_us = self._reported[key]
+            self._forget(*key)
+            before = SEQUENCE_BEHIND_A_GAP
+            config, created = config_from_json(text), WallUs(created_us)
+            found.append(Kept(config, first, before, first - 1, (), (), first, epoch, created))
+        return found
