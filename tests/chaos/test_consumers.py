@@ -11,6 +11,6 @@ NODES = 3
 
 
 def test_programs_that_are_interrupted_killed_and_doubled_show_no_anomaly() -> None:
-    verdict = run("short", SECONDS, NODES, tuple(OF_PROGRAMS), print)
+    verdict = run("short run", SECONDS, NODES, tuple(OF_PROGRAMS), print)
     assert verdict.steps
     assert [str(anomaly) for anomaly in verdict.anomalies] == []

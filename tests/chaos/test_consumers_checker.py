@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.consumers.checker import LATE_SECONDS, History, Kind, Stored, check
+from tests.chaos.consumers.checker import LATE_SECONDS, History, Kind, Purge, Stored, check
 from tests.chaos.consumers.journal import FENCED, Event, Journal
 from tests.chaos.consumers.program import DELIVERY_SECONDS
 from tests.chaos.consumers.streams import INPUT, OUTPUT, PARTS, SESSION_SECONDS
@@ -86,6 +86,10 @@ def well() -> History:
 
 def test_a_run_that_is_well_has_no_anomaly() -> None:
     assert check(well()) == []
+
+
+def test_who_passes_over_what_was_purged_has_skipped_nothing() -> None:
+    assert check(purge(well())) == []
 
 
 def lose(history: History) -> None:
@@ -178,6 +182,39 @@ def go_on_beside_a_twin(history: History) -> None:
     twin.ended = None
 
 
+def purge(history: History, before: int = 4) -> History:
+    """Of both streams, before anybody has read them; all readers begin there, and what is left of
+    the outputs is those of records that were processed before."""
+    for stream in (INPUT, PART):
+        history.purges.append(Purge(0.5, stream, before))
+        history.starts[stream] = before
+        history.logs[stream] = history.logs[stream][before:]
+    del history.logs[OUTPUT][1]
+    history.journals[CURSOR].events = events(10.0, ("opened",), *got(INPUT, *range(4, COUNT)))
+    history.journals[ONE].events = events(
+        10.0, ("opened",), ("assigned", PART), *got(PART, *range(4, COUNT))
+    )
+    return history
+
+
+def skip_what_is_purged_later(history: History) -> None:
+    purge(history).purges = [Purge(20.0, INPUT, 4), Purge(20.0, PART, 4)]
+
+
+def skip_more_than_was_purged(history: History) -> None:
+    purge(history)
+    del history.journals[CURSOR].events[1:3]
+
+
+def skip_more_than_was_purged_as_a_member(history: History) -> None:
+    purge(history)
+    del history.journals[ONE].events[2:4]
+
+
+def remove_what_nobody_asked_for(history: History) -> None:
+    purge(history).purges = [Purge(0.5, INPUT, 3), Purge(0.5, PART, 4)]
+
+
 def drop_an_output(history: History) -> None:
     del history.logs[OUTPUT][3]
 
@@ -229,6 +266,10 @@ def end_oddly(history: History) -> None:
         (read_on_as_an_earlier_twin, Kind.TWO_READERS),
         (fence_the_last, Kind.PING_PONG),
         (go_on_beside_a_twin, Kind.NOT_FENCED),
+        (skip_what_is_purged_later, Kind.SKIPPED),
+        (skip_more_than_was_purged, Kind.SKIPPED),
+        (skip_more_than_was_purged_as_a_member, Kind.SKIPPED),
+        (remove_what_nobody_asked_for, Kind.LOST),
         (drop_an_output, Kind.OUTPUT),
         (repeat_an_output, Kind.OUTPUT),
         (change_a_key, Kind.OUTPUT),

@@ -68,28 +68,51 @@ class Stored(NamedTuple):
     key: str | None
 
 
+class Purge(NamedTuple):
+    """Asked for at that time, by the monotonic clock; done then or later, or not."""
+
+    at: float
+    stream: str
+    before: int
+
+
 @dataclass(slots=True)
 class History:
     """journals: of all processes, in the order of their start. logs: what each stream holds at the
-    end, in order. ended_at: when everything had come to rest."""
+    end, in order. purges: in their order. starts: the first offset that each stream keeps in the
+    end. ended_at: when everything had come to rest."""
 
     journals: list[Journal] = field(default_factory=list)
     logs: dict[str, list[Stored]] = field(default_factory=dict)
+    purges: list[Purge] = field(default_factory=list)
+    starts: dict[str, int] = field(default_factory=dict)
     ended_at: float = 0.0
+
+    def purged(self, stream: str, at: float) -> int:
+        """What is before that may have been removed by then."""
+        found = (each.before for each in self.purges if each.stream == stream and each.at <= at)
+        return max(found, default=0)
+
+    def may_follow(self, stream: str, first: int, due: Iterable[int], at: float) -> bool:
+        """Whether a reader may go on at `first`, where one of those offsets was due."""
+        upto = self.purged(stream, at)
+        return any(each == first or each < first <= upto for each in due)
 
 
 def check(history: History) -> list[Anomaly]:
     journals = history.journals
     senders = [each for each in journals if each.kind == "sender"]
     published = {name: log for name, log in history.logs.items() if name != OUTPUT}
-    found = [*_stored(senders, published), *_outcomes(senders, history.ended_at)]
+    found = [*_stored(senders, published, history.starts)]
+    found += _outcomes(senders, history.ended_at)
+    found += _purges(history)
     for reader in sorted({each.reader for each in journals if each.kind == "cursor"}):
-        found += _cursor(reader, [each for each in journals if each.reader == reader])
+        found += _cursor(reader, [each for each in journals if each.reader == reader], history)
     for group in sorted({each.reader for each in journals if each.kind in ("member", "churner")}):
         members = [each for each in journals if each.reader == group]
-        found += Reading(group).check(members)
+        found += Reading(group, history).check(members)
         found += _instances(members)
-    found += _outputs(published, history.logs.get(OUTPUT, []))
+    found += _outputs(published, history.logs.get(OUTPUT, []), history.starts)
     found += _failures(journals)
     return found
 
@@ -97,7 +120,19 @@ def check(history: History) -> list[Anomaly]:
 # Publishers.
 
 
-def _stored(senders: Sequence[Journal], logs: Mapping[str, Sequence[Stored]]) -> Iterator[Anomaly]:
+def _purges(history: History) -> Iterator[Anomaly]:
+    """Nothing is removed that nobody has asked to remove."""
+    wrong = [
+        f"{stream} begins at {start}, purged up to {history.purged(stream, history.ended_at)}"
+        for stream, start in history.starts.items()
+        if start > history.purged(stream, history.ended_at)
+    ]
+    return _anomalies(Kind.LOST, wrong)
+
+
+def _stored(
+    senders: Sequence[Journal], logs: Mapping[str, Sequence[Stored]], starts: Mapping[str, int]
+) -> Iterator[Anomaly]:
     places: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for stream, log in logs.items():
         for record in log:
@@ -107,7 +142,8 @@ def _stored(senders: Sequence[Journal], logs: Mapping[str, Sequence[Stored]]) ->
     for sender in senders:
         for event in sender.of("acked", "refused", "unsettled"):
             value, where = f"{sender.instance}:{event.values[0]}", tuple(event.values[1:3])
-            if event.what == "acked" and where not in places[value]:
+            is_kept = event.what == "acked" and where[1] >= starts.get(where[0], 0)
+            if is_kept and where not in places[value]:
                 lost.append(f"{value} at {where}, stored at {places[value]}")
             if event.what == "refused" and places.get(value):
                 denied.append(f"{value} at {places[value]}: {event.values[2]}")
@@ -158,7 +194,7 @@ def _outcomes(senders: Sequence[Journal], ended_at: float) -> Iterator[Anomaly]:
 # Readers.
 
 
-def _cursor(reader: str, journals: Sequence[Journal]) -> Iterator[Anomaly]:
+def _cursor(reader: str, journals: Sequence[Journal], history: History) -> Iterator[Anomaly]:
     """One process after the other, one life of a consumer after the other. committed: where the
     next one begins, or later; a seek back is committed, too."""
     upto = committed = 0
@@ -178,7 +214,8 @@ def _cursor(reader: str, journals: Sequence[Journal]) -> Iterator[Anomaly]:
             elif event.what == "got":
                 _, first, last = event.values
                 what = f"{first} by process {journal.number} at {event.at:.2f}"
-                if first > upto or (after and first not in after):
+                due = after or range(upto + 1)
+                if not history.may_follow(INPUT, first, due, event.at):
                     wrong.append(f"{what}, due were {sorted(after) or f'at most {upto}'}")
                 if not after and first < committed:
                     repeated.append(f"{what}, committed was {committed}")
@@ -202,8 +239,9 @@ class _Tenure:
 class Reading:
     """What the members of one group have handed out, event by event, over all its processes."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, history: History) -> None:
         self._group = group
+        self._may_follow = history.may_follow
         self._upto: dict[str, int] = defaultdict(int)
         self._committed: dict[str, int] = defaultdict(int)
         self._tenures: dict[tuple[int, str], _Tenure] = {}
@@ -258,11 +296,12 @@ class Reading:
         if tenure is None:
             self._two.append(f"{what}, which did not have it")
             return
-        if tenure.due is None and first > self._upto[stream]:
+        upto = self._upto[stream]
+        if tenure.due is None and not self._may_follow(stream, first, range(upto + 1), event.at):
             self._skipped.append(f"{what}, due was {self._upto[stream]} at most")
         if tenure.due is None and first < self._committed[stream]:
             self._repeated.append(f"{what}, committed was {self._committed[stream]}")
-        if tenure.due is not None and first != tenure.due:
+        if tenure.due is not None and not self._may_follow(stream, first, [tenure.due], event.at):
             self._skipped.append(f"{what}, due was {tenure.due}")
         tenure.due = last + 1
         self._upto[stream] = max(self._upto[stream], last + 1)
@@ -311,7 +350,10 @@ def _instances(members: Sequence[Journal]) -> Iterator[Anomaly]:
 # Outputs.
 
 
-def _outputs(published: Mapping[str, Sequence[Stored]], log: Sequence[Stored]) -> Iterator[Anomaly]:
+def _outputs(
+    published: Mapping[str, Sequence[Stored]], log: Sequence[Stored], starts: Mapping[str, int]
+) -> Iterator[Anomaly]:
+    """Of records that were removed there may be one or not."""
     expected = {
         f"{stream}:{record.offset}": record.key
         for stream, records in published.items()
@@ -320,7 +362,11 @@ def _outputs(published: Mapping[str, Sequence[Stored]], log: Sequence[Stored]) -
     }
     stored = Counter(record.value for record in log)
     wrong = [f"{value} is missing" for value in expected.keys() - stored.keys()]
-    wrong += [f"{value} is none" for value in stored.keys() - expected.keys()]
+    wrong += [
+        f"{value} is none"
+        for value in stored.keys() - expected.keys()
+        if not _was_removed(value, starts)
+    ]
     wrong += [f"{value} is there {count} times" for value, count in stored.items() if count > 1]
     wrong += [
         f"{record.value} has the key {record.key!r}"
@@ -340,6 +386,11 @@ def _outputs(published: Mapping[str, Sequence[Stored]], log: Sequence[Stored]) -
         if after < before
     ]
     yield from _anomalies(Kind.OUTPUT_ORDER, misplaced, OUTPUT)
+
+
+def _was_removed(output: str, starts: Mapping[str, int]) -> bool:
+    stream, _, offset = output.partition(":")
+    return offset.isdigit() and int(offset) < starts.get(stream, 0)
 
 
 # Errors.

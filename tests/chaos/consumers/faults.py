@@ -121,6 +121,14 @@ def loose_streams(target: Target, dice: Random) -> str:
     return f"{what} {name}: {nemesis._try(calls[what])}"
 
 
+def purge(target: Target, dice: Random) -> str:
+    """Of what is read, also of what nobody has read yet."""
+    cluster = target.cluster
+    stream = dice.choice((INPUT, *cluster.part_names))
+    share = dice.choice((0.3, 0.9, 1.0)) * dice.random()
+    return f"{stream}: {_try(lambda: cluster.purge(stream, share))}"
+
+
 def move_leader(target: Target, dice: Random) -> str:
     """Of what is read, or of the cursors: then the coordinator is another node."""
     stream = dice.choice((CURSORS_STREAM, CURSORS_STREAM, *target.cluster.stream_names))
@@ -159,6 +167,7 @@ OF_PROGRAMS: dict[str, Callable[[Target, Random], str]] = {
     "twin": twin,
     "grow": grow,
     "streams": loose_streams,
+    "purge": purge,
     "move": move_leader,
     "coordinator-kill": kill_coordinator,
     "coordinator-freeze": freeze_coordinator,

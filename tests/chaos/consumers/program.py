@@ -206,7 +206,7 @@ class _Reading(Program):
 
 class Cursor(_Reading):
     def opened(self) -> Consumer:
-        return self.client.consume(INPUT, cursor=self.reader)
+        return self.client.consume(INPUT, cursor=self.reader, on_reset="earliest")
 
     def operate(self, consumer: Consumer, batches: Iterator[Any]) -> None:
         chance = self.dice.random()
@@ -228,6 +228,7 @@ class Member(_Reading):
             self.reader,
             instance=self.instance,
             session_timeout=SESSION_SECONDS,
+            on_reset="earliest",
             on_assigned=lambda names: self.note("assigned", *map(short, names)),
             on_revoked=lambda names: self.note("revoked", *map(short, names)),
         )
@@ -279,6 +280,7 @@ class Processor(Program):
             group=self.reader,
             session_timeout=SESSION_SECONDS,
             concurrency=16,
+            on_reset="earliest",
             retries=1_000,
         )
 

@@ -28,6 +28,8 @@ from tests.chaos.mixed.nemesis import Step, steps
 REST_SECONDS = 60.0
 """Without any progress. A machine that is shared may need them."""
 LOOK_SECONDS = 0.5
+SECURED_SHARE = 0.4
+"""Of the runs: with TLS on every port, tokens and rules."""
 
 
 @dataclass(slots=True)
@@ -84,6 +86,8 @@ def run(
         (folder / "verdict.txt").write_text(verdict.summary())
         history = {
             "logs": verdict.history.logs,
+            "purges": verdict.history.purges,
+            "starts": verdict.history.starts,
             "faults": verdict.faults,
             "journals": [asdict(each) for each in verdict.history.journals],
         }
@@ -107,7 +111,10 @@ class _Run:
         self._tell = tell
         self._begun = time.monotonic()
         self._ending = ExitStack()
-        self._cluster = ProgramCluster(folder / "cluster", nodes, small_disks=False, secured=False)
+        secured = Random(f"security of {verdict.seed}").random() < SECURED_SHARE
+        self._cluster = ProgramCluster(
+            folder / "cluster", nodes, small_disks=False, secured=secured
+        )
         self._ending.callback(self._cluster.close)
         journals = folder / "journals"
         journals.mkdir()
@@ -121,6 +128,7 @@ class _Run:
     def carry_out(self, seconds: float) -> Verdict:
         cluster = self._cluster
         cluster.start()
+        self._workers.environment = cluster.environment()
         logs = [Log(cluster.cluster.processes.log(f"node-{node}")) for node in cluster.nodes]
         keep(self._workers)
         cluster.wait_for(
@@ -137,6 +145,7 @@ class _Run:
             self._found(CopyKind.NOT_HEALED, f"{type(error).__name__}: {error}")
         self._verdict.history.journals = self._workers.journals()
         self._verdict.history.ended_at = time.monotonic()
+        self._verdict.history.purges = self._cluster.purges
         self._verdict.anomalies += check(self._verdict.history)
         for log in logs:
             log.read()
@@ -169,6 +178,7 @@ class _Run:
         self._until("everything is read", lambda: self._unread(ends))
         self._until("earlier processes of a name end", self._unfenced)
         self._verdict.history.logs = self._cluster.logs()
+        self._verdict.history.starts = self._cluster.starts()
 
     def _publishing(self) -> str:
         keep(self._workers, sends=False)
@@ -194,10 +204,23 @@ class _Run:
             if (stream == INPUT) == has_cursor and stream != OUTPUT
             if handed[reader, stream] < end
         ]
-        outputs = sum(end for name, end in ends.items() if name in self._cluster.part_names)
-        if not unread and self._cluster.ends()[OUTPUT] < outputs:
-            unread.append(f"{OUTPUT}: {self._cluster.ends()[OUTPUT]} of {outputs}")
-        return ", ".join(unread)
+        return ", ".join(unread) or self._unprocessed(ends)
+
+    def _unprocessed(self, ends: dict[str, int]) -> str:
+        """What is still there of the parts, and has no output."""
+        starts, parts = self._cluster.starts(), self._cluster.part_names
+        kept = sum(ends[name] - starts[name] for name in parts if name in ends)
+        if self._cluster.ends()[OUTPUT] < kept:
+            return f"{OUTPUT}: {self._cluster.ends()[OUTPUT]}, to be at least {kept}"
+        made = {each.value for each in self._cluster.logs([OUTPUT])[OUTPUT]}
+        missing = [
+            f"{name}:{offset}"
+            for name in parts
+            if name in ends
+            for offset in range(starts[name], ends[name])
+            if f"{name}:{offset}" not in made
+        ]
+        return f"{len(missing)} outputs are missing, {missing[0]} first" if missing else ""
 
     def _unfenced(self) -> str:
         """Each name has one process."""
