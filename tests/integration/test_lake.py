@@ -21,11 +21,13 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import StaticTable
 
 from jetstream_client import (
+    At,
     Client,
     InvalidRequestError,
     OffsetOutOfRangeError,
     UnavailableError,
 )
+from jetstream_protocol.batch import iterate
 from tests.support.command import jetstream
 from tests.support.s3 import SECRET, s3_server
 from tests.support.server import ServerProcess
@@ -120,6 +122,13 @@ def test_old_records_are_read_from_the_lake_byte_for_byte(
     assert client.offset_at("old", "earliest") == 0
     assert batches(client, "old") == before
     assert client.describe_stream("old").log_start_offset == 0
+
+    def appended(offset: int) -> int:
+        return next(iterate(client.fetch_batches("old", offset).data)).header.append_timestamp
+
+    found = client.offset_at("old", At(appended(300)))
+    assert 0 < found <= 300
+    assert appended(found - 1) < appended(found) == appended(300)
     expected = [b"%d " % each + VALUE for each in range(COUNT)]
     with client.consume("old", stop="latest") as consumer:
         assert [each.value for each in consumer] == expected

@@ -6,9 +6,10 @@ Blocking: for the threads of the reader. Needs the packages of the extra `lake`.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from jetstream_protocol.errors import CorruptBatchError, UnavailableError
@@ -72,6 +73,18 @@ class LakeObjects:
             epochs.append(header.leader_epoch)
         end = footer.headers[number][-1].next_offset
         return Group(found.name, number, offsets[0], end, positions[-1], offsets, positions, epochs)
+
+    def offset_at(self, location: str, timestamp_us: int) -> int | None:
+        """The first offset of the batch that was appended at that time or after it, in the table
+        at `location`; None: all are older."""
+        objects = self._objects(location)
+        at = bisect_left(objects, timestamp_us, key=lambda each: each.newest_us)
+        if at == len(objects):
+            return None
+        headers = chain(*self._footer(objects[at]).headers)
+        return next(
+            (each.base_offset for each in headers if each.append_timestamp >= timestamp_us), None
+        )
 
     def read(self, group: Group) -> bytes:
         """Its batches, as the log held them. Raises CorruptBatchError unless they are undamaged."""

@@ -96,6 +96,15 @@ class LakeReader:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._store.get, location)
 
+    async def offset_at(self, location: str, timestamp_us: int) -> int | None:
+        """The first offset of what was appended at that time or after it; None: the table has only
+        older records. Raises UnavailableError."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._pool, self._search, location, timestamp_us)
+        except OSError as error:
+            raise UnavailableError(f"the lake cannot be read: {error}; try again") from error
+
     def find(self, stream_id: int, offset: int, bytes_max: int) -> LogSlice | None:
         """Whole batches from the one that holds `offset` on; None: they are not here yet: `load`
         them."""
@@ -206,6 +215,12 @@ class LakeReader:
             return self._objects.result().group(location, offset)
         except CorruptBatchError as error:
             raise UnavailableError(f"the lake is damaged at offset {offset}: {error}") from error
+
+    def _search(self, location: str, timestamp_us: int) -> int | None:
+        try:
+            return self._objects.result().offset_at(location, timestamp_us)
+        except CorruptBatchError as error:
+            raise UnavailableError(f"the lake cannot be searched: {error}") from error
 
     def _read(self, stream_id: int, group: Group) -> _Kept:
         try:

@@ -74,12 +74,14 @@ class StoredObject(NamedTuple):
 
 
 class ListedObject(NamedTuple):
-    """What the table knows of an object. [begin, end): bounds of its records' offsets."""
+    """What the table knows of an object. [begin, end): bounds of its records' offsets. newest_us:
+    when the last of them was appended."""
 
     name: str
     begin: int
     end: int
     length: int
+    newest_us: int
 
 
 Commit = Callable[[str, int, int, int, str], None]
@@ -187,7 +189,9 @@ class StreamTable:
 
     def _listed(self, file: DataFile) -> ListedObject:
         begin, end = _range_of(file)
-        return ListedObject(self.name_of(file.file_path), begin, end, file.file_size_in_bytes)
+        return ListedObject(
+            self.name_of(file.file_path), begin, end, file.file_size_in_bytes, _newest_us(file)
+        )
 
     def check_is_ours(self, location: str) -> None:
         """Raise ValueError unless the table at `location` has our properties."""

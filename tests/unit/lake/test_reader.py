@@ -47,9 +47,12 @@ class Ground:
         self.store = Store((folder / "lake").as_uri())
         self.now_us = 0
         epochs = {0: 1, 10: 1, 20: 2}
-        self.parts = [stamped(each, *[value] * 10, epoch=epochs[each]) for each in epochs]
+        self.parts = [
+            stamped(each, *[value] * 10, epoch=epochs[each], timestamp=each // 10)
+            for each in epochs
+        ]
         self.data = b"".join(self.parts)
-        last = stamped(30, value, epoch=3)
+        last = stamped(30, value, epoch=3, timestamp=4)
         self.table = StreamTable(self.store, self.store.url, "s", {})
         self.location = ""
         for name, data in (("a", self.data), ("b", last)):
@@ -94,6 +97,20 @@ async def test_whole_batches_come_from_the_one_that_holds_the_offset(tmp_path: P
     assert ground.reader.find(STREAM + 1, 5, 1) is None
     epochs = [ground.reader.epoch_before(STREAM, each) for each in (1, 20, 21, 30, 31, 32)]
     assert epochs == [1, 1, 2, 2, 3, None]
+    await ground.reader.close()
+
+
+@on_loop
+async def test_the_lake_is_searched_for_a_time(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    found = [await ground.reader.offset_at(ground.location, us) for us in (-1, 0, 1, 2, 3, 4, 5)]
+    assert found == [0, 0, 10, 20, 30, 30, None]
+    (ground.store.root / "b").unlink()
+    again = LakeReader(ground.store, str(tmp_path / "again"), 1, lambda: MonotonicUs(0))
+    assert await again.offset_at(ground.location, 1) == 10
+    with pytest.raises(UnavailableError):
+        await again.offset_at(ground.location, 4)
+    await again.close()
     await ground.reader.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from functools import partial
 
 from jetstream_protocol.errors import (
@@ -37,7 +38,7 @@ from jetstream_server.serving.grpc.response_memory import (
 )
 from jetstream_server.serving.grpc.turns import Turns
 from jetstream_server.serving.lag import appended_us
-from jetstream_server.serving.long_poll import WAIT_MS_LIMIT, FetchPosition, LongPoll
+from jetstream_server.serving.long_poll import LAKE_SECONDS, WAIT_MS_LIMIT, FetchPosition, LongPoll
 from jetstream_server.serving.stream_access import StreamAccess
 
 QUERIES_MAX = 100_000
@@ -129,13 +130,21 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
         if len(request.queries) > QUERIES_MAX:
             raise InvalidRequestError(f"at most {QUERIES_MAX} queries in one call")
         with self._access.control.refusals(call.identity, Operation.READ) as refusals:
-            work = partial(self._list_offset, call.identity, refusals)
+            searches: list[_Search] = []
+            work = partial(self._list_offset, call.identity, refusals, searches)
             results = await self._listing.map(work, request.queries)
+            for each in searches:
+                await self._search_lake(each)
         return pb.ListOffsetsResponse(results=results)
 
     def _list_offset(
-        self, identity: Identity, refusals: Refusals, query: pb.ListOffsetsRequest.Query
+        self,
+        identity: Identity,
+        refusals: Refusals,
+        searches: list[_Search],
+        query: pb.ListOffsetsRequest.Query,
     ) -> pb.ListOffsetsResponse.Result:
+        """searches: a result that the lake has to tell is added, and filled in later."""
         try:
             stream = self._access.resolve(identity, Operation.READ, query.stream, refusals)
             query.stream.CopyFrom(common_pb2.StreamRef(id=stream.id))
@@ -144,6 +153,10 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
                 # Only the leader knows the current log end.
                 replica = self._replicas.resolve_led(query.stream)
             offset, appended_us = self._resolve(replica, query)
+        except SearchLakeError:
+            result = pb.ListOffsetsResponse.Result(stream_id=query.stream.id)
+            searches.append(_Search(result, replica, query.timestamp_us))
+            return result
         except JetstreamError as error:
             return pb.ListOffsetsResponse.Result(error=bounded(error))
         return pb.ListOffsetsResponse.Result(
@@ -152,6 +165,24 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
             leader_epoch=replica.stream.leader_epoch,
             append_timestamp=appended_us,
         )
+
+    async def _search_lake(self, search: _Search) -> None:
+        """Fill in the result of a search by time among the records that are only in the lake."""
+        stream, lake = search.replica.stream, self._fetches.lake
+        try:
+            if lake is None:
+                raise UnavailableError("this node has no lake: give every node lake.url")
+            async with asyncio.timeout(LAKE_SECONDS):
+                found = await lake.offset_at(stream.lake.location, search.timestamp_us)
+        except TimeoutError:
+            search.result.error.CopyFrom(bounded(UnavailableError("the lake does not answer")))
+        except JetstreamError as error:
+            search.result.error.CopyFrom(bounded(error))
+        else:
+            now = search.replica.stream
+            at = stream.lake.end if found is None else found
+            search.result.offset = max(at, start_offset(now, search.replica.log))
+            search.result.leader_epoch = now.leader_epoch
 
     async def ListSubjects(
         self, request: pb.ListSubjectsRequest, call: Call
@@ -199,6 +230,19 @@ async def subjects_of(replica: Replica, request: pb.ListSubjectsRequest) -> pb.L
     return pb.ListSubjectsResponse(subjects=subjects, total=len(ends))
 
 
+class SearchLakeError(UnavailableError):
+    """What is asked for may be among the records that are only in the lake."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A search by time in the lake. result: is filled in."""
+
+    result: pb.ListOffsetsResponse.Result
+    replica: Replica
+    timestamp_us: int
+
+
 def resolve_query(replica: Replica, query: pb.ListOffsetsRequest.Query) -> tuple[int, int | None]:
     """The offset that a query asks for; the high watermark when no record is late enough. For a
     query by offset also the time at which the record was appended. Raises UnavailableError where
@@ -216,10 +260,10 @@ def resolve_query(replica: Replica, query: pb.ListOffsetsRequest.Query) -> tuple
         return -1 if last is None else last.offset, None
     if position == "timestamp_us":
         found = replica.log.offset_for_timestamp(WallUs(query.timestamp_us))
-        if start < replica.log.log_start_offset and (
-            found is None or found[0] == replica.log.log_start_offset
-        ):
-            raise UnavailableError("the lake cannot be searched for a time yet")
+        log_start = replica.log.log_start_offset
+        is_at_start = found[0] == log_start if found else log_start == replica.log.log_end_offset
+        if start < log_start and is_at_start:
+            raise SearchLakeError("the lake cannot be searched for a time here")
         if found is not None and found[0] < end:
             return found[0], None
     elif position != "latest":
