@@ -78,6 +78,8 @@ _ATTEMPTS: Final = 12
 """Clients wait for 5 s; a new cluster needs a moment before it can keep anything."""
 _NAME_BYTES: Final = 6
 
+DENIED: Final = "403 Permission Denied"
+
 _READY: Final = "READY"
 """Between nodes only: whether the new leader of a stream serves its consumers."""
 _CRASH_SECONDS: Final = 1.5
@@ -255,6 +257,8 @@ class ConsumerRequests:
         before, after = consumer.config, create.config
         if before == after:
             return
+        if before.is_durable:  # The request may be of another kind, and was not checked then.
+            self._catalogue.check_commit(consumer.replica.stream, before.name)
         if create.action == "create":
             raise ApiError(400, 10148, "consumer already exists")
         config = altered(before, after)
@@ -497,8 +501,17 @@ class ConsumerRequests:
             self._remember(self._followed[stream], message)
         elif consumer is None:
             self.link.refuse(message.reply, status_headers(NO_RESPONDERS))
+        elif not self._may_use(consumer):
+            self.link.refuse(message.reply, status_headers(DENIED))
         else:
             self._pull_from(consumer, message.reply, message.payload)
+
+    def _may_use(self, consumer: Consumer) -> bool:
+        """Whether NATS clients may read by it. Their right to read is checked with the records."""
+        config = consumer.config
+        return not config.is_durable or self._catalogue.may_commit(
+            consumer.replica.stream, config.name
+        )
 
     def _remember(self, stream_id: StreamId, message: LeafMessage) -> None:
         """Remember a pull that another node answers."""
@@ -532,6 +545,8 @@ class ConsumerRequests:
         if consumer is None or mark != at.mark:
             if self._answer_to(message.reply) is not None and Ack.of(message.payload) is not None:
                 self.link.send(message.reply, b"", status_headers(NO_RESPONDERS))
+        elif not self._may_use(consumer):
+            pass  # Whoever waits for an answer learns by its time-out.
         elif not message.reply and message.payload in (b"", b"+ACK"):
             if offset < consumer.deliveries.position:
                 self._acknowledged.setdefault(consumer, []).append(offset)

@@ -1,8 +1,9 @@
 """The `Consumers` service: for readers that share the messages of a stream; and between nodes,
 requests to the leader of a stream, and states to the leader of `__cursors`.
 
-The leader of the stream answers readers. Their rights were checked by the guard; here, `commit` for
-the name of a durable consumer.
+The leader of the stream answers readers. Their right to read was checked by the guard; here,
+`commit` for the consumer's name. So nobody reads by, alters or ends what somebody else's NATS
+client has made, either.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -84,9 +86,8 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
         self, request: pb.CreateConsumerRequest, call: Call
     ) -> pb.ConsumerDescription:
         replica = await self._led(request.stream)
+        self._check_commit(call, replica, request.name)
         found = self._consumers.find(replica.stream.id, request.name)
-        if found is None or found.config.is_durable:
-            self._check_commit(call, replica, request.name)
         if found is not None:
             check_shared(found.config)
             if request.filters and tuple(request.filters) != found.config.filters:
@@ -141,8 +142,8 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
         self, request: pb.DeleteConsumerRequest, call: Call
     ) -> pb.DeleteConsumerResponse:
         replica = await self._led(request.stream)
+        self._check_commit(call, replica, request.name)
         consumer = self._find(replica, request.name)
-        self._check_own(call, consumer)
         await self._consumers.delete(consumer)
         return pb.DeleteConsumerResponse()
 
@@ -150,8 +151,8 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
         self, request: pb.PauseConsumerRequest, call: Call
     ) -> pb.ConsumerDescription:
         replica = await self._led(request.stream)
+        self._check_commit(call, replica, request.name)
         consumer = self._find(replica, request.name)
-        self._check_own(call, consumer)
         until_us = max(0, request.until_us)
         await self._alter(consumer, replace(consumer.config, pause_until_us=until_us))
         return await self._described(consumer)
@@ -161,10 +162,10 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
     ) -> pb.PullMessagesResponse:
         if not 1 <= request.messages_max <= PULL_MESSAGES_MAX:
             raise InvalidRequestError(f"messages_max must be from 1 to {PULL_MESSAGES_MAX}")
-        wait_ms = min(request.wait_ms, WAIT_MS_MAX)
+        wait_ms, name = min(request.wait_ms, WAIT_MS_MAX), request.name
         replica = await self._led(request.stream)
+        self._check_commit(call, replica, request.name)
         consumer = self._find(replica, request.name, request.created_us)
-        self._check_own(call, consumer)
         check_shared(consumer.config)
         control = self._access.control
         wanted = min(request.bytes_max or PULL_BYTES_MAX, PULL_BYTES_MAX)
@@ -174,7 +175,10 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
         is_answered = False
         try:
             consumer.collect(collector, Pull(reply, request.messages_max, expires_us=expires_us))
-            await collector.came.wait()
+            with control.while_allowed(
+                call.identity, partial(self._check_use, call, replica, name)
+            ):
+                await collector.came.wait()
             consumer.withdraw(reply)
             self._check_end(collector, consumer)
             length = sum(each.record.size for each in collector.deliveries)
@@ -209,9 +213,13 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
     ) -> pb.AcknowledgeMessagesResponse:
         if len(request.acknowledgements) > ACKS_MAX:
             raise InvalidRequestError(f"at most {ACKS_MAX} acknowledgements in one call")
+        if any(each.kind not in _Kind.values() for each in request.acknowledgements):
+            raise InvalidRequestError(
+                "an acknowledgement is of a kind that this node does not know"
+            )
         replica = await self._led(request.stream)
+        self._check_commit(call, replica, request.name)
         consumer = self._find(replica, request.name, request.created_us)
-        self._check_own(call, consumer)
         check_shared(consumer.config)
         stored = asyncio.Event()
         unknown = []
@@ -272,9 +280,10 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
     async def _described(self, consumer: Consumer) -> pb.ConsumerDescription:
         return description_of(consumer, await consumer.feed.count(is_paced=False))
 
-    def _check_own(self, call: Call, consumer: Consumer) -> None:
-        if consumer.config.is_durable:
-            self._check_commit(call, consumer.replica, consumer.config.name)
+    def _check_use(self, call: Call, replica: Replica, name: str) -> None:
+        """Raise the errors of `check` unless the caller may still read by that consumer."""
+        self._access.control.check(call.identity, Operation.READ, replica.stream)
+        self._check_commit(call, replica, name)
 
     def _check_commit(self, call: Call, replica: Replica, name: str) -> None:
         self._access.check_commit(call.identity, replica.stream, name)
