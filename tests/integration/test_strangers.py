@@ -282,3 +282,35 @@ def test_calls_of_strangers_make_room_however_many_connections_they_come_over(
                 admin.list_streams()
                 time.sleep(0.2)
             assert hung_up_on(socks) < len(socks)  # No more than needed.
+
+
+BODIES = {
+    "POST": (
+        "/v1/streams/any/records?subject=any.x", "/api/v1/streams", "/api/v1/streams/any/alter",
+        "/api/v1/streams/any/transfer-leader", "/api/v1/streams/any/reassign",
+        "/api/v1/nodes/0/drain",
+    ),
+    "PUT": ("/v1/streams/any/cursors/any",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [(method, path) for method, paths in BODIES.items() for path in paths]
+)
+def test_nothing_is_held_for_the_body_of_who_is_not_known(
+    server: SecuredServer, method: str, path: str
+) -> None:
+    """The answer does not wait for the body, for which there is little room."""
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer of-nobody\r\n"
+        "Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+    )
+    sock: socket.socket = socket.create_connection(
+        ("127.0.0.1", server.port_base + PORTS["http"]), timeout=60
+    )
+    if isinstance(server, SecuredTlsServer):
+        context = ssl.create_default_context(cafile=server.authority.certificate_file)
+        sock = context.wrap_socket(sock, server_hostname="localhost")
+    with sock:
+        sock.sendall(head.encode())
+        assert sock.recv(4096).startswith(b"HTTP/1.1 401 ")
