@@ -1,3 +1,6 @@
 from jetstream_server.consumers.consumer import Delivery
 
 def lines(deliveries: list[Delivery], head: bytes, behind: bytes, queue: bytes) -> bytes: ...
+def acknowledged(
+    data: bytes, position: int
+) -> tuple[list[tuple[bytes, bytes, list[int]]], int]: ...

@@ -1,13 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: binding=False, always_allow_keywords=False
-"""The lines of delivered messages: the compiled twin of delivered_lines.pure_lines."""
+"""The lines of delivered messages, and plain acknowledgements of them: the compiled twin of
+delivered_lines.pure_lines and acknowledged.pure_acknowledged."""
 
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize, PyBytes_Size
-from cpython.long cimport PyLong_AsLongLong
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, getenv, malloc
-from libc.string cimport memcpy, strcmp
+from libc.string cimport memcmp, memcpy, strcmp
 
 if getenv("JETSTREAM_PURE") != NULL and strcmp(getenv("JETSTREAM_PURE"), "0") != 0:
     raise ImportError("JETSTREAM_PURE is set")
@@ -145,3 +145,77 @@ def lines(list deliveries not None, bytes head not None, bytes behind not None, 
         return found
     finally:
         free(messages)
+
+
+# Acknowledgements.
+
+
+cdef inline bint _is_number(const uint8_t* text, Py_ssize_t length, int most) noexcept nogil:
+    cdef Py_ssize_t at
+    if length == 0 or length > most:
+        return False
+    for at in range(length):
+        if text[at] < 48 or text[at] > 57:
+            return False
+    return True
+
+
+def acknowledged(bytes data not None, Py_ssize_t position):
+    """Has the interface of acknowledged.pure_acknowledged."""
+    cdef const uint8_t* text = <const uint8_t*>PyBytes_AsString(data)
+    cdef Py_ssize_t end = PyBytes_Size(data)
+    cdef Py_ssize_t at, field, stop
+    cdef Py_ssize_t starts[13]
+    cdef int64_t sequence
+    cdef bint is_plain
+    cdef Py_ssize_t before = -1, before_length = 0, mark = -1, mark_length = 0
+    cdef list found = [], sequences = None
+    while position + 13 < end and memcmp(text + position, b"LMSG $JS.ACK.", 13) == 0:
+        # The tokens behind $JS: ACK, domain, account, stream, consumer, five numbers, mark.
+        field, at = 0, position + 8
+        is_plain = True
+        while at < end and text[at] != 32:
+            if text[at] == 46:
+                if field == 11 or (field and at == starts[field - 1] + 1):
+                    is_plain = False
+                    break
+                starts[field] = at
+                field += 1
+            elif text[at] < 32:
+                is_plain = False
+                break
+            at += 1
+        if not is_plain or field != 11 or at == starts[10] + 1:
+            break
+        for field in range(5, 10):
+            stop = starts[field + 1] - starts[field] - 1
+            if not _is_number(text + starts[field] + 1, stop, 18 if field == 6 else 19):
+                is_plain = False
+        if not is_plain:
+            break
+        if at + 5 <= end and memcmp(text + at, b" 0\r\n\r\n", 4) == 0:
+            stop = at + 4
+        elif at + 8 <= end and memcmp(text + at, b" 4\r\n+ACK", 8) == 0:
+            stop = at + 8
+        else:
+            break
+        if stop + 2 > end or text[stop] != 13 or text[stop + 1] != 10:
+            break
+        sequence = 0
+        for field in range(starts[6] + 1, starts[7]):
+            sequence = sequence * 10 + (text[field] - 48)
+        if (
+            sequences is None
+            or before_length != starts[5] - position - 5
+            or memcmp(text + position + 5, text + before, before_length) != 0
+            or mark_length != at - starts[10] - 1
+            or memcmp(text + starts[10] + 1, text + mark, mark_length) != 0
+        ):
+            before, before_length = position + 5, starts[5] - position - 5
+            mark, mark_length = starts[10] + 1, at - starts[10] - 1
+            sequences = []
+            found.append((data[before : before + before_length], data[mark : mark + mark_length],
+                          sequences))
+        sequences.append(sequence)
+        position = stop + 2
+    return found, position

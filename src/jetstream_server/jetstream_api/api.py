@@ -40,6 +40,7 @@ from jetstream_server.jetstream_api.errors import (
     not_enabled_error,
     not_supported_error,
 )
+from jetstream_server.jetstream_api.leaf.acknowledged import Acknowledged
 from jetstream_server.jetstream_api.leaf.connection import LeafConnection, OnMessages
 from jetstream_server.jetstream_api.leaf.parser import LeafMessage, LeafMessages
 from jetstream_server.jetstream_api.messages import Messages
@@ -161,6 +162,10 @@ class JetStreamApi:
         """Begin to answer."""
         consumers, puts = self._consumers, self._puts
         for message in messages:
+            if isinstance(message, Acknowledged):
+                if consumers is not None:
+                    self._guarded(partial(consumers.acknowledged, message))
+                continue
             if consumers is not None and self._guarded(partial(consumers.takes, message)):
                 continue
             if puts is not None and puts.takes(message):
@@ -177,8 +182,6 @@ class JetStreamApi:
                 task = run_in_background(self._answer(message), "request of the JetStream API")
                 self._requests.add(task)
                 task.add_done_callback(self._requests.discard)
-        if consumers is not None:
-            self._guarded(consumers.settle)
 
     def _guarded(self, take: Callable[[], object]) -> object:
         """Have consumers take something. Returns what they return; true if they fail."""

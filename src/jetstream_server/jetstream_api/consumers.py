@@ -47,6 +47,7 @@ from jetstream_server.jetstream_api.errors import (
     too_many_subjects_error,
 )
 from jetstream_server.jetstream_api.heard_pulls import HeardPulls
+from jetstream_server.jetstream_api.leaf.acknowledged import Acknowledged
 from jetstream_server.jetstream_api.leaf.connection import LeafConnection
 from jetstream_server.jetstream_api.leaf.parser import LeafMessage
 from jetstream_server.jetstream_api.outlet import LeafOutlet, flow_subject, mark_of
@@ -144,8 +145,6 @@ class ConsumerRequests:
         self._by_ack: dict[bytes, tuple[Consumer, bytes]] = {}
         """Consumers that are acknowledged, with their marks, by the beginning of the subjects on
         which that is done."""
-        self._acknowledged: dict[Consumer, list[int]] = {}
-        """Offsets that were acknowledged, until `settle`."""
         consumers.began, consumers.ended = self._began, self._ended
         consumers.left = self._left
         leaderships.took_over = self._took_over
@@ -547,19 +546,16 @@ class ConsumerRequests:
                 self.link.send(message.reply, b"", status_headers(NO_RESPONDERS))
         elif not self._may_use(consumer):
             pass  # Whoever waits for an answer learns by its time-out.
-        elif not message.reply and message.payload in (b"", b"+ACK"):
-            if offset < consumer.deliveries.position:
-                self._acknowledged.setdefault(consumer, []).append(offset)
         elif consumer.deliveries.was_delivered(offset):
-            self.settle()  # What came before counts before.
             self._take_ack(consumer, offset, message)
 
-    def settle(self) -> None:
-        """Have consumers take the acknowledgements that came. Call it after some messages."""
-        if self._acknowledged:
-            acknowledged, self._acknowledged = self._acknowledged, {}
-            for consumer, offsets in acknowledged.items():
-                consumer.acknowledge_some(offsets)
+    def acknowledged(self, at: Acknowledged) -> None:
+        """Take acknowledgements that nobody waits for. Those of what was not delivered have no
+        effect."""
+        consumer, mark = self._by_ack.get(at.consumer, (None, b""))
+        if consumer is not None and mark == at.mark and self._may_use(consumer):
+            end = consumer.deliveries.position
+            consumer.acknowledge_some([each - 1 for each in at.sequences if each <= end])
 
     def _take_ack(self, consumer: Consumer, offset: int, message: LeafMessage) -> None:
         ack, then = Ack.of(message.payload), self._answer_to(message.reply)

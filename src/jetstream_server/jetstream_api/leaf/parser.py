@@ -5,6 +5,8 @@
     LMSG subject | queue… length␍␊ payload ␍␊
     HMSG … header-length total-length␍␊ header-block payload ␍␊
 
+    LMSG $JS.ACK.….mark 4␍␊+ACK␍␊: plain acknowledgements are gathered (acknowledged.py)
+
 No I/O: `feed` takes the bytes of a read, returns the complete events and keeps the rest. What
 others subscribe to (LS+, LS-) is kept in `interest`; that it has changed is an event without a
 message.
@@ -28,6 +30,7 @@ from jetstream_server.ingest.nats.parser import (
     control_event,
     protocol_error,
 )
+from jetstream_server.jetstream_api.leaf.acknowledged import Acknowledged, acknowledged
 from jetstream_server.jetstream_api.leaf.interest import Interest
 
 MESSAGES_MAX = 64
@@ -45,7 +48,7 @@ class LeafMessage(NamedTuple):
     payload: bytes
 
 
-LeafMessages = list[LeafMessage]
+LeafMessages = list[LeafMessage | Acknowledged]
 """Empty: only `interest` has changed."""
 LeafEvent = LeafMessages | ControlEvent
 
@@ -63,6 +66,9 @@ class LeafParser(FrameParser[LeafEvent]):
         messages: LeafMessages = []
         position, has_changed = 0, False
         while True:
+            if data.startswith(b"LMSG $JS.ACK.", position):
+                plain, position = acknowledged(data, position)
+                messages += [Acknowledged(*each) for each in plain]
             line_end = data.find(b"\r\n", position)
             if line_end < 0:
                 break
@@ -76,7 +82,7 @@ class LeafParser(FrameParser[LeafEvent]):
                     return position, stop - position
                 messages.append(message)
                 start = stop
-                if len(messages) == MESSAGES_MAX:
+                if len(messages) >= MESSAGES_MAX:
                     messages = _take(messages, events)
             elif line.startswith((b"LS+ ", b"LS- ")):
                 self.interest.take(line)
