@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -36,6 +37,9 @@ logger = structlog.get_logger("jetstream.consumers")
 
 CONSUMERS_MAX: Final = 10_000
 """On one node. Each costs about 5 KB while it waits."""
+STORED_SECONDS: Final = 5.0
+"""How long acknowledgements and changes may take to be committed."""
+_LOOK_SECONDS: Final = 0.25
 _FORGET_PAUSES: Final = (0.0, 1.0, 5.0, 30.0)
 
 
@@ -201,6 +205,27 @@ class Consumers:
 
     def _is_led(self, replica: Replica) -> bool:
         return self._replicas.get(replica.stream.id) is replica and replica.leadership is not None
+
+    async def alter(self, consumer: Consumer, config: ConsumerConfig) -> None:
+        """Give it that configuration. Returns once every later leader knows it. Raises
+        UnavailableError."""
+        if config != consumer.config:
+            consumer.alter(config)
+        if consumer.keeper is not None and not consumer.keeper.is_settled:
+            stored = asyncio.Event()
+            consumer.keeper.when_stored(stored.set)
+            await self.until_stored(consumer, stored)
+
+    async def until_stored(self, consumer: Consumer, stored: asyncio.Event) -> None:
+        """Raises UnavailableError if that takes too long, or another node leads now."""
+        for _ in range(int(STORED_SECONDS / _LOOK_SECONDS)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await stored.wait()
+                    return
+            if self.find(consumer.replica.stream.id, consumer.config.name) is not consumer:
+                break
+        raise UnavailableError("it is not known to be committed; try again")
 
     async def delete(self, consumer: Consumer) -> None:
         """End a consumer for good. Raises JetstreamError, if its state cannot be deleted now."""

@@ -223,7 +223,7 @@ class ConsumerRequests:
         if consumer is None:
             raise consumer_not_found_error()
         if verb == "CONSUMER.PAUSE":
-            return self._pause(consumer, body_of(payload))
+            return await self._pause(consumer, body_of(payload))
         check_empty(payload)
         if verb == "CONSUMER.DELETE":
             await self.consumers.delete(consumer)
@@ -242,7 +242,7 @@ class ConsumerRequests:
             self.consumers.end_interrupted(found)
             found = None
         if found is not None:
-            self._update(found, create)
+            await self._update(found, create)
         elif create.action == "update":
             raise ApiError(400, 10149, "consumer does not exist")
         else:
@@ -252,9 +252,10 @@ class ConsumerRequests:
             await self._successors.prepared(stream.id)
         return await self._info(stream, found)
 
-    def _update(self, consumer: Consumer, create: CreateRequest) -> None:
+    async def _update(self, consumer: Consumer, create: CreateRequest) -> None:
         before, after = consumer.config, create.config
         if before == after:
+            await self.consumers.alter(consumer, before)  # The first copy of it may be on its way.
             return
         if before.is_durable:  # The request may be of another kind, and was not checked then.
             self._catalogue.check_commit(consumer.replica.stream, before.name)
@@ -268,8 +269,7 @@ class ConsumerRequests:
             consumer.alter(config)
             self._know_push(consumer)
             self._successors.began(consumer)
-        else:
-            consumer.alter(config)
+        await self.consumers.alter(consumer, config)
 
     async def _add(
         self, replica: Replica, config: ConsumerConfig, position: int, selected: list[int]
@@ -281,9 +281,9 @@ class ConsumerRequests:
                 400, 10026, f"maximum consumers limit reached: {error.message}"
             ) from None
 
-    def _pause(self, consumer: Consumer, body: dict[str, Any]) -> dict[str, Any]:
+    async def _pause(self, consumer: Consumer, body: dict[str, Any]) -> dict[str, Any]:
         until_us = time_of(body, "pause_until") or 0
-        consumer.alter(replace(consumer.config, pause_until_us=until_us))
+        await self.consumers.alter(consumer, replace(consumer.config, pause_until_us=until_us))
         paused_us = consumer.paused_us
         found: dict[str, Any] = {
             "paused": paused_us > 0,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.types import StreamId, WallUs
 from jetstream_server.clocks import Clocks
 from jetstream_server.consumers import manager
@@ -15,6 +17,7 @@ from jetstream_server.consumers.config import ConsumerConfig
 from jetstream_server.consumers.consumer import Consumer, Outlet
 from jetstream_server.consumers.deliveries import Deliveries
 from jetstream_server.consumers.feed import Reader
+from jetstream_server.consumers.keeper import Keeper
 from jetstream_server.consumers.kept import Kept
 from jetstream_server.consumers.manager import Consumers
 from jetstream_server.replication.replica import Replica
@@ -134,3 +137,39 @@ async def test_a_leader_that_was_replaced_does_not_claim_what_a_later_one_has_cl
     await consumers.load([cast(Replica, stale)])
     assert Kept.decode(log.value).epoch == 6
     assert log.writes == 0
+
+
+@on_loop
+async def test_a_change_is_answered_once_every_later_leader_knows_it() -> None:
+    """Also that of a later copy of the request."""
+    log, stream = Log(), SimpleNamespace(id=StreamId(7), leader_epoch=5)
+    consumers = made(log)
+    consumer: Any = SimpleNamespace(
+        config=ConsumerConfig(name="c", is_durable=True), replica=SimpleNamespace(stream=stream)
+    )
+    consumers._by_stream[StreamId(7)] = {"c": consumer}
+
+    def take() -> Kept:
+        return Kept.of(Deliveries(consumer.config, 0), epoch=5)
+
+    consumer.keeper = keeper = Keeper(log, b"consumer/7/c", -1, take, lambda: None)
+
+    def alter(config: ConsumerConfig) -> None:
+        consumer.config = config
+        keeper.changed()
+
+    consumer.alter = alter
+    paused = replace(consumer.config, pause_until_us=5)
+    log.goes_on.clear()
+    asked = [asyncio.ensure_future(consumers.alter(consumer, paused)) for _ in range(2)]
+    done, _ = await asyncio.wait(asked, timeout=0.2)
+    assert not done
+    log.goes_on.set()
+    await asyncio.gather(*asked)
+    assert Kept.decode(log.value).config == paused
+    await consumers.alter(consumer, paused)  # There is nothing to wait for.
+    del consumers._by_stream[StreamId(7)]
+    log.goes_on.clear()
+    with pytest.raises(UnavailableError):
+        await consumers.alter(consumer, replace(paused, pause_until_us=6))
+    keeper.abandon()

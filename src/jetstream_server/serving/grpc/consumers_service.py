@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -21,13 +20,11 @@ from jetstream_protocol.errors import (
     NotFoundError,
     PreconditionFailedError,
     TooManyRequestsError,
-    UnavailableError,
 )
 from jetstream_protocol.generated import common_pb2, consumers_pb2_grpc
 from jetstream_protocol.generated import consumers_pb2 as pb
 from jetstream_protocol.types import MonotonicUs, StreamId
 from jetstream_server.clocks import monotonic_clock
-from jetstream_server.consumers.config import ConsumerConfig
 from jetstream_server.consumers.consumer import Collector, Consumer
 from jetstream_server.consumers.leaderships import Leaderships
 from jetstream_server.consumers.manager import Consumers
@@ -54,9 +51,6 @@ PULL_BYTES_MAX: Final = 4 * 1024 * 1024
 WAIT_MS_MAX: Final = 30_000
 ACKS_MAX: Final = 1000
 PAGE: Final = 256
-STORED_SECONDS: Final = 5.0
-"""How long acknowledgements may take to be committed."""
-_LOOK_SECONDS: Final = 0.25
 
 _Kind = pb.AcknowledgeMessagesRequest.Kind
 
@@ -94,7 +88,7 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
                 raise PreconditionFailedError(
                     f"consumer {request.name!r} has other filters; they cannot be altered"
                 )
-            await self._alter(found, altered(found.config, request))
+            await self._consumers.alter(found, altered(found.config, request))
             return await self._described(found)
         config = new_config(request)
         start = replica.log.log_start_offset
@@ -154,7 +148,7 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
         self._check_commit(call, replica, request.name)
         consumer = self._find(replica, request.name)
         until_us = max(0, request.until_us)
-        await self._alter(consumer, replace(consumer.config, pause_until_us=until_us))
+        await self._consumers.alter(consumer, replace(consumer.config, pause_until_us=until_us))
         return await self._described(consumer)
 
     async def PullMessages(
@@ -236,30 +230,8 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
                 last = each.offset
         if last is not None:
             consumer.acknowledge(last, stored.set)  # One state holds them all.
-            await self._until_stored(consumer, stored)
+            await self._consumers.until_stored(consumer, stored)
         return pb.AcknowledgeMessagesResponse(unknown=unknown)
-
-    async def _alter(self, consumer: Consumer, config: ConsumerConfig) -> None:
-        """Return once every later leader knows it. Raises UnavailableError."""
-        if config != consumer.config:
-            consumer.alter(config)
-        if consumer.keeper is not None and not consumer.keeper.is_settled:
-            stored = asyncio.Event()
-            consumer.keeper.when_stored(stored.set)
-            await self._until_stored(consumer, stored)
-
-    async def _until_stored(self, consumer: Consumer, stored: asyncio.Event) -> None:
-        """Raises UnavailableError if that takes too long, or another node leads now."""
-        for _ in range(int(STORED_SECONDS / _LOOK_SECONDS)):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    await stored.wait()
-                    return
-            if self._consumers.find(consumer.replica.stream.id, consumer.config.name) is not (
-                consumer
-            ):
-                break
-        raise UnavailableError("it is not known to be committed; try again")
 
     async def _led(self, ref: common_pb2.StreamRef) -> Replica:
         """The replica, if this node leads the stream, once its consumers are known. Raises
