@@ -94,6 +94,24 @@ def test_a_scan_has_the_fields_as_columns(client: Client) -> None:
         client.scan("plain", typed=True)
 
 
+def test_messages_have_the_fields_as_columns_and_as_rows(client: Client) -> None:
+    schema, messages = client.describe_schema("orders"), client.fetch("orders", max_messages=4)
+    scanned = client.scan("orders", typed=True).to_table()
+    assert messages.to_arrow(typed=schema).to_pylist() == scanned.to_pylist()
+    few = messages.to_arrow(["price", "offset"], typed=schema)
+    assert few.to_pydict() == {"price": [2.5, 7.0, None, None], "offset": [0, 1, 2, 3]}
+    assert list(messages.to_polars(["_error"], typed=schema)["_error"])[1] == "id is not a bigint"
+    fields = ["id", "price", "items", "at", "_error"]
+    assert [message.row(schema) for message in messages] == scanned.select(fields).to_pylist()
+    with pytest.raises(InvalidRequestError, match="the stream has no schema"):
+        messages[0].row(client.describe_schema("plain"))
+    with (
+        client.consume("orders", "earliest", value_deserializer=json.loads) as consumer,
+        pytest.raises(InvalidRequestError, match="as bytes, not dict: read it without"),
+    ):
+        next(iter(consumer)).row(schema)
+
+
 def test_a_schema_goes_on_from_its_last_version(client: Client, jetstream: Run) -> None:
     assert client.describe_schema("changing").version == 0
     first = client.set_schema("changing", "n int", version=0)
@@ -147,3 +165,24 @@ def test_a_backup_keeps_the_schema(jetstream: Run, client: Client, tmp_path: Pat
         name = f"again-{target.stem}"
         jetstream("stream", "restore", str(target), name, "--subject", f"{name}.>")
         assert client.describe_schema(name).text == ORDERS
+
+
+def test_a_cluster_that_knows_no_schemas_refuses_a_restore_before_it_copies(
+    jetstream: Run, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PreconditionFailedError("set_schema needs feature level 6: the cluster is at 5")
+
+    for target in (tmp_path / "folder", tmp_path / "backup.parquet"):
+        jetstream("stream", "backup", "orders", str(target))
+        name = f"later-{target.stem}"
+        restore = ("stream", "restore", str(target), name, "--subject", f"{name}.>")
+        with monkeypatch.context() as patched:
+            patched.setattr(Client, "set_schema", refused)
+            said = jetstream(*restore, code=1)
+        assert "needs feature level 6" in said
+        left = client.describe_stream(name)
+        assert (left.restoring, left.high_watermark) == (True, 0)
+        jetstream(*restore)  # The level was raised meanwhile.
+        assert client.describe_schema(name).text == ORDERS
+        assert client.fetch(name, max_messages=9).values() == VALUES

@@ -227,7 +227,9 @@ def restore(
     settings = {"replicas": manifest.replicas, **manifest.settings, **changed}
     subject = settings.pop("subject", None) or manifest.subject
     try:
-        stream, limits = begin_restoring(client, name or manifest.name, subject, settings)
+        stream, limits = begin_restoring(
+            client, name or manifest.name, subject, settings, manifest.schema
+        )
     except StreamExistsError:
         done = restored_before(client, manifest, name or manifest.name, subject, bar)
         if done is None:
@@ -244,8 +246,6 @@ def restore(
         digest = finish(client, stream, manifest.bounds, advance)
     if (digest.count, digest.hexdigest()) != (manifest.records, manifest.digest):
         raise difference_error(stream.name, manifest.records, digest.count)
-    if manifest.schema:
-        client.set_schema(stream, manifest.schema)
     return listen(client, stream, limits), digest
 
 

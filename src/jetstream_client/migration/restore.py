@@ -58,7 +58,9 @@ def restore(
     settings = {"replicas": manifest.replicas, **manifest.settings, **changed}
     subject = settings.pop("subject", None) or manifest.subject
     try:
-        stream, limits = begin_restoring(client, name or manifest.name, subject, settings)
+        stream, limits = begin_restoring(
+            client, name or manifest.name, subject, settings, manifest.schema
+        )
     except StreamExistsError:
         done = restored_before(client, manifest, name or manifest.name, subject, bar)
         if done is None:
@@ -82,8 +84,6 @@ def restore(
         manifest.digest,
     ):
         raise difference_error(stream.name, manifest.records, digest.count)
-    if manifest.schema:
-        client.set_schema(stream, manifest.schema)
     return listen(client, stream, limits), digest
 
 
@@ -148,17 +148,21 @@ class _WholeBatches:
 
 
 def begin_restoring(
-    client: Client, name: str, subject: str, settings: dict[str, Any]
+    client: Client, name: str, subject: str, settings: dict[str, Any], schema: str = ""
 ) -> tuple[Stream, dict[str, Any]]:
     """The new stream, or the one of a restore that was interrupted; and the settings that it gets
-    in the end: nothing is to be removed before everything was compared. Raises StreamExistsError.
-    """
+    in the end: nothing is to be removed before everything was compared. schema: of its values; ""
+    for none. A cluster whose feature level knows no schemas refuses it now, not after hours of
+    copying. Raises StreamExistsError."""
     limits = {each: settings.pop(each) for each in _LIMITS if settings.get(each)}
     settings = {each: value for each, value in settings.items() if each not in _LIMITS}
     try:
-        return client.create_stream(name, subject, restoring=True, **settings), limits
+        stream = client.create_stream(name, subject, restoring=True, **settings)
     except StreamExistsError as error:
         raise _stream_exists_error(client, name, subject, error) from error
+    if schema:
+        client.set_schema(stream, schema)
+    return stream, limits
 
 
 def _stream_exists_error(

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -19,12 +20,16 @@ from jetstream_client.values.type_variables import K, Typed, V
 from jetstream_protocol.batch import Batch, iterate
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 from jetstream_protocol.record_filter import RecordFilter
+from jetstream_protocol.schema import ERROR, Schema, parse
 from jetstream_protocol.times import to_datetime
+from jetstream_protocol.typed_json import decoded
 
 if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow
+
+    from jetstream_client.values.types import StreamSchema
 
 T = TypeVar("T")
 
@@ -89,6 +94,20 @@ class Message(Typed[V, K]):
         value: Any = self.value
         return None if value is None else json.loads(value)
 
+    def row(self, schema: StreamSchema) -> dict[str, Any]:
+        """The fields of a schema (of `describe_schema`) by name, and `_error`: what of the value
+        does not fit; None: all fits. docs/typed_streams.md has the rules. Raises
+        InvalidRequestError for a value that a deserialiser has made something else of."""
+        fields = checked_schema(schema).fields
+        value: object = self.value
+        if not isinstance(value, bytes | None):
+            raise InvalidRequestError(
+                f"row() takes the value as bytes, not {type(value).__name__}: read it without a "
+                "value_deserializer"
+            )
+        values, error = decoded(value, fields)
+        return {**dict(zip((each.name for each in fields), values, strict=True)), ERROR: error}
+
     def _fields(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in Message.__slots__)
 
@@ -103,6 +122,16 @@ class Message(Typed[V, K]):
             f"Message(stream={self.stream!r}, offset={self.offset}, subject={self.subject!r}, "
             f"key={self.key!r}, value={_shorten(self.value)})"
         )
+
+
+def checked_schema(schema: StreamSchema) -> Schema:
+    """Raises InvalidRequestError if the stream has none."""
+    if not schema.text:
+        raise InvalidRequestError("the stream has no schema: jetstream schema set gives it one")
+    return _parsed(schema.text)
+
+
+_parsed = lru_cache(maxsize=64)(parse)
 
 
 def _shorten(value: object) -> str:
@@ -339,29 +368,43 @@ class Messages(Sequence[Message]):
             compacted_below=self.compacted_below,
         )
 
-    def to_arrow(self, columns: Iterable[str] | None = None) -> pyarrow.Table:
+    def to_arrow(
+        self, columns: Iterable[str] | None = None, *, typed: StreamSchema | None = None
+    ) -> pyarrow.Table:
         """The records as a pyarrow table, with one chunk for each batch and without work per row.
 
         columns: only these, in this order; the others are not built. All columns: stream, subject
         (string), offset (int64), timestamp (timestamp[us, UTC]), key, value, headers (binary;
-        headers is the raw NATS header block, null if there is none). Raises CorruptBatchError for
-        buffers that are not safe for Arrow. Needs `jetstream-log[arrow]`.
+        headers is the raw NATS header block, null if there is none). typed: a schema (of
+        `describe_schema`), whose fields are columns after those, and `_error` is the last
+        (docs/typed_streams.md). Raises CorruptBatchError for buffers that are not safe for Arrow.
+        Needs `jetstream-log[arrow]`.
         """
+        if typed is not None:
+            from jetstream_client.reading.typed import Decoder
+
+            return Decoder(checked_schema(typed), columns).table_of(self)
         from jetstream_client.reading.arrow import to_table
 
         return to_table(self, columns)
 
-    def to_polars(self, columns: Iterable[str] | None = None) -> polars.DataFrame:
-        """The records as a Polars frame. Needs `jetstream-log[arrow]` and polars."""
+    def to_polars(
+        self, columns: Iterable[str] | None = None, *, typed: StreamSchema | None = None
+    ) -> polars.DataFrame:
+        """The records as a Polars frame; columns, typed: as in `to_arrow`. Needs
+        `jetstream-log[arrow]` and polars."""
         from jetstream_client.reading.dataframes import to_polars
 
-        return to_polars(self.to_arrow(columns))
+        return to_polars(self.to_arrow(columns, typed=typed))
 
-    def to_pandas(self, columns: Iterable[str] | None = None) -> pandas.DataFrame:
-        """The records as a pandas frame. Needs `jetstream-log[arrow]` and pandas."""
+    def to_pandas(
+        self, columns: Iterable[str] | None = None, *, typed: StreamSchema | None = None
+    ) -> pandas.DataFrame:
+        """The records as a pandas frame; columns, typed: as in `to_arrow`. Needs
+        `jetstream-log[arrow]` and pandas."""
         from jetstream_client.reading.dataframes import to_pandas
 
-        return to_pandas(self.to_arrow(columns))
+        return to_pandas(self.to_arrow(columns, typed=typed))
 
     def to_batches(
         self, rows: int = ROWS, columns: Iterable[str] | None = None
