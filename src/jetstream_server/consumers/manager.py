@@ -119,6 +119,8 @@ class Consumers:
             revision = state.revision
         if self.find(replica.stream.id, config.name) is not None:
             return None
+        if not self._is_led(replica):
+            raise UnavailableError("another node leads the stream now; try again")
         return self._add(replica, kept, revision)
 
     def _add(

@@ -141,11 +141,13 @@ async def test_a_node_that_ends_says_so() -> None:
         await node.leaderships.loaded(node.replica)
 
 
+@pytest.mark.parametrize("what", ["leadership", "lease"])
 @on_loop
 async def test_who_has_lost_it_while_a_consumer_was_created_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
+    what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The leader after it may have loaded its consumers before."""
+    """The leader after it may have loaded its consumers before. Nor does it keep the consumer: who
+    would take it away?"""
     node = Node()
     added: list[object] = []
     monkeypatch.setattr(node.consumers, "_add", lambda *what: added.append(what) or added)
@@ -153,12 +155,16 @@ async def test_who_has_lost_it_while_a_consumer_was_created_does_not_answer(
 
     async def slow(writes: Any) -> Any:
         answers = await write(writes)
-        node.has_lease = False
+        if what == "leadership":
+            node.hears(epoch=6, leads=False)
+        else:
+            node.has_lease = False
         return answers
 
     node.log.write = slow  # type: ignore[method-assign]
     config = ConsumerConfig(name="c", is_durable=True)
-    with pytest.raises(NotLeaderError):
+    with pytest.raises((NotLeaderError, UnavailableError)):
         await node.leaderships.add(node.replica, config, 0)
     assert node.log.value
+    assert bool(added) == (what == "lease")  # Of that a change of the metadata tells later.
     await node.leaderships.close()
