@@ -63,7 +63,8 @@ def bucket() -> Iterator[str]:
         yield address
 
 
-def until(holds: Callable[[], bool], seconds: float = 60) -> None:
+def until(holds: Callable[[], bool], seconds: float = 200) -> None:
+    """The process that copies has the lowest priority: on a busy machine it gets little time."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not happen"

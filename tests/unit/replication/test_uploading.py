@@ -42,6 +42,8 @@ from tests.support.node import Node, read_values
 
 VALUE = bytes(1000)
 GRACE_US = 60_000_000
+PROCESS_SECONDS = 200
+"""On a busy machine the process that copies, which has the lowest priority, gets little time."""
 
 
 @pytest.fixture(autouse=True)
@@ -467,9 +469,11 @@ async def test_the_process_copies_and_says_why_it_cannot(tmp_path: Path) -> None
         )  # fmt: skip
         uploading.role_changed(replica)
         uploading.start()
-        await eventually(lambda: replica.stream.lake.end == found.next_offset, 30)
+        try:
+            await eventually(lambda: replica.stream.lake.end == found.next_offset, PROCESS_SECONDS)
+        finally:
+            await uploading.close()
         assert ground.stored(replica) == replica.log.pread(found)
-        await uploading.close()
         assert asdict(uploading.counters)["objects"] == 1
 
 
