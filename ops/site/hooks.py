@@ -34,6 +34,7 @@ KEYWORDS = {
         "Rust",
         "TypeScript",
     ],
+    "web_services.md": ["FastAPI", "gunicorn", "outbox", "pydantic"],
     "security.md": ["ACL", "certificate", "SSL", "TLS", "token"],
 }
 """Words that users type and a page does not say, or says too rarely. The search knows them as its
