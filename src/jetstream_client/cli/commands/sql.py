@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jetstream_client.cli import interrupts, options, positions
+from jetstream_client.cli import interrupts, options, positions, sql_prompt
 from jetstream_client.cli.bytes_in_sql import misused_bytes, nodes_of
-from jetstream_client.cli.exits import QueryError, UsageError
+from jetstream_client.cli.exits import QueryError, UsageError, complain
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.lines import is_given, standard_input
 from jetstream_client.cli.output import json_line, print_table, shown
@@ -34,6 +34,7 @@ from jetstream_client.values.text import check_text
 from jetstream_client.values.types import ReadFrom, Stream, StreamLike
 from jetstream_protocol.errors import (
     InvalidRequestError,
+    JetstreamError,
     PermissionDeniedError,
     StreamNotFoundError,
 )
@@ -69,7 +70,8 @@ def sql(
         typer.Argument(
             metavar="[QUERY|-]",
             help="One SELECT. Each stream is a table under its name. - reads standard input, with "
-            "semicolons between several. Without it a pipe or a file is read.",
+            "semicolons between several. Without it a pipe or a file is read, and on a terminal "
+            "there is a prompt.",
         ),
     ] = None,
     from_: positions.From = "earliest",
@@ -94,8 +96,11 @@ def sql(
 
       jetstream sql < report.sql
     """
-    text = _given(query, cli)
     start, stop = positions.parse_position(from_), positions.parse_position(to)
+    if query is None and sys.stdin is not None and sys.stdin.isatty():
+        _prompt(cli, start, stop, read_from.value)
+        return
+    text = _given(query, cli)
     interrupts.end_in_foreign_code()
     queries = [text] if query not in (None, "-") else _statements(text)
     with cli.client() as client:
@@ -105,6 +110,17 @@ def sql(
             asked = _Query(client, each, start, stop, read_from.value)
             asked.run(as_json=cli.json)
             sys.stdout.flush()
+
+
+def _prompt(cli: Invocation, start: Position, stop: Position, read_from: ReadFrom) -> None:
+    """Query after query; an error is told, and the next one may be right."""
+    _duckdb()
+    with cli.client() as client:
+        for each in sql_prompt.statements():
+            try:
+                _Query(client, each, start, stop, read_from).run(as_json=cli.json)
+            except JetstreamError as error:
+                complain(error.message, keep_lines=True)
 
 
 def _given(query: str | None, cli: Invocation) -> str:
