@@ -163,7 +163,10 @@ def to_error(error: Any, address: str) -> JetstreamError:
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and details.startswith(_REFUSED_UNSEEN):
         return UnavailableError(f"{address} has as many calls as it takes")
     if status is grpc.StatusCode.UNIMPLEMENTED:
-        return InvalidRequestError(f"{address} does not know this call: is it a Jetstream server?")
+        return InvalidRequestError(
+            f"{address} does not know this call: it runs an earlier version (see "
+            "docs/operations/upgrades.md), or is no Jetstream server"
+        )
     if status is grpc.StatusCode.UNAUTHENTICATED:
         return UnauthenticatedError(details)
     if status is grpc.StatusCode.PERMISSION_DENIED:

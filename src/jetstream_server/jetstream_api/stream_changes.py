@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from jetstream_protocol.errors import (
     InvalidRequestError,
@@ -30,7 +30,7 @@ from jetstream_server.jetstream_api.stream_configs import (
     config_error,
     wanted_stream,
 )
-from jetstream_server.jetstream_api.stream_reads import StreamReads
+from jetstream_server.jetstream_api.stream_reads import StreamReads, until_settled
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.client.stream_requests import Streams
 from jetstream_server.metadata.state.commands import DeleteStream
@@ -43,6 +43,9 @@ from jetstream_server.serving.grpc.purges import Purges
 from jetstream_server.serving.stream_access import StreamAccess
 
 _Found = TypeVar("_Found")
+
+_ATTEMPTS: Final = 8
+"""Clients wait for 5 s. A new cluster needs a moment until it takes every setting."""
 
 _FIXED = {"replicas": "num_replicas", "key": "max_msgs_per_subject"}
 """What STREAM.UPDATE cannot change, and what clients call it."""
@@ -91,7 +94,9 @@ class StreamChanges:
             names_at()
             self._check_free(wanted)
             stream, created = await self._noted(
-                "STREAM.CREATE", f"{wanted.name}@{wanted.subject}", self._create(wanted, names_at)
+                "STREAM.CREATE",
+                f"{wanted.name}@{wanted.subject}",
+                until_settled(partial(self._create, wanted, names_at), _ATTEMPTS),
             )
             await self._until_heard(stream, request)
         except InvalidRequestError as error:
