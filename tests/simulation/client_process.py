@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 SERVERS = ["node-0:1", "node-1:1", "node-2:1"]
 TIMEOUT_SECONDS = 2.0
 FETCH_GRACE_SECONDS = 2.0
-CLOSE_US = int((1.05 * TIMEOUT_SECONDS + LEAVE_SECONDS + 0.2) * 1e6)
+CLOSE_US = int((1.05 * TIMEOUT_SECONDS + 2 * LEAVE_SECONDS + 0.2) * 1e6)
 """So long may closing take without a server: a call for commits, and a word that a member leaves.
-"""
+Then the client closes those whose joining has failed, which may be members, too."""
 
 
 class HandlerError(Exception):
