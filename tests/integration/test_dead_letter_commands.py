@@ -9,6 +9,7 @@ import pytest
 
 from jetstream_client import Client, Message
 from jetstream_client.cli import options
+from jetstream_client.cli.main import run as run_here
 from jetstream_client.processing.outputs import DeadLetter, read_dead_letter
 from tests.support.command import jetstream
 from tests.support.server import ServerProcess
@@ -123,6 +124,26 @@ def test_a_question_names_the_subjects_and_no_is_no(
     assert run(server, "retry", "dq-dead", "--all", code=130) == "not retried\n"
     assert asked == ["Publish the dead letters of dq-dead again on dq.eu, dq.us?"]
     assert len(client.fetch("dq")) == 3
+
+
+def test_what_comes_while_the_question_is_answered_is_left_alone(
+    server: ServerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be on a subject that the question does not name."""
+    fail_two(client, "later")
+    client.create_stream("unnamed", "unnamed.>")
+    letter = next(iter(client.fetch("later-dead", 0, max_messages=1)))
+    headers = {name: letter.headers[name] for name in letter.headers if "Dead-Letter" in name}
+    headers["Dead-Letter-Subject"] = "unnamed.x"
+
+    def confirm(question: str, *_: object, **__: object) -> None:
+        assert "unnamed" not in question
+        client.publish("dead.later", b"later", headers=headers)
+
+    monkeypatch.setattr(options, "confirm", confirm)
+    assert run_here(["dead-letter", "retry", "later-dead", "--all", "--server", server.grpc]) == 0
+    assert list(client.fetch("unnamed", 0)) == []
+    assert len(list(client.fetch("later", 3))) == 2
 
 
 def test_a_dead_letter_that_failed_again_is_read_by_its_newest_headers(

@@ -143,12 +143,14 @@ def retry(
         raise UsageError("--process goes with --all", cli.context)
     with cli.client() as client:
         if all_:
+            # What comes while the question is answered may be on subjects that it does not name.
+            end = client.offset_at(stream, "latest")
             if not yes:
-                found = list(_subjects(_all(client, stream, process, cli.config.timeout)))
+                found = list(_subjects(_all(client, stream, end, process, cli.config.timeout)))
                 where = ", ".join(found[:SUBJECTS_SHOWN]) + ", …" * (len(found) > SUBJECTS_SHOWN)
                 question = f"Publish the dead letters of {stream} again on {where or 'no subject'}?"
                 options.confirm(question, "not retried", yes=False)
-            letters = _all(client, stream, process, cli.config.timeout)
+            letters = _all(client, stream, end, process, cli.config.timeout)
         else:
             # All are looked at before the first is published: a wrong offset changes nothing.
             letters = iter([_letter(client, stream, offset) for offset in offsets or []])
@@ -233,9 +235,11 @@ def _publish_again(client: Client, letter: DeadLetter) -> list[_StoredAgain]:
     return [_StoredAgain(letter, ack.stream, ack.offset, ack.duplicate) for ack in result.acks]
 
 
-def _all(client: Client, stream: str, process: str, patience: float) -> Iterator[DeadLetter]:
-    """What is there now: a record that fails again becomes a newer dead letter."""
-    with client.consume(stream, "earliest", stop="latest", patience=patience) as consumer:
+def _all(
+    client: Client, stream: str, end: int, process: str, patience: float
+) -> Iterator[DeadLetter]:
+    """What is there before `end`: a record that fails again becomes a newer dead letter."""
+    with client.consume(stream, "earliest", stop=end, patience=patience) as consumer:
         for message in consumer:
             letter = read_dead_letter(message)
             if letter is not None and process in ("", letter.process):
