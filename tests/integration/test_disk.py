@@ -214,7 +214,8 @@ def test_the_console_shows_a_node_with_a_full_disk_in_red_and_why(
             assert "no appends are taken, because the disk has" in await page.value(state)
             meter = "document.querySelector('meter')"
             await page.until(f"{meter}.value > {meter}.high && {meter}.optimum < {meter}.low")
-            await page.until("document.getElementById('health').innerText.includes('not well')")
+            badge = "document.getElementById('health').innerText"
+            await page.until(f"{badge}.includes('node 0: no appends are taken')")
             assert page.problems == []
 
     with started(small.path / "data", tmp_path / "server.log", reserve) as server:
