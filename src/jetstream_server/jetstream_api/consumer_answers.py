@@ -94,14 +94,14 @@ def _pair(sequence: int, stream_sequence: int, active_us: WallUs | None) -> dict
 
 
 class Lines:
-    """The protocol lines of one consumer's messages."""
+    """The protocol lines of one consumer's messages, as it is configured now."""
 
-    __slots__ = ("_before", "_behind", "_headers_only", "_queue")
+    __slots__ = ("_before", "_behind", "_headers_only", "_queue", "config")
 
     def __init__(self, consumer: Consumer, domain: str, account: str, mark: str) -> None:
         """account, mark: of acknowledgements, see AckSubject. Without acknowledgements the short
         form is used, which all clients of ordered consumers understand."""
-        config = consumer.config
+        config = self.config = consumer.config
         stream = api_name(consumer.replica.stream.name)
         if config.acknowledges:
             before = f"$JS.ACK.{domain}.{account}.{stream}.{config.name}."

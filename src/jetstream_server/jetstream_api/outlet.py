@@ -50,7 +50,7 @@ class LeafOutlet:
 
     def deliver(self, consumer: Consumer, to: bytes, deliveries: list[Delivery]) -> None:
         lines = self._lines.get(consumer)
-        if lines is None:
+        if lines is None or lines.config is not consumer.config:
             lines = Lines(consumer, self._domain, self._account, mark_of(consumer))
             self._lines[consumer] = lines
         self._leaf.deliver(to, lines.of(to, deliveries), len(deliveries))
