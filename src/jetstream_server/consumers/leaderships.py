@@ -122,7 +122,8 @@ class Leaderships:
                 await asyncio.sleep(_PAUSE_SECONDS if attempts < _SOON else _PAUSE_MAX_SECONDS)
                 replicas = [each for each in replicas if each.leadership is not None]
         for replica in replicas:
-            self.took_over(replica)
+            if replica.leadership is not None:  # Another node may lead it by now.
+                self.took_over(replica)
 
     async def close(self) -> None:
         """End everything that this has begun, and every consumer."""

@@ -81,6 +81,31 @@ async def test_who_has_lost_it_while_the_consumers_were_loaded_says_so(what: str
     await node.leaderships.close()
 
 
+@pytest.mark.parametrize("leads", [True, False])
+@on_loop
+async def test_who_has_lost_it_while_the_consumers_were_loaded_takes_over_nothing(
+    leads: bool,
+) -> None:
+    """It would hear the pulls of the next leader's consumers, and refuse them."""
+    node = Node()
+    taken = list[Replica]()
+    node.leaderships.took_over = taken.append
+    loads = asyncio.Event()
+
+    async def slow(stream_ids: Any) -> Any:
+        await loads.wait()
+        return []
+
+    node.log.load = slow  # type: ignore[method-assign]
+    node.leaderships.apply(cast(Any, StreamChanged(node.stream, node.stream)))
+    if not leads:
+        node.hears(epoch=6, leads=False)
+    loads.set()
+    await eventually(lambda: not node.leaderships._tasks)
+    assert len(taken) == leads
+    await node.leaderships.close()
+
+
 @on_loop
 async def test_who_leads_it_again_meanwhile_waits_for_the_later_load() -> None:
     node = Node()
