@@ -13,6 +13,7 @@ at once, and where nothing was delivered is no gap to see.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -20,7 +21,7 @@ from typing import Final
 
 from jetstream_protocol import bounded_json
 from jetstream_protocol.types import StreamId, WallUs
-from jetstream_server.consumers.config import AckPolicy
+from jetstream_server.consumers.config import AckPolicy, ConsumerConfig
 from jetstream_server.consumers.consumer import Consumer
 from jetstream_server.consumers.kept import Kept, config_from_json, config_to_json
 
@@ -38,7 +39,10 @@ hold it."""
 def is_reported(consumer: Consumer) -> bool:
     """Whether the other copies are told of it: readers that acknowledge learn otherwise that a
     consumer is gone, and must not be sent a message twice."""
-    config = consumer.config
+    return _is_lost(consumer.config)
+
+
+def _is_lost(config: ConsumerConfig) -> bool:
     return not config.is_durable and config.ack_policy is AckPolicy.NONE
 
 
@@ -85,7 +89,9 @@ class ReportedConsumers:
             raise ValueError(f"no news of consumers: {error}") from error
 
     def _remember(self, stream_id: StreamId, text: str, first_offset: int, created_us: int) -> None:
-        name = config_from_json(text).name
+        name = _config_of(text).name
+        if not (0 <= first_offset < 2**63 and 0 <= created_us < 2**63):
+            raise ValueError("a number is out of bounds")
         self._forget(stream_id, name)
         self._reported[stream_id, name] = text, first_offset, created_us
         self._bytes += len(text)
@@ -107,3 +113,27 @@ class ReportedConsumers:
             config, created = config_from_json(text), WallUs(created_us)
             found.append(Kept(config, first, before, first - 1, (), (), first, epoch, created))
         return found
+
+
+def _config_of(text: str) -> ConsumerConfig:
+    """Raises ValueError for what no leader of this version tells. **safety** A node that takes over
+    the stream serves by it, and would end by a field of another type."""
+    config = config_from_json(text)
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if value is not field.default and type(value) is not _type_of(field):
+            raise ValueError(f"{field.name} is not of its type")
+    if not all(isinstance(each, str) and each.encode() for each in config.filters):
+        raise ValueError("a filter is no text")
+    words = config.name, config.deliver_subject.decode(), config.deliver_group.decode()
+    if not all(map(str.isprintable, words)):
+        raise ValueError("a name has characters that no line to NATS can hold")
+    if not _is_lost(config):
+        raise ValueError("no consumer that is lost with its leader")
+    return config
+
+
+def _type_of(field: dataclasses.Field[object]) -> type:
+    if field.default is dataclasses.MISSING:
+        return str  # The name.
+    return int if field.default is None else type(field.default)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import cast
 
@@ -79,6 +80,32 @@ def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(reported_consumers, "REPORTED_BYTES_MAX", 250)
     tell(told, ONE, *(consumer(each, description="x" * 100) for each in "abc"))
     assert names(told.forget(ONE)) == ["c"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"filters": [1]}, {"filters": "a.b"}, {"deliver_subject": ["a"]}, {"inactive_us": "5"},
+        {"start_time_us": 1.5}, {"filters": ["\ud800"]}, {"name": "\ud800"},
+        {"deliver_subject": "a 0\r\n\r\nPUB b"}, {"flow_control": 1}, {"is_durable": True},
+        {"ack_policy": "all"},
+    ],
+)  # fmt: skip
+def test_a_report_that_a_new_leader_would_fail_by_is_refused(fields: dict[str, object]) -> None:
+    """What takes over a stream is a background task: a node ends whose task fails."""
+    told = ReportedConsumers()
+    text = json.dumps({"name": "c", "ack_policy": "none", **fields})
+    with pytest.raises(ValueError, match=r"\w"):
+        told.take(ONE, json.dumps({"begun": [[text, 0, 0]], "ended": []}).encode())
+    assert told.forget(ONE) == []
+
+
+@pytest.mark.parametrize("numbers", [(-1, 0), (0, -1), (2**63, 0), (0, 2**63)])
+def test_numbers_that_no_stream_has_are_refused(numbers: tuple[int, int]) -> None:
+    text = json.dumps({"name": "c", "ack_policy": "none"})
+    report = json.dumps({"begun": [[text, *numbers]], "ended": []}).encode()
+    with pytest.raises(ValueError, match="bounds"):
+        ReportedConsumers().take(ONE, report)
 
 
 @pytest.mark.parametrize(
