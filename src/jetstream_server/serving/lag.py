@@ -67,9 +67,12 @@ def request_for(places: Collection[Place]) -> pb.ListOffsetsRequest:
 def lags_in(
     places: Collection[Place], answer: pb.ListOffsetsResponse, now_us: WallUs
 ) -> dict[Place, Lag]:
-    """The lags in the node's answer, without places in streams that it does not lead."""
+    """The lags in the node's answer, without places in streams that it does not lead. Empty for an
+    answer to something else."""
     ids = list(dict.fromkeys(stream_id for stream_id, _ in places))
     results = answer.results
+    if len(results) != 2 * len(ids) + len(places):
+        return {}
     starts = dict(zip(ids, results, strict=False))
     ends = dict(zip(ids, results[len(ids) :], strict=False))
     found: dict[Place, Lag] = {}

@@ -73,3 +73,12 @@ def test_a_node_that_does_not_know_the_question_tells_records_and_no_seconds() -
     answer.results.add(offset=9)
     answer.results.add(error=NotLeaderError("an older version says something else").to_proto())
     assert lags_in([(7, 2)], answer, NOW_US) == {(7, 2): Lag(0, 9, 7, None)}
+
+
+def test_an_answer_to_something_else_tells_nothing() -> None:
+    """The history of each node asks in the background: a node ends whose task fails."""
+    answer = pb.ListOffsetsResponse()
+    for results in range(6):
+        found = lags_in([(7, 2), (8, 2)], answer, NOW_US)
+        assert found == {}, results
+        answer.results.add(offset=0)
