@@ -494,7 +494,7 @@ cdef bint to_double(const uint8_t* at, const uint8_t* end, double* number) noexc
                 given = given * 10 + (at[0] - 48)
             at += 1
         exponent += -given if small else given
-    if digits != 0 and not -19 <= exponent <= 19:
+    if digits != 0 and (given >= 10_000 or not -19 <= exponent <= 19):
         return to_double_by_python(start, end, number)
     number[0] = scaled(digits, exponent if digits else 0)
     if negative:

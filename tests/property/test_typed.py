@@ -230,6 +230,16 @@ def test_a_double_is_the_one_next_to_its_digits(digits: str) -> None:
         assert repr(found) == repr(float(digits) if math.isfinite(float(digits)) else None)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_an_exponent_counts_whole_however_many_zeros_are_in_front(form: str) -> None:
+    """Too large for a double, and 1."""
+    numbers = [f"0.{'0' * 20_000}1e{exponent}" for exponent in (200_000, 20_001)]
+    given_values = [f'{{"a":{each}}}'.encode() for each in numbers]
+    table = pa.table({"value": pa.array(given_values, pa.binary())})
+    with using(form):
+        assert Decoder(parse("a double"), ["a"]).decode(table)["a"].to_pylist() == [None, 1.0]
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=40), st.binary(max_size=20), st.sampled_from([b'{"a":"%s"}', b"%s"]))
 def test_any_bytes_are_text_in_json_or_none(left: bytes, right: bytes, form: bytes) -> None:
