@@ -718,8 +718,8 @@ cdef class Columns:
         if self.failed or node.length >= ROWS_MAX:
             self.failed = True
             return False
-        capacity = 1024 if capacity == 0 else 2 * capacity
-        grown = realloc(node.validity, capacity // 8)
+        capacity = 1024 if capacity == 0 else min(2 * capacity, <int64_t>ROWS_MAX)
+        grown = realloc(node.validity, (capacity + 7) // 8)
         if grown == NULL:
             self.failed = True
             return False
@@ -735,7 +735,7 @@ cdef class Columns:
         elif node.kind != STRUCT:
             width = 4 if node.kind == INT or node.kind == DATE else 8
             grown = realloc(
-                node.data, capacity // 8 if node.kind == BOOLEAN else capacity * width
+                node.data, (capacity + 7) // 8 if node.kind == BOOLEAN else capacity * width
             )
             if grown == NULL:
                 self.failed = True
@@ -756,7 +756,7 @@ cdef class Columns:
         if wanted > ROWS_MAX:
             self.failed = True
             return False
-        wanted = wanted + wanted // 2 + 1024
+        wanted = min(wanted + wanted // 2 + 1024, <int64_t>ROWS_MAX)  # What offsets can say.
         grown = realloc(node.data, wanted)
         if grown == NULL:
             self.failed = True
