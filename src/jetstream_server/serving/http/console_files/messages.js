@@ -229,7 +229,7 @@ function valueOf(name, record) {
     setTimeout(() => { event.target.textContent = "Copy"; }, 1500);
   };
   const buttons = forms.map(([title, make], at) => h("button", { class: "small", type: "button", "aria-pressed": String(!at), onclick: (event) => {
-    shown.replaceChildren(...make());
+    shown.replaceChildren(h("span", {}, make())); // A call takes fewer arguments than there may be parts.
     for (const each of buttons) each.setAttribute("aria-pressed", String(each === event.target));
   } }, title));
   return [h("div", { class: "row" }, buttons, h("button", { class: "small", type: "button", onclick: copy }, "Copy"),
