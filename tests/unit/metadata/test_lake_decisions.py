@@ -163,6 +163,16 @@ def test_a_purge_raises_the_start_in_the_same_step(
     assert commit(cluster, stream, 40) == LakeMark(30, 40, 0, "metadata/40.json", 5)
 
 
+def test_after_a_purge_beyond_the_end_records_of_older_epochs_are_added(
+    cluster: Cluster, stream: StreamMetadata
+) -> None:
+    """What the purge has left was appended before the leader was elected anew."""
+    commit(cluster, stream, 10)
+    elected_again(cluster, stream)
+    purge(cluster, stream, 30)
+    assert commit(cluster, stream, 40, last_epoch=LeaderEpoch(0))[:3] == (30, 40, 0)
+
+
 def test_a_purge_during_an_upload_refuses_its_commit(
     cluster: Cluster, stream: StreamMetadata
 ) -> None:

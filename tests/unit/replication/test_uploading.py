@@ -26,6 +26,7 @@ from jetstream_server.lake.stores import StoreOptions
 from jetstream_server.lake.table import ListedObject, StreamTable
 from jetstream_server.lake.worker import Task, TrimTask, copy, trim
 from jetstream_server.log.commit_log import LogConfig
+from jetstream_server.metadata.state import lake_decisions
 from jetstream_server.metadata.state.commands import LAKE_LEVEL, PurgeStream
 from jetstream_server.metadata.state.streams import LakeMark
 from jetstream_server.replication.core import lake_bounds
@@ -389,7 +390,7 @@ async def test_the_folder_of_a_deleted_stream_goes(tmp_path: Path) -> None:
         }, "it is not known yet, and not deleted"
 
 
-def marked(replica: Replica, **values: int) -> None:
+def marked(replica: Replica, **values: Any) -> None:
     """As if the metadata said so."""
     lake = LakeMark(location="list", version=1)._replace(**values)
     replica.stream = replace(replica.stream, lake=lake)
@@ -417,6 +418,21 @@ async def test_below_its_end_the_lake_decides(
         assert log.log_start_offset == begins
         assert log.log_end_offset == max(6 if not begins else 0, begins)
         assert not log.offline_reason
+
+
+@on_loop
+async def test_a_purge_beyond_the_lake_s_end_costs_no_later_record(tmp_path: Path) -> None:
+    """The node dies before the purge has reached its log, whose records are of an older epoch than
+    the one that purged."""
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica, 6)
+        lake = lake_decisions.purged(LakeMark(0, 2, -1, "list", 1), 4)
+        marked(replica, **lake._asdict())
+        assert not lake_bounds.begin_after_lake(replica.stream, replica.log)
+        assert len(read_values(replica, 4)) == 2
+        marked(replica, start=4, end=4, last_epoch=3)
+        assert lake_bounds.begin_after_lake(replica.stream, replica.log), "it is another log"
 
 
 @on_loop

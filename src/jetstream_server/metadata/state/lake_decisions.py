@@ -112,12 +112,12 @@ def check_lake_stays(stream: StreamMetadata, config: StreamSettings) -> None:
         )
 
 
-def purged(lake: LakeMark, offset: int, leader_epoch: int) -> LakeMark:
-    """The mark after a purge of the records below `offset`, which are of that epoch or older ones.
+def purged(lake: LakeMark, offset: int) -> LakeMark:
+    """The mark after a purge of the records below `offset`.
 
-    The objects stay in the store, and no reader is given what was purged.
+    The objects stay in the store, and no reader is given what was purged. **safety** Beyond the end
+    only the least epoch is known: who purges may have been elected after the records were appended.
     """
     if not lake.version or offset <= lake.start:
         return lake
-    after = lake._replace(start=offset, version=lake.version + 1)
-    return after if offset <= lake.end else after._replace(end=offset, last_epoch=leader_epoch)
+    return lake._replace(start=offset, end=max(offset, lake.end), version=lake.version + 1)

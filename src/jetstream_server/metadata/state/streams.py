@@ -107,8 +107,8 @@ class LakeMark(NamedTuple):
     """Which records of a stream the lake holds: [start, end), all of them committed.
 
     start: where the stream begins, as long as the lake holds anything. last_epoch: of the record
-    before `end`; -1: none. location: of the table's metadata, which names the objects. version:
-    grows with every change of the mark.
+    before `end`, or an earlier one if the lake holds none any more; -1: none. location: of the
+    table's metadata, which names the objects. version: grows with every change of the mark.
     """
 
     start: int = 0

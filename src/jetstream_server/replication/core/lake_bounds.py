@@ -60,8 +60,11 @@ def begin_after_lake(stream: StreamMetadata, log: CommitLog) -> bool:
     lake = stream.lake
     if not lake.version or log.offline_reason or log.log_start_offset >= lake.end:
         return False
-    if log.log_end_offset >= lake.end and log.epochs.epoch_at(lake.end - 1) == lake.last_epoch:
-        return False
+    if log.log_end_offset >= lake.end:
+        epoch = log.epochs.epoch_at(lake.end - 1)
+        # Of a purge beyond what was copied only the least epoch is known.
+        if epoch == lake.last_epoch or (not lake.holds_records and epoch > lake.last_epoch):
+            return False
     try:
         log.reset(lake.end)
     except StorageError as error:
