@@ -372,6 +372,22 @@ async def test_who_leads_no_more_deletes_nothing(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_a_damaged_table_is_counted_and_nothing_is_deleted(tmp_path: Path) -> None:
+    """A manifest that ends too soon raises EOFError, and a task that fails ends the node."""
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica, 6)
+        ground.start()
+        await eventually(lambda: range_due(replica) is None)
+        for path in (tmp_path / "lake").rglob("*.avro"):
+            path.write_bytes(path.read_bytes()[:-200])
+        before = ground.names()
+        await ground.sweep()
+        assert ground.sweeping.failures == 2
+        assert ground.names() == before
+
+
+@on_loop
 async def test_the_folder_of_a_deleted_stream_goes(tmp_path: Path) -> None:
     async with ground_at(tmp_path) as ground:
         replica, other = ground.create(), ground.node.create("other", "other.>")

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import structlog
 
-from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import LeaderEpoch, StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
@@ -112,11 +111,12 @@ class Sweeping:
         try:
             await sweep
             self._reasons.pop(stream_id, None)
-        except (OSError, ValueError, JetstreamError) as error:
+        except Exception as error:  # noqa: BLE001  a damaged table raises any; counted, and said
             self.failures += 1
-            if self._reasons.get(stream_id) != str(error):
-                self._reasons[stream_id] = str(error)
-                logger.warning("lake_sweep_failed", stream_id=stream_id, reason=str(error))
+            reason = str(error) or type(error).__name__
+            if self._reasons.get(stream_id) != reason:
+                self._reasons[stream_id] = reason
+                logger.warning("lake_sweep_failed", stream_id=stream_id, reason=reason)
 
     async def _sweep(self, replica: Replica) -> None:
         stream_id = replica.stream.id
