@@ -40,6 +40,14 @@ class Digits(float):
     """A number with a fraction or an exponent."""
 
 
+DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+MOMENT = DAY + (
+    r"[T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,6})?)?"
+    r"(Z|[+-](0[0-9]|1[0-5]):[0-5][0-9])?"
+)
+"""As the page of typed streams says: the time of day is not left out, offsets are below 16 h."""
+
+
 def document(value: bytes) -> Any:
     """The JSON; MISFIT: it is none. As `typed` says: a comma before a bracket is passed over."""
     try:
@@ -99,12 +107,17 @@ def scalar(found: Any, kind: str) -> Any:
         return found
     try:
         if kind == "binary":
-            return base64.b64decode(found, validate=True)
+            return MISFIT if len(found) % 4 else base64.b64decode(found, validate=True)
         if kind == "date":
-            return date.fromisoformat(found)
+            day = date.fromisoformat(found) if re.fullmatch(DAY, found) else date.min
+            return day if date(1, 1, 2) <= day <= date(9999, 12, 30) else MISFIT
+        if not re.fullmatch(MOMENT, found):
+            return MISFIT
         moment = datetime.fromisoformat(found)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    except ValueError:
+        moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+        least, most = (datetime(*day, tzinfo=UTC) for day in ((1, 1, 2), (9999, 12, 30)))
+        return moment if least <= moment <= most else MISFIT
+    except (ValueError, OverflowError):
         return MISFIT
 
 
