@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jetstream_client import Client
-from tests.support.browser import Page, browser, needs_chromium
+from tests.support.browser import Page, Walk, needs_chromium, walker
 from tests.support.server import ServerProcess
 
 pytestmark = needs_chromium
-Walk = Callable[[Callable[[Page], Awaitable[None]]], None]
 
 
 @pytest.fixture
@@ -25,18 +24,7 @@ def stream(client: Client, name: str) -> Iterator[str]:
 
 @pytest.fixture
 def walk(server: ServerProcess, tmp_path: Path) -> Walk:
-    """Runs a walk on a page that shows the cluster."""
-
-    def run(walking: Callable[[Page], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            async with browser(tmp_path) as page:
-                await page.open(f"{server.http}/")
-                await page.until("document.querySelector('table[aria-label=Nodes] tbody tr')")
-                await walking(page)
-
-        asyncio.run(whole())
-
-    return run
+    return walker(server.http, tmp_path)
 
 
 FIRST_IS_LATE = """

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jetstream_client import Client
-from tests.support.browser import Page, browser, needs_chromium
+from tests.support.browser import Page, Walk, browser, needs_chromium, walker
 from tests.support.secured import secured_server
 from tests.support.server import ServerProcess
 
 pytestmark = needs_chromium
-Walk = Callable[[Callable[[Page], Awaitable[None]]], None]
 
 MANY_LONG = """
 window.fetched = window.fetch;
@@ -53,20 +52,7 @@ def stream(client: Client, name: str) -> Iterator[str]:
 
 @pytest.fixture
 def walk(server: ServerProcess, tmp_path: Path) -> Walk:
-    """Runs a walk on a page that shows the cluster."""
-
-    def run(walking: Callable[[Page], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            async with browser(tmp_path) as page:
-                await page.look()
-                await page.open(f"{server.http}/")
-                await page.until("document.querySelector('table[aria-label=Nodes] tbody tr')")
-                await walking(page)
-                assert page.problems == []
-
-        asyncio.run(whole())
-
-    return run
+    return walker(server.http, tmp_path, is_checked=True)
 
 
 def test_long_names_are_cut_and_numbers_stay_on_one_line(walk: Walk, stream: str) -> None:

@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -149,3 +149,25 @@ async def _port_of(folder: Path, process: subprocess.Popen[bytes]) -> int:
             return int(text.splitlines()[0])
         await asyncio.sleep(0.05)
     raise AssertionError("Chromium did not start")
+
+
+Walk = Callable[[Callable[[Page], Awaitable[None]]], None]
+
+
+def walker(url: str, folder: Path, *, is_checked: bool = False) -> Walk:
+    """Runs a walk on a console's page that shows the cluster. is_checked: the window has its usual
+    size, and nothing on the page may fail."""
+
+    def run(walking: Callable[[Page], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            async with browser(folder) as page:
+                if is_checked:
+                    await page.look()
+                await page.open(f"{url}/")
+                await page.until("document.querySelector('table[aria-label=Nodes] tbody tr')")
+                await walking(page)
+                assert not is_checked or page.problems == []
+
+        asyncio.run(whole())
+
+    return run
