@@ -14,10 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
-import time
 
-from benchmarks.nats_socket import RECEIVE_BYTES, NatsSocket
-from benchmarks.read_jetstream import OrderedReader, create_consumer
+from benchmarks.nats_socket import NatsSocket
+from benchmarks.read_jetstream import OrderedReader, Reader, Times, create_consumer, read
 
 EXPIRES_NS = 30_000_000_000
 _INBOX = b"_INBOX.benchmark.pull"
@@ -98,8 +97,8 @@ def main() -> None:
         NatsSocket("127.0.0.1", options.port) as control,
         NatsSocket("127.0.0.1", options.port) as client,
     ):
-        start, processor = time.perf_counter(), time.process_time()
-        reader: PullReader | OrderedReader
+        begun = Times()
+        reader: Reader
         if options.batch:
             reader = _pull(options, control, client)
         else:
@@ -107,17 +106,7 @@ def main() -> None:
             client.subscribe(inbox, 1)
             reader = OrderedReader(client)
             create_consumer(control, options.stream, inbox, "all", options.api)
-        while reader.messages < options.messages:
-            data = client.socket.recv(RECEIVE_BYTES)
-            if not data:
-                raise ConnectionError("the NATS server closed the connection")
-            reader.feed(data)
-        result = {
-            "messages": reader.messages,
-            "bytes": reader.bytes,
-            "seconds": time.perf_counter() - start,
-            "processor_seconds": time.process_time() - processor,
-        }
+        result = read(reader, options.messages, begun)
     print(json.dumps(result))
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from typing import Protocol
 
 from benchmarks.nats_socket import RECEIVE_BYTES, NatsSocket
 
@@ -111,6 +112,41 @@ def create_consumer(
     )
 
 
+Data = bytes
+
+
+class Reader(Protocol):
+    """Takes in what a client is sent."""
+
+    client: NatsSocket
+    messages: int
+    bytes: int
+
+    def feed(self, data: Data) -> None: ...
+
+
+class Times:
+    """When a run has begun, in seconds: by the clock, and of this process' processor time."""
+
+    def __init__(self) -> None:
+        self.clock, self.processor = time.perf_counter(), time.process_time()
+
+
+def read(reader: Reader, messages: int, begun: Times) -> dict[str, float]:
+    """Read that many messages, and return what a run reports."""
+    while reader.messages < messages:
+        data = reader.client.socket.recv(RECEIVE_BYTES)
+        if not data:
+            raise ConnectionError("the NATS server closed the connection")
+        reader.feed(data)
+    return {
+        "messages": reader.messages,
+        "bytes": reader.bytes,
+        "seconds": time.perf_counter() - begun.clock,
+        "processor_seconds": time.process_time() - begun.processor,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--host", default="127.0.0.1")
@@ -125,19 +161,9 @@ def main() -> None:
     ):
         client.subscribe(inbox, 1)
         reader = OrderedReader(client)
-        start, processor = time.perf_counter(), time.process_time()
+        begun = Times()
         create_consumer(control, options.stream, inbox, "all")
-        while reader.messages < options.messages:
-            data = client.socket.recv(RECEIVE_BYTES)
-            if not data:
-                raise ConnectionError("the NATS server closed the connection")
-            reader.feed(data)
-        result = {
-            "messages": reader.messages,
-            "bytes": reader.bytes,
-            "seconds": time.perf_counter() - start,
-            "processor_seconds": time.process_time() - processor,
-        }
+        result = read(reader, options.messages, begun)
     print(json.dumps(result))
 
 
