@@ -137,7 +137,7 @@ class LakeReader:
         return kept.epochs[bisect_right(kept.offsets, offset - 1) - 1]
 
     def load(self, stream_id: int, location: str, offset: int, done: Done) -> None:
-        """Read the group that holds `offset`. location: of the stream's list of objects."""
+        """Read the group that holds `offset`. location: of the table's metadata."""
         flight = stream_id, location, offset
         waiting = self._flights.get(flight)
         if waiting is not None:
