@@ -146,6 +146,45 @@ def test_what_comes_while_the_question_is_answered_is_left_alone(
     assert len(list(client.fetch("later", 3))) == 2
 
 
+def test_a_letter_that_is_no_copy_of_the_record_it_names_is_not_retried(
+    server: ServerProcess, client: Client
+) -> None:
+    """Who may publish dead letters could have a retry publish anything anywhere."""
+    fail_two(client, "df")
+    client.create_stream("victim", "victim.>")
+    client.publish("victim.x", b"theirs")
+    true = next(iter(client.fetch("df-dead", 0, max_messages=1)))
+    headers: dict[str, str | list[str]] = {
+        name: [text for other, text in true.headers.multi_items() if other == name]
+        for name in true.headers
+        if not name.startswith("Nats-")
+    }
+    victim: dict[str, str | list[str]] = {
+        "Dead-Letter-Stream": "victim@victim.>",
+        "Dead-Letter-Stream-Id": str(client.describe_stream("victim").id),
+        "Dead-Letter-Offset": "0",
+        "Dead-Letter-Subject": "victim.x",
+    }
+    forged: dict[str, dict[str, str | list[str]]] = {
+        "another subject": {"Dead-Letter-Subject": "victim.x"},
+        "another value": victim,
+        "more headers": {"n": ["1", "2", "3"]},
+        "no such offset": {"Dead-Letter-Offset": "99"},
+        "another stream of that name": {"Dead-Letter-Stream-Id": "999"},
+        "no such stream": {"Dead-Letter-Stream": "none@none.>"},
+    }
+    for what, changed in forged.items():
+        value = b"forged" if what == "another value" else b"bad"
+        client.publish("dead.df", value, headers=headers | changed)
+    said = run(server, "retry", "df-dead", "--all", "--yes", code=1)
+    assert said.count(": not retried: record ") == len(forged)
+    assert [each.value for each in client.fetch("victim")] == [b"theirs"]
+    assert len(client.fetch("df")) == 3 + 2, "the true ones are"
+    assert "is another one" in run(server, "retry", "df-dead", "3", code=1)
+    run(server, "retry", "df-dead", "3", "--unverified")
+    assert [each.value for each in client.fetch("victim")] == [b"theirs", b"forged"]
+
+
 def test_a_dead_letter_that_failed_again_is_read_by_its_newest_headers(
     server: ServerProcess, client: Client
 ) -> None:

@@ -72,7 +72,7 @@ def message_id(process: str, stream_id: int, offset: int, place: object) -> str:
 
 def dead_letter(
     message: Message, stream: str, stream_id: int, process: str, attempts: int, error: BaseException
-) -> tuple[bytes | None, HeadersLike]:
+) -> tuple[bytes | None, dict[str, list[str]]]:
     """Key and headers of a dead letter: the record's own, and before them where it comes from and
     why. The value stays as it is. message: as it is stored. stream: `name@subject`.
     """
@@ -144,6 +144,13 @@ class DeadLetter:
         return message_id(
             self.process, self.stream_id, self.record_offset, f"retry-{self.message.offset}"
         )
+
+    def is_of(self, record: Message) -> bool:
+        """Whether it is a copy of that record."""
+        _, expected = dead_letter(record, "", 0, "", 0, Exception())
+        headers = {name: texts for name, texts in expected.items() if not name.startswith(_PREFIX)}
+        own = self.subject, self.key, self.message.value, self.headers
+        return own == (record.subject, record.key, record.value, headers)
 
 
 def read_dead_letter(message: Message) -> DeadLetter | None:

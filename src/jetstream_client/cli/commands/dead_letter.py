@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -10,12 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client.cli import options, positions
-from jetstream_client.cli.exits import UsageError
+from jetstream_client.cli.exits import Exit, UsageError
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, message_row, print_fields, printable, shown
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.processing.outputs import DeadLetter, read_dead_letter
-from jetstream_protocol.errors import InvalidRequestError, NotFoundError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, NotFoundError
 
 SUBJECTS_SHOWN = 10
 
@@ -117,12 +118,17 @@ def retry(
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All of them, the oldest first.")] = False,
     process: ProcessOption = "",
+    unverified: Annotated[
+        bool, typer.Option("--unverified", help="Also those whose record cannot be compared.")
+    ] = False,
     yes: options.Yes = False,
 ) -> None:
     """Publish records again on their subjects, so that they are handled once more.
 
-    The dead letter says the subject, so whoever may publish dead letters decides where a retry
-    publishes. --all asks first, and names the subjects.
+    A dead letter is retried if the record that it names is still there, with the same subject, key,
+    value and headers: anybody who may publish dead letters could name any subject. --unverified
+    retries it all the same. --all asks first, and names the subjects. It passes over those that are
+    refused, and then ends with 1.
 
     Each record goes straight to the streams on its subject, as a new record at their end, with its
     own key, value and headers. Every processing and consumer of these streams gets it, after
@@ -154,11 +160,19 @@ def retry(
         else:
             # All are looked at before the first is published: a wrong offset changes nothing.
             letters = iter([_letter(client, stream, offset) for offset in offsets or []])
-        count = 0
+        count = refused = 0
         for letter in letters:
+            reason = "" if unverified else _difference(client, letter)
+            if reason:
+                refused += 1
+                print(printable(f"{letter.message.offset}: not retried: {reason}"), file=sys.stderr)
+                continue
             for stored in _publish_again(client, letter):
                 cli.answer(stored.row(), stored.text())
             count += 1
+    if refused:
+        print("--unverified retries these, too, as they are", file=sys.stderr)
+        raise typer.Exit(Exit.FAILED)
     if not count and not cli.json:
         print("there is nothing to retry")
 
@@ -233,6 +247,20 @@ def _publish_again(client: Client, letter: DeadLetter) -> list[_StoredAgain]:
         via="direct",
     )
     return [_StoredAgain(letter, ack.stream, ack.offset, ack.duplicate) for ack in result.acks]
+
+
+def _difference(client: Client, letter: DeadLetter) -> str:
+    """Why the letter cannot be taken for a copy of the record that it names; "": it is one."""
+    record = f"record {letter.record_offset} of {letter.stream}"
+    try:
+        if client.describe_stream(letter.stream).id != letter.stream_id:
+            return f"{record} is gone: the stream was created anew"
+        found = next(iter(client.fetch(letter.stream, letter.record_offset, max_messages=1)), None)
+    except JetstreamError as error:
+        return f"{record} cannot be compared: {error.message}"
+    if found is None or found.offset != letter.record_offset:
+        return f"{record} is gone"
+    return "" if letter.is_of(found) else f"{record} is another one"
 
 
 def _all(
