@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
+
+import structlog
+
+logger = structlog.get_logger("jetstream.server")
 
 Result = TypeVar("Result")
 
@@ -17,6 +21,17 @@ def run_in_background(coroutine: Coroutine[Any, Any, Result], name: str) -> asyn
     task = asyncio.get_running_loop().create_task(coroutine, name=name)
     task.add_done_callback(_report)
     return task
+
+
+async def close_within(seconds: float, close: Callable[[], Awaitable[None]], name: str) -> None:
+    """Wait for `close`, so long at most. What hangs then, perhaps at a store or mount that does not
+    answer, is left to the end of the process."""
+    closing = asyncio.ensure_future(close())
+    await asyncio.wait([closing], timeout=seconds)
+    if closing.done():
+        closing.result()
+    else:
+        logger.warning("not_closed", part=name, seconds=seconds)
 
 
 def _report(task: asyncio.Task[Any]) -> None:

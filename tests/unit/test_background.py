@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from jetstream_server.background import FAILED_TASK, run_in_background
+import pytest
+
+from jetstream_server.background import FAILED_TASK, close_within, run_in_background
+from tests.support.loops import on_loop
 
 
 def run(error: BaseException | None) -> list[dict[str, Any]]:
@@ -34,3 +37,25 @@ def test_a_failed_task_reaches_the_exception_handler_by_name() -> None:
 def test_a_task_that_ends_well_or_is_cancelled_says_nothing() -> None:
     assert run(None) == []
     assert run(asyncio.CancelledError()) == []
+
+
+@on_loop
+async def test_a_close_that_hangs_is_left_alone() -> None:
+    answered = asyncio.Event()
+
+    async def close() -> None:
+        await answered.wait()
+
+    async with asyncio.timeout(60):
+        await close_within(0.01, close, "Reader")
+    answered.set()
+    await close_within(60, close, "Reader")
+
+
+@on_loop
+async def test_a_close_that_fails_says_so() -> None:
+    async def close() -> None:
+        raise ValueError("a bug")
+
+    with pytest.raises(ValueError, match="a bug"):
+        await close_within(60, close, "Reader")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -20,6 +21,9 @@ from jetstream_server.node.stop_signals import take_hang_ups
 
 if TYPE_CHECKING:
     from jetstream_server.node.config import Config, NodeConfig
+
+END_SECONDS = 5.0
+"""How long a node that has stopped waits for its threads."""
 
 # typer contains its own copy of click; older versions use click itself. This is the one in use.
 _UsageError: Any = typer.BadParameter.__mro__[1]
@@ -179,11 +183,23 @@ def serve(
     for_people = _set_up_logs(log_level, dev)
     try:
         with asyncio.Runner(loop_factory=app.new_event_loop) as runner:
-            runner.run(app.serve(settings, node, accept_voters, for_people))
+            code = 1
+            try:
+                runner.run(app.serve(settings, node, accept_voters, for_people))
+                code = 0
+            finally:
+                _end_soon(code)
     except CannotListenError as error:
         _fail(f"{error}; --port-base gives this server other ports" if dev else str(error), 1)
     except StartError as error:
         _fail(str(error), 1)
+
+
+def _end_soon(code: int) -> None:
+    """End the process in END_SECONDS, if threads that hang at a store or mount keep it then."""
+    timer = threading.Timer(END_SECONDS, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
 
 
 def _run_nodes_here(

@@ -24,7 +24,7 @@ from jetstream_protocol.ack_cluster import mark_of
 from jetstream_protocol.errors import StorageError, UnavailableError
 from jetstream_protocol.frames import PRODUCE_BYTES_MAX
 from jetstream_protocol.types import StreamId
-from jetstream_server.background import run_in_background
+from jetstream_server.background import close_within, run_in_background
 from jetstream_server.clocks import Clocks
 from jetstream_server.cursors.store import CursorStore
 from jetstream_server.ingest.ingest import Ingest
@@ -74,6 +74,8 @@ from jetstream_server.serving.produces import Produces
 from jetstream_server.serving.stream_access import StreamAccess
 
 LEASE_CHECK_SECONDS = 0.1
+LAKE_SECONDS = 2.0
+"""How long a stop waits for what is busy with the lake, whose store may be slow or away."""
 
 logger = structlog.get_logger("jetstream.server")
 
@@ -375,7 +377,8 @@ class NodeStart:
                     f"{self._environment.folder}/lake_cache",
                     settings.lake.cache_bytes,
                     clocks.monotonic,
-                )
+                ),
+                LAKE_SECONDS,
             )
         stream_access = StreamAccess(self.access, self.metadata.registry)
         bytes_max = self._settings.batch_bytes_max
@@ -460,9 +463,13 @@ class NodeStart:
         self._until_stop(isr_driver)
         return Drivers(retention, compaction, healing, scrub, cursors, changes, uploading, sweeping)
 
-    def _until_stop(self, part: _Part) -> _Part:
-        """The part, which is closed when the node stops."""
-        self._stack.push_async_callback(part.close)
+    def _until_stop(self, part: _Part, seconds: float | None = None) -> _Part:
+        """The part, which is closed when the node stops. seconds: how long it is waited for."""
+        if seconds is None:
+            self._stack.push_async_callback(part.close)
+        else:
+            name = type(part).__name__
+            self._stack.push_async_callback(close_within, seconds, part.close, name)
         return part
 
     def _make_fetcher_manager(
@@ -502,7 +509,7 @@ class NodeStart:
             monotonic_clock=clock,
             wall_clock=self._environment.clocks.wall,
         )
-        return self._until_stop(uploading)
+        return self._until_stop(uploading, LAKE_SECONDS)
 
     def _make_sweeping(self, uploading: Uploading, identity: NodeIdentity) -> Sweeping:
         options = self._settings.lake
@@ -516,7 +523,7 @@ class NodeStart:
             grace_seconds=options.grace_seconds,
             monotonic_clock=self._environment.clocks.monotonic,
         )
-        return self._until_stop(sweeping)
+        return self._until_stop(sweeping, LAKE_SECONDS)
 
     def _make_log_replacement(
         self, replicas: ReplicaManager, identity: NodeIdentity, fetcher_manager: FetcherManager

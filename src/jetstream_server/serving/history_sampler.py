@@ -4,8 +4,11 @@ that leads them. history.py keeps them."""
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
+
+import structlog
 
 from jetstream_server.clocks import WallClock
 from jetstream_server.replication.core.counters import Counters
@@ -17,6 +20,9 @@ REPLICAS_PER_TURN = 100
 """Less than a millisecond of the event loop."""
 CURSORS_EVERY = 4
 """Samples: the lag of a cursor costs a read of its stream's log."""
+
+
+logger = structlog.get_logger("jetstream.server")
 
 
 class Replicas(Iterable[Replica], Protocol):
@@ -45,7 +51,10 @@ class HistorySampler:
 
     async def run(self) -> None:
         while True:
-            await self.sample()
+            try:
+                await self.sample()
+            except Exception:  # noqa: BLE001  logged; a gap in the history ends no node
+                logger.error("history_sample_failed", trace=traceback.format_exc())
             await asyncio.sleep(EVERY_SECONDS)
 
     async def sample(self) -> None:

@@ -5,8 +5,17 @@ from __future__ import annotations
 from math import isnan
 from typing import cast
 
+import pytest
+
 from jetstream_protocol.types import WallUs
+from jetstream_server.background import run_in_background
+from jetstream_server.replication.core.counters import Counters
+from jetstream_server.replication.replica import Replica
+from jetstream_server.serving import history_sampler
+from jetstream_server.serving.grpc.cursor_lags import CursorLag
 from jetstream_server.serving.history import History, Key
+from jetstream_server.serving.history_sampler import HistorySampler
+from tests.support.loops import eventually, on_loop
 
 KEY: Key = ("node", "records")
 
@@ -75,3 +84,25 @@ def test_a_series_is_of_what_its_key_says() -> None:
     assert history.found(lambda key: key[:2] == ("cursor", "billing")) == {
         ("cursor", "billing", 3, "lag"): [7.0]
     }
+
+
+@on_loop
+async def test_an_unforeseen_error_costs_a_sample_and_not_the_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(history_sampler, "EVERY_SECONDS", 0.001)
+    tried = 0
+
+    async def cursors(_: object) -> tuple[list[CursorLag], int]:
+        nonlocal tried
+        tried += 1
+        raise KeyError("a bug")
+
+    class Nothing(list[Replica]):
+        gone = Counters()
+
+    sampler = HistorySampler(History(), Nothing(), lambda: 1, cursors, lambda: WallUs(0))
+    running = run_in_background(sampler.run(), "history")
+    await eventually(lambda: tried > 1)
+    assert not running.done()
+    running.cancel()

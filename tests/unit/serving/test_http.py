@@ -12,8 +12,16 @@ from typing import cast
 import pytest
 from aiohttp import web
 
+from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.serving.grpc import response_memory
-from jetstream_server.serving.http import answer_room, connections, http_requests, record_formats
+from jetstream_server.serving.http import (
+    answer_room,
+    connections,
+    http_requests,
+    last_hour,
+    record_formats,
+)
 from jetstream_server.serving.http import server as http_server_module
 from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.connections import CONNECTIONS_MAX
@@ -362,3 +370,33 @@ async def test_large_answers_that_nobody_reads_keep_no_other_from_theirs(
         for sock in deaf:
             sock.close()
         await server.stop()
+
+
+class OneHour(Gateway):
+    """Every node has one hour."""
+
+    def __init__(self) -> None: ...
+
+    async def call(self, *_: object, **__: object) -> pb.DescribeHistoryResponse:
+        return pb.DescribeHistoryResponse()
+
+
+@pytest.mark.parametrize("query", ["", "?cursor=c", "?stream=s"])
+def test_the_last_hour_waits_for_room(query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(request: web.Request) -> None:
+        raise UnavailableError("no room")
+
+    monkeypatch.setattr(last_hour, "claim", full)
+
+    @on_loop
+    async def scenario() -> None:
+        port = free_port_base(1)
+        server = HttpServer(last_hour.HistoryApi(OneHour()).routes(), open_to_all())
+        await server.start("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /api/v1/history%b HTTP/1.1\r\nHost: x\r\n\r\n" % query.encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 503")
+        writer.transport.abort()
+        await server.stop()
+
+    scenario()

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import Sender, sender_of
 from jetstream_server.serving.http.http_requests import ref_of
@@ -35,15 +36,16 @@ class HistoryApi:
         if "stream" in request.query:
             asked.stream.CopyFrom(ref_of(request.query["stream"]))
         asked.cursor = request.query.get("cursor", "")
-        if asked.HasField("stream") or asked.cursor:
-            answers = [await self._call(asked, who)]
-        else:
-            answers = await self._of_nodes(who)
+        answers = [await self._call(asked, who)]
+        await claim(request)
+        if not asked.HasField("stream") and not asked.cursor:
+            answers += await self._of_other_nodes(answers[0], who)
         return web.json_response({"histories": [self._fields(each) for each in answers]})
 
-    async def _of_nodes(self, who: Sender) -> list[pb.DescribeHistoryResponse]:
-        """Of those that answer. Raises the error of this node: it says what the caller may not."""
-        first: pb.DescribeHistoryResponse = await self._call(pb.DescribeHistoryRequest(), who)
+    async def _of_other_nodes(
+        self, first: pb.DescribeHistoryResponse, who: Sender
+    ) -> list[pb.DescribeHistoryResponse]:
+        """Of those that answer. first: the answer of this node."""
         cluster = await self._gateway.call(
             "Cluster", "DescribeCluster", pb.DescribeClusterRequest(), who
         )
@@ -57,7 +59,7 @@ class HistoryApi:
         for error in found:
             if isinstance(error, BaseException) and not isinstance(error, JetstreamError):
                 raise error
-        return [first, *(each for each in found if not isinstance(each, BaseException))]
+        return [each for each in found if not isinstance(each, BaseException)]
 
     async def _call(
         self, asked: pb.DescribeHistoryRequest, who: Sender
