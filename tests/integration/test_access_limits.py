@@ -37,6 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
         "streams_per_principal": 3,
         "groups_per_principal": 1,
         "cursors_per_principal": 2,
+        "consumers_per_principal": 2,
         "read_bytes_per_second": RATE,
     }
     with secured_server(data, **limits) as running:
@@ -136,6 +137,29 @@ def test_a_principal_creates_so_many_streams_and_is_told_what_to_do(server: Secu
         assert counted(server, "jetstream_quota_refusals_total") > before  # A call may be repeated.
         assert "user:maker has created 3 streams" in server.log_text
         admin.create_stream("m5", "m5")
+
+
+def test_a_principal_creates_so_many_consumers_and_others_may_use_them(
+    server: SecuredServer,
+) -> None:
+    with server.client() as admin:
+        hirer = admin.create_token("user:hirer").text
+        worker = admin.create_token("user:worker").text
+        admin.add_acl("*", ["read", "commit"], stream="orders", subject=">")
+    with server.client(hirer) as client, server.client(worker) as other:
+        for name in ("one", "two"):
+            client.create_consumer("orders", name)
+        with pytest.raises(QuotaExceededError, match="consumers_per_principal"):
+            client.create_consumer("orders", "three")
+        client.create_consumer("orders", "one", ack_wait=5)  # It exists.
+        other.create_consumer("orders", "four")
+    server.stop()
+    server.start()
+    with server.client(hirer) as client, server.client(worker) as other:
+        with pytest.raises(QuotaExceededError):
+            client.create_consumer("orders", "three")
+        other.delete_consumer("orders", "two")
+        client.create_consumer("orders", "three")
 
 
 def test_a_principal_creates_so_many_cursors_and_others_may_move_them(

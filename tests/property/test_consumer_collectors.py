@@ -38,8 +38,10 @@ class World:
 
     def __init__(self, seed: int, kind: type[Consumer]) -> None:
         self.random = Random(seed)
-        self.may_read = True
+        self.may_read = self.may_commit = True
         self.pulls: list[tuple[bytes, int, int, Collector, int]] = []
+        self.given: dict[Collector, int] = {}
+        """The room that each collector was given."""
         self.out: set[int] = set()
         """Delivered, and neither done nor refused."""
         self.done: set[int] = set()
@@ -93,10 +95,15 @@ class World:
     def fits(self, record: Record) -> bool:
         return True
 
+    def may_use(self, consumer: Consumer) -> bool:
+        return self.may_commit
+
     def deliver(self, consumer: Consumer, to: bytes, deliveries: list[Delivery]) -> None:
         # The consumer would go on after an error that is raised here.
         if to != INBOX:
             self.faults.append("NATS was sent what was collected")
+        if not self.may_commit:
+            self.faults.append("NATS was sent what its clients may not use")
         for each in deliveries:
             if each.record.offset in self.unchecked:
                 self.faults.append("NATS got what nobody knows that it may read")
@@ -126,7 +133,7 @@ class World:
                 self.came(each)
             sizes = [each.record.size for each in collector.deliveries]
             assert len(sizes) <= most, "more was collected than asked for"
-            assert sum(sizes[:-1]) < room, "more was collected than there is room for"
+            assert sum(sizes) < self.given.get(collector, 1), "there is no room for what came"
             self.pulls[at] = reply, most, room, collector, seen + len(new)
         assert len(self.consumer.deliveries.open) <= OPEN_MAX
         assert self.faults == []
@@ -135,9 +142,16 @@ class World:
         self.numbers += 1
         reply, most = b" %d" % self.numbers, self.random.randint(1, 4)
         room = self.random.choice([1, 20, 1000])
-        collector = Collector(room)
+        collector = Collector()
         self.pulls.append((reply, most, room, collector, 0))
         self.consumer.collect(collector, Pull(reply, most))
+
+    def give_room(self) -> None:
+        for _, _, room, collector, _ in self.pulls:
+            if collector.needs and not collector.deliveries:
+                self.given[collector] = max(room, collector.needs)
+                collector.open(self.given[collector])
+                self.consumer.wake()
 
     def end_pull(self, *, is_answered: bool) -> None:
         if not self.pulls:
@@ -175,7 +189,8 @@ class World:
         self.consumer.pull(Pull(INBOX, self.random.randint(1, 3)))
 
     def rights(self) -> None:
-        self.may_read = not self.may_read
+        self.may_read = self.random.random() < 0.6
+        self.may_commit = self.random.random() < 0.6
 
     async def turns(self, count: int) -> None:
         for _ in range(count):
@@ -188,7 +203,7 @@ class World:
         self.consumer.start()
         actions: list[Callable[[], None]] = [
             self.pull, self.pull, self.acknowledge, self.acknowledge, self.acknowledge,
-            self.refuse_one, self.nats, self.rights,
+            self.refuse_one, self.nats, self.rights, self.give_room, self.give_room,
             lambda: self.end_pull(is_answered=True), lambda: self.end_pull(is_answered=False),
         ]  # fmt: skip
         try:
@@ -210,6 +225,8 @@ class World:
             if len(self.done) == COUNT:
                 return
             self.pull()
+            await self.turns(12)
+            self.give_room()
             await self.turns(12)
             self.end_pull(is_answered=True)
         raise AssertionError(f"{sorted(set(range(COUNT)) - self.done)} never came")
@@ -252,8 +269,13 @@ class AcknowledgesARefusal(Consumer):
 
 
 class FillsFullCollectors(Consumer):
-    def _takes(self, pull: Pull) -> bool:
-        return pull.reply in self._collectors or super()._takes(pull)
+    def _has_room_for(self, record: Record) -> bool:
+        return True
+
+
+class AsksNoRightToUse(Consumer):
+    def _check_use(self) -> None:
+        pass
 
 
 class DoesNotCheckForNats(Consumer):
@@ -287,7 +309,8 @@ class DeliversADoneOne(Consumer):
 
 MUTANTS = (
     WithdrawsNothing, KeepsThePull, ForgetsARefusal, AcknowledgesARefusal, FillsFullCollectors,
-    DoesNotCheckForNats, ServesNatsInTheSameTurn, RunsPastCollectors, DeliversADoneOne,
+    AsksNoRightToUse, DoesNotCheckForNats, ServesNatsInTheSameTurn, RunsPastCollectors,
+    DeliversADoneOne,
 )  # fmt: skip
 
 

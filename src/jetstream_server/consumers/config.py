@@ -47,7 +47,8 @@ class ConsumerConfig:
     """name: one token. filters: patterns; (): every message. max_deliver, max_ack_pending:
     UNLIMITED for no limit. backoff_us: (): `ack_wait_us` each time. inactive_us: 0: never deleted.
     max_batch, max_expires_us, max_bytes: of one pull; 0: any. deliver_subject: b"" for a consumer
-    that is pulled from. pause_until_us: 0: not paused. metadata: labels of its client."""
+    that is pulled from. pause_until_us: 0: not paused. metadata: labels of its client. creator: the
+    principal whose quota it counts against; "": none."""
 
     name: str
     is_durable: bool = False
@@ -77,6 +78,7 @@ class ConsumerConfig:
     sample_freq: str = ""
     pause_until_us: int = 0
     metadata: tuple[tuple[str, str], ...] = field(default=())
+    creator: str = field(default="", compare=False)
 
     @property
     def is_push(self) -> bool:

@@ -69,29 +69,50 @@ _delivery = partial(tuple.__new__, Delivery)
 
 
 class Collector:
-    """Collects the messages of one pull that is not a NATS client's, and holds no more than it has
-    room for."""
+    """Collects the messages of one pull that is not a NATS client's, up to its room. It has none at
+    first: who pulls is told once there is a message, and gives it room then."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
         self.end = ""
         """The status that has ended the pull; "": none."""
-        self.came = asyncio.Event()
-        """Set once there is a message, or the end."""
-        self._bytes_left = bytes_max
+        self.needs = 0
+        """Length of a message for which it has no room; 0: none is known."""
+        self.changed = asyncio.Event()
+        """Set with a message, the end, a need, and when there is nothing for its room."""
+        self._room = 0
 
-    @property
-    def has_room(self) -> bool:
-        return self._bytes_left > 0
+    def open(self, count: int) -> None:
+        """Give it room for so many bytes. Wake the consumer then."""
+        self._room, self.needs = count, 0
+
+    def takes(self, record: Record) -> bool:
+        """Whether it has room for a message. If not, it takes nothing more until it is opened."""
+        length = _length_of(record)
+        if length > self._room:
+            self.needs = length
+            self.changed.set()
+        return not self.needs
 
     def deliver(self, delivery: Delivery) -> None:
-        self._bytes_left -= delivery.record.size + len(delivery.record.key or b"")
+        self._room -= _length_of(delivery.record)
         self.deliveries.append(delivery)
-        self.came.set()
+        self.changed.set()
+
+    def nothing_left(self) -> None:
+        """There is no message now: what it has no use for goes back."""
+        if self._room and not self.deliveries:
+            self._room = 0
+            self.changed.set()
 
     def ended(self, text: str) -> None:
         self.end = text
-        self.came.set()
+        self.changed.set()
+
+
+def _length_of(record: Record) -> int:
+    """Of a message in an answer, at least 1."""
+    return record.size + len(record.key or b"") + 1
 
 
 class Outlet(Protocol):
@@ -103,6 +124,10 @@ class Outlet(Protocol):
 
     async def room(self) -> None:
         """Wait until that is so. Raises JetstreamError."""
+
+    def may_use(self, consumer: Consumer) -> bool:
+        """Whether NATS clients have the right to use it. Their right to read is checked with the
+        records."""
 
     def fits(self, record: Record) -> bool:
         """Whether a record can be sent at all."""
@@ -358,8 +383,9 @@ class Consumer:
         taker = self._taker()
         is_own = taker is _Taker.COLLECTOR
         if taker is _Taker.NONE and (len(self.pulls) or self._is_denied):
-            return True  # A full collector is withdrawn, or the right may be given again.
+            return True  # A collector is given room, or the right may be given again.
         if self._is_wanted() and not is_own:
+            self._check_use()
             if not self._outlet.has_room:
                 async with asyncio.timeout(ROOM_SECONDS):
                     await self._outlet.room()
@@ -389,6 +415,8 @@ class Consumer:
         self._old.clear()
         if self._is_wanted() and self.feed.is_at_end:
             self._send_all(self.pulls.nothing_left())
+        for collector in self._collectors.values():
+            collector.nothing_left()
         self._wait(now_us)
         return True
 
@@ -411,8 +439,20 @@ class Consumer:
     def _takes(self, pull: Pull) -> bool:
         collector = self._collectors.get(pull.reply)
         if collector is not None:
-            return collector.has_room
+            return not collector.needs
         return self._outlet.has_room and not self._is_denied
+
+    def _has_room_for(self, record: Record) -> bool:
+        """Whether the one whose turn it is takes that message, if it is a collector."""
+        first = self.pulls.first()
+        collector = None if first is None else self._collectors.get(first.reply)
+        return collector is None or collector.takes(record)
+
+    def _check_use(self) -> None:
+        """Raise PermissionDeniedError if NATS clients may not use it any more. **safety** Before
+        anything is sent to them."""
+        if not self._outlet.may_use(self):
+            raise PermissionDeniedError("the right to use the consumer was taken away")
 
     def _ask_again(self) -> None:
         """The right may have been given again."""
@@ -493,6 +533,8 @@ class Consumer:
             if record is None:
                 need = need_then
                 break
+            if self._collectors and not self._has_room_for(record):
+                continue
             if offset is None:
                 feed.take()
             self._send(record, batch, now_us)
@@ -591,7 +633,9 @@ class Consumer:
     def _may_go_on(self) -> bool:
         """Whether the next pull may be served in this turn, too."""
         taker = self._taker()
-        return taker is _Taker.COLLECTOR or (taker is _Taker.NATS and not self._is_unchecked)
+        if taker is not _Taker.NATS:
+            return taker is _Taker.COLLECTOR
+        return not self._is_unchecked and self._outlet.may_use(self)
 
     async def _read_old(self, now_us: MonotonicUs, *, is_paced: bool) -> None:
         """Read the next message that is due, and others that are open."""

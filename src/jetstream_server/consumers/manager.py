@@ -7,6 +7,7 @@ one lives here only: when another node leads, it is gone, and its client makes a
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -53,8 +54,10 @@ class Consumers:
         outlet: Outlet,
         clocks: Clocks,
         states: States,
+        per_principal: int = 0,
     ) -> None:
-        """states: of durable consumers."""
+        """states: of durable consumers. per_principal: how many one may have created; 0: any
+        number."""
         self._replicas = replicas
         self._reader = reader
         self._outlet = outlet
@@ -63,6 +66,9 @@ class Consumers:
         self._room = PullRoom()
         self._by_stream: dict[StreamId, dict[str, Consumer]] = {}
         self._count = 0
+        self._per_principal = per_principal
+        self._created: Counter[str] = Counter()
+        """By their creators."""
         self.ended: Callable[[Consumer], None] = lambda _: None
         """Called with each consumer that is gone."""
         self.began: Callable[[Consumer], None] = lambda _: None
@@ -95,17 +101,23 @@ class Consumers:
         if self._taken.get(replica.stream.id) == replica.stream.leader_epoch:
             raise UnavailableError("another node leads the stream now; try again")
 
-    def check_room(self) -> None:
-        """Raise QuotaExceededError if this node serves as many consumers as it may."""
+    def _check_room(self, creator: str) -> None:
+        """Raise QuotaExceededError if this node serves as many consumers as it may, at all or of
+        that creator."""
         if self._count >= CONSUMERS_MAX:
             raise QuotaExceededError(f"this node serves {CONSUMERS_MAX} consumers already")
+        if creator and self._created[creator] >= self._per_principal > 0:
+            raise QuotaExceededError(
+                f"{creator} has {self._created[creator]} consumers on this node, as many as it may "
+                "have: delete some, or raise security.consumers_per_principal"
+            )
 
     async def create(
         self, replica: Replica, config: ConsumerConfig, position: int, selected: Iterable[int] = ()
     ) -> Consumer | None:
         """Add a consumer, and start it; None: there is one of this name by now. position: the first
         offset. selected: see Feed. Raises QuotaExceededError, JetstreamError."""
-        self.check_room()
+        self._check_room(config.creator)
         chosen = tuple(selected)
         first = min(position, *chosen) if chosen else position
         epoch, now_us = replica.stream.leader_epoch, self._clocks.wall()
@@ -158,6 +170,7 @@ class Consumers:
             )
         self._by_stream.setdefault(replica.stream.id, {})[config.name] = consumer
         self._count += 1
+        self._created[config.creator] += 1
         self.began(consumer)
         consumer.start()
         return consumer
@@ -306,6 +319,9 @@ class Consumers:
         if consumers.get(consumer.config.name) is consumer:
             del consumers[consumer.config.name]
             self._count -= 1
+            self._created[consumer.config.creator] -= 1
+            if not self._created[consumer.config.creator]:
+                del self._created[consumer.config.creator]
             if not consumers:
                 del self._by_stream[stream_id]
             self.ended(consumer)

@@ -17,6 +17,9 @@ class NoOutlet:
     async def room(self) -> None:
         raise UnavailableError("NATS is not connected")
 
+    def may_use(self, consumer: Consumer) -> bool:
+        return True
+
     def fits(self, record: Record) -> bool:
         return True
 

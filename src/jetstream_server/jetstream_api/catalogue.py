@@ -96,10 +96,6 @@ class Catalogue:
         """Raise PermissionDeniedError unless the principal may commit positions of that name."""
         self._access.check_commit(self._identity, stream, name)
 
-    def may_commit(self, stream: StreamMetadata, name: str) -> bool:
-        """Whether `check_commit` would pass; cheap, for every message."""
-        return self._access.control.allows(self._identity, Operation.COMMIT, stream, name)
-
     def names(self, body: dict[str, Any], bytes_max: int) -> dict[str, Any]:
         """A page of STREAM.NAMES, of at most that length. Raises ApiError."""
         found, offset = self._matching(body)

@@ -321,7 +321,7 @@ def altered(before: ConsumerConfig, after: ConsumerConfig) -> ConsumerConfig:
     if before.is_durable and not after.is_durable:
         # Its default is for consumers that nobody keeps: a position would be lost by it.
         after = replace(after, inactive_us=before.inactive_us)
-    return replace(after, is_durable=before.is_durable)
+    return replace(after, is_durable=before.is_durable, creator=before.creator)
 
 
 # Pulls.

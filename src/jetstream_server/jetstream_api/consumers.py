@@ -116,8 +116,11 @@ class ConsumerRequests:
         domain: str,
         cluster: str,
         account: str,
+        creator: str,
     ) -> None:
-        """account: in the subjects of acknowledgements; the same on every node."""
+        """account: in the subjects of acknowledgements; the same on every node. creator: of the
+        consumers of NATS clients."""
+        self._creator = creator
         self.consumers = consumers
         self._leaderships = leaderships
         self._outlet = outlet
@@ -275,6 +278,7 @@ class ConsumerRequests:
         self, replica: Replica, config: ConsumerConfig, position: int, selected: list[int]
     ) -> Consumer:
         try:
+            config = replace(config, creator=self._creator)
             return await self._leaderships.add(replica, config, position, selected)
         except QuotaExceededError as error:
             raise ApiError(
@@ -500,17 +504,10 @@ class ConsumerRequests:
             self._remember(self._followed[stream], message)
         elif consumer is None:
             self.link.refuse(message.reply, status_headers(NO_RESPONDERS))
-        elif not self._may_use(consumer):
+        elif not self._outlet.may_use(consumer):
             self.link.refuse(message.reply, status_headers(DENIED))
         else:
             self._pull_from(consumer, message.reply, message.payload)
-
-    def _may_use(self, consumer: Consumer) -> bool:
-        """Whether NATS clients may read by it. Their right to read is checked with the records."""
-        config = consumer.config
-        return not config.is_durable or self._catalogue.may_commit(
-            consumer.replica.stream, config.name
-        )
 
     def _remember(self, stream_id: StreamId, message: LeafMessage) -> None:
         """Remember a pull that another node answers."""
@@ -544,7 +541,7 @@ class ConsumerRequests:
         if consumer is None or mark != at.mark:
             if self._answer_to(message.reply) is not None and Ack.of(message.payload) is not None:
                 self.link.send(message.reply, b"", status_headers(NO_RESPONDERS))
-        elif not self._may_use(consumer):
+        elif not self._outlet.may_use(consumer):
             pass  # Whoever waits for an answer learns by its time-out.
         elif consumer.deliveries.was_delivered(offset):
             self._take_ack(consumer, offset, message)
@@ -553,7 +550,7 @@ class ConsumerRequests:
         """Take acknowledgements that nobody waits for. Those of what was not delivered have no
         effect."""
         consumer, mark = self._by_ack.get(at.consumer, (None, b""))
-        if consumer is not None and mark == at.mark and self._may_use(consumer):
+        if consumer is not None and mark == at.mark and self._outlet.may_use(consumer):
             end = consumer.deliveries.position
             consumer.acknowledge_some([each - 1 for each in at.sequences if each <= end])
 

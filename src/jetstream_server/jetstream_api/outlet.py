@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -16,15 +17,20 @@ from jetstream_server.jetstream_api.answers import status_headers
 from jetstream_server.jetstream_api.consumer_answers import Lines
 from jetstream_server.jetstream_api.leaf.connection import LeafConnection
 from jetstream_server.jetstream_api.requests import api_name
+from jetstream_server.metadata.state.streams import StreamMetadata
 
 _FLOW_REQUEST: Final = "100 FlowControl Request"
 _ADVISORY: Final = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES"
 
 
 class LeafOutlet:
-    """See the module. account: in the subjects of acknowledgements."""
+    """See the module. account: in the subjects of acknowledgements. may_commit: whether NATS
+    clients may, on that stream, by that name."""
 
-    def __init__(self, domain: str, account: str) -> None:
+    def __init__(
+        self, domain: str, account: str, may_commit: Callable[[StreamMetadata, str], bool]
+    ) -> None:
+        self._may_commit = may_commit
         self.link: LeafConnection | None = None
         """Set once, before the first consumer."""
         self._domain = domain
@@ -44,6 +50,10 @@ class LeafOutlet:
         if not self._leaf.is_connected:
             raise UnavailableError("NATS is not connected")
         await self._leaf.room()
+
+    def may_use(self, consumer: Consumer) -> bool:
+        config = consumer.config
+        return not config.is_durable or self._may_commit(consumer.replica.stream, config.name)
 
     def fits(self, record: Record) -> bool:
         return len(record.value) + len(record.headers) <= self._leaf.max_payload

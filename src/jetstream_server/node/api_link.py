@@ -67,6 +67,7 @@ def jetstream_api(
         domain=nats.api_domain,
         cluster=config.cluster,
         account=account,
+        creator=node.access.quota_holder(identity),
     )
     node.metadata.watch(requests.apply)
     changes = StreamChanges(

@@ -299,6 +299,7 @@ def _quotas(config: SecurityConfig) -> Quotas:
         streams=config.streams_per_principal,
         groups=config.groups_per_principal,
         cursors=config.cursors_per_principal,
+        consumers=config.consumers_per_principal,
         bytes_per_second=config.read_bytes_per_second,
         written_bytes_per_second=config.write_bytes_per_second,
     )

@@ -263,6 +263,8 @@ class SecurityConfig(_Section):
     streams_per_principal: Annotated[int, Field(ge=0)] = 10_000
     groups_per_principal: Annotated[int, Field(ge=0)] = 1_000
     cursors_per_principal: Annotated[int, Field(ge=0)] = 50_000
+    consumers_per_principal: Annotated[int, Field(ge=0)] = 5_000
+    """On one node, which serves 10,000."""
     read_bytes_per_second: Annotated[ByteSize, Field(le=_BYTES_MAX)] = ByteSize(0)
     """0: any number."""
     write_bytes_per_second: Annotated[ByteSize, Field(le=_BYTES_MAX)] = ByteSize(0)

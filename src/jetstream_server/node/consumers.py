@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 
 from jetstream_server.clocks import Clocks, wall_clock
 from jetstream_server.consumers.feed import Reader
@@ -43,13 +44,21 @@ def node_consumers(config: Config, node_id: int, node: Node, peers: Peers) -> No
     states = ConsumerStates(node.drivers.cursors, node.metadata.registry, streams, peers, node_id)
     identity = Identity(nats.api_principal, _PEER) if nats.api_principal else ANONYMOUS
     account = hashlib.sha256(config.cluster.encode()).hexdigest()[:8]
-    outlet = LeafOutlet(nats.api_domain, account) if nats.api_domain else None
+    may_commit = partial(node.access.allows, identity, Operation.COMMIT)
+    outlet = LeafOutlet(nats.api_domain, account, may_commit) if nats.api_domain else None
 
     async def pace(replica: Replica, length: int) -> None:
         node.access.check(identity, Operation.READ, replica.stream)
         await node.access.pace(identity, replica.stream, length)
 
-    consumers = Consumers(node.replicas, Reader(pace), outlet or NoOutlet(), Clocks(), states)
+    consumers = Consumers(
+        node.replicas,
+        Reader(pace),
+        outlet or NoOutlet(),
+        Clocks(),
+        states,
+        node.access.quotas.consumers,
+    )
     leaderships = Leaderships(consumers, node.replicas)
     node.metadata.watch(leaderships.apply)
     return NodeConsumers(states, consumers, leaderships, identity, outlet, account)

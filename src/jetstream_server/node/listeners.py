@@ -111,6 +111,7 @@ def _api(server: Server, metrics: MetricsPage, history: History) -> ApiServer:
     token_connections = TokenConnections(node.access, port, connections.signed_in)
     node.access.closes(token_connections.close_ended)
     cursors = node.drivers.cursors
+    unread = ResponseMemoryLimiter(close_connection)
     leader = CursorLeader(metadata.registry, streams, server.peers, node_id)
     return ApiServer(
         StreamsService(
@@ -128,9 +129,7 @@ def _api(server: Server, metrics: MetricsPage, history: History) -> ApiServer:
             node.produces,
             Lakes(node.replicas, node.fetches.lake, node.drivers.uploading),
         ),
-        ReadsService(
-            node.replicas, node.fetches, node.stream_access, ResponseMemoryLimiter(close_connection)
-        ),
+        ReadsService(node.replicas, node.fetches, node.stream_access, unread),
         _cluster_service(server, metrics, streams, history),
         CursorsService(cursors, metadata.registry, leader, node.stream_access, wall_clock),
         GroupsService(cursors, metadata.registry, leader, node.stream_access),
@@ -141,6 +140,7 @@ def _api(server: Server, metrics: MetricsPage, history: History) -> ApiServer:
             server.consumers.leaderships,
             node.replicas,
             node.stream_access,
+            unread,
         ),
         SecurityService(metadata, node.access, wall_clock),
         node.stream_access,

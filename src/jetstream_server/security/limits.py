@@ -26,15 +26,16 @@ PRINCIPALS_MAX = 10_000
 class Quotas:
     """Limits for each principal. connections: to the data plane of a node. requests: on each of the
     ports gRPC and data of a node. streams: that the principal has created. groups: with members,
-    that it has begun. cursors: that it has created. bytes_per_second: that it reads;
-    written_bytes_per_second: that it writes. Of these and of streams, groups and cursors 0 is any
-    number."""
+    that it has begun. cursors: that it has created. consumers: that it has created, of one node.
+    bytes_per_second: that it reads; written_bytes_per_second: that it writes. Of all but
+    connections and requests 0 is any number."""
 
     connections: int = 1024
     requests: int = 2048
     streams: int = 10_000
     groups: int = 1_000
     cursors: int = 50_000
+    consumers: int = 5_000
     bytes_per_second: int = 0
     written_bytes_per_second: int = 0
 

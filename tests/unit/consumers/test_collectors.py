@@ -1,15 +1,17 @@
-"""What is read for a pull of gRPC, whose rights were checked there, is kept from NATS clients that
-may not read."""
+"""Pulls of gRPC: their messages wait for room, and what is read for them, whose rights were checked
+there, is kept from NATS clients that may not read."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from jetstream_protocol.errors import PermissionDeniedError
+from jetstream_protocol.errors import PermissionDeniedError, UnavailableError
+from jetstream_protocol.generated import consumers_pb2 as pb
 from jetstream_protocol.types import WallUs
 from jetstream_server.clocks import Clocks
 from jetstream_server.consumers import consumer as consumer_module
@@ -20,11 +22,17 @@ from jetstream_server.consumers.feed import Feed, Reader
 from jetstream_server.consumers.pulls import REQUEST_TIMEOUT, Pull, PullRoom, Status
 from jetstream_server.consumers.records import Piece, Record, Wanted
 from jetstream_server.replication.replica import Replica
-from tests.support.clocks import FakeClocks
+from jetstream_server.serving.grpc import consumers_service, response_memory
+from jetstream_server.serving.grpc.consumers_service import ConsumersService
+from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.grpc.response_memory import ResponseMemoryLimiter
+from jetstream_server.serving.stream_access import StreamAccess
+from tests.support.clocks import MONOTONIC_US, FakeClocks
 from tests.support.loops import eventually, on_loop
 
 COUNT = 5
 ROOM = 1_000_000
+MESSAGE_BYTES = len(b"jobs.x") + len(b"0") + 1
 
 
 class Ground:
@@ -35,7 +43,8 @@ class Ground:
 
     def __init__(self, *, may_read: bool) -> None:
         self.may_read = may_read
-        self.checks = 0
+        self.may_commit = True
+        self.refused = self.checks = 0
         self.sent: list[int] = []
         self.statuses: list[str] = []
 
@@ -56,6 +65,10 @@ class Ground:
     def fits(self, record: Record) -> bool:
         return True
 
+    def may_use(self, consumer: Consumer) -> bool:
+        self.refused += not self.may_commit
+        return self.may_commit
+
     def deliver(self, consumer: Consumer, to: bytes, deliveries: list[Delivery]) -> None:
         self.sent += [each.record.offset for each in deliveries]
 
@@ -63,9 +76,10 @@ class Ground:
         self.statuses.append(status.text)
 
 
-def started(ground: Ground) -> Consumer:
-    config = ConsumerConfig(name="c", is_durable=True)
+def started(ground: Ground, **wanted: Any) -> Consumer:
+    config = ConsumerConfig(name="c", is_durable=True, **wanted)
     replica = SimpleNamespace(
+        stream=None,
         leadership=object(),
         closed=False,
         high_watermark=COUNT,
@@ -94,12 +108,19 @@ async def ended(consumer: Consumer) -> None:
 
 
 async def collected(consumer: Consumer, count: int, bytes_max: int = ROOM) -> list[int]:
-    collector = Collector(bytes_max)
+    collector = Collector()
     consumer.collect(collector, Pull(b" 1", count))
-    async with asyncio.timeout(60):
-        await collector.came.wait()
+    await asked_for_room(collector)
+    collector.open(bytes_max)
+    consumer.wake()
+    await eventually(lambda: bool(collector.deliveries))
     consumer.withdraw(b" 1")
     return [each.record.offset for each in collector.deliveries]
+
+
+async def asked_for_room(collector: Collector) -> None:
+    await eventually(lambda: collector.needs > 0)
+    assert not collector.deliveries
 
 
 @on_loop
@@ -119,11 +140,36 @@ async def test_who_may_not_read_gets_nothing_that_was_read_for_others(
     await ended(consumer)
 
 
+@pytest.mark.parametrize("to", [b"", b"pushed.to"], ids=["pulled from", "pushes"])
+def test_without_the_right_to_use_it_nats_clients_get_nothing_more(
+    to: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_module, "_DENIED_SECONDS", 0.001)
+
+    @on_loop
+    async def scenario() -> None:
+        ground = Ground(may_read=True)
+        consumer = started(ground, deliver_subject=to, max_ack_pending=2)
+        if not to:
+            consumer.pull(Pull(b"_INBOX.1", COUNT))
+        await eventually(lambda: ground.sent == [0, 1])
+        ground.may_commit = False
+        consumer.acknowledge_some([0, 1])
+        await eventually(lambda: ground.refused > 2)
+        assert ground.sent == [0, 1]
+        ground.may_commit = True
+        await eventually(lambda: ground.sent == [0, 1, 2, 3])
+        await ended(consumer)
+
+    scenario()
+
+
 @on_loop
 async def test_both_are_served_in_turn() -> None:
     ground = Ground(may_read=True)
     consumer = started(ground)
-    collector = Collector(ROOM)
+    collector = Collector()
+    collector.open(ROOM)
     consumer.collect(collector, Pull(b" 1", 2))
     consumer.pull(Pull(b"_INBOX.1", 2))
     await eventually(lambda: len(ground.sent) == 2 and len(collector.deliveries) == 2)
@@ -146,18 +192,154 @@ async def test_a_full_link_to_nats_keeps_no_other_reader_waiting() -> None:
 @on_loop
 async def test_a_collector_takes_no_more_than_it_has_room_for() -> None:
     consumer = started(Ground(may_read=True))
-    assert await collected(consumer, COUNT, bytes_max=1) == [0]
+    assert await collected(consumer, COUNT, bytes_max=2 * MESSAGE_BYTES) == [0, 1]
     assert len(consumer.pulls) == 0
     await ended(consumer)
 
 
 @on_loop
-async def test_a_pull_that_waits_ends_with_the_leadership() -> None:
+async def test_who_waits_for_room_keeps_no_other_reader_waiting() -> None:
     ground = Ground(may_read=True)
     consumer = started(ground)
+    waiting = Collector()
+    consumer.collect(waiting, Pull(b" 2", 2))
+    await asked_for_room(waiting)
+    assert waiting.needs == MESSAGE_BYTES
+    consumer.pull(Pull(b"_INBOX.1", 2))
+    assert await collected(consumer, 1) in ([0], [1], [2])
+    await eventually(lambda: len(ground.sent) == 2)
+    assert not waiting.deliveries
+    await ended(consumer)
+
+
+@on_loop
+async def test_room_for_which_nothing_is_left_goes_back() -> None:
+    consumer = started(Ground(may_read=True))
+    slow = Collector()
+    consumer.collect(slow, Pull(b" 2", 1))
+    await asked_for_room(slow)
+    assert await collected(consumer, COUNT) == list(range(COUNT))
+    slow.changed.clear()
+    slow.open(ROOM)
+    consumer.wake()
+    async with asyncio.timeout(60):
+        await slow.changed.wait()
+    assert not slow.deliveries
+    consumer.refuse(3, 0, None)  # It is delivered again, to who has room.
+    await asked_for_room(slow)
+    slow.open(ROOM)
+    consumer.wake()
+    await eventually(lambda: [each.record.offset for each in slow.deliveries] == [3])
+    await ended(consumer)
+
+
+@on_loop
+async def test_a_pull_that_waits_ends_with_the_leadership() -> None:
+    consumer = started(Ground(may_read=True))
     await collected(consumer, COUNT)
-    collector = Collector(ROOM)
+    collector = Collector()
     consumer.collect(collector, Pull(b" 2", 1))
     consumer.stop()
     assert collector.end == REQUEST_TIMEOUT
+    await ended(consumer)
+
+
+@pytest.fixture(autouse=True)
+def _one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers_service, "monotonic_clock", lambda: MONOTONIC_US)
+
+
+class Service(ConsumersService):
+    """The service of one consumer, for callers that may do everything. pulled: how many bytes each
+    pull was paced for."""
+
+    def __init__(self, consumer: Consumer, outstanding: ResponseMemoryLimiter) -> None:
+        async def pace(identity: object, stream: object, length: int) -> None:
+            self.pulled.append(length)
+
+        control = SimpleNamespace(
+            bytes_max=lambda _, wanted: wanted,
+            quota_holder=lambda _: "user:a",
+            while_allowed=lambda *_: nullcontext(),
+            pace=pace,
+        )
+        access = SimpleNamespace(control=control, check_commit=lambda *_: None)
+        missing = cast(Any, None)
+        super().__init__(
+            None, missing, missing, missing, missing, cast(StreamAccess, access), outstanding
+        )
+        self.pulled: list[int] = []
+        self._consumer = consumer
+
+    async def _led(self, ref: object) -> Replica:
+        return self._consumer.replica
+
+    def _find(self, *_: object) -> Consumer:
+        return self._consumer
+
+    async def pull(self, count: int = COUNT) -> tuple[list[int], Call]:
+        """Offsets, and the call, whose answer nobody has read yet."""
+        call = Call(cast(Any, OneCall()))
+        found = await self.PullMessages(
+            pb.PullMessagesRequest(name="c", messages_max=count, wait_ms=30_000), call
+        )
+        return [each.offset for each in found.messages], call
+
+
+class OneCall:
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    def time_remaining(self) -> None: ...
+
+
+@on_loop
+async def test_messages_that_nobody_has_read_are_counted_among_unread_answers() -> None:
+    outstanding = ResponseMemoryLimiter(lambda _: None)
+    consumer = started(Ground(may_read=True))
+    service = Service(consumer, outstanding)
+    offsets, call = await service.pull()
+    assert offsets == list(range(COUNT))
+    assert outstanding.bytes == sum(service.pulled) > 0
+    call.end()
+    assert outstanding.bytes == 0
+    await ended(consumer)
+
+
+@on_loop
+async def test_without_room_for_them_no_message_is_delivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(response_memory.ResponseMemoryLimiter.reserve, "__defaults__", (0.05,))
+    outstanding = ResponseMemoryLimiter(lambda _: None, ROOM)
+    full = await outstanding.reserve("ipv4:127.0.0.1:2", ROOM)
+    consumer = started(Ground(may_read=True))
+    service = Service(consumer, outstanding)
+    with pytest.raises(UnavailableError):
+        await service.pull()
+    assert (consumer.deliveries.open, len(consumer.pulls)) == ({}, 0)
+    outstanding.release(full)
+    assert (await service.pull())[0] == list(range(COUNT))
+    assert {each.count for each in consumer.deliveries.open.values()} == {1}
+    await ended(consumer)
+
+
+@on_loop
+async def test_a_pull_that_waits_for_messages_holds_no_room() -> None:
+    outstanding = ResponseMemoryLimiter(lambda _: None)
+    consumer = started(Ground(may_read=True))
+    service = Service(consumer, outstanding)
+    (await service.pull())[1].end()
+    waiting = asyncio.create_task(service.pull())
+    await eventually(lambda: len(consumer.pulls) == 1)
+    assert outstanding.bytes == 0
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert (outstanding.bytes, len(consumer.pulls)) == (0, 0)
     await ended(consumer)

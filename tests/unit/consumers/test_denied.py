@@ -37,6 +37,9 @@ class Denied:
     def is_heard(self, *_: bytes) -> bool:
         return True
 
+    def may_use(self, consumer: Consumer) -> bool:
+        return True
+
 
 def started(is_durable: bool, denied: Denied, ended: list[Consumer]) -> Consumer:
     config = ConsumerConfig(name="c", is_durable=is_durable)

@@ -47,7 +47,7 @@ def test_a_consumer_that_is_updated_delivers_as_it_is_then(
     changed: dict[str, Any], shown: bytes
 ) -> None:
     link, served = Link(), Served()
-    outlet = LeafOutlet("d", "a")
+    outlet = LeafOutlet("d", "a", lambda *_: True)
     outlet.link = cast(LeafConnection, link)
     deliveries = [Delivery(Record(0, WallUs(5), b"s.a", b"value", b""), 1, 1, 0)]
     outlet.deliver(cast(Consumer, served), b"to", deliveries)

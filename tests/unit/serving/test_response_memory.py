@@ -258,3 +258,33 @@ async def test_nobody_is_hung_up_on_for_an_answer_that_would_not_have_its_room(
     assert "slow" not in closed
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
+
+
+@on_loop
+async def test_an_answer_that_is_being_made_is_no_reason_to_hang_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "STALL_SECONDS", 0.0)
+    hung_up_on: list[str] = []
+    outstanding = ResponseMemoryLimiter(hung_up_on.append, MIB)
+    held = await outstanding.reserve("a", MIB, is_made=False)
+    with pytest.raises(UnavailableError):
+        await outstanding.reserve("b", MIB, 0.2)
+    assert hung_up_on == []
+    outstanding.renew(held)
+    with pytest.raises(UnavailableError):
+        await outstanding.reserve("b", MIB, 0.2)
+    assert "a" in hung_up_on
+
+
+@on_loop
+async def test_room_that_an_answer_does_not_need_is_for_others() -> None:
+    outstanding = ResponseMemoryLimiter(nobody, MIB)
+    held = await outstanding.reserve("a", MIB, principal="user:a", is_made=False)
+    waiting = asyncio.create_task(outstanding.reserve("b", MIB // 2, principal="user:b"))
+    await asyncio.sleep(0)
+    outstanding.renew(held, 10)
+    await waiting
+    assert outstanding.bytes == MIB // 2 + 10
+    outstanding.release(held)
+    assert outstanding.bytes == MIB // 2

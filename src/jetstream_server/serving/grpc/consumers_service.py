@@ -29,6 +29,7 @@ from jetstream_server.consumers.consumer import Collector, Consumer
 from jetstream_server.consumers.leaderships import Leaderships
 from jetstream_server.consumers.manager import Consumers
 from jetstream_server.consumers.pulls import CONSUMER_DELETED, REQUEST_TIMEOUT, Pull
+from jetstream_server.origins import origin_of_peer
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.acl import Operation
@@ -41,13 +42,17 @@ from jetstream_server.serving.grpc.consumer_messages import (
 )
 from jetstream_server.serving.grpc.consumer_states import ConsumerStates
 from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.grpc.response_memory import (
+    ANSWER_BYTES_MAX,
+    Reservation,
+    ResponseMemoryLimiter,
+)
 from jetstream_server.serving.stream_access import StreamAccess
 
 AnswerFor = Callable[[StreamId, str, str, bytes], Awaitable[bytes]]
 """(stream, verb, rest, body): the answer of this node, which leads the stream."""
 
 PULL_MESSAGES_MAX: Final = 1000
-PULL_BYTES_MAX: Final = 4 * 1024 * 1024
 WAIT_MS_MAX: Final = 30_000
 ACKS_MAX: Final = 1000
 PAGE: Final = 256
@@ -64,6 +69,7 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
         leaderships: Leaderships,
         replicas: ReplicaManager,
         access: StreamAccess,
+        outstanding: ResponseMemoryLimiter,
     ) -> None:
         """answer_for: None: this node does not serve the JetStream API."""
         self._answer_for = answer_for
@@ -72,6 +78,7 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
         self._leaderships = leaderships
         self._replicas = replicas
         self._access = access
+        self._outstanding = outstanding
         self._numbers = count(1)
 
     # For readers.
@@ -90,7 +97,8 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
                 )
             await self._consumers.alter(found, altered(found.config, request))
             return await self._described(found)
-        config = new_config(request)
+        creator = self._access.control.quota_holder(call.identity)
+        config = replace(new_config(request), creator=creator)
         start = replica.log.log_start_offset
         position = min(max(config.start_sequence - 1, start), replica.high_watermark)
         consumer = await self._leaderships.add(replica, config, position)
@@ -161,18 +169,18 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
         self._check_commit(call, replica, request.name)
         consumer = self._find(replica, request.name, request.created_us)
         check_shared(consumer.config)
-        control = self._access.control
-        wanted = min(request.bytes_max or PULL_BYTES_MAX, PULL_BYTES_MAX)
-        collector = Collector(control.bytes_max(call.identity, wanted))
         reply = b" %d" % next(self._numbers)  # No NATS subject has a space.
         expires_us = MonotonicUs(monotonic_clock() + max(1, wait_ms) * 1000)
-        is_answered = False
+        pull = Pull(reply, request.messages_max, expires_us=expires_us)
+        control, collector = self._access.control, Collector()
+        held: Reservation | None = None
+        length, is_answered = 0, False
         try:
-            consumer.collect(collector, Pull(reply, request.messages_max, expires_us=expires_us))
+            consumer.collect(collector, pull)
             with control.while_allowed(
                 call.identity, partial(self._check_use, call, replica, name)
             ):
-                await collector.came.wait()
+                held = await self._collected(request, call, consumer, collector, pull)
             consumer.withdraw(reply)
             self._check_end(collector, consumer)
             length = sum(each.record.size for each in collector.deliveries)
@@ -183,11 +191,54 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
             if not is_answered:
                 for each in collector.deliveries:
                     consumer.refuse(each.record.offset, 0, None)
+                if held is not None:
+                    self._outstanding.release(held)
+        if held is not None:
+            self._outstanding.renew(held, length)
+            call.when_ended(partial(self._outstanding.release, held))
         headers_only = consumer.config.headers_only
         return pb.PullMessagesResponse(
             messages=[delivered(each, headers_only=headers_only) for each in collector.deliveries],
             created_us=consumer.created_us,
         )
+
+    async def _collected(
+        self,
+        request: pb.PullMessagesRequest,
+        call: Call,
+        consumer: Consumer,
+        collector: Collector,
+        pull: Pull,
+    ) -> Reservation | None:
+        """Wait for messages, and return the room that was reserved for them before they were
+        delivered; None: the pull has ended without. Raises UnavailableError."""
+        control, expires_us = self._access.control, pull.expires_us
+        holder = control.quota_holder(call.identity) or origin_of_peer(call.peer)
+        wanted = min(request.bytes_max or ANSWER_BYTES_MAX, ANSWER_BYTES_MAX)
+        wanted = control.bytes_max(call.identity, wanted)
+        while True:
+            await collector.changed.wait()
+            collector.changed.clear()
+            if collector.end:
+                return None
+            if not collector.needs:
+                continue
+            count = max(wanted, collector.needs)
+            pull.expires_us = None  # There is a message, and the wait for room has its own end.
+            held = await self._outstanding.reserve(
+                call.peer, count, principal=holder, is_made=False
+            )
+            pull.expires_us = expires_us
+            try:
+                collector.open(count)
+                consumer.wake()
+                await collector.changed.wait()
+            except asyncio.CancelledError:
+                self._outstanding.release(held)
+                raise
+            if collector.deliveries:
+                return held
+            self._outstanding.release(held)  # Another reader was faster.
 
     @staticmethod
     def _check_end(collector: Collector, consumer: Consumer) -> None:

@@ -10,6 +10,7 @@ STALL_SECONDS is closed, if that makes room for them.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -33,7 +34,8 @@ logger = structlog.get_logger("jetstream.api")
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Room for one answer, from `since` on. principal: "" for a caller without a limit."""
+    """Room for one answer, which can be read from `since` on; inf: it is not made yet. principal:
+    "" for a caller without a limit."""
 
     peer: str
     count: int
@@ -74,9 +76,11 @@ class ResponseMemoryLimiter:
         seconds: float | None = ROOM_SECONDS,
         *,
         principal: str = "",
+        is_made: bool = True,
     ) -> Reservation:
         """Wait for room for `count` bytes. If nothing is held, any answer has room. principal: its
-        connections share a limit, and wait in order; "": there is none.
+        connections share a limit, and wait in order; "": there is none. is_made: False: nobody can
+        read it before `renew`.
 
         Raises UnavailableError after `seconds`; None: waits without a limit.
         """
@@ -93,7 +97,7 @@ class ResponseMemoryLimiter:
         except asyncio.CancelledError:
             self._leave(peer_name, principal)
             raise
-        since = asyncio.get_running_loop().time()
+        since = asyncio.get_running_loop().time() if is_made else math.inf
         reservation = Reservation(peer_name, count, since, principal)
         self._held[reservation] = None
         self._count(shares, count)
@@ -135,15 +139,22 @@ class ResponseMemoryLimiter:
     def release(self, reservation: Reservation) -> None:
         """Release the room: the answer was sent, or its call has ended."""
         del self._held[reservation]
-        principal = reservation.principal
-        holder = self._principals[principal] if principal else None
-        self._count((self._peers[reservation.peer], holder), -reservation.count)
-        self._leave(reservation.peer, principal)
+        self._count(self._shares_of(reservation), -reservation.count)
+        self._leave(reservation.peer, reservation.principal)
         self._room.set()
 
-    def renew(self, reservation: Reservation) -> None:
-        """Note that its answer can be read from now on only."""
+    def _shares_of(self, reservation: Reservation) -> tuple[_Share, _Share | None]:
+        principal = reservation.principal
+        return self._peers[reservation.peer], self._principals[principal] if principal else None
+
+    def renew(self, reservation: Reservation, count: int | None = None) -> None:
+        """Note that its answer can be read from now on only. count: its bytes, if they are fewer
+        than were reserved."""
         del self._held[reservation]
+        if count is not None:
+            self._count(self._shares_of(reservation), count - reservation.count)
+            reservation.count = count
+            self._room.set()
         reservation.since = asyncio.get_running_loop().time()
         self._held[reservation] = None
 
@@ -168,9 +179,10 @@ class ResponseMemoryLimiter:
 
     def _end_stalled(self, helps: Callable[[Reservation], bool]) -> None:
         """Close the connection that has left such an answer unread longest, if that is too long."""
-        oldest = next(filter(helps, self._held), None)
         now = asyncio.get_running_loop().time()
-        if oldest is None or now - oldest.since < STALL_SECONDS:
+        stalled = (each for each in self._held if now - each.since >= STALL_SECONDS)
+        oldest = next(filter(helps, stalled), None)
+        if oldest is None:
             return
         logger.warning("reader_hung_up_on", peer=oldest.peer, bytes=oldest.count)
         # One is enough: gRPC needs a moment to notice. Then the next connection follows.
