@@ -103,7 +103,7 @@ def local_start(server: ServerProcess, stream_id: int) -> int:
 
 def is_copied(lake: Path, stream_id: int) -> bool:
     """Whether objects of nearly all records are there."""
-    objects = list(lake.glob(f"*/{stream_id}/metadata/*.metadata.json"))
+    objects = list(lake.glob(f"*/{stream_id}-*/metadata/*.metadata.json"))
     return bool(objects) and max(int(each.name[:20]) for each in objects) > COUNT // 2
 
 
@@ -145,7 +145,7 @@ def engines_agree(server: ServerProcess, client: Client, stream_id: int) -> None
     assert COUNT // 2 < found.end_offset <= found.committed_offset
     wanted = (found.end_offset, digest((at, b"%d " % at + VALUE) for at in range(found.end_offset)))
     url = found.table_url
-    assert f"/{stream_id}/metadata/" in url
+    assert f"/{stream_id}-" in url
     static = StaticTable.from_metadata(url)
     rest = load_catalog("lake", type="rest", uri=f"{server.http}/iceberg")
     assert rest.list_namespaces() == [("jetstream",)]

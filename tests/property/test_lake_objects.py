@@ -13,8 +13,9 @@ from jetstream_protocol.batch import encode as encode_batch
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_server.lake import parquet_object
-from jetstream_server.lake.parquet_object import decode, decode_group, encode, read_footer
+from jetstream_server.lake.parquet_object import decode_group, read_footer
 from tests.property.batches import Records, records
+from tests.support.lake_objects import decode, encode
 
 LOGS = st.lists(records(min_size=0), min_size=1, max_size=6)
 

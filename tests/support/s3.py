@@ -55,6 +55,8 @@ class _Handler(BaseHTTPRequestHandler):
         except urllib.error.HTTPError as error:
             with error:
                 status, data = error.code, error.read()
+        if fault == "late":
+            server.released.wait(1)
         if fault == "fail after":
             self._send(500, b"it may have been written")
             return
@@ -89,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 class FaultyServer(ThreadingHTTPServer):
     """fault: "", "status N" (instead of asking the server behind), "fail after" (having asked it),
-    "cut", "slow"."""
+    "cut", "slow", "late" (by a second)."""
 
     daemon_threads = True
 

@@ -4,6 +4,9 @@ Objects are written once, each by a single request that creates it or fails, and
 request is not repeated here: whoever asks knows whether that is safe. **safety** A put that failed
 as `StoreAwayError` may have been stored. Only its name is taken then.
 
+A request may take `timeout_s`, and one with more than BYTES_IN_TIME longer in proportion: a slow
+link is none that is away.
+
 Errors are OSErrors of five kinds, so that callers need to know none of a store's own. No text of
 one holds a credential.
 """
@@ -35,6 +38,8 @@ from jetstream_server.lake.stores import (
 
 Result = TypeVar("Result")
 
+BYTES_IN_TIME: Final = 8 * 1024 * 1024
+"""What a request with the usual time-out carries: 140 kB/s in a minute."""
 _REASON_LENGTH_MAX: Final = 300
 """Of what a store says: some send whole pages."""
 _FULL: Final = (
@@ -54,7 +59,8 @@ class BucketConfig:
     """Where the bucket is, and how to reach it.
 
     endpoint: "" for Amazon's own. Without access_key_id, credentials come from the environment or
-    from the machine's role, as for other programs. timeout_s: of one request, with all its bytes.
+    from the machine's role, as for other programs. timeout_s: of one request, with all its bytes if
+    they are no more than BYTES_IN_TIME.
     """
 
     url: str
@@ -70,11 +76,18 @@ class BucketStore:
     """Methods block, and raise StoreError. For any thread."""
 
     def __init__(
-        self, store: Any, prefix: str = "", secrets: tuple[str, ...] = (), url: str = ""
+        self,
+        store: Any,
+        prefix: str = "",
+        secrets: tuple[str, ...] = (),
+        url: str = "",
+        patient: Callable[[int], Any] | None = None,
     ) -> None:
-        """store: of obstore. prefix: of all names. secrets: never shown in an error."""
+        """store: of obstore. prefix: of all names. secrets: never shown in an error. patient: makes
+        a store whose time-out is so many times as long."""
         self.url = url.rstrip("/")
         self._store = store
+        self._patient = patient
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._secrets = tuple(each for each in secrets if each)
 
@@ -84,18 +97,7 @@ class BucketStore:
         parts = urlsplit(config.url)
         if parts.scheme != "s3" or not parts.netloc or parts.query or "@" in parts.netloc:
             raise InvalidRequestError("a bucket is named as s3://bucket or s3://bucket/prefix")
-        options: dict[str, Any] = {
-            "region": config.region,
-            "client_options": {
-                "timeout": timedelta(seconds=config.timeout_s),
-                "connect_timeout": timedelta(seconds=min(5.0, config.timeout_s)),
-                "allow_http": config.endpoint.startswith("http://"),
-            },
-            "retry_config": {
-                "max_retries": 0,
-                "retry_timeout": timedelta(seconds=config.timeout_s),
-            },
-        }
+        options: dict[str, Any] = {"region": config.region}
         if config.endpoint:
             options["endpoint"] = config.endpoint
         if config.access_key_id:
@@ -104,12 +106,28 @@ class BucketStore:
         if config.session_token:
             options["session_token"] = config.session_token
         secrets = (config.secret_access_key, config.session_token, config.access_key_id)
+
+        def make(times: int) -> Any:
+            return S3Store(
+                parts.netloc,
+                client_options={
+                    "timeout": timedelta(seconds=config.timeout_s * times),
+                    "connect_timeout": timedelta(seconds=min(5.0, config.timeout_s)),
+                    "allow_http": config.endpoint.startswith("http://"),
+                },
+                retry_config={
+                    "max_retries": 0,
+                    "retry_timeout": timedelta(seconds=config.timeout_s * times),
+                },
+                **options,
+            )
+
         try:
-            store = S3Store(parts.netloc, **options)
+            store = make(1)
         except (exceptions.BaseError, ValueError, TypeError) as error:
             reason = _shown(error, secrets)
             raise InvalidRequestError(f"the bucket cannot be used: {reason}") from None
-        return cls(store, parts.path, secrets, config.url)
+        return cls(store, parts.path, secrets, config.url, make)
 
     @classmethod
     def of_options(cls, options: StoreOptions) -> BucketStore:
@@ -126,10 +144,11 @@ class BucketStore:
 
     def put(self, name: str, data: bytes) -> None:
         """Create an object; durable on return. Raises StoreExistsError for a name in use."""
+        store = self._store_for(len(data))
         self._ask(
             f"storing {name}",
             lambda: obstore.put(
-                self._store, self._prefix + name, data, mode="create", use_multipart=False
+                store, self._prefix + name, data, mode="create", use_multipart=False
             ),
         )
 
@@ -141,10 +160,11 @@ class BucketStore:
             return bytes(whole)[position:]
         if not length:
             return b""
+        store = self._store_for(length)
         data = bytes(
             self._ask(
                 f"reading {name}",
-                lambda: obstore.get_range(self._store, path, start=position, length=length),
+                lambda: obstore.get_range(store, path, start=position, length=length),
             )
         )
         if len(data) != length:
@@ -177,6 +197,13 @@ class BucketStore:
             self._ask(f"deleting {name}", lambda: obstore.delete(self._store, self._prefix + name))
         except StoreMissingError:
             pass  # Not every store says so.
+
+    def _store_for(self, length: int) -> Any:
+        """The store that waits long enough for so many bytes. One that was made for a request has
+        connections of its own: the request is long enough to bear that."""
+        if self._patient is None or length <= BYTES_IN_TIME:
+            return self._store
+        return self._patient(-(-length // BYTES_IN_TIME))
 
     def _ask(self, doing: str, call: Callable[[], Result]) -> Result:
         try:

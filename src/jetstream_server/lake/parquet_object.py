@@ -38,7 +38,6 @@ from jetstream_protocol.batch import (
     BatchHeader,
     crc32c,
     decode_header,
-    iterate,
     seal,
 )
 from jetstream_protocol.columns import Column, Flags, padded
@@ -137,11 +136,6 @@ class Footer:
             if offset < headers[-1].next_offset:
                 return at
         raise ValueError(f"the object ends at {self.facts.end}")
-
-
-def encode(data: bytes) -> Encoded:
-    """`encode_batches` of the bytes of whole batches in a row, as the log stores them."""
-    return encode_batches(iterate(data))
 
 
 def encode_batches(given: Iterable[Batch]) -> Encoded:
@@ -619,13 +613,3 @@ class _Window(io.RawIOBase):
         data = self._data[at:stop]
         self._at += len(data)
         return data
-
-
-def decode(data: bytes) -> bytes:
-    """All batches of an object that is at hand. Raises CorruptBatchError."""
-    footer = read_footer(lambda position, length: data[position : position + length], len(data))
-    parts = [
-        decode_group(footer, at, data[place.position : place.position + place.length])
-        for at, place in enumerate(footer.groups)
-    ]
-    return b"".join(parts)

@@ -25,7 +25,7 @@ from jetstream_protocol.errors import CorruptBatchError, JetstreamError, Unavail
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
-from jetstream_server.lake.stores import Store
+from jetstream_server.lake.stores import StoppableStore, Store
 from jetstream_server.log.segment import LogSlice
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class LakeReader:
         self, store: Store, folder: str, cache_bytes: int, monotonic_clock: MonotonicClock
     ) -> None:
         """folder: for files that this reader makes; what is in it is removed."""
-        self._store = store
+        self._store = store = StoppableStore(store)
         self._url = store.url
         self._folder = folder
         self._cache_bytes = cache_bytes
@@ -85,6 +85,7 @@ class LakeReader:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._store.stop()
         await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
 
     def url_of(self, location: str) -> str:
@@ -183,15 +184,19 @@ class LakeReader:
                 return
             raise UnavailableError("the lake could not be read; try again")
         self._make_room(group.length)
+        # Others that are read meanwhile find their room without it.
+        self.kept_bytes += group.length
         ended = self._reading[key] = loop.create_future()
         try:
             kept = await loop.run_in_executor(self._pool, self._read, stream_id, group)
+        except BaseException:
+            self.kept_bytes -= group.length
+            raise
         finally:
             del self._reading[key]
             loop.call_soon(ended.set_result, None)
         self.reads += 1
         self._kept[key] = kept
-        self.kept_bytes += kept.length
         bases = self._bases.setdefault(stream_id, [])
         bases.insert(bisect_right(bases, kept.base), kept.base)
 
@@ -203,6 +208,8 @@ class LakeReader:
                 break
             del self._kept[key]
             self._bases[key[0]].remove(key[1])
+            if not self._bases[key[0]]:
+                del self._bases[key[0]]
             self.kept_bytes -= kept.length
             Path(kept.path).unlink(missing_ok=True)
         if self.kept_bytes and self.kept_bytes + length > self._cache_bytes:
@@ -230,8 +237,12 @@ class LakeReader:
                 f"the lake's object {group.name} is damaged at offset {group.base}: {error}"
             ) from error
         path = os.path.join(self._folder, f"{stream_id}-{group.base}.batches")
-        with open(path, "wb") as file:
-            file.write(data)
+        try:
+            with open(path, "wb") as file:
+                file.write(data)
+        except OSError:
+            Path(path).unlink(missing_ok=True)
+            raise
         return _Kept(
             path, group.base, group.end, group.offsets, group.positions, group.epochs, len(data),
             self._clock(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import NamedTuple, Protocol, TypeVar
@@ -69,7 +69,7 @@ class StoreOptions:
     """url: file:///folder or s3://bucket/prefix. endpoint: of the bucket's server; "": Amazon's.
 
     credentials_file: for the bucket, as Amazon's own programs read it; "": the credentials come
-    from the environment or from the machine's role. timeout_s: of one request.
+    from the environment or from the machine's role. timeout_s: of one request of the usual size.
     """
 
     url: str
@@ -122,8 +122,12 @@ class LazyStore:
     def get(self, name: str, position: int = 0, length: int = -1) -> bytes:
         return self._ask(lambda store: store.get(name, position, length))
 
-    def list(self, prefix: str) -> Iterable[Listed]:
-        return self._ask(lambda store: tuple(store.list(prefix)))
+    def list(self, prefix: str) -> Iterator[Listed]:
+        try:
+            yield from self._opened().list(prefix)
+        except StoreRefusedError:
+            self._store = None
+            raise
 
     def folders(self, prefix: str) -> Iterable[str]:
         return self._ask(lambda store: tuple(store.folders(prefix)))
@@ -131,12 +135,51 @@ class LazyStore:
     def delete(self, name: str) -> None:
         self._ask(lambda store: store.delete(name))
 
-    def _ask(self, call: Callable[[Store], Result]) -> Result:
+    def _opened(self) -> Store:
         store = self._store
         if store is None:
             store = self._store = open_store(self._options)
+        return store
+
+    def _ask(self, call: Callable[[Store], Result]) -> Result:
+        store = self._opened()
         try:
             return call(store)
         except StoreRefusedError:
             self._store = None
             raise
+
+
+class StoppableStore:
+    """A store that is asked for nothing more once `stop` was called: whoever asks gets a
+    StoreError, in the midst of a listing, too. For any thread."""
+
+    def __init__(self, store: Store) -> None:
+        self.url = store.url
+        self._store = store
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+    def put(self, name: str, data: bytes) -> None:
+        self._running().put(name, data)
+
+    def get(self, name: str, position: int = 0, length: int = -1) -> bytes:
+        return self._running().get(name, position, length)
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        for each in self._running().list(prefix):
+            self._running()
+            yield each
+
+    def folders(self, prefix: str) -> Iterable[str]:
+        return self._running().folders(prefix)
+
+    def delete(self, name: str) -> None:
+        self._running().delete(name)
+
+    def _running(self) -> Store:
+        if self._is_stopped:
+            raise StoreError("this node stops")
+        return self._store

@@ -5,15 +5,24 @@ that the table does not reach it. The pointer to the table is read after the lis
 was committed meanwhile is reached. The grace time is counted here, by our own clock: neither the
 store's clock nor the age of a file says since when nobody needs it. So the grace time is also how
 long a reader of an earlier version of the table has, and it must be longer than any upload takes.
+
+**safety** The metadata may have been put back from an older copy, and the pointer with it. So each
+version of the table that was committed gets a marker in the store, and the marker of the version
+before goes. What a marked version needs stays, if it has objects that the pointer's version has
+not: whoever reads the pointer does not know better.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Final
 
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.lake.stores import Store
 from jetstream_server.lake.table import StreamTable
+
+_STREAM_FOLDER: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,19})", re.ASCII)
 
 
 class Sweeper:
@@ -21,26 +30,11 @@ class Sweeper:
 
     def __init__(self, table: StreamTable, store: Store, grace_us: int) -> None:
         self._table, self._store, self._grace_us = table, store, grace_us
-        self._unreached: dict[str, MonotonicUs] = {}
-        """Since when each sweep has found it, and found that it is not needed."""
-
-    @property
-    def unreached(self) -> int:
-        """How many objects wait for the end of their grace time."""
-        return len(self._unreached)
-
-    def sweep(
-        self, location_of: Callable[[], str], now_us: MonotonicUs, dry_run: bool = False
-    ) -> list[str]:
-        """Delete what may go, and return its names. dry_run: delete nothing.
-
-        location_of: reads the pointer to the table; "": there is no table. Nothing goes then: the
-        metadata may have been lost, and the table be needed to adopt it. Raises OSError, ValueError
-        for a table that is not this stream's, and what `location_of` raises; nothing is deleted
-        then.
-        """
-        listed = self.listed()
-        return self.sweep_listed(listed, location_of(), now_us, dry_run)
+        self.unreached: dict[str, MonotonicUs] = {}
+        """The objects that wait for the end of their grace time: since when each sweep has found
+        them, and found that they are not needed."""
+        self.unknown: tuple[str, ...] = ()
+        """Versions of the table that were committed, and that the pointer does not know of."""
 
     def listed(self) -> set[str]:
         """What lies in the stream's folder. Raises OSError."""
@@ -48,46 +42,72 @@ class Sweeper:
         listed = {each.name for each in self._store.list(prefix)}
         return {name for name in listed if name.startswith(prefix)}
 
-    def sweep_listed(
-        self, listed: set[str], location: str, now_us: MonotonicUs, dry_run: bool = False
-    ) -> list[str]:
-        """The rest of a sweep. **safety** location: read after the listing."""
+    def sweep(self, listed: set[str], location: str, now_us: MonotonicUs) -> list[str]:
+        """Delete what may go, and return its names.
+
+        location: the pointer to the table, **safety** read after the listing. "": there is no
+        table. Nothing goes then: the metadata may have been lost, and the table be needed to adopt
+        it. Raises OSError, and ValueError for a table that is not this stream's; nothing is deleted
+        then.
+        """
         if not location:
-            self._unreached.clear()
+            self.unreached.clear()
             return []
-        self._table.check_is_ours(location)
-        left = listed - self._table.reached(location)
-        self._unreached = {name: self._unreached.get(name, now_us) for name in left}
+        table = self._table
+        table.check_is_ours(location)
+        if table.marker_of(location) not in listed:
+            table.mark(location)
+        needed = {table.marker_of(location), *table.reached(location)}
+        self.unknown = tuple(self._unknown(listed, location))
+        for each in self.unknown:
+            needed |= {table.marker_of(each), *table.reached(each)}
+        left = listed - needed
+        self.unreached = {name: self.unreached.get(name, now_us) for name in left}
         gone = sorted(
-            name for name, since in self._unreached.items() if now_us - since >= self._grace_us
+            name for name, since in self.unreached.items() if now_us - since >= self._grace_us
         )
-        if not dry_run:
-            for name in gone:
-                self._store.delete(name)
-                del self._unreached[name]
+        for name in gone:
+            self._store.delete(name)
+            del self.unreached[name]
         return gone
+
+    def _unknown(self, listed: set[str], location: str) -> list[str]:
+        """The versions with a marker and objects that the one at `location` has not, and has not
+        had to give up."""
+        marked = self._table.marked(listed) - {location}
+        if not marked:
+            return []
+        start, here = self._table.start(location), set(self._table.objects(location))
+        return [
+            each
+            for each in sorted(marked)
+            if any(it.end > start for it in set(self._table.objects(each)) - here)
+        ]
 
 
 class FolderSweeper:
     """Deletes the folders of streams that were deleted. Blocking. A new one begins a new grace
     time.
 
-    **safety** A folder goes only if it was there, and its stream was not, in each sweep of a whole
-    grace time. `is_deleted` must be certain: a stream that this node does not know yet is not
-    deleted.
+    **safety** A folder goes only if it was there, and its stream was deleted, in each sweep of a
+    whole grace time. `is_deleted` must be certain: a stream that this node does not know yet is not
+    deleted, nor is one that the metadata has forgotten, as it was put back from an older copy.
     """
 
     def __init__(self, store: Store, cluster_id: str, grace_us: int) -> None:
         self._store, self._folder, self._grace_us = store, f"{cluster_id}/", grace_us
-        self._deleted: dict[int, MonotonicUs] = {}
+        self._deleted: dict[str, MonotonicUs] = {}
 
-    def sweep(self, is_deleted: Callable[[int], bool], now_us: MonotonicUs) -> list[int]:
-        """Returns the ids of the streams whose folders are gone. Raises OSError."""
-        names = self._store.folders(self._folder)
-        ids = [int(each) for each in names if each.isascii() and each.isdigit()]
-        found = [each for each in ids if is_deleted(each)]
+    def sweep(self, is_deleted: Callable[[int, int], bool], now_us: MonotonicUs) -> list[str]:
+        """Returns the names of the folders that are gone. is_deleted: tells of a stream's id, and
+        of when it was made. Raises OSError."""
+        found = []
+        for name in self._store.folders(self._folder):
+            match = _STREAM_FOLDER.fullmatch(name)
+            if match is not None and is_deleted(int(match[1]), int(match[2])):
+                found.append(name)
         self._deleted = {each: self._deleted.get(each, now_us) for each in found}
-        gone = [id_ for id_, since in self._deleted.items() if now_us - since >= self._grace_us]
+        gone = [name for name, since in self._deleted.items() if now_us - since >= self._grace_us]
         for each in gone:
             for listed in list(self._store.list(f"{self._folder}{each}/")):
                 self._store.delete(listed.name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import struct
 import uuid
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -40,6 +40,7 @@ DAY_US: Final = 86_400_000_000
 _SUBJECT_LENGTH_MAX: Final = 16
 """Of the bounds in manifests, in characters, as Iceberg's own `truncate(16)`."""
 
+_COMMITTED: Final = "committed"
 _START: Final = "jetstream.start-offset"
 _END: Final = "jetstream.end-offset"
 
@@ -224,6 +225,32 @@ class StreamTable:
                 # Not what a snapshot has taken out: earlier ones, if kept, name it themselves.
                 for entry in manifest.fetch_manifest_entry(table.io):
                     yield self.name_of(entry.data_file.file_path)
+
+    def start(self, location: str) -> int:
+        """Where the table at `location` begins: objects with earlier records only have left it."""
+        return int(self._load(location, None).properties.get(_START, "0"))
+
+    # Which versions were committed (sweep.py).
+
+    def marker_of(self, location: str) -> str:
+        """The name of the object that says that this version of the table was committed."""
+        return f"{self.folder}/{_COMMITTED}/{location.rpartition('/')[2]}"
+
+    def mark(self, location: str, before: str = "") -> None:
+        """Note that the version at `location` was committed, in place of the one at `before`.
+        Raises OSError."""
+        try:
+            self.store.put(self.marker_of(location), b"")
+        except FileExistsError:
+            pass  # An earlier attempt has noted it.
+        if before:
+            self.store.delete(self.marker_of(before))
+
+    def marked(self, listed: Collection[str]) -> set[str]:
+        """The versions that were noted as committed, among the objects of the stream's folder."""
+        markers = (each for each in listed if each.startswith(f"{self.folder}/{_COMMITTED}/"))
+        versions = {f"{self.folder}/metadata/{each.rpartition('/')[2]}" for each in markers}
+        return versions & set(listed)
 
     def url_of(self, name: str) -> str:
         return f"{self.url.rstrip('/')}/{name}"

@@ -7,6 +7,15 @@ from dataclasses import dataclass, field
 from jetstream_server.lake.stores import StoreOptions
 
 
+def folder_of(cluster_id: str, stream_id: int, created_at_us: int) -> str:
+    """A stream's folder in the store.
+
+    **safety** The id alone does not tell which stream it was: metadata that was put back from an
+    older copy gives ids again, and what one stream does not need another one may.
+    """
+    return f"{cluster_id}/{stream_id}-{created_at_us}"
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """path, position, length: of the batches of [begin, end), in a file that does not change.
@@ -42,4 +51,16 @@ class TrimTask:
     location: str
     start: int
     oldest_us: int
+    parent: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkTask:
+    """Note in the store that the table at `location` was committed, in place of the one at
+    `before` ("": there was none)."""
+
+    store: StoreOptions
+    folder: str
+    location: str
+    before: str
     parent: int

@@ -1,8 +1,8 @@
 """The process that copies ranges of logs to the lake: `python -m jetstream_server.lake.worker`.
 
-    standard input:   one line for each range, a Task as JSON, or a TrimTask
+    standard input:   one line for each range, a Task as JSON, or a TrimTask or MarkTask
     standard output:  one line for each, {"location": …, "end": n, "last_epoch": n, "length": n,
-                      "stored": n}, or {"location": …, "start": n}, or {"error": why}
+                      "stored": n}, or {"location": …, "start": n}, or {}, or {"error": why}
 
 It checks the batches, stores them as a Parquet object, reads that back and compares, and makes the
 next version of the stream's table, with that object. Nothing of this counts until the metadata
@@ -32,7 +32,7 @@ from jetstream_server.lake.parquet_object import (
 )
 from jetstream_server.lake.stores import Listed, Store, StoreOptions, open_store
 from jetstream_server.lake.table import DAY_US, StoredObject, StreamTable
-from jetstream_server.lake.tasks import Task, TrimTask
+from jetstream_server.lake.tasks import MarkTask, Task, TrimTask
 from jetstream_server.log.compaction.worker import die_with, throttle
 
 _NICENESS = 19
@@ -72,6 +72,12 @@ def trim(task: TrimTask, store: Store) -> dict[str, Any]:
     table = StreamTable(_Checked(store), store.url, task.folder, {})
     location, start = table.trim(task.location, task.start, task.oldest_us)
     return {"location": location, "start": start}
+
+
+def mark(task: MarkTask, store: Store) -> dict[str, Any]:
+    """Note a commit. Raises OSError."""
+    StreamTable(store, store.url, task.folder, {}).mark(task.location, task.before)
+    return {}
 
 
 _Raw = tuple[bytes, Batch]
@@ -156,10 +162,14 @@ def answer_to(line: str) -> dict[str, Any]:
     """What came of one task."""
     try:
         given = bounded_json.loads(line)
+        given["store"] = StoreOptions(**given["store"])
         if "oldest_us" in given:
-            trim_task = TrimTask(**{**given, "store": StoreOptions(**given["store"])})
+            trim_task = TrimTask(**given)
             return trim(trim_task, open_store(trim_task.store))
-        task = Task(**{**given, "store": StoreOptions(**given["store"])})
+        if "before" in given:
+            mark_task = MarkTask(**given)
+            return mark(mark_task, open_store(mark_task.store))
+        task = Task(**given)
         return copy(task, open_store(task.store), throttle(task.bytes_per_second))
     except (OSError, JetstreamError) as error:
         return {"error": str(error)}

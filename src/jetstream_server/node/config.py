@@ -423,13 +423,14 @@ class LakeConfig(_Section):
     timeout: Annotated[int, Field(ge=1, le=86_400)] = 600
     """Seconds that the copying of one object may take."""
     grace: Annotated[int, Field(ge=1, le=31_536_000)] = 86_400
-    """Seconds until an object that no table needs is deleted. Longer than `timeout`."""
+    """Seconds until an object that no table needs is deleted. Twice `timeout` at least."""
 
     @model_validator(mode="after")
     def _names_a_store(self) -> Self:
-        if self.grace <= self.timeout:
-            # **safety** Else an object could be deleted before its copy is committed.
-            raise ValueError("grace: it must be longer than timeout")
+        if self.grace < 2 * self.timeout:
+            # **safety** Else an object could be deleted before its copy is committed: a sweep may
+            # have seen it before, and the commit may take its time, too.
+            raise ValueError("grace: it must be at least twice timeout")
         if self.url:
             try:
                 check_url(self.url)

@@ -10,6 +10,7 @@ import pytest
 obstore = pytest.importorskip("obstore")
 
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError  # noqa: E402
+from jetstream_server.lake import bucket_store  # noqa: E402
 from jetstream_server.lake.bucket_store import BucketConfig, BucketStore  # noqa: E402
 from jetstream_server.lake.stores import (  # noqa: E402
     LazyStore,
@@ -157,6 +158,18 @@ def test_a_store_that_sends_too_slowly_is_given_up(faulty: FaultyServer, server:
     faulty.fault = "slow"
     with pytest.raises(StoreAwayError):
         store_at(faulty.address, timeout_s=0.5).get("slow/one")
+
+
+def test_a_long_request_may_take_longer(
+    faulty: FaultyServer, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_store, "BYTES_IN_TIME", 1000)
+    faulty.fault = "late"
+    store = store_at(faulty.address, timeout_s=0.5)
+    store.put("long/one", bytes(10_000))
+    assert store.get("long/one", 0, 10_000) == bytes(10_000)
+    with pytest.raises(StoreAwayError):
+        store.put("long/two", bytes(1000))
 
 
 def test_a_store_that_does_not_answer_is_away() -> None:

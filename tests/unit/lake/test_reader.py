@@ -14,10 +14,10 @@ from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.lake import parquet_object
 from jetstream_server.lake.folder_store import FolderStore
-from jetstream_server.lake.parquet_object import encode
 from jetstream_server.lake.reader import IN_USE_US, LakeReader
 from jetstream_server.lake.table import StoredObject, StreamTable
 from jetstream_server.log.segment import LogSlice
+from tests.support.lake_objects import encode
 from tests.support.log_batches import stamped
 from tests.support.loops import on_loop
 
@@ -164,10 +164,42 @@ async def test_the_cache_is_bounded_and_keeps_what_is_in_use(
     assert not Path(first.path).exists()
     assert ground.reader.find(STREAM, 0, 1) is None
     assert ground.reader.kept_bytes == second.length
+    assert not ground.reader._bases.keys() - {STREAM}
+    ground.now_us += IN_USE_US
+    ground.reader._make_room(150_000)
+    assert not ground.reader._bases, "nothing is kept of what nobody reads"
     await ground.reader.close()
     again = LakeReader(ground.store, str(tmp_path / "cache"), 1, lambda: MonotonicUs(0))
     assert not list((tmp_path / "cache").iterdir()), "what an earlier run has kept is removed"
     await again.close()
+
+
+@on_loop
+async def test_reads_at_the_same_time_share_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_object, "GROUP_BYTES_MAX", 100_000)
+    ground = Ground(tmp_path, bytes(10_000), cache_bytes=150_000)
+    ground.store.open.clear()
+    waiting = [asyncio.ensure_future(ground.load(each)) for each in (0, 10, 20)]
+    await asyncio.sleep(0)
+    ground.store.open.set()
+    ended = await asyncio.gather(*waiting)
+    assert ended.count(None) == 1
+    on_disk = sum(each.stat().st_size for each in (tmp_path / "cache").iterdir())
+    assert ground.reader.kept_bytes == on_disk <= 150_000
+    await ground.reader.close()
+
+
+@on_loop
+async def test_a_failed_read_takes_no_room(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    (tmp_path / "cache").rmdir()
+    assert isinstance(await ground.load(0), UnavailableError)
+    assert ground.reader.kept_bytes == 0
+    (tmp_path / "cache").mkdir()
+    assert (await ground.read(0)).next_offset == 30
+    await ground.reader.close()
 
 
 @on_loop

@@ -13,12 +13,12 @@ pytest.importorskip("pyiceberg")
 from pyiceberg.table import StaticTable
 
 from jetstream_protocol.batch import encode as encode_batch
-from jetstream_server.lake.parquet_object import encode
 from jetstream_server.lake.table import (
     SNAPSHOTS_MAX,
     StoredObject,
     StreamTable,
 )
+from tests.support.lake_objects import encode
 
 DAY_US = 86_400_000_000
 

@@ -18,10 +18,10 @@ from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 from jetstream_server.lake import parquet_object, worker
 from jetstream_server.lake.folder_store import FolderStore
 from jetstream_server.lake.objects import LakeObjects
-from jetstream_server.lake.parquet_object import decode
 from jetstream_server.lake.stores import StoreOptions, check_url
 from jetstream_server.lake.table import DAY_US, ListedObject, StreamTable
 from jetstream_server.lake.worker import Task, answer_to, copy
+from tests.support.lake_objects import decode, encode
 from tests.support.log_batches import stamped
 
 
@@ -152,7 +152,7 @@ class Swapper(FolderStore):
 
     def put(self, name: str, data: bytes) -> None:
         if "/data/" in name:
-            data = parquet_object.encode(stamped(0, b"other")).data.ljust(len(data), b"\0")
+            data = encode(stamped(0, b"other")).data.ljust(len(data), b"\0")
         super().put(name, data)
 
 

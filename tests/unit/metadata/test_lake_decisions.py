@@ -163,6 +163,23 @@ def test_a_purge_raises_the_start_in_the_same_step(
     assert commit(cluster, stream, 40) == LakeMark(30, 40, 0, "metadata/40.json", 5)
 
 
+def test_a_lake_without_records_goes_on_at_any_later_offset(
+    cluster: Cluster, stream: StreamMetadata
+) -> None:
+    """The lake was off, and retention went on beyond its end."""
+    commit(cluster, stream, 10)
+    purge(cluster, stream, 10)
+    alter(cluster, stream, lake=False)
+    with pytest.raises(PreconditionFailedError):
+        commit(cluster, stream, 20)
+    trimmed = commit(cluster, stream, 10, location="metadata/a.json", start=10)
+    assert trimmed.location == "metadata/a.json", "what was purged leaves the table all the same"
+    alter(cluster, stream, lake=True)
+    assert commit(cluster, stream, 40, begin=25)[:2] == (25, 40)
+    with pytest.raises(PreconditionFailedError):
+        commit(cluster, stream, 60, begin=50)
+
+
 def test_after_a_purge_beyond_the_end_records_of_older_epochs_are_added(
     cluster: Cluster, stream: StreamMetadata
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,18 +16,19 @@ pytest.importorskip("pyiceberg")
 from jetstream_protocol.errors import (
     FencedEpochError,
     JetstreamError,
+    OffsetOutOfRangeError,
     RecordsDamagedError,
     UnavailableError,
     UnknownOutcomeError,
 )
 from jetstream_server.lake.folder_store import FolderStore
-from jetstream_server.lake.parquet_object import decode
-from jetstream_server.lake.stores import StoreOptions
+from jetstream_server.lake.stores import Listed, StoreOptions
 from jetstream_server.lake.table import ListedObject, StreamTable
-from jetstream_server.lake.worker import Task, TrimTask, copy, trim
+from jetstream_server.lake.tasks import MarkTask, Task, TrimTask, folder_of
+from jetstream_server.lake.worker import copy, mark, trim
 from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.metadata.state import lake_decisions
-from jetstream_server.metadata.state.commands import LAKE_LEVEL, PurgeStream
+from jetstream_server.metadata.state.commands import LAKE_LEVEL, AlterStream, PurgeStream
 from jetstream_server.metadata.state.streams import LakeMark
 from jetstream_server.replication.core import lake_bounds
 from jetstream_server.replication.core.unreadable import InLakeError
@@ -38,6 +39,7 @@ from jetstream_server.replication.drivers.sweeping import Sweeping
 from jetstream_server.replication.drivers.uploading import LakeOptions, Uploading, range_due
 from jetstream_server.replication.listeners import Listeners
 from jetstream_server.replication.replica import Replica
+from tests.support.lake_objects import decode
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node, read_values
 
@@ -54,7 +56,8 @@ def rounds_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Ground:
-    """A node with a stream in the lake. away: the store cannot be reached. tasks: what was to be
+    """A node with a stream in the lake. away: the store cannot be reached. bytes_in_time: how long
+    an object may be to be copied in time. tasks: what was to be
     copied. before_commit: is called once an object is stored. trouble: what proposing raises;
     is_late: what was proposed then takes effect before the next proposal."""
 
@@ -68,6 +71,7 @@ class Ground:
         self.store = FolderStore((folder / "lake").as_uri())
         self.tasks: list[Task] = []
         self.away = False
+        self.bytes_in_time = 1 << 30
         self.before_commit: list[Any] = []
         self.uploading = Uploading(
             self,
@@ -96,12 +100,16 @@ class Ground:
         self.node.apply()
         return result
 
-    async def work(self, task: Task | TrimTask) -> dict[str, Any]:
+    async def work(self, task: Task | TrimTask | MarkTask) -> dict[str, Any]:
         if isinstance(task, TrimTask):
             return trim(task, self.store)
+        if isinstance(task, MarkTask):
+            return mark(task, self.store)
         self.tasks.append(task)
         if self.away:
             raise OSError("the store is away")
+        if task.length > self.bytes_in_time:
+            raise TimeoutError
         answer = copy(task, self.store, lambda _: None)
         while self.before_commit:
             self.before_commit.pop()()
@@ -111,6 +119,13 @@ class Ground:
         replica = self.node.create(config={"lake": True, **config})
         replica.log.configure(LogConfig(segment_bytes=2500))
         return replica
+
+    def alter(self, replica: Replica, **config: Any) -> None:
+        epoch = self.node.cluster.now(replica.stream).stream_epoch
+        self.node.cluster.do(
+            AlterStream(stream_id=replica.stream.id, stream_epoch=epoch, config=config)
+        )
+        self.node.apply()
 
     def start(self) -> None:
         self.uploading.start()
@@ -238,6 +253,26 @@ async def test_objects_are_as_long_as_the_stream_says(tmp_path: Path) -> None:
         assert ground.stored(replica) == local_bytes(replica)
 
 
+@on_loop
+async def test_a_slow_link_gets_smaller_objects(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create(lake_object_bytes=256 * 1024)
+        replica.log.configure(LogConfig(segment_bytes=1 << 20))
+        ground.fill(replica, 250)
+        replica.log.roll()
+        ground.bytes_in_time = 100 * 1024
+        ground.start()
+        for count in (1, 2):
+            await eventually(lambda: ground.uploading.counters.failures == count)  # noqa: B023
+            assert "lake.timeout" in ground.uploading.reason(replica)
+            ground.later()
+        await eventually(lambda: replica.stream.lake.end > 0)
+        assert [each.length // 65536 for each in ground.tasks] == [3, 1, 0]
+        ground.bytes_in_time = 1 << 30
+        await eventually(lambda: replica.stream.lake.end == 250)
+        assert max(each.length for each in ground.tasks[3:]) > 100 * 1024, "whole ones again"
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 @on_loop
 async def test_an_unknown_outcome_is_settled_by_the_mark(tmp_path: Path, is_late: bool) -> None:
@@ -332,6 +367,39 @@ async def test_what_was_purged_leaves_the_table_and_after_the_grace_time_the_sto
 
 
 @on_loop
+async def test_a_lake_that_was_off_is_emptied_and_goes_on_later(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica)
+        ground.start()
+        await eventually(lambda: range_due(replica) is None)
+        objects = {each.name for each in ground.objects(replica)}
+        # Before the next round finds time to trim.
+        ground.node.cluster.do(
+            PurgeStream(
+                stream_id=replica.stream.id,
+                leader_epoch=replica.stream.leader_epoch,
+                offset=replica.stream.lake.end,
+            )
+        )
+        ground.alter(replica, lake=False)
+        await eventually(lambda: not ground.objects(replica))
+        await ground.sweep()
+        assert not objects & ground.names(), "what was purged is in the store no more"
+        ground.fill(replica)
+        later = replica.log.log_end_offset - 4
+        replica.log.reset(later)  # As retention would have it.
+        replica.high_watermark = later
+        with pytest.raises(OffsetOutOfRangeError):
+            replica.read(later - 1, 1)
+        ground.alter(replica, lake=True)
+        ground.fill(replica)
+        await eventually(lambda: replica.stream.lake.end > later)
+        assert replica.stream.lake.start == later
+        assert ground.stored(replica) == local_bytes(replica)[: len(ground.stored(replica))]
+
+
+@on_loop
 async def test_records_older_than_max_age_leave_the_lake(tmp_path: Path) -> None:
     async with ground_at(tmp_path) as ground:
         replica = ground.create(max_age_us=3_600_000_000)
@@ -360,7 +428,8 @@ async def test_who_leads_no_more_deletes_nothing(tmp_path: Path) -> None:
         ground.fill(replica, 6)
         ground.start()
         await eventually(lambda: range_due(replica) is None)
-        ground.store.put(f"cluster/{replica.stream.id}/data/of-the-successor", b"x")
+        folder = folder_of("cluster", replica.stream.id, replica.stream.created_at_us)
+        ground.store.put(f"{folder}/data/of-the-successor", b"x")
         before = ground.names()
         ground.trouble = FencedEpochError("another leader")
         await ground.sweep()
@@ -394,16 +463,82 @@ async def test_the_folder_of_a_deleted_stream_goes(tmp_path: Path) -> None:
         ground.fill(replica, 6)
         ground.start()
         await eventually(lambda: range_due(replica) is None)
-        later = ground.node.cluster.registry.revision + 100
-        for stream_id in (other.stream.id, later):
-            ground.store.put(f"cluster/{stream_id}/data/x", b"x")
+        stream_id, created_us = replica.stream.id, replica.stream.created_at_us
+        kept = {
+            f"{folder_of('cluster', *each)}/data/x"
+            for each in (
+                (other.stream.id, other.stream.created_at_us),
+                (ground.node.cluster.registry.revision + 100, created_us),  # Not known yet.
+                # The metadata was put back from before it was made: it is not deleted, and its id
+                # is given again.
+                (ground.node.cluster.registry.revision - 1, created_us),
+                (stream_id, created_us + 1),
+            )
+        }
+        for name in kept:
+            ground.store.put(name, b"x")
         ground.node.delete(replica)
         ground.node.apply()
         await ground.sweep()
-        assert ground.names() == {
-            f"cluster/{other.stream.id}/data/x",
-            f"cluster/{later}/data/x",
-        }, "it is not known yet, and not deleted"
+        assert ground.names() == kept
+
+
+class Endless(FolderStore):
+    """Its listings do not end."""
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        while True:
+            yield Listed(f"{prefix}x", 1, 0)
+
+
+@on_loop
+async def test_a_node_that_stops_does_not_wait_for_a_sweep(tmp_path: Path) -> None:
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica, 6)
+        ground.start()
+        await eventually(lambda: range_due(replica) is None)
+        sweeping = Sweeping(
+            ground, ground.node.cluster.registry, Endless(ground.store.url), ground.uploading.led,
+            cluster_id="cluster", grace_seconds=1, monotonic_clock=ground.node.clocks.monotonic,
+        )  # fmt: skip
+        sweep = asyncio.ensure_future(sweeping.round())
+        await asyncio.sleep(0.05)
+        assert not sweep.done()
+        async with asyncio.timeout(10):
+            await sweeping.close()
+            await sweep
+        assert sweeping.failures
+
+
+@on_loop
+async def test_what_was_committed_is_kept_if_the_metadata_forgets_it(tmp_path: Path) -> None:
+    """The metadata is put back from an older copy, and the stream goes on from there."""
+    async with ground_at(tmp_path) as ground:
+        replica = ground.create()
+        ground.fill(replica, 6)
+        ground.start()
+        await eventually(lambda: range_due(replica) is None)
+        older = replica.stream.lake
+        ground.fill(replica, 12)
+        await eventually(lambda: range_due(replica) is None)
+        await eventually(lambda: len(marked_versions(ground)) == 1)
+        lost = ground.objects(replica)
+        newest = replica.stream.lake.location
+        await ground.uploading.close()
+        ground.node.cluster.registry.streams[replica.stream.id] = replace(
+            replica.stream, lake=older
+        )
+        replica.stream = replace(replica.stream, lake=older)
+        assert ground.objects(replica) != lost
+        await ground.sweep()
+        await ground.sweep()
+        assert {each.name for each in lost} < ground.names()
+        assert StreamTable(ground.store, ground.store.url, "", {}).objects(newest) == lost
+
+
+def marked_versions(ground: Ground) -> set[str]:
+    return {each for each in ground.names() if "/committed/" in each}
 
 
 def marked(replica: Replica, **values: Any) -> None:
@@ -485,7 +620,8 @@ async def test_what_both_have_lost_is_said(tmp_path: Path) -> None:
         with pytest.raises(RecordsDamagedError) as caught:
             replica.read(5, 1)
         assert (caught.value.start_offset, caught.value.end_offset) == (5, 8)
-        assert range_due(replica) is None, "the lake has no holes"
+        with pytest.raises(RecordsDamagedError, match="purge the stream up to offset 8"):
+            range_due(replica)
         assert read_values(replica, 8)
 
 

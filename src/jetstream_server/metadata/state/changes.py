@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
-from jetstream_protocol.types import BootUs, NodeId, StreamId
+from jetstream_protocol.types import BootUs, NodeId, StreamId, WallUs
 from jetstream_server.metadata.state.cluster import ClusterSettings, ControllerClaim
 from jetstream_server.metadata.state.nodes import NodeMetadata
 from jetstream_server.metadata.state.outbox import Outbox
@@ -43,9 +43,10 @@ class StreamForgotten:
 
 @dataclass(frozen=True, slots=True)
 class DeletionsLearned:
-    """A snapshot of the metadata records that these streams were deleted, oldest first."""
+    """A snapshot of the metadata records that these streams were deleted, oldest first; each with
+    when it was made, as in Tables.deleted."""
 
-    stream_ids: tuple[StreamId, ...]
+    deletions: tuple[tuple[StreamId, WallUs], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,10 +180,10 @@ class CommitLake(Command):
     `begin` is `end`, that its table was made anew without what is before `start`.
 
     **safety** A compare-and-set: expected_location and version must be those of the mark, and
-    `begin` its end (any offset while it has never held a record). last_epoch: of the record before
-    `end`. location: of the table's metadata that names the new objects as well. The leader vouches
-    that all these records are committed, flushed, and in the store. start: the lake begins there,
-    or later. Repeating it changes nothing.
+    `begin` its end (while it holds no record, any offset from there on). last_epoch: of the record
+    before `end`. location: of the table's metadata that names the new objects as well. The leader
+    vouches that all these records are committed, flushed, and in the store. start: the lake begins
+    there, or later. Repeating it changes nothing.
 
     Result: start, end and version of the mark. Errors: fenced_epoch and unknown_epoch;
     precondition_failed for another mark, and for a stream without `lake`; invalid_request.

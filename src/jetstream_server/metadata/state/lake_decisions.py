@@ -49,14 +49,16 @@ def _result(mark: LakeMark) -> dict[str, Any]:
 def _check_mark(stream: StreamMetadata, command: CommitLake) -> None:
     """**safety** Nothing but the records right after those that the lake holds may be added."""
     lake = stream.lake
-    if not stream.config.lake or stream.leader == NO_NODE:
+    is_trim = command.begin == command.end and bool(lake.location)
+    if not (stream.config.lake or is_trim) or stream.leader == NO_NODE:
         raise PreconditionFailedError(f"{stream.full_name} has no leader, or does not use the lake")
     if (command.expected_location, command.version) != (lake.location, lake.version):
         raise PreconditionFailedError(
             f"the lake's table of {stream.full_name} is at version {lake.version}, not "
             f"{command.version}"
         )
-    if command.begin != lake.end and lake.version:
+    is_later = lake.end < command.begin < command.end and not lake.holds_records
+    if command.begin != lake.end and not is_later:
         raise PreconditionFailedError(
             f"the lake holds the records of {stream.full_name} up to {lake.end}: what begins at "
             f"{command.begin} does not continue them"

@@ -28,7 +28,7 @@ from jetstream_protocol.errors import (
     from_proto,
 )
 from jetstream_protocol.generated import common_pb2
-from jetstream_protocol.types import StreamId
+from jetstream_protocol.types import StreamId, WallUs
 from jetstream_server.metadata.state import commands
 from jetstream_server.metadata.state.activity import outbox_after
 from jetstream_server.metadata.state.changes import (
@@ -171,12 +171,14 @@ class Registry(Tables):
         """The current state, to be encoded later or by another thread."""
         security = {} if self.security == SecurityState() else {"security": self.security.to_dict()}
         activity = {} if self.activity == Outbox() else {"activity": self.activity.to_dict()}
+        lakes = [[stream_id, made_us] for stream_id, made_us in self.deleted.items() if made_us]
         return StateImage(
             head={
                 "revision": self.revision,
                 "settings": self.settings.to_dict(),
                 "controller": self.controller.to_dict(),
                 "deleted": list(self.deleted),
+                **({"deleted_lakes": lakes} if lakes else {}),
                 "reports": [[key, *self.reports[key]] for key in sorted(self.reports)],
                 "results": self._results.to_list(),
                 **security,
@@ -209,7 +211,8 @@ class Registry(Tables):
             changes.append(ActivityChanged(self.activity, fresh.activity))
         changes.extend(diff_nodes(self.nodes, fresh.nodes))
         known_ids = self.deleted.keys() | self.streams.keys()
-        if learned := tuple(known for known in fresh.deleted if known not in known_ids):
+        learned = tuple(each for each in fresh.deleted.items() if each[0] not in known_ids)
+        if learned:
             changes.append(DeletionsLearned(learned))
         changes.extend(diff_streams(self.streams, fresh.streams, fresh.deleted))
         for slot in (*Tables.__slots__, "_results"):
@@ -241,7 +244,9 @@ def _registry_from(snapshot: bytes) -> Registry:
         if "activity" in image.head:
             registry.activity = Outbox.from_dict(image.head["activity"])
         changes: list[Change] = [NodeChanged(None, node) for node in image.nodes]
-        changes.append(DeletionsLearned(tuple(map(StreamId, image.head.get("deleted", ())))))
+        deleted = dict.fromkeys(map(StreamId, image.head.get("deleted", ())), WallUs(0))
+        deleted.update(image.head.get("deleted_lakes", ()))
+        changes.append(DeletionsLearned(tuple(deleted.items())))
         changes.extend(StreamCreated(stream) for stream in image.streams)
         for stream_id, *reports in image.head["reports"]:
             standing = tuple((node_id, at_us) for node_id, at_us in reports)

@@ -20,7 +20,7 @@ from jetstream_protocol.subjects import (
     SUBJECT_BYTES_MAX,
     no_stream,
 )
-from jetstream_protocol.types import NO_NODE, BootUs, NodeId, StreamId
+from jetstream_protocol.types import NO_NODE, BootUs, NodeId, StreamId, WallUs
 from jetstream_server.metadata.state.changes import (
     ActivityChanged,
     Change,
@@ -93,7 +93,9 @@ class Tables:
         # The streams that are being moved to other nodes.
         self.reassigned: dict[StreamId, None] = {}
         # Deleted streams, oldest first. A missing stream that is not listed here was not deleted.
-        self.deleted: dict[StreamId, None] = {}
+        # With when it was made if it used the lake, otherwise 0. Ids are given again if an older
+        # copy of the metadata is put back: only both tell which stream it was.
+        self.deleted: dict[StreamId, WallUs] = {}
         self._by_group: dict[str, dict[StreamId, None]] = {}
         self._by_name: dict[str, dict[str, StreamId]] = {}
         self._by_node: dict[NodeId, dict[StreamId, None]] = {}
@@ -234,11 +236,13 @@ class Tables:
                     self._count_leadership(after.leader, 1)
                 case StreamDeleted(stream):
                     self._remove_stream(stream)
-                    self._remember_deletions((stream.id,))
+                    uses_lake = stream.config.lake or stream.lake.version
+                    made_us = stream.created_at_us if uses_lake else WallUs(0)
+                    self._remember_deletions(((stream.id, made_us),))
                 case StreamForgotten(stream):
                     self._remove_stream(stream)
-                case DeletionsLearned(stream_ids):
-                    self._remember_deletions(stream_ids)
+                case DeletionsLearned(deletions):
+                    self._remember_deletions(deletions)
                 case NodeChanged(_, NodeMetadata() as node):
                     self.nodes[node.node_id] = node
                 case NodeChanged(NodeMetadata() as node, _):
@@ -258,8 +262,8 @@ class Tables:
                 case LeaderReported(stream_id, reports):
                     self.reports[stream_id] = reports
 
-    def _remember_deletions(self, stream_ids: Iterable[StreamId]) -> None:
-        self.deleted.update(dict.fromkeys(stream_ids))
+    def _remember_deletions(self, deletions: Iterable[tuple[StreamId, WallUs]]) -> None:
+        self.deleted.update(deletions)
         while len(self.deleted) > DELETIONS_MAX:
             del self.deleted[next(iter(self.deleted))]
 

@@ -31,7 +31,7 @@ def check_in_log(stream: StreamMetadata, log: CommitLog, node_id: int, offset: i
     lake, start = stream.lake, log.log_start_offset
     if is_in_lake(stream, log, offset):
         raise in_lake_error(stream, offset)
-    if lake.version and lake.end <= offset < start:
+    if lake.holds_records and lake.end <= offset < start:
         raise damage_error(stream, node_id, RecordsDamagedError("", lake.end, start))
 
 

@@ -10,7 +10,7 @@ a table that lacks what its successor has added.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -19,8 +19,10 @@ import structlog
 from jetstream_protocol.types import LeaderEpoch, StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
-from jetstream_server.lake.stores import Store
+from jetstream_server.lake.stores import StoppableStore, Store
+from jetstream_server.lake.tasks import folder_of
 from jetstream_server.metadata.state.commands import CommitLake
+from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.drivers.uploading import Proposer
 from jetstream_server.replication.replica import Replica
 
@@ -40,10 +42,7 @@ class Streams(Protocol):
     """The part of the registry that is needed."""
 
     @property
-    def revision(self) -> int: ...
-
-    @property
-    def streams(self) -> Any: ...
+    def deleted(self) -> Mapping[StreamId, int]: ...
 
 
 class Sweeping:
@@ -62,7 +61,7 @@ class Sweeping:
     ) -> None:
         self._metadata = metadata
         self._registry = registry
-        self._store = store
+        self._store = StoppableStore(store)
         self._led = led
         self._cluster_id = cluster_id
         self._grace_us = round(grace_seconds * 1e6)
@@ -78,7 +77,7 @@ class Sweeping:
     @property
     def objects_waiting(self) -> int:
         """How many objects that no table needs wait for the end of their grace time."""
-        return sum(each.unreached for each in self._sweepers.values())
+        return sum(len(each.unreached) for each in self._sweepers.values())
 
     def start(self) -> None:
         self._running = run_in_background(self._run(), "sweeps of the lake")
@@ -87,6 +86,7 @@ class Sweeping:
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
+        self._store.stop()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 
     async def _run(self) -> None:
@@ -122,12 +122,17 @@ class Sweeping:
         stream_id = replica.stream.id
         sweeper = self._sweepers.get(stream_id)
         if sweeper is None:
-            sweeper = await self._in_thread(self._sweeper_of, stream_id)
+            sweeper = await self._in_thread(self._sweeper_of, replica.stream)
             self._sweepers[stream_id] = sweeper
         listed = await self._in_thread(sweeper.listed)
         location = await self._confirmed_location(replica)
-        gone = await self._in_thread(sweeper.sweep_listed, listed, location, self._clock())
+        before = sweeper.unknown
+        gone = await self._in_thread(sweeper.sweep, listed, location, self._clock())
         self.objects_removed += len(gone)
+        if sweeper.unknown and sweeper.unknown != before:
+            logger.warning(
+                "lake_has_unknown_tables", stream=replica.stream.full_name, tables=sweeper.unknown
+            )
         if gone:
             logger.info("lake_swept", stream=replica.stream.full_name, objects=len(gone))
 
@@ -153,25 +158,24 @@ class Sweeping:
     async def _sweep_folders(self) -> None:
         if self._folders is None:
             self._folders = await self._in_thread(self._folder_sweeper)
-        revision, known = self._registry.revision, frozenset(self._registry.streams)
+        deleted = frozenset(self._registry.deleted.items())
 
-        def is_deleted(stream_id: int) -> bool:
-            # An id is the revision of the stream's creation, and never used again.
-            return stream_id <= revision and StreamId(stream_id) not in known
+        def is_deleted(stream_id: int, created_at_us: int) -> bool:
+            return (stream_id, created_at_us) in deleted
 
         gone = await self._in_thread(self._folders.sweep, is_deleted, self._clock())
-        for stream_id in gone:
-            logger.info("lake_folder_removed", stream_id=stream_id)
+        for folder in gone:
+            logger.info("lake_folder_removed", folder=folder)
 
-    def _sweeper_of(self, stream_id: StreamId) -> Sweeper:
+    def _sweeper_of(self, stream: StreamMetadata) -> Sweeper:
         from jetstream_server.lake.sweep import Sweeper
         from jetstream_server.lake.table import StreamTable
 
         properties = {
             "jetstream.cluster-id": self._cluster_id,
-            "jetstream.stream-id": str(stream_id),
+            "jetstream.stream-id": str(stream.id),
         }
-        folder = f"{self._cluster_id}/{stream_id}"
+        folder = folder_of(self._cluster_id, stream.id, stream.created_at_us)
         table = StreamTable(self._store, self._store.url, folder, properties)
         return Sweeper(table, self._store, self._grace_us)
 

@@ -22,22 +22,24 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from jetstream_protocol import bounded_json
-from jetstream_protocol.errors import CorruptBatchError, JetstreamError
+from jetstream_protocol.errors import CorruptBatchError, JetstreamError, RecordsDamagedError
 from jetstream_protocol.types import LeaderEpoch, MonotonicUs
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock, WallClock
 from jetstream_server.lake.stores import StoreOptions
-from jetstream_server.lake.tasks import Task, TrimTask
+from jetstream_server.lake.tasks import MarkTask, Task, TrimTask, folder_of
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.commands import CommitLake
-from jetstream_server.metadata.state.streams import LakeMark
+from jetstream_server.metadata.state.streams import LakeMark, StreamMetadata
 from jetstream_server.replication.drivers import worker_process
 from jetstream_server.replication.listeners import RoleListener
 from jetstream_server.replication.replica import Replica
 
 ROUND_SECONDS = 0.5
 OBJECT_BYTES = 256 * 1024 * 1024
+SHARE_MAX = 16
+"""Objects are made so many times smaller at most for a link that is too slow for whole ones."""
 RETRY_US = 5_000_000
 """Pause after a failed copy: a store that is away stays so for longer than a second."""
 
@@ -45,9 +47,9 @@ TRIM_US_MIN = 10_000_000
 """Between two looks for what is older than max_age: of short ones, an eighth."""
 TRIM_US_MAX = 3_600_000_000
 
-Work = Callable[[Task | TrimTask], Awaitable[dict[str, Any]]]
-"""Copies a range, or takes objects out of a table, and returns what to commit. Raises OSError,
-EOFError, JetstreamError."""
+Work = Callable[[Task | TrimTask | MarkTask], Awaitable[dict[str, Any]]]
+"""Copies a range, or takes objects out of a table, and returns what to commit; or notes a commit.
+Raises OSError, EOFError, JetstreamError."""
 WORKER = "jetstream_server.lake.worker"
 
 _Result = TypeVar("_Result")
@@ -91,23 +93,32 @@ class _Trimmed:
     next_us: MonotonicUs
 
 
-def range_due(replica: Replica) -> LogSlice | None:
-    """What to copy next; None: nothing. Reads indexes: for a thread. Raises StorageError,
-    CorruptBatchError.
+def range_due(replica: Replica, share: int = 1) -> LogSlice | None:
+    """What to copy next; None: nothing. share: only that part of a whole object.
+
+    Reads indexes: for a thread. Raises StorageError, CorruptBatchError, and RecordsDamagedError if
+    the records that are to be next are lost.
 
     **safety** Only what is committed and flushed, of a segment that never changes again.
     """
     log, lake = replica.log, replica.stream.lake
+    if not replica.stream.config.lake:
+        return None
     begin = max(lake.end, log.log_start_offset)
-    if lake.version and begin != lake.end:
-        return None  # Records in between are lost: what follows them cannot be added.
+    if lake.holds_records and begin != lake.end:
+        raise RecordsDamagedError(
+            f"the disk has lost the records {lake.end} to {begin - 1}, and the lake cannot go on "
+            f"after a hole: purge the stream up to offset {begin}",
+            lake.end,
+            begin,
+        )
     bound = min(replica.high_watermark, log.flushed_offset)
     for span in log.sealed_spans():
         if span.next_offset > bound:
             return None
         if span.next_offset > begin:
             bytes_max = replica.stream.config.lake_object_bytes or OBJECT_BYTES
-            return log.read(max(begin, span.base_offset), bytes_max, span.next_offset)
+            return log.read(max(begin, span.base_offset), bytes_max // share, span.next_offset)
     return None
 
 
@@ -135,6 +146,8 @@ class Uploading(RoleListener):
         """Versions of marks that were committed, and that this node may not have applied yet."""
         self._retry_at_us: dict[Replica, MonotonicUs] = {}
         self._reasons: dict[Replica, str] = {}
+        self._shares: dict[Replica, int] = {}
+        """By how much objects are smaller, so that the link carries them in time."""
         self._running: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "jetstream-uploading")
         self._copier = _Copier(self._in_thread)
@@ -167,12 +180,16 @@ class Uploading(RoleListener):
     # A RoleListener.
 
     def role_changed(self, replica: Replica) -> None:
-        if replica.closed or replica.leadership is None or not replica.stream.config.lake:
+        stream = replica.stream
+        # What was purged leaves the table and the store, even if `lake` was switched off since.
+        is_there = stream.config.lake or stream.lake.location
+        if replica.closed or replica.leadership is None or not is_there:
             self._led.pop(replica, None)
             self._awaited.pop(replica, None)
             self._trimmed.pop(replica, None)
             self._retry_at_us.pop(replica, None)
             self._reasons.pop(replica, None)
+            self._shares.pop(replica, None)
         else:
             self._led[replica] = None
 
@@ -198,10 +215,16 @@ class Uploading(RoleListener):
         try:
             if await self._trim(replica, leader_epoch):
                 return
-            found = await self._in_thread(range_due, replica)
+            share = self._shares.get(replica, 1)
+            found = await self._in_thread(range_due, replica, share)
             if found is not None and replica.leadership is not None:
                 await self._copy(replica, found, leader_epoch)
-        except (OSError, EOFError, TimeoutError, JetstreamError) as error:
+        except TimeoutError:
+            if replica in self._led:
+                self._shares[replica] = min(2 * self._shares.get(replica, 1), SHARE_MAX)
+            limit = f"lake.timeout, {self._options.timeout_seconds:g} s"
+            self._failed(replica, f"it took longer than {limit}: smaller objects are next")
+        except (OSError, EOFError, JetstreamError) as error:
             self._failed(replica, str(error))
 
     def _failed(self, replica: Replica, reason: str) -> None:
@@ -224,7 +247,7 @@ class Uploading(RoleListener):
             return False
         oldest_us = self._wall_clock() - max_age_us if max_age_us else 0
         task = TrimTask(
-            self._options.store, self._folder(stream.id), lake.location, lake.start,
+            self._options.store, self._folder(stream), lake.location, lake.start,
             max(oldest_us, 0), os.getpid(),
         )  # fmt: skip
         async with asyncio.timeout(self._options.timeout_seconds):
@@ -237,13 +260,14 @@ class Uploading(RoleListener):
                 int(answer["start"]),
             )  # fmt: skip
             logger.info("lake_trimmed", stream=stream.full_name, start=answer["start"])
+            await self._mark(replica, answer["location"], lake.location)
         next_us = min(max(max_age_us // 8, TRIM_US_MIN), TRIM_US_MAX)
         if replica in self._led:
             self._trimmed[replica] = _Trimmed(lake.start, MonotonicUs(now_us + next_us))
         return bool(answer["location"] != lake.location)
 
-    def _folder(self, stream_id: int) -> str:
-        return f"{self._cluster_id}/{stream_id}"
+    def _folder(self, stream: StreamMetadata) -> str:
+        return folder_of(self._cluster_id, stream.id, stream.created_at_us)
 
     async def _copy(self, replica: Replica, found: LogSlice, leader_epoch: LeaderEpoch) -> None:
         stream = replica.stream
@@ -254,17 +278,15 @@ class Uploading(RoleListener):
             )
         task = Task(
             store=self._options.store,
-            folder=self._folder(stream.id),
+            folder=self._folder(stream),
             location=lake.location,
             path=found.path,
             position=found.position,
             length=found.length,
             # A purge may have ended within a batch.
-            begin=max(
-                found.base_offset, lake.end if lake.version else replica.log.log_start_offset
-            ),
+            begin=max(found.base_offset, lake.end, replica.log.log_start_offset),
             end=found.next_offset,
-            start=lake.start if lake.version else found.base_offset,
+            start=lake.start if lake.holds_records else found.base_offset,
             attempt=f"{leader_epoch}-{secrets.token_hex(8)}",
             bytes_per_second=self._options.bytes_per_second,
             parent=os.getpid(),
@@ -273,10 +295,14 @@ class Uploading(RoleListener):
                 "jetstream.stream-id": str(stream.id),
             },
         )
+        begun_us = self._clock()
         async with asyncio.timeout(self._options.timeout_seconds):
             answer = await self._work(task)
         if replica.stream.leader_epoch != leader_epoch or replica.leadership is None:
             return
+        is_quick = self._clock() - begun_us < self._options.timeout_seconds * 250_000
+        if is_quick and replica in self._shares:
+            self._shares[replica] = max(self._shares[replica] // 2, 1)
         await self._commit(
             replica, lake, task.begin, int(answer["end"]), int(answer["last_epoch"]),
             answer["location"],
@@ -289,6 +315,7 @@ class Uploading(RoleListener):
             "lake_copied", stream=stream.full_name, begin=task.begin, end=answer["end"],
             length=answer["length"], stored=answer["stored"],
         )  # fmt: skip
+        await self._mark(replica, answer["location"], lake.location)
 
     async def _commit(
         self,
@@ -321,6 +348,14 @@ class Uploading(RoleListener):
         if replica in self._led:
             self._awaited[replica] = committed["version"]
 
+    async def _mark(self, replica: Replica, location: str, before: str) -> None:
+        """Note in the store what was committed. If this fails, the next sweep does it."""
+        task = MarkTask(
+            self._options.store, self._folder(replica.stream), location, before, os.getpid()
+        )
+        async with asyncio.timeout(self._options.timeout_seconds):
+            await self._work(task)
+
     async def _in_thread(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, function, *arguments)
@@ -334,7 +369,7 @@ class _Copier:
         self._in_thread = in_thread
         self._process: subprocess.Popen[bytes] | None = None
 
-    async def work(self, task: Task | TrimTask) -> dict[str, Any]:
+    async def work(self, task: Task | TrimTask | MarkTask) -> dict[str, Any]:
         """Have the process do it. Raises EOFError if it cannot."""
         if self._process is None:
             self._process = worker_process.spawn(WORKER)

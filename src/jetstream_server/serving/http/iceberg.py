@@ -72,9 +72,14 @@ class IcebergApi:
         listed = await self._gateway.call(
             "Streams", "ListStreams", pb.ListStreamsRequest(), sender_of(request)
         )
-        streams = [each for each in listed.streams if each.config.lake]
-        count = Counter(each.name for each in streams)
-        names = [s.name if count[s.name] == 1 else f"{s.name}@{s.subject}" for s in streams]
+        # Also of streams without `lake`: they make a name ambiguous, too. And some engines take no
+        # notice of upper case.
+        count = Counter(each.name.lower() for each in listed.streams)
+        names = [
+            each.name if count[each.name.lower()] == 1 else f"{each.name}@{each.subject}"
+            for each in listed.streams
+            if each.config.lake
+        ]
         return _json({"identifiers": [{"namespace": [NAMESPACE], "name": each} for each in names]})
 
     async def _table(self, request: web.Request) -> web.Response:
