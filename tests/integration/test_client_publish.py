@@ -193,7 +193,11 @@ def test_a_message_larger_than_nats_takes_is_refused(client: Client) -> None:
     client.create_stream("large", "large.>")
     with pytest.raises(MessageTooLargeError, match="1048576"):
         client.publish("large.x", bytes(1024 * 1024 + 1))
+    connection = client._client._publisher._inbox
+    with pytest.raises(MessageTooLargeError, match="1048576"):
+        client.publish("large.x", bytes(1024 * 1024 - 10), headers={"Name": "x"})
     assert client.publish("large.x", bytes(1024 * 1024)).offset == 0
+    assert client._client._publisher._inbox is connection
 
 
 @on_loop

@@ -3,12 +3,15 @@
 Both carry a message id made of the processing's name and the record's stream id and offset. So a
 record that is handled again, within the `duplicate_window` of the stream that stores them, adds
 nothing to it.
+
+A dead letter that is too large is published once more without what it says about the failure at
+length. If the record itself is too large, the caller gets the error.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -18,7 +21,7 @@ from jetstream_client.reading.messages import Message
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.records import speaks_to_the_server
 from jetstream_client.values.types import Payload
-from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.errors import InvalidRequestError, MessageTooLargeError
 from jetstream_protocol.header_names import HEADER_NAME
 
 _PREFIX: Final = "Dead-Letter-"
@@ -71,10 +74,18 @@ def message_id(process: str, stream_id: int, offset: int, place: object) -> str:
 
 
 def dead_letter(
-    message: Message, stream: str, stream_id: int, process: str, attempts: int, error: BaseException
+    message: Message,
+    stream: str,
+    stream_id: int,
+    process: str,
+    attempts: int,
+    error: BaseException,
+    *,
+    is_short: bool = False,
 ) -> tuple[bytes | None, dict[str, list[str]]]:
     """Key and headers of a dead letter: the record's own, and before them where it comes from and
-    why. The value stays as it is. message: as it is stored. stream: `name@subject`.
+    why. The value stays as it is. message: as it is stored. stream: `name@subject`. is_short: leave
+    out the error's text, and what an earlier dead letter of the record said.
     """
     texts = {
         STREAM: stream,
@@ -85,18 +96,27 @@ def dead_letter(
         PROCESS: process,
         ATTEMPTS: str(attempts),
         ERROR: f"{type(error).__module__}.{type(error).__qualname__}",
-        ERROR_MESSAGE: text_of(error)[:_MESSAGE_MAX],
     }
+    if not is_short:
+        texts[ERROR_MESSAGE] = text_of(error)[:_MESSAGE_MAX]
     key: bytes | None = message.key
     if key is not None and not _passes_as_text(key):
         texts[KEY] = base64.b64encode(key).decode()
         key = None
     headers = {name: [_header_text(text)] for name, text in texts.items()}
     for name, value in message.headers.multi_items():
-        if not speaks_to_the_server(name):
-            # A dead letter that fails again: the newest is first.
+        is_older = name.startswith(_PREFIX)  # A dead letter that fails again: the newest is first.
+        if not speaks_to_the_server(name) and not (is_short and is_older and name != KEY):
             headers.setdefault(_header_name(name), []).append(_header_text(value))
     return key, headers
+
+
+async def as_it_fits(publish: Callable[[bool], Awaitable[object]]) -> None:
+    """Publish a dead letter. publish: takes `is_short`. Raises what it raises."""
+    try:
+        await publish(False)
+    except MessageTooLargeError:
+        await publish(True)
 
 
 def _passes_as_text(key: bytes) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 from jetstream_client._log import logger
 from jetstream_client.processing.options import ProcessOptions
-from jetstream_client.processing.outputs import Output, dead_letter, message_id
+from jetstream_client.processing.outputs import Output, as_it_fits, dead_letter, message_id
 from jetstream_client.processing.schedule import Schedule, State, Work
 from jetstream_client.processing.sources import Source
 from jetstream_client.reading.consumer import AsyncConsumer
@@ -421,14 +421,22 @@ class Processor:
 
     async def _publish_dead_letter(self, work: Work, error: BaseException) -> None:
         assert self._options.dead_letter is not None
-        stream = work.reading.stream
-        key, headers = dead_letter(
-            work.record, self._names[stream], stream, self._options.name, work.attempts, error
-        )
-        name = message_id(self._options.name, stream, work.offset, "dead")
-        await self._publish_surely(
-            work, self._options.dead_letter, work.record.value, key, headers, name
-        )
+        subject, stream = self._options.dead_letter, work.reading.stream
+        name, record = message_id(self._options.name, stream, work.offset, "dead"), work.record
+
+        async def publish(is_short: bool) -> None:
+            key, headers = dead_letter(
+                record,
+                self._names[stream],
+                stream,
+                self._options.name,
+                work.attempts,
+                error,
+                is_short=is_short,
+            )
+            await self._publish_surely(work, subject, record.value, key, headers, name)
+
+        await as_it_fits(publish)
 
     async def _publish_surely(
         self,

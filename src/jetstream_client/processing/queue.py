@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jetstream_client._closing import AsyncClosing
 from jetstream_client._log import logger
-from jetstream_client.processing.outputs import dead_letter, message_id
+from jetstream_client.processing.outputs import as_it_fits, dead_letter, message_id
 from jetstream_client.reading.messages import Message
 from jetstream_client.transport.consumers import Consumers, to_ms
 from jetstream_client.transport.recovery import Caller, repeats
@@ -198,8 +198,14 @@ class AsyncQueue(AsyncClosing):
                     say("queue %r: %s; trying again", self.name, error.message)
                     await asyncio.sleep(seconds * (0.5 + random.random() / 2))
         except Exception as error:  # noqa: BLE001 - the program gets it at the next message
-            self._failure = error
-            self._changed.set()
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Pull nothing more: the program gets the error once it has what is here."""
+        self._failure = self._failure or error
+        if self._pulling is not None and self._pulling is not asyncio.current_task():
+            self._pulling.cancel()
+        self._changed.set()
 
     async def _wait_for_room(self) -> None:
         self._taken.clear()
@@ -233,15 +239,22 @@ class AsyncQueue(AsyncClosing):
     # Dead letters.
 
     async def _bury(self, message: AsyncQueueMessage, about: ConsumerDescription) -> None:
-        """Publish a message that was delivered too often as a dead letter, and end it."""
+        """Publish a message that was delivered too often as a dead letter, and end it. What will
+        fail again is the program's to see to: it gets the error, and the message stays."""
         times = message.deliveries - 1
         error = TimeoutError(f"it was delivered {times} times, and not acknowledged")
-        key, headers = dead_letter(message, about.stream, about.stream_id, self.name, times, error)
         name = message_id(self.name, about.stream_id, message.offset, "dead")
-        try:
+
+        async def publish(is_short: bool) -> None:
+            key, headers = dead_letter(
+                message, about.stream, about.stream_id, self.name, times, error, is_short=is_short
+            )
             await self._publish(
                 about.dead_letter, message.value, key=key, headers=headers, msg_id=name
             )
+
+        try:
+            await as_it_fits(publish)
             await message.term()
             logger.error(
                 "queue %r: record %d of %s is a dead letter on %r: %s",
@@ -249,9 +262,15 @@ class AsyncQueue(AsyncClosing):
             )  # fmt: skip
         except JetstreamError as refusal:
             logger.warning(
-                "queue %r: record %d of %s was not published as a dead letter: %s; trying again",
+                "queue %r: record %d of %s was not published as a dead letter: %s; it comes again",
                 self.name, message.offset, about.stream, refusal.message,
             )  # fmt: skip
+            if not repeats(refusal, Caller.PUBLISH):
+                refusal.add_note(
+                    f"publishing record {message.offset} of stream {about.stream!r} as a dead "
+                    f"letter on {about.dead_letter!r}: {error}"
+                )
+                self._fail(refusal)
             self._send(_Ack(offset=message.offset, kind=_Kind.NAK, delay_ms=_DEAD_LETTER_RETRY_MS))
 
     # Acknowledging.

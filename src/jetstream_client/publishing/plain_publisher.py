@@ -228,7 +228,9 @@ class PlainPublisher:
             if route.group is not None:
                 target, route = self.place(route, subject, key, options)
             inbox = self._inbox
-            if inbox is None or inbox.is_closed:
+            if inbox is None or not inbox.is_connected:
+                # **safety** What waits in a lost connection may come when nobody expects it any
+                # more: its program has published it again, or the streams have forgotten its id.
                 inbox = await self.connected(deadline)
             if options.ack_level == "none":
                 route.check_listening(options.acks)
@@ -333,7 +335,6 @@ class PlainPublisher:
         await asyncio.sleep(step.wait)
         try:
             if self._closed or self.why_lost:
-                # What waits in a lost connection may come when the streams have forgotten its id.
                 await self.connected(deadline)
         except UnavailableError:
             raise error from None

@@ -3,6 +3,7 @@ with consumers."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -25,6 +26,8 @@ _GRACE_SECONDS: Final = 2.0
 """So much longer than it waits may a leader take to answer."""
 _LEADER_SECONDS: Final = 10.0
 """How long the leader's address is taken for granted."""
+_LOOKING_SHARE: Final = 0.25
+"""Of the client's timeout, to look for the leader."""
 _MS_MAX: Final = 2**32 - 1
 
 
@@ -56,6 +59,9 @@ class Consumers:
     async def acknowledge(
         self, request: pb.AcknowledgeMessagesRequest
     ) -> pb.AcknowledgeMessagesResponse:
+        """Within the client's timeout."""
+        now = asyncio.get_running_loop().time
+        begun = now()
         address = await self._leader(request.stream)
         found: pb.AcknowledgeMessagesResponse
         try:
@@ -64,6 +70,7 @@ class Consumers:
                 what=f"acknowledging messages of consumer {request.name!r}",
                 changes=True,
                 address=address,
+                timeout=self._control.timeout - (now() - begun),
             )
         except JetstreamError:
             self._leaders.pop(request.stream.id, None)
@@ -73,13 +80,14 @@ class Consumers:
     async def _leader(self, ref: common_pb2.StreamRef) -> str | None:
         """The leader's address, as far as it is known: others name it."""
         until, address = self._leaders.get(ref.id, (0.0, ""))
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         if now < until:
             return address
         try:
-            leader = await self._streams.leader_of(ref, self._control.timeout)
-            node = (await describe_cluster(self._control)).node(leader)
-        except JetstreamError:
+            async with asyncio.timeout(self._control.timeout * _LOOKING_SHARE):
+                leader = await self._streams.leader_of(ref, self._control.timeout)
+                node = (await describe_cluster(self._control)).node(leader)
+        except (JetstreamError, TimeoutError):
             return None
         if node is None:
             return None

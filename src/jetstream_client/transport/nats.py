@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _NO_RESPONDERS = "503"
 _BUFFER_BYTES = 2 * 1024 * 1024
 """So many bytes may wait in nats-py for NATS to take them."""
+_HEADERS_BYTES = len("NATS/1.0\r\n\r\n")
 _COMMAND_BYTES = 256
 """At most, of a message's command beside its subject and headers."""
 _GREETING_SECONDS = 0.5
@@ -90,6 +91,17 @@ def _what_to_give(reason: str) -> str:
             "(--nats-cert, JETSTREAM_NATS_CERT)"
         )
     return ""
+
+
+def _check_size(size: int, most: int) -> None:
+    """nats-py counts the payload alone. NATS counts headers, too, and ends the connection of a
+    client that sends more, with all that is under way on it."""
+    if size > most:
+        raise _too_large_error(size, most)
+
+
+def _too_large_error(size: int, most: int) -> MessageTooLargeError:
+    return MessageTooLargeError(f"{size} bytes are more than NATS takes in one message: {most}")
 
 
 class NatsInbox:
@@ -257,6 +269,9 @@ class NatsInbox:
         client = self._client
         assert client is not None
         size = len(payload) + 4 * (len(subject) + sum(len(a) + len(b) + 4 for a, b in headers))
+        if headers and size > client.max_payload:  # Only then the bytes are counted.
+            text = "".join(f"{name}: {value}\r\n" for name, value in headers)
+            _check_size(len(payload) + len(text.encode()) + _HEADERS_BYTES, client.max_payload)
         publishing = client.publish(
             subject,
             payload,
@@ -270,10 +285,7 @@ class NatsInbox:
             else:
                 await self._in_turn(publishing, deadline)
         except errors.MaxPayloadError as error:
-            raise MessageTooLargeError(
-                f"{len(payload)} bytes are more than NATS takes in one message: "
-                f"{client.max_payload}"
-            ) from error
+            raise _too_large_error(len(payload), client.max_payload) from error
         except (errors.BadSubjectError, errors.BadHeaderError, ValueError) as error:
             raise InvalidRequestError(f"NATS cannot carry this message: {error}") from error
         except errors.Error as error:

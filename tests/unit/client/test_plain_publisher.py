@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jetstream_client import (
     JetstreamError,
+    MessageTooLargeError,
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     PublishResult,
@@ -20,6 +22,7 @@ from jetstream_client import (
 from jetstream_client.publishing import plain_publisher
 from jetstream_client.publishing.plain_publisher import PlainPublisher, PublishOptions
 from jetstream_client.publishing.subject_routes import SubjectRoute
+from jetstream_client.transport.nats import NatsInbox
 from jetstream_client.values.config import ClientConfig
 from jetstream_server.ingest.stream.acks import AckFormat
 from tests.support.loops import on_loop
@@ -58,6 +61,7 @@ class Inbox:
     """The connection to NATS: each attempt gets the next of `answers`, then always the last."""
 
     is_closed = False
+    is_connected = True
     why_lost = ""
 
     def __init__(self, publisher: PlainPublisher, answers: Sequence[object]) -> None:
@@ -192,7 +196,6 @@ async def test_what_is_sent_again_does_not_wait_in_a_lost_connection(
         """It is lost after the first attempt."""
 
         back = asyncio.Event()
-        is_connected = True
 
         async def publish(self, *message: Any) -> None:
             assert self.is_connected
@@ -210,3 +213,48 @@ async def test_what_is_sent_again_does_not_wait_in_a_lost_connection(
     Lost.back.set()
     outcome, attempts = await published(monkeypatch, nack(PERHAPS), ACK)
     assert (isinstance(outcome, PublishResult), attempts) == (True, 2)
+
+
+@pytest.mark.parametrize("msg_id", ["id", None])
+@on_loop
+async def test_the_first_attempt_does_not_wait_in_a_lost_connection_either(
+    monkeypatch: pytest.MonkeyPatch, msg_id: str | None
+) -> None:
+    """Nothing was published, and its program hears that, and may publish it again."""
+
+    class Lost(Inbox):
+        is_connected = False
+        why_lost = "it is away"
+
+        async def wait_until_connected(self) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setitem(globals(), "Inbox", Lost)
+    outcome, attempts = await published(monkeypatch, ACK, msg_id=msg_id)
+    assert type(outcome) is UnavailableError
+    assert str(outcome) == "it is away; nothing was published"
+    assert attempts == 0
+
+
+@pytest.mark.parametrize(("spare", "fits"), [(0, True), (-1, False)])
+@on_loop
+async def test_headers_count_for_what_nats_takes_in_one_message(spare: int, fits: bool) -> None:
+    """NATS ends the connection of a client that sends more, with all that is under way on it."""
+    published = []
+
+    async def publish(*message: Any) -> None:
+        published.append(message)
+
+    headers = [("Name", "väl"), ("Other", "x")]
+    whole = b"NATS/1.0\r\nName: v\xc3\xa4l\r\nOther: x\r\n\r\n" + b"payload"
+    inbox = NatsInbox(lambda *_: None, lambda *_: None, Events())  # type: ignore[arg-type]
+    inbox._client = SimpleNamespace(  # type: ignore[assignment]
+        max_payload=len(whole) + spare, pending_data_size=0, publish=publish
+    )
+    sending = inbox.publish("orders.x", b"payload", "", headers, 1e9)
+    if fits:
+        await sending
+    else:
+        with pytest.raises(MessageTooLargeError, match=f"{len(whole)} bytes are more than NATS"):
+            await sending
+    assert len(published) == fits

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jetstream_client import InvalidRequestError, Message, Output
-from jetstream_client.processing.outputs import dead_letter, outputs_of
+from jetstream_client.processing.outputs import dead_letter, outputs_of, read_dead_letter
 from jetstream_client.values.headers import outgoing
+from jetstream_client.values.records import block_of_pairs
 
 ONE = Output("out", b"1")
 
@@ -47,6 +48,21 @@ def test_a_dead_letter_that_fails_again_says_the_newest_first() -> None:
     message = Message("dead", 7, 0, "dead", None, b"v", block)
     _, headers = dead_letter(message, "dead@dead", 3, "again", 1, ValueError())
     assert headers["Dead-Letter-Offset"] == ["7", "1"]
+
+
+def test_a_short_dead_letter_says_which_record_it_is_and_leaves_out_the_rest() -> None:
+    block = (
+        b"NATS/1.0\r\nTrace: t\r\nDead-Letter-Error: old\r\nDead-Letter-Key-Base64: YQpi\r\n\r\n"
+    )
+    message = Message("dead", 7, 0, "dead", None, b"v", block)
+    error = ValueError("x" * 1000)
+    _, headers = dead_letter(message, "dead@dead", 3, "again", 1, error, is_short=True)
+    assert len(str(outgoing(headers))) < 600
+    stored = block_of_pairs(outgoing(headers))
+    read = read_dead_letter(Message("dead", 8, 0, "dead", None, b"v", stored))
+    assert read is not None
+    assert (read.record_offset, read.error, read.error_message) == (7, "builtins.ValueError", "")
+    assert (read.key, read.headers) == (b"a\nb", {"Trace": ["t"]})
 
 
 def test_what_no_header_can_carry_is_spelled_out() -> None:

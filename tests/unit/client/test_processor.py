@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jetstream_client import Message, Messages
+from jetstream_client import Message, Messages, MessageTooLargeError
 from jetstream_client.processing.options import ProcessOptions
 from jetstream_client.processing.outputs import Output
 from jetstream_client.processing.processor import Processor
@@ -101,3 +101,35 @@ async def test_a_bug_in_a_commit_ends_the_processing(monkeypatch: pytest.MonkeyP
     handles.set()
     with pytest.raises(ValueError, match="a bug"):
         await asyncio.wait_for(processor_of(source, handles).run(), 5)
+
+
+@pytest.mark.parametrize("most", [470, 0])
+@on_loop
+async def test_a_dead_letter_that_is_too_large_is_shortened_or_ends_the_processing(
+    most: int,
+) -> None:
+    source, sizes = Source(), list[int]()
+
+    async def publish(*_: Any, headers: Any, **__: Any) -> None:
+        sizes.append(len(str(headers)))
+        if sizes[-1] > most:
+            raise MessageTooLargeError("too large")
+
+    async def attempt(message: Message) -> list[Output]:
+        raise ValueError("x" * 1000)
+
+    async def ask(stream_id: int, seconds: float) -> None: ...
+
+    options = ProcessOptions.of(None, "workers", {"retries": 0, "dead_letter": "dead"})
+    processor = Processor(source, attempt, publish, ask, 10.0, options)
+    running = asyncio.ensure_future(processor.run())
+    source.arrived.put_nowait(messages_of(numbered(1)))
+    if most:
+        await eventually(lambda: processor._dead_letters == 1)
+        processor.stop()
+        await running
+    else:
+        with pytest.raises(MessageTooLargeError):
+            await asyncio.wait_for(running, 5)
+        assert processor._dead_letters == 0
+    assert len(sizes) == 2

@@ -1,5 +1,5 @@
 """A work queue's reader that is closed, cancelled or interrupted: what it was not handed goes to
-others, and nothing of it goes on."""
+others, and nothing of it goes on. And what becomes of its dead letters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from jetstream_client import InvalidRequestError
+from jetstream_client import (
+    InvalidRequestError,
+    JetstreamError,
+    MessageTooLargeError,
+    NoStreamError,
+    StreamPausedError,
+    UnavailableError,
+)
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.processing.blocking_queue import Queue
 from jetstream_client.processing.queue import AsyncQueue
@@ -26,7 +33,7 @@ ABOUT = SimpleNamespace(
 
 class Server:
     """Delivers messages without end, as many as are asked for. creates, answers: once they are
-    set. given_back: the offsets. acked: those that were acknowledged."""
+    set. given_back: the offsets. acked, ended: those that were acknowledged, and terminated."""
 
     def __init__(self) -> None:
         self.creates, self.answers = asyncio.Event(), asyncio.Event()
@@ -34,14 +41,17 @@ class Server:
         self.answers.set()
         self.next_offset = 0
         self.most = 1 << 30
+        self.deliveries = 1
         self.given_back: list[int] = []
         self.acked: list[int] = []
+        self.ended: list[int] = []
         self.is_asked = False
+        self.about = ABOUT
 
     async def create(self) -> Any:
         self.is_asked = True
         await self.creates.wait()
-        return ABOUT
+        return self.about
 
     async def pull(self, request: pb.PullMessagesRequest) -> pb.PullMessagesResponse:
         first = self.next_offset
@@ -50,7 +60,10 @@ class Server:
             await asyncio.Event().wait()
         self.next_offset = last
         offsets = range(first, last)
-        found = [pb.DeliveredMessage(offset=at, value=b"%d" % at, deliveries=1) for at in offsets]
+        found = [
+            pb.DeliveredMessage(offset=at, value=b"%d" % at, deliveries=self.deliveries)
+            for at in offsets
+        ]
         return pb.PullMessagesResponse(messages=found, created_us=1)
 
     async def acknowledge(
@@ -58,14 +71,18 @@ class Server:
     ) -> pb.AcknowledgeMessagesResponse:
         await self.answers.wait()
         for each in request.acknowledgements:
-            of = {_Kind.NAK: self.given_back, _Kind.ACK: self.acked}.get(each.kind, [])
+            kinds = {
+                _Kind.NAK: self.given_back, _Kind.ACK: self.acked, _Kind.TERM: self.ended
+            }  # fmt: skip
+            of = kinds.get(each.kind, [])
             of.append(each.offset)
         return pb.AcknowledgeMessagesResponse()
 
 
-def queue_of(server: Server) -> AsyncQueue:
-    async def publish(*_: Any, **__: Any) -> None: ...
+async def publishes(*_: Any, **__: Any) -> None: ...
 
+
+def queue_of(server: Server, publish: Any = publishes) -> AsyncQueue:
     consumers: Any = server
     return AsyncQueue(consumers, server.create, publish, "mailers", 32)
 
@@ -156,3 +173,66 @@ def test_an_interrupt_just_as_a_message_has_come_leaves_it_for_the_next_call(
     assert offsets == list(range(100))
     reader.close()
     thread.close()
+
+
+def of_dead_letters(publish: Any, size: int = 1 << 30) -> tuple[Server, AsyncQueue, list[int]]:
+    """Each message was delivered too often. Also the sizes of what is published, which is refused
+    if it is larger than `size`."""
+    server, sizes = Server(), list[int]()
+    server.about = SimpleNamespace(**{**vars(ABOUT), "max_deliver": 1, "dead_letter": "dead"})
+    server.deliveries, server.most = 2, 1
+
+    async def limited(subject: str, value: bytes, **more: Any) -> None:
+        sizes.append(len(str(more["headers"])))
+        if sizes[-1] > size:
+            raise MessageTooLargeError("too large")
+        await publish()
+
+    return server, queue_of(server, limited), sizes
+
+
+@on_loop
+async def test_a_dead_letter_that_is_too_large_is_published_without_the_error_s_text() -> None:
+    server, queue, sizes = of_dead_letters(publishes, 340)
+    asking = asyncio.ensure_future(anext(queue))
+    await eventually(lambda: server.ended == [0])
+    assert len(sizes) == 2
+    assert sizes[0] > 340 >= sizes[1]
+    await queue.aclose()
+    await asyncio.gather(asking, return_exceptions=True)
+
+
+@pytest.mark.parametrize("refusal", [None, NoStreamError("no stream"), StreamPausedError("paused")])
+@on_loop
+async def test_a_dead_letter_that_never_can_be_published_ends_the_reader_and_not_the_message(
+    refusal: JetstreamError | None,
+) -> None:
+    """It was tried again every five seconds for ever, and only a log line told of it."""
+
+    async def publish() -> None:
+        if refusal is not None:
+            raise refusal
+
+    server, queue, _ = of_dead_letters(publish, 0 if refusal is None else 1 << 30)
+    expected = MessageTooLargeError if refusal is None else type(refusal)
+    for _ in range(2):
+        with pytest.raises(expected) as raised:
+            await asyncio.wait_for(anext(queue), 5)
+    assert "record 0 of stream 'jobs@jobs' as a dead letter on 'dead'" in raised.value.__notes__[0]
+    await eventually(lambda: server.given_back == [0])
+    assert server.ended == []
+    await queue.aclose()
+
+
+@on_loop
+async def test_a_dead_letter_that_cannot_be_published_now_comes_again() -> None:
+    async def publish() -> None:
+        raise UnavailableError("NATS is away")
+
+    server, queue, _ = of_dead_letters(publish)
+    asking = asyncio.ensure_future(anext(queue))
+    await eventually(lambda: server.given_back == [0])
+    assert not asking.done()
+    await queue.aclose()
+    with pytest.raises(StopAsyncIteration):
+        await asking
