@@ -4,6 +4,10 @@ One node holds records of eight fields, in JSON. Each query is asked by columns 
 turn, of the table that `jetstream sql` makes. What counts is the processor time of this process,
 from the fetch to the answer. By hand, each query is written as most write it, with `->>` for each
 field, and in other ways, of which the quickest counts.
+
+The same records are then published to a stream that refuses what does not fit its schema, and to
+one that does not, in turn: as plain messages without acks, and in batches. What counts is the
+processor time of the node.
 """
 
 from __future__ import annotations
@@ -11,16 +15,21 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Iterator
 from statistics import median
 from typing import Any, NamedTuple
 
 import duckdb
 
 from benchmarks import this_server
+from benchmarks.nats_socket import NatsSocket
 from benchmarks.pairs import Progress
 from benchmarks.report import Column, Report, environment, times
+from benchmarks.this_server import Addresses
+from benchmarks.usage import exact_processor_seconds
 from jetstream_client import Client
 from jetstream_client.cli.stream_tables import StreamTable
+from jetstream_client.values.setting_types import OnMismatchOption
 from jetstream_protocol.schema import parse
 
 BATCH = 1_000
@@ -28,6 +37,14 @@ COUNTRIES = ("AT", "CH", "DE", "FR", "IT")
 SCHEMA = (
     "id bigint, customer string, price double, count int, country string, at timestamp, "
     "paid boolean, note string"
+)
+
+INGEST_TITLE = "nanoseconds of the node's processor to store a record"
+INGEST_COLUMNS = (
+    Column("published", lambda r: r["published"]),
+    Column("on_mismatch: keep", lambda r: f"{r['keep_ns']:,.0f}"),
+    Column("refuse", lambda r: f"{r['refuse_ns']:,.0f}"),
+    Column("the check", lambda r: f"{r['refuse_ns'] - r['keep_ns']:,.0f}"),
 )
 
 TITLE = "nanoseconds of the processor for a record, from the fetch to the answer"
@@ -122,17 +139,72 @@ def _measured(connection: Any, query: Query, runs: int) -> dict[str, float]:
     return {form: median(seconds) for form, seconds in taken.items()}
 
 
+def ingest(records: int, runs: int, progress: Progress) -> Report:
+    """runs: of each way to publish, with each setting."""
+    values = list(_values(records))
+    with this_server.nodes(1) as addresses, Client(addresses.grpc, timeout=60) as client:
+        ways = {"plain messages": _publish_plain, "batches": _publish_batches}
+        results = []
+        for way, publish in ways.items():
+            taken: dict[OnMismatchOption, list[float]] = {"keep": [], "refuse": []}
+            for number in range(runs):
+                for setting in taken if number % 2 == 0 else reversed(taken):
+                    client.create_stream("orders", "orders", flush="none", on_mismatch=setting)
+                    client.set_schema("orders", SCHEMA)
+                    before = exact_processor_seconds(addresses.pids[0])
+                    publish(addresses, client, values)
+                    _await_end(client, records)
+                    seconds = exact_processor_seconds(addresses.pids[0]) - before
+                    taken[setting].append(seconds * 1e9 / records)
+                    client.delete_stream("orders")
+            found = {f"{setting}_ns": median(each) for setting, each in taken.items()}
+            results.append({"published": way, **found, "every_ns": dict(taken)})
+            progress(f"{way}: {found}")
+    about = f"{records:,} records of {sum(map(len, values)) / records:,.0f} bytes"
+    return Report("typed: ingest", about, "the same without a check", results, environment())
+
+
+def _publish_plain(addresses: Addresses, _: Client, values: list[bytes]) -> None:
+    with NatsSocket("127.0.0.1", addresses.nats_port) as nats:
+        for first in range(0, len(values), BATCH):
+            lines = [
+                b"PUB orders %d\r\n%b\r\n" % (len(each), each)
+                for each in values[first : first + BATCH]
+            ]
+            nats.socket.sendall(b"".join(lines))
+        nats.socket.sendall(b"PING\r\n")
+        while b"PONG" not in nats.socket.recv(1 << 16):
+            pass
+
+
+def _publish_batches(_: Addresses, client: Client, values: list[bytes]) -> None:
+    with client.publisher("orders", via="nats") as publisher:
+        for first in range(0, len(values), BATCH):
+            publisher.publish_many(values[first : first + BATCH])
+        publisher.flush()
+
+
+def _await_end(client: Client, records: int) -> None:
+    deadline = time.monotonic() + 60
+    while client.describe_stream("orders").high_watermark != records:
+        if time.monotonic() > deadline:
+            raise TimeoutError("not all records were stored: NATS has dropped some")
+        time.sleep(0.05)
+
+
 def _fill(client: Client, records: int) -> int:
     """Publish the records; returns their bytes."""
-    chance = random.Random(7)
-    size = 0
+    values = list(_values(records))
     with client.publisher("orders") as publisher:
         for first in range(0, records, BATCH):
-            values = [_value(chance, number) for number in range(first, first + BATCH)]
-            size += sum(map(len, values))
-            publisher.publish_many(values)
+            publisher.publish_many(values[first : first + BATCH])
         publisher.flush()
-    return size
+    return sum(map(len, values))
+
+
+def _values(records: int) -> Iterator[bytes]:
+    chance = random.Random(7)
+    return (_value(chance, number) for number in range(records))
 
 
 def _value(chance: random.Random, number: int) -> bytes:

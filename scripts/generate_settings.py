@@ -124,7 +124,7 @@ def docs_table(settings: Iterable[Setting]) -> str:
 def _literals(suffix: str, sign: str) -> str:
     choices = [each for each in STREAM_SETTINGS if each.kind is Kind.CHOICE]
     return "".join(
-        f"{each.name.title()}{suffix}{sign if sign[0] == ':' else ' ' + sign} "
+        f"{each.type_name}{suffix}{sign if sign[0] == ':' else ' ' + sign} "
         f"Literal[{', '.join(_quoted(choice) for choice in each.choices)}]\n"
         for each in choices
     )
@@ -135,7 +135,7 @@ def _stored_type(setting: Setting) -> str:
     if setting.kind is Kind.FLAG:
         kind = "bool"
     elif setting.kind is Kind.CHOICE:
-        kind = f"{setting.name.title()}Policy"
+        kind = f"{setting.type_name}Policy"
     if isinstance(setting.default, str):
         default = f" = {_quoted(setting.default)}"
     elif setting.default is not None:
@@ -146,7 +146,7 @@ def _stored_type(setting: Setting) -> str:
 def _given_type(setting: Setting) -> str:
     types = {Kind.FLAG: "bool", Kind.DURATION: "Seconds"}
     if setting.kind is Kind.CHOICE:
-        return f"{setting.name.title()}Option"
+        return f"{setting.type_name}Option"
     return types.get(setting.kind, "int")
 
 

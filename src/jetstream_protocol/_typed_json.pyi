@@ -17,4 +17,16 @@ class Columns:
         start: int,
         stop: int,
     ) -> None: ...
+    def check(
+        self,
+        offsets: Body,
+        offsets_at: int,
+        data: Body,
+        data_at: int,
+        data_length: int,
+        validity: Body | None,
+        validity_at: int,
+        start: int,
+        stop: int,
+    ) -> tuple[int, int]: ...
     def take(self) -> tuple[int, Any, list[Any]]: ...

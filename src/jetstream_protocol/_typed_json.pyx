@@ -5,7 +5,8 @@
 
 A value is gone through once, all of it, so that what is not JSON is noticed. Of an object, the
 places of the wanted keys are noted; what stands there is then converted, and within a struct or a
-list the same again. Nothing recurses deeper than the types are nested.
+list the same again. Nothing recurses deeper than the types are nested. `check` does the same with
+columns that never grow.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -152,6 +153,11 @@ cdef enum:
     NULL_VALUE = 0
     FITS = 1
 
+# What `_add` returns in place of a row.
+cdef enum:
+    ALL_FIT = -1
+    WRONG = -2
+
 # As typed_json numbers errors.
 cdef enum:
     NOT_JSON = 1
@@ -160,7 +166,10 @@ cdef enum:
 
 cdef enum:
     NAME_MAX = 64  # As schema.py has it.
+    PARTS_MIN = 10_000  # As typed_json has them.
+    PARTS_PER_BYTE = 8
     ROWS_MAX = 0x7FFFFFFF
+    SHORT = 64 * 1024  # Done in less time than it takes to get the GIL back.
     GUESSES = 32
     GUESS_MAX = NAME_MAX + 3
 
@@ -183,6 +192,9 @@ cdef struct Node:
     int kind
     bint required
     int first, count  # The nodes of a struct's fields, or of a list's element.
+    int parts  # Of a null: the values that are made for it.
+    int needed  # How many fields of a struct are required.
+    Node* found  # Of a struct: the fields that the last object has.
     Key* keys  # Of a struct: a hash table.
     uint32_t mask
     uint64_t lengths  # Bit n - 1: a key has n bytes.
@@ -191,6 +203,7 @@ cdef struct Node:
     const uint8_t* start
     const uint8_t* stop
     int rank
+    Node* next_found
     # The column.
     int64_t length, nulls, capacity
     uint8_t* validity
@@ -424,13 +437,18 @@ cdef uint8_t* write_character(uint32_t code, uint8_t* out) noexcept nogil:
     return out + 4
 
 
+# Nobody can choose the names of fields so that all have one place in the table.
+cdef uint32_t SEED = <uint32_t>(hash("jetstream") & 0xFFFFFFFF)
+
+
 cdef inline uint32_t hash_of(const uint8_t* text, Py_ssize_t length) noexcept nogil:
-    """FNV-1a."""
-    cdef uint32_t found = 2166136261
+    """FNV-1a, mixed."""
+    cdef uint32_t found = SEED
     cdef Py_ssize_t place
     for place in range(length):
         found = (found ^ text[place]) * 16777619
-    return found
+    found = (found ^ found >> 16) * <uint32_t>0x85EBCA6B
+    return found ^ found >> 13
 
 
 cdef Key* key_of(Node* node, const uint8_t* text, Py_ssize_t length) noexcept nogil:
@@ -511,6 +529,43 @@ cdef bint to_double_by_python(
     except Exception:
         return False
     return isfinite(number[0])
+
+
+cdef int is_finite(const uint8_t* at, const uint8_t* end) noexcept nogil:
+    """Whether a number of JSON is finite as a double: 1, 0; -1: only its conversion tells."""
+    cdef uint64_t digits = 0  # The first 17.
+    cdef int64_t count = 0, power = 0, given = 0  # The number is 0.digits * 10^power.
+    cdef bint after_point = False, small
+    at += at[0] == 45
+    while at < end and at[0] != 101 and at[0] != 69:
+        if at[0] == 46:
+            after_point = True
+        elif count == 0 and at[0] == 48:
+            power -= after_point
+        else:
+            if count < 17:
+                digits = digits * 10 + (at[0] - 48)
+            count += 1
+            power += not after_point
+        at += 1
+    if count == 0:
+        return 1
+    if at < end:
+        at += 1
+        small = at[0] == 45
+        at += at[0] == 45 or at[0] == 43
+        while at < end:
+            given = min(given * 10 + (at[0] - 48), <int64_t>1_000_000_000)
+            at += 1
+        power += -given if small else given
+    if power != 309:
+        return power < 309
+    while count < 17:
+        digits *= 10
+        count += 1
+    if digits == <uint64_t>17976931348623158ULL:
+        return -1  # The largest double is 1.79769313486231570814…e308, and is rounded to.
+    return digits < <uint64_t>17976931348623158ULL
 
 
 cdef bint two_digits(const uint8_t* at, int* number) noexcept nogil:
@@ -645,6 +700,8 @@ cdef class Columns:
     cdef int32_t* errors
     cdef int64_t errors_capacity, misfits
     cdef const uint8_t* limit  # Where the memory of the values ends.
+    cdef int64_t parts  # How many values may still be made for this field of this record.
+    cdef bint checking  # Only whether values fit counts: columns stay as they are.
     cdef bint failed  # Memory has run out.
     cdef object names  # The bytes that keys point into.
 
@@ -691,6 +748,7 @@ cdef class Columns:
         for place, (kind, required, keys, inner) in enumerate(fields):
             each = &self.nodes[first + place]
             each.kind, each.required = kind, required
+            node.needed += each.required
             for rank, name in enumerate(keys):
                 self.names.append(name)
                 if not 1 <= len(name) <= NAME_MAX:
@@ -703,8 +761,11 @@ cdef class Columns:
                 key.length, key.field, key.rank = len(name), first + place, rank
                 node.lengths |= <uint64_t>1 << (len(name) - 1)
         for place, (_, _, _, inner) in enumerate(fields):
+            self.nodes[first + place].parts = 1
             if inner:
                 self._build(first + place, inner)
+            if node.kind == STRUCT:
+                node.parts += self.nodes[first + place].parts
 
     # Columns.
 
@@ -767,11 +828,18 @@ cdef class Columns:
     cdef void _finish_row(self, Node* node, bint valid) noexcept nogil:
         cdef uint8_t bit = <uint8_t>(1 << (node.length & 7))
         cdef uint8_t* byte = &node.validity[node.length >> 3]
+        if self.checking:
+            return
         byte[0] = byte[0] | bit if valid else byte[0] & ~bit
         node.nulls += not valid
         node.length += 1
 
     cdef void _append_null(self, Node* node) noexcept nogil:
+        self.parts -= node.parts
+        if not self.checking:
+            self._write_null(node)
+
+    cdef void _write_null(self, Node* node) noexcept nogil:
         cdef int place
         if not self._reserve(node):
             return
@@ -783,7 +851,7 @@ cdef class Columns:
             node.data[node.length >> 3] &= <uint8_t>~(1 << (node.length & 7))
         elif node.kind == STRUCT:
             for place in range(node.count):
-                self._append_null(&self.nodes[node.first + place])
+                self._write_null(&self.nodes[node.first + place])
         else:
             (<int64_t*>node.data)[node.length] = 0
         self._finish_row(node, False)
@@ -872,10 +940,10 @@ cdef class Columns:
         cdef Key* key
         cdef Node* field
         cdef Guess* guess
-        cdef int place
-        for place in range(node.count):
-            self.nodes[node.first + place].start = NULL
-        place = -1
+        cdef int place = -1
+        while node.found != NULL:
+            node.found.start = NULL
+            node.found = node.found.next_found
         at += 1
         while True:
             at = skip_space(at, end)
@@ -904,6 +972,8 @@ cdef class Columns:
                 return NULL
             if key != NULL:
                 field = &self.nodes[key.field]
+                if field.start == NULL:
+                    field.next_found, node.found = node.found, field
                 if field.start == NULL or key.rank < field.rank:  # The first of each counts.
                     field.start, field.stop, field.rank = start, at, key.rank
             at = skip_space(at, end)
@@ -942,9 +1012,11 @@ cdef class Columns:
         cdef int64_t whole = 0
         cdef double number = 0
         cdef bint is_true
+        cdef int finite
         if at[0] == 110:
             self._append_null(node)
             return NULL_VALUE
+        self.parts -= 1
         if node.kind == STRUCT:
             return self._append_struct(node, at, end)
         if node.kind == LIST:
@@ -955,7 +1027,10 @@ cdef class Columns:
             if node.kind == INT and not -0x80000000 <= whole <= 0x7FFFFFFF:
                 return MISFIT
         elif node.kind == DOUBLE:
-            if not (at[0] == 45 or 48 <= at[0] <= 57) or not to_double(at, end, &number):
+            if not (at[0] == 45 or 48 <= at[0] <= 57):
+                return MISFIT
+            finite = is_finite(at, end) if self.checking else -1
+            if finite == 0 or (finite < 0 and not to_double(at, end, &number)):
                 return MISFIT
         elif node.kind == BOOLEAN:
             if at[0] != 116 and at[0] != 102:
@@ -987,6 +1062,8 @@ cdef class Columns:
             return MISFIT
         at, end = at + 1, end - 1
         length = end - at
+        if node.kind == STRING and self.checking:
+            return FITS
         if node.kind == STRING or node.kind == BINARY:
             if not self._reserve_text(node, length):
                 return MISFIT
@@ -1031,7 +1108,7 @@ cdef class Columns:
         while at[0] != 93:
             start = at
             at = self._skip_value(start, end)
-            if at == NULL or self._append(element, start, at) == MISFIT:
+            if at == NULL or self._append(element, start, at) == MISFIT or self.parts < 0:
                 self._cut(element, length)
                 return MISFIT
             at = skip_space(at, end)
@@ -1045,6 +1122,8 @@ cdef class Columns:
         cdef int place, found
         if at[0] != 123 or not self._reserve(node) or self._find(node, at, end) == NULL:
             return MISFIT
+        if self.checking:
+            return FITS if self._found_fit(node, 0) else MISFIT
         for place in range(node.count):
             found = self._append_field(&self.nodes[node.first + place])
             if found == MISFIT or (found == NULL_VALUE and self.nodes[node.first + place].required):
@@ -1053,6 +1132,25 @@ cdef class Columns:
                 return MISFIT
         self._finish_row(node, True)
         return FITS
+
+    cdef bint _found_fit(self, Node* node, int64_t parts) noexcept nogil:
+        """Whether what an object has fits, and nothing is missing: with no look at other fields.
+        parts: how many values may be made for each field; 0: all count together."""
+        cdef Node* field = node.found
+        cdef int needed = node.needed, outcome
+        if parts == 0:
+            self.parts -= node.parts - 1
+        while field != NULL:
+            if parts:
+                self.parts = parts
+            else:
+                self.parts += field.parts
+            outcome = self._append(field, field.start, field.stop)
+            if outcome == MISFIT or self.parts < 0 and parts:
+                return False
+            needed -= field.required and outcome == FITS
+            field = field.next_found
+        return needed == 0
 
     cdef inline int _append_field(self, Node* field) noexcept nogil:
         if field.start != NULL:
@@ -1068,6 +1166,7 @@ cdef class Columns:
         cdef Node* field
         cdef const uint8_t* found
         cdef int place, error = 0, outcome
+        cdef int64_t parts = PARTS_MIN + PARTS_PER_BYTE * <int64_t>(end - at)
         at = skip_space(at, end)
         if at == end:
             error = NOT_JSON
@@ -1079,12 +1178,18 @@ cdef class Columns:
                 error = NO_OBJECT
             if found == NULL or skip_space(found, end) != end:
                 error = NOT_JSON
+        if self.checking and (error or self._found_fit(top, parts)):
+            return error
         for place in range(top.count):
             field = &self.nodes[top.first + place]
             if error == NOT_JSON or error == NO_OBJECT:
                 self._append_null(field)
                 continue
+            self.parts = parts
             outcome = self._append_field(field)
+            if self.parts < 0:
+                self._cut(field, top.length)
+                outcome = MISFIT
             if outcome == MISFIT:
                 self._append_null(field)
                 if error == 0:
@@ -1093,23 +1198,32 @@ cdef class Columns:
                 error = FIRST_FIELD + 2 * place
         return error
 
-    cdef bint _add(
+    cdef Py_ssize_t _add(
         self, const int32_t* offsets, const uint8_t* data, Py_ssize_t length,
-        const uint8_t* validity, Py_ssize_t start, Py_ssize_t stop
+        const uint8_t* validity, Py_ssize_t start, Py_ssize_t stop, int* first_error
     ) noexcept nogil:
-        """False: an offset is wrong."""
+        """WRONG: an offset is. If only checking, the first row that does not fit, and its error;
+        ALL_FIT: there is none."""
         cdef Py_ssize_t row
         cdef int place, error
         cdef void* grown
         cdef Node* top = &self.nodes[0]
         for row in range(start, stop):
             if offsets[row] < 0 or offsets[row] > offsets[row + 1] or offsets[row + 1] > length:
-                return False
+                return WRONG
+            if self.checking:
+                if validity == NULL or validity[row >> 3] >> (row & 7) & 1:
+                    first_error[0] = self._append_record(
+                        data + offsets[row], data + offsets[row + 1]
+                    )
+                    if first_error[0] or self.failed:
+                        return row
+                continue
             if top.length >= self.errors_capacity:
                 grown = realloc(self.errors, (2 * top.length + 1024) * sizeof(int32_t))
                 if grown == NULL:
                     self.failed = True
-                    return True
+                    return ALL_FIT
                 self.errors, self.errors_capacity = <int32_t*>grown, 2 * top.length + 1024
             if validity != NULL and not validity[row >> 3] >> (row & 7) & 1:
                 error = 0
@@ -1121,8 +1235,8 @@ cdef class Columns:
             self.misfits += error != 0
             top.length += 1
             if self.failed:
-                return True
-        return True
+                return ALL_FIT
+        return ALL_FIT
 
     def add(
         self, offsets, Py_ssize_t offsets_at, data, Py_ssize_t data_at, Py_ssize_t data_length,
@@ -1131,9 +1245,34 @@ cdef class Columns:
         """The rows [start, stop) of a column of values: 32-bit offsets, data, and bits that are 0
         for null, each in a buffer, from a place on. validity: None if none is null. Raises
         ValueError for offsets that are wrong."""
+        self._take_rows(
+            False, offsets, offsets_at, data, data_at, data_length, validity, validity_at, start,
+            stop,
+        )
+
+    def check(
+        self, offsets, Py_ssize_t offsets_at, data, Py_ssize_t data_at, Py_ssize_t data_length,
+        validity, Py_ssize_t validity_at, Py_ssize_t start, Py_ssize_t stop
+    ):
+        """The first of such rows that does not fit, and the number of its error; -1: all do. Not
+        between `add` and `take`."""
+        if self.nodes[0].length:
+            raise ValueError("there are rows that were not taken")
+        return self._take_rows(
+            True, offsets, offsets_at, data, data_at, data_length, validity, validity_at, start,
+            stop,
+        )
+
+    cdef _take_rows(
+        self, bint checking, offsets, Py_ssize_t offsets_at, data, Py_ssize_t data_at,
+        Py_ssize_t data_length, validity, Py_ssize_t validity_at, Py_ssize_t start, Py_ssize_t stop
+    ):
         cdef Py_buffer of_offsets, of_data, of_validity
+        cdef const int32_t* rows
+        cdef const uint8_t* text
         cdef const uint8_t* bits = NULL
-        cdef bint fine = False
+        cdef Py_ssize_t found = ALL_FIT
+        cdef int error = 0
         PyObject_GetBuffer(offsets, &of_offsets, PyBUF_SIMPLE)
         PyObject_GetBuffer(data, &of_data, PyBUF_SIMPLE)
         PyObject_GetBuffer(b"" if validity is None else validity, &of_validity, PyBUF_SIMPLE)
@@ -1149,15 +1288,19 @@ cdef class Columns:
             if validity is not None:
                 bits = <const uint8_t*>of_validity.buf + validity_at
             self.limit = <const uint8_t*>of_data.buf + of_data.len
-            with nogil:
-                fine = self._add(
-                    <const int32_t*>(<const uint8_t*>of_offsets.buf + offsets_at),
-                    <const uint8_t*>of_data.buf + data_at, data_length, bits, start, stop,
-                )
+            self.checking = checking
+            rows = <const int32_t*>(<const uint8_t*>of_offsets.buf + offsets_at)
+            text = <const uint8_t*>of_data.buf + data_at
+            if data_length < SHORT:
+                found = self._add(rows, text, data_length, bits, start, stop, &error)
+            else:
+                with nogil:
+                    found = self._add(rows, text, data_length, bits, start, stop, &error)
             if self.failed:
                 raise MemoryError("the columns are too large")
-            if not fine:
+            if found == WRONG:
                 raise ValueError("the offsets of a column fall")
+            return found, error
         finally:
             PyBuffer_Release(&of_offsets)
             PyBuffer_Release(&of_data)

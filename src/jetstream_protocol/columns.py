@@ -134,6 +134,12 @@ class _LayoutReader:
         return Column(offsets, data, data_length, validity)
 
 
+def plain_values(body: Body, count: int) -> Column:
+    """The values of a body that begins with them, none of them null."""
+    (data_length,) = _U32.unpack_from(body, 4 * count)
+    return Column(0, padded(4 * (count + 1)), data_length, -1)
+
+
 def _plain_layout(body: bytes | memoryview, count: int) -> Layout | None:
     """What `read_layout` finds where there are only values and a subject, as in most small batches;
     None: something is wrong with it."""

@@ -3,7 +3,8 @@
     JetstreamError
     ├── InvalidRequestError            the request itself is wrong; nothing was done
     │   ├── UnsupportedHeaderError     a NATS header asks for what this server does not do
-    │   └── MessageTooLargeError
+    │   ├── MessageTooLargeError
+    │   └── SchemaMismatchError        a record does not fit the stream's schema, which refuses it
     ├── NotFoundError
     │   ├── StreamNotFoundError        no stream of that name or id
     │   └── NoStreamError              no stream listens on that subject
@@ -87,6 +88,10 @@ class UnsupportedHeaderError(InvalidRequestError):
 
 class MessageTooLargeError(InvalidRequestError):
     """A record or batch is longer than NATS or the server takes."""
+
+
+class SchemaMismatchError(InvalidRequestError):
+    """A record does not fit the schema of its stream, whose setting `on_mismatch` is `refuse`."""
 
 
 class NotFoundError(JetstreamError):
@@ -303,6 +308,7 @@ CODES: dict[type[JetstreamError], Spelling] = {
     InvalidRequestError: Spelling("invalid_request", "INVALID_ARGUMENT", 400, 10003),
     UnsupportedHeaderError: Spelling("unsupported_header", "INVALID_ARGUMENT", 400, 20001),
     MessageTooLargeError: Spelling("message_too_large", "INVALID_ARGUMENT", 400, 10054),
+    SchemaMismatchError: Spelling("schema_mismatch", "INVALID_ARGUMENT", 400, 20024),
     NotFoundError: Spelling("not_found", "NOT_FOUND", 404, 10014),
     StreamNotFoundError: Spelling("stream_not_found", "NOT_FOUND", 404, 10059),
     NoStreamError: Spelling("no_stream", "NOT_FOUND", 404, 20002),

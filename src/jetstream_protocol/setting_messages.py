@@ -10,7 +10,7 @@ from jetstream_protocol.settings import STREAM_SETTINGS, Kind, Setting
 
 def _numbers(setting: Setting) -> dict[str, int]:
     """As ENCRYPTION_AES_256_GCM of the enum Encryption stands for "aes-256-gcm"."""
-    enum = getattr(api_pb2, setting.name.title())
+    enum = getattr(api_pb2, setting.type_name)
     prefix = f"{setting.name}_".upper()
     return {
         choice: enum.Value(prefix + choice.upper().replace("-", "_")) for choice in setting.choices

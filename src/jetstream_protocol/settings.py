@@ -66,6 +66,11 @@ class Setting:
         return f"{self.name}_us" if self.kind is Kind.DURATION else self.name
 
     @property
+    def type_name(self) -> str:
+        """What its enum of the messages is called, and its types begin with."""
+        return self.name.title().replace("_", "")
+
+    @property
     def minimum(self) -> int:
         """The least number that it may be."""
         return self.least if self.most is None else 0
@@ -227,6 +232,15 @@ STREAM_SETTINGS: tuple[Setting, ...] = (
         "most; 64 KiB to 1 GiB; 0: 256 MiB",
         "Bytes of the log in an object of the lake. 0: 256MiB.",
         zero="256 MiB", least=SEGMENT_BYTES_MIN, most=1024**3, level=6, after="lake_lag_us",
+    ),
+    Setting(
+        "on_mismatch", Kind.CHOICE, "what becomes of a record that does not fit the stream's "
+        "[schema](../typed_streams.md#records-that-do-not-fit). `keep`: it is stored. `refuse`: it "
+        "is refused (`schema_mismatch`), and so is a batch that holds one. Records that are stored "
+        "stay",
+        "What becomes of a record that does not fit the schema: keep (the default) or refuse.",
+        default="keep", choices=("keep", "refuse"), level=6, after="max_message_bytes",
+        set_last=True,
     ),
 )  # fmt: skip
 

@@ -3,6 +3,8 @@
 A field whose value does not fit is None, as a whole, and the error names the first such field; the
 others have their values. The JSON is that of RFC 8259, in UTF-8; a comma before a closing bracket
 is passed over, NaN and Infinity fit no type, and of keys that are there twice the first counts.
+From a few bytes, lists of structs make many nulls: a field of which more values are made than
+PARTS_MIN and PARTS_PER_BYTE for each byte of the record does not fit.
 
 `_typed_json.pyx` has the same rules in C, for many records at once, if the extension was built.
 """
@@ -27,6 +29,11 @@ except ImportError:  # Built without a C compiler, or JETSTREAM_PURE is set.
     pass
 else:
     compiled = _typed_json
+
+PARTS_MIN: Final = 10_000
+PARTS_PER_BYTE: Final = 8
+"""Three bytes, `{},`, make 500 values where a list has structs of 499 fields. Without a limit a
+record of a megabyte would take a gigabyte of its reader's memory."""
 
 NOT_JSON: Final = "the value is not JSON"
 NO_OBJECT: Final = "the value is not a JSON object"
@@ -81,6 +88,8 @@ def decoded(value: bytes | None, fields: Sequence[Field]) -> tuple[list[Any], st
     for place, field in enumerate(fields):
         given = _given(found, field)
         made = _converted(given, field.type)
+        if _parts(made, field.type) > PARTS_MIN + PARTS_PER_BYTE * len(value):
+            made = _MISFIT
         if made is not _MISFIT:
             nothing[place] = made
         if error is None and (made is _MISFIT or (given is None and field.required)):
@@ -213,6 +222,16 @@ def _struct(found: dict[str, Any], kind: StructType) -> Any:
             return _MISFIT
         made[field.name] = value
     return made
+
+
+def _parts(made: Any, kind: Type) -> int:
+    """How many values are made, those of structs that are null as well."""
+    if isinstance(kind, ListType) and isinstance(made, list):
+        return 1 + sum(_parts(each, kind.element) for each in made)
+    if isinstance(kind, StructType):
+        fields = made if isinstance(made, dict) else {}
+        return 1 + sum(_parts(fields.get(each.name), each.type) for each in kind.fields)
+    return 1
 
 
 def _of_number(found: Number, kind: str) -> Any:

@@ -10,10 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from jetstream_client import AsyncClient, Client, InvalidRequestError, PreconditionFailedError
+from jetstream_client import (
+    AsyncClient,
+    Client,
+    InvalidRequestError,
+    PreconditionFailedError,
+    SchemaMismatchError,
+)
 from jetstream_client.cli import interrupts
 from jetstream_client.cli.main import run as run_command
 from jetstream_client.reading.arrow import SCHEMA
+from jetstream_client.values.types import Via
 from tests.support.server import ServerProcess
 
 Run = Callable[..., str]
@@ -92,6 +99,24 @@ def test_a_scan_has_the_fields_as_columns(client: Client) -> None:
         client.scan("orders", columns=["prize"], typed=True)
     with pytest.raises(InvalidRequestError, match="stream plain has no schema"):
         client.scan("plain", typed=True)
+
+
+@pytest.mark.parametrize("via", ["nats", "direct"])
+def test_a_stream_can_refuse_what_does_not_fit(client: Client, via: Via) -> None:
+    name = f"strict-{via}"
+    client.create_stream(name, f"strict.{via}.>", on_mismatch="refuse")
+    client.set_schema(name, "id int not null")
+    client.publish(f"strict.{via}.a", b'{"id":0}', via=via)
+    with pytest.raises(SchemaMismatchError, match="id is not an int"):
+        client.publish(f"strict.{via}.a", b'{"id":"0"}', via=via)
+    with client.publisher(f"strict.{via}.a", via=via) as publisher:
+        refused = publisher.publish_many([b'{"id":1}', b"{}", b'{"id":2}'])
+        with pytest.raises(SchemaMismatchError, match="record 2 of 3"):
+            refused.result(10)
+        publisher.publish_many([b'{"id":3}', b'{"id":4}']).result(10)
+    stored = client.scan(name, columns=["id", "_error"], typed=True).to_table()
+    assert stored["id"].to_pylist() == [0, 3, 4]
+    assert stored["_error"].null_count == len(stored)
 
 
 def test_messages_have_the_fields_as_columns_and_as_rows(client: Client) -> None:

@@ -21,12 +21,14 @@ from hypothesis import strategies as st
 from jetstream_client.reading import typed
 from jetstream_client.reading.arrow import SCHEMA
 from jetstream_client.reading.typed import Decoder
-from jetstream_protocol.schema import SCALARS, Field, ListType, Schema, StructType, Type, parse
+from jetstream_protocol import fitting
+from jetstream_protocol.fitting import Fitting
+from jetstream_protocol.schema import Field, ListType, Schema, StructType, Type, parse
 from jetstream_protocol.typed_json import compiled
+from tests.property.typed_records import documents, schemas
 
 FORMS = ("plain", "compiled") if compiled else ("plain",)
 
-NAMES = ("a", "b", "at", "select")
 MISFIT = object()
 RANGES = {"int": range(-(2**31), 2**31), "bigint": range(-(2**63), 2**63)}
 
@@ -140,65 +142,6 @@ def rows(values: list[bytes | None], schema: Schema) -> list[dict[str, Any]]:
     return made
 
 
-types = st.recursive(
-    st.sampled_from(SCALARS),
-    lambda inner: (
-        st.builds(ListType, inner) | st.builds(StructType, st.deferred(lambda: fields_of(inner)))
-    ),
-    max_leaves=4,
-)
-
-
-def fields_of(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Field, ...]]:
-    field = st.builds(Field, st.sampled_from(NAMES), inner, st.booleans())
-    return st.lists(field, min_size=1, max_size=3, unique_by=lambda each: each.name).map(tuple)
-
-
-schemas = st.builds(Schema, fields_of(types)) | st.sampled_from(
-    [parse("a int alias b alias c"), parse("x list<struct<a bigint alias b>>, b double")]
-)
-NUMBERS = (
-    "1.5", "1.0", "-0", "1e2", "1e999", "-1E-2", "9223372036854775808", "2147483648", "NaN",
-    "-Infinity", "-9223372036854775808", "01", "1.", ".5", "-", "+1", "1e", "0e999999999999",
-    "123456789012345678901234567890", "1.7976931348623157e308", "1.7976931348623159e308",
-    "5e-324", "0." + "0" * 400 + "1", "1" * 5000, "9007199254740993", "0.30000000000000004",
-)  # fmt: skip
-scalars = (
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5)
-) | st.sampled_from(
-    ["2026-01-31", "2026-02-30", "2026-01-31T10:00:00Z", "2026-01-31 23:59:59.123456+01:30", "YQ==",
-     "YWI=", "YQ", "YQ=", "=", "====", "1.5", "7", "true", "null", "", "\0", '"', "[1]", "é\n", "𝄞",
-     "0001-01-01", "0001-01-02", "9999-12-30", "9999-12-31", "2024-02-29", "1900-02-29",
-     "0001-01-01T00:30:00-00:30", "9999-12-30T00:00:00Z", "9999-12-30 00:00:00.000001",
-     "2026-01-31T24:00", "2026-01-31T10:00", "2026-01-31T10:00:00.1-15:59", "2026-01-31T10:00:60Z",
-     "2026-01-31T10:00:00.1234567Z", "2026-01-31T10:00:00+16:00", "2026-01-31T10:00:00z"]
-)  # fmt: skip
-values = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner),
-    max_leaves=8,
-)
-objects = st.dictionaries(st.sampled_from(("a", "b", "c", "x", *NAMES)), values)
-
-
-@st.composite
-def documents(draw: st.DrawFn) -> bytes | None:
-    """Mostly objects; some with odd numbers, repeated keys, commas too many, or damage."""
-    text = json.dumps(draw(objects | values), ensure_ascii=draw(st.booleans()))
-    odd = draw(st.integers(0, 9))
-    if odd == 0:
-        return draw(st.none() | st.binary(max_size=12))
-    if odd == 1:
-        text = text[:-1] + draw(st.sampled_from([",}", ',"a":1}', "", "]", ',"b":"\\ud800"}']))
-    if odd == 2:
-        text = '{"a":' + draw(st.sampled_from(NUMBERS)) + ',"b":[' + draw(st.sampled_from(NUMBERS))
-        text += "]}"
-    if odd == 3:
-        depth = draw(st.sampled_from([1, 10, 200]))
-        text = '{"b":1,"a":' + "[" * depth + "]" * depth + "}"
-    return text.encode("utf-8", "surrogatepass")
-
-
 def reason(error: str | None) -> str | None:
     whole = {"the value is not JSON": "not JSON", "the value is not a JSON object": "not an object"}
     return None if error is None else whole.get(error) or error.split()[0]
@@ -207,7 +150,8 @@ def reason(error: str | None) -> str | None:
 @contextmanager
 def using(form: str) -> Iterator[None]:
     """The decoder in plain Python, or the compiled one."""
-    with patch.object(typed, "compiled", compiled if form == "compiled" else None):
+    one = compiled if form == "compiled" else None
+    with patch.object(typed, "compiled", one), patch.object(fitting, "compiled", one):
         yield
 
 
@@ -225,6 +169,10 @@ def test_any_record_is_decoded_as_the_simple_decoder_does(
             made.validate(full=True)
             found = made.to_pylist()
             assert Decoder(schema, some).decode(table) == made.select(some)
+            refused = Fitting(str(schema)).misfits(given_values)
+        assert {at: str(error).partition(": ")[2] for at, error in refused.items()} == {
+            at: row["_error"] for at, row in enumerate(found) if row["_error"] is not None
+        }
         for row in found:
             row["_error"] = reason(row["_error"])
         assert found == wanted, form
@@ -251,6 +199,26 @@ def test_an_exponent_counts_whole_however_many_zeros_are_in_front(form: str) -> 
     table = pa.table({"value": pa.array(given_values, pa.binary())})
     with using(form):
         assert Decoder(parse("a double"), ["a"]).decode(table)["a"].to_pylist() == [None, 1.0]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_few_bytes_do_not_make_many_values(form: str) -> None:
+    """A record of a megabyte would become a gigabyte of nulls, in each reader."""
+    wide = ", ".join(f"f{number} int" for number in range(490))
+    schema = parse(f"a list<struct<{wide}>>, b int")
+    given_values = [
+        b'{"a":[%s],"b":1}' % b",".join([each] * count)
+        for each in (b"{}", b"null")
+        for count in (20, 25)
+    ]
+    table = pa.table({"value": pa.array(given_values, pa.binary())})
+    with using(form):
+        found = Decoder(schema, ["a", "b", "_error"]).decode(table)
+        refused = Fitting(str(schema)).misfits(given_values)
+    assert [each and len(each) for each in found["a"].to_pylist()] == [20, None, 20, None]
+    assert found["b"].to_pylist() == [1] * 4
+    assert found["_error"].to_pylist() == [None, "a is not a list"] * 2
+    assert list(refused) == [1, 3]
 
 
 @settings(max_examples=100, deadline=None)

@@ -47,6 +47,7 @@ RECOVERIES: dict[type[JetstreamError], tuple[Recovery, ...]] = {
     errors.InvalidRequestError: _ENDS,
     errors.UnsupportedHeaderError: _ENDS,
     errors.MessageTooLargeError: _ENDS,
+    errors.SchemaMismatchError: _ENDS,
     errors.NotFoundError: _ENDS,
     errors.StreamNotFoundError: _ENDS,
     errors.NoStreamError: _ENDS,

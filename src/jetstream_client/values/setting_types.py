@@ -14,6 +14,7 @@ FlushOption: TypeAlias = Literal["none", "interval", "group"]
 AcksOption: TypeAlias = Literal["reply", "envelope", "off"]
 EncryptionOption: TypeAlias = Literal["node", "aes-256-gcm"]
 KeyOption: TypeAlias = Literal["record", "subject"]
+OnMismatchOption: TypeAlias = Literal["keep", "refuse"]
 
 
 class AlterableSettings(TypedDict, total=False):
@@ -52,6 +53,9 @@ class AlterableSettings(TypedDict, total=False):
         to the lake; 0.1 s to a day; 0: 1 h.
     lake_object_bytes: bytes: how many bytes of the log an object of the lake holds at most; 64 KiB
         to 1 GiB; 0: 256 MiB.
+    on_mismatch: what becomes of a record that does not fit the stream's schema. keep: it is stored.
+        refuse: it is refused (schema_mismatch), and so is a batch that holds one. Records that are
+        stored stay.
     """
 
     min_insync_replicas: int | None
@@ -74,6 +78,7 @@ class AlterableSettings(TypedDict, total=False):
     local_max_bytes: int | None
     lake_lag: Seconds | None
     lake_object_bytes: int | None
+    on_mismatch: OnMismatchOption | None
 
 
 class GroupSettings(AlterableSettings, total=False):
@@ -132,3 +137,4 @@ class StreamFields:
     local_max_bytes: int
     lake_lag: float
     lake_object_bytes: int
+    on_mismatch: str

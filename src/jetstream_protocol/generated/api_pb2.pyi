@@ -33,6 +33,12 @@ class Key(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     KEY_UNSPECIFIED: _ClassVar[Key]
     KEY_RECORD: _ClassVar[Key]
     KEY_SUBJECT: _ClassVar[Key]
+
+class OnMismatch(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ON_MISMATCH_UNSPECIFIED: _ClassVar[OnMismatch]
+    ON_MISMATCH_KEEP: _ClassVar[OnMismatch]
+    ON_MISMATCH_REFUSE: _ClassVar[OnMismatch]
 FLUSH_UNSPECIFIED: Flush
 FLUSH_NONE: Flush
 FLUSH_INTERVAL: Flush
@@ -47,9 +53,12 @@ ENCRYPTION_AES_256_GCM: Encryption
 KEY_UNSPECIFIED: Key
 KEY_RECORD: Key
 KEY_SUBJECT: Key
+ON_MISMATCH_UNSPECIFIED: OnMismatch
+ON_MISMATCH_KEEP: OnMismatch
+ON_MISMATCH_REFUSE: OnMismatch
 
 class StreamConfig(_message.Message):
-    __slots__ = ("replicas", "min_insync_replicas", "flush", "acks", "group", "max_age_us", "max_bytes", "max_messages", "compact", "tombstone_grace_us", "duplicate_window_us", "segment_bytes", "segment_age_us", "restoring", "partition", "partitions", "encryption", "observers", "max_message_bytes", "key", "lake", "local_max_age_us", "local_max_bytes", "lake_lag_us", "lake_object_bytes")
+    __slots__ = ("replicas", "min_insync_replicas", "flush", "acks", "group", "max_age_us", "max_bytes", "max_messages", "compact", "tombstone_grace_us", "duplicate_window_us", "segment_bytes", "segment_age_us", "restoring", "partition", "partitions", "encryption", "observers", "max_message_bytes", "key", "lake", "local_max_age_us", "local_max_bytes", "lake_lag_us", "lake_object_bytes", "on_mismatch")
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     MIN_INSYNC_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +84,7 @@ class StreamConfig(_message.Message):
     LOCAL_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     LAKE_LAG_US_FIELD_NUMBER: _ClassVar[int]
     LAKE_OBJECT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ON_MISMATCH_FIELD_NUMBER: _ClassVar[int]
     replicas: int
     min_insync_replicas: int
     flush: Flush
@@ -100,7 +110,8 @@ class StreamConfig(_message.Message):
     local_max_bytes: int
     lake_lag_us: int
     lake_object_bytes: int
-    def __init__(self, replicas: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., acks: _Optional[_Union[Acks, str]] = ..., group: _Optional[str] = ..., max_age_us: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_messages: _Optional[int] = ..., compact: _Optional[bool] = ..., tombstone_grace_us: _Optional[int] = ..., duplicate_window_us: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., segment_age_us: _Optional[int] = ..., restoring: _Optional[bool] = ..., partition: _Optional[int] = ..., partitions: _Optional[int] = ..., encryption: _Optional[_Union[Encryption, str]] = ..., observers: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., key: _Optional[_Union[Key, str]] = ..., lake: _Optional[bool] = ..., local_max_age_us: _Optional[int] = ..., local_max_bytes: _Optional[int] = ..., lake_lag_us: _Optional[int] = ..., lake_object_bytes: _Optional[int] = ...) -> None: ...
+    on_mismatch: OnMismatch
+    def __init__(self, replicas: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., acks: _Optional[_Union[Acks, str]] = ..., group: _Optional[str] = ..., max_age_us: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_messages: _Optional[int] = ..., compact: _Optional[bool] = ..., tombstone_grace_us: _Optional[int] = ..., duplicate_window_us: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., segment_age_us: _Optional[int] = ..., restoring: _Optional[bool] = ..., partition: _Optional[int] = ..., partitions: _Optional[int] = ..., encryption: _Optional[_Union[Encryption, str]] = ..., observers: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., key: _Optional[_Union[Key, str]] = ..., lake: _Optional[bool] = ..., local_max_age_us: _Optional[int] = ..., local_max_bytes: _Optional[int] = ..., lake_lag_us: _Optional[int] = ..., lake_object_bytes: _Optional[int] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ...) -> None: ...
 
 class Stream(_message.Message):
     __slots__ = ("id", "name", "subject", "config", "replicas", "leader", "leader_epoch", "stream_epoch", "isr", "elr", "created_at_us", "lossy_elections", "readonly", "paused", "target_replicas", "observers")

@@ -46,6 +46,7 @@ def stream(name: str, group: str = "", acks: str = "reply") -> Stream:
         local_max_bytes=0,
         lake_lag=0.0,
         lake_object_bytes=0,
+        on_mismatch="keep",
         replicas=(0,),
         leader=0,
         leader_epoch=0,

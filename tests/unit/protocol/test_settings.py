@@ -49,6 +49,7 @@ def test_the_order_of_rows_in_the_metadata_never_changes() -> None:
         "max_messages", "compact", "tombstone_grace_us", "duplicate_window_us", "segment_bytes",
         "segment_age_us", "restoring", "encryption", "observers", "max_message_bytes",
         "key", "lake", "local_max_age_us", "local_max_bytes", "lake_lag_us", "lake_object_bytes",
+        "on_mismatch",
     ]  # fmt: skip
 
 

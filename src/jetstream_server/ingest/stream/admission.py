@@ -74,7 +74,7 @@ class Admitted:
 
     replies: answered at ack level `all`; b"" for none. early: replies to answer once appended
     (level `leader`), by position. demands: the preconditions of the few messages that have any, by
-    position.
+    position. unfit: why the stream's settings refuse some, unless they are stored already.
     """
 
     values: list[bytes | None]
@@ -85,6 +85,7 @@ class Admitted:
     early: dict[int, bytes] = field(default_factory=dict)
     refused: list[Refused] = field(default_factory=list)
     demands: dict[int, Precondition] = field(default_factory=dict)
+    unfit: dict[int, JetstreamError] = field(default_factory=dict)
 
     def only(self, positions: Sequence[int]) -> Admitted:
         """The messages at those positions, ascending, without refusals."""
@@ -100,6 +101,7 @@ class Admitted:
             keys=None if keys is None else [keys[at] for at in positions],
             early={new[at]: reply for at, reply in self.early.items() if at in new},
             demands={new[at]: demand for at, demand in self.demands.items() if at in new},
+            unfit={new[at]: error for at, error in self.unfit.items() if at in new},
         )
 
     @property

@@ -30,6 +30,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from jetstream_protocol.fitting import Fitting
 from jetstream_protocol.record_sizes import above_limit_error, check_record_sizes
 from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.nats.replies import AckPolicy, Replies
@@ -71,6 +72,7 @@ class StreamIngest:
     __slots__ = (
         "_answers",
         "_bounds",
+        "_fitting_of",
         "_lease_held",
         "_replicas",
         "_spans",
@@ -116,6 +118,7 @@ class StreamIngest:
         """Why NATS refuses the subscription; None: it does not."""
         self.is_withheld = False
         """Whether answers to what is committed wait for the lease."""
+        self._fitting_of: tuple[str, Fitting] | None = None
         self._lease_held = lease_held
         self._replicas = replicas
         self._bounds = bounds
@@ -184,8 +187,7 @@ class StreamIngest:
         error_or_none = self._why_not_ack(asked, delivery.value_bytes)
         if error_or_none is not None:
             admitted = self._without_askers(admitted, error_or_none)
-        if self.replica.stream.config.max_message_bytes:
-            admitted = self._without_large(admitted)
+        admitted = self._without_unfit(admitted)
         if not admitted.values:
             return
         if admitted.demands:
@@ -208,6 +210,9 @@ class StreamIngest:
             return False
         encoded = delivery.encode()
         if not encoded.fits:
+            return False
+        fitting = self._fitting
+        if fitting is not None and not fitting.fits_plain(encoded.body, encoded.record_count):
             return False
         self._answers.suppressed(replies)
         try:
@@ -239,21 +244,43 @@ class StreamIngest:
         self._answers.nack_all(admitted.askers(early=False), error)
         return admitted.only([at for at, reply in enumerate(admitted.replies) if not reply])
 
-    def _without_large(self, admitted: Admitted) -> Admitted:
-        """Refuse the messages above the stream's limit, and return the others. One with an id is
-        looked at later: it may be stored since before the limit."""
-        limit = self.replica.stream.config.max_message_bytes
+    def _without_unfit(self, admitted: Admitted) -> Admitted:
+        """Refuse the messages that the stream's settings do not allow, and return the others. One
+        with an id is looked at later: it may be stored since before the settings."""
+        admitted.unfit = self._unfit(admitted)
+        if not admitted.unfit:
+            return admitted
         kept: list[int] = []
         for position in range(len(admitted.values)):
-            demand = admitted.demands.get(position)
-            size = admitted.size_at(position)
-            if size <= limit or (demand is not None and demand.message_id is not None):
+            error, demand = admitted.unfit.get(position), admitted.demands.get(position)
+            if error is None or (demand is not None and demand.message_id is not None):
                 kept.append(position)
             else:
                 reply, _ = admitted.reply_at(position)
-                error = above_limit_error(size, limit)
                 self._answers.nack([reply], error, admitted.correlation(position))
         return admitted.only(kept)
+
+    def _unfit(self, admitted: Admitted) -> dict[int, JetstreamError]:
+        """Why settings refuse messages, by position."""
+        limit, fitting = self.replica.stream.config.max_message_bytes, self._fitting
+        found: dict[int, JetstreamError] = {}
+        if fitting is not None:
+            found.update(fitting.misfits(admitted.values))
+        for position in range(len(admitted.values)) if limit else ():
+            size = admitted.size_at(position)
+            if size > limit:
+                found[position] = above_limit_error(size, limit)
+        return found
+
+    @property
+    def _fitting(self) -> Fitting | None:
+        """By the schema of now; None: the stream refuses nothing by it."""
+        stream = self.replica.stream
+        if not stream.config.refuses_mismatches or not stream.schema:
+            return None
+        if self._fitting_of is None or self._fitting_of[0] != stream.schema:
+            self._fitting_of = stream.schema, Fitting(stream.schema)
+        return self._fitting_of[1]
 
     def _append_demanding(self, admitted: Admitted) -> None:
         """Append messages of which some depend on earlier ones.
@@ -310,9 +337,7 @@ class StreamIngest:
             error = self._unexpected_of_subject(
                 admitted.subjects[position], demand.expected_subject_end
             )
-        limit = self.replica.stream.config.max_message_bytes
-        if limit and (size := admitted.size_at(position)) > limit:
-            error = above_limit_error(size, limit)
+        error = admitted.unfit.get(position) or error
         if error is not None:
             reply, _ = admitted.reply_at(position)
             self._answers.nack([reply], error, demand.correlation)
@@ -454,6 +479,8 @@ class StreamIngest:
         if error is not None:
             raise error
         check_record_sizes(batch, self.replica.stream.config.max_message_bytes)
+        if (fitting := self._fitting) is not None:
+            fitting.check(batch)
         base_offset = self.replica.append(encoded)
         if self._spans is not None and batch.layout.header_blocks is not None:
             self._spans.appended(batch.header_blocks(), base_offset)

@@ -12,6 +12,7 @@ FlushPolicy = Literal["none", "interval", "group"]
 AcksPolicy = Literal["reply", "envelope", "off"]
 EncryptionPolicy = Literal["node", "aes-256-gcm"]
 KeyPolicy = Literal["record", "subject"]
+OnMismatchPolicy = Literal["keep", "refuse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +41,4 @@ class SettingFields:
     local_max_bytes: int = 0
     lake_lag_us: int = 0
     lake_object_bytes: int = 0
+    on_mismatch: OnMismatchPolicy = "keep"

@@ -53,6 +53,11 @@ class StreamSettings(SettingFields):
         return self.key == "subject"
 
     @property
+    def refuses_mismatches(self) -> bool:
+        """Whether a record that does not fit the stream's schema is refused."""
+        return self.on_mismatch == "refuse"
+
+    @property
     def keeps_last_of_subjects(self) -> bool:
         """Whether compaction keeps only the last record of each subject."""
         return self.compact and self.is_keyed_by_subject

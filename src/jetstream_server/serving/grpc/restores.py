@@ -16,6 +16,7 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     UnknownOutcomeError,
 )
+from jetstream_protocol.fitting import Fitting
 from jetstream_protocol.record_sizes import check_record_sizes
 from jetstream_protocol.restored_batch import RestoredBatch, open_restored
 from jetstream_server.clocks import WallClock
@@ -98,9 +99,13 @@ def _open(replica: Replica, data: bytes) -> list[RestoredBatch]:
         plain = decrypt_all(NO_KEYS if encryption is None else encryption.keys, data)
         opened = open_restored(plain)
         config = replica.stream.config
-        if config.max_message_bytes or config.is_keyed_by_subject:
+        schema = replica.stream.schema if config.refuses_mismatches else ""
+        fitting = Fitting(schema) if schema else None
+        if config.max_message_bytes or config.is_keyed_by_subject or fitting is not None:
             for batch in iterate(plain):
                 check_record_sizes(batch, config.max_message_bytes)
+                if fitting is not None:
+                    fitting.check(batch)
                 if config.is_keyed_by_subject and batch.keys() != batch.subjects():
                     raise InvalidRequestError(
                         f"the batch at offset {batch.header.base_offset} has records whose key is "
