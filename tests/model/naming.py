@@ -20,7 +20,7 @@ from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.metadata.state.nodes import NodeMetadata
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.replication.core.follower import FollowerState
-from jetstream_server.replication.core.isr import InSyncReplicas
+from jetstream_server.replication.core.isr_change import InSyncReplicas
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.messages import (
     Diverging,

@@ -73,7 +73,7 @@ class HandingOut(RuleBasedStateMachine):
         if passes and self.epochs:
             collector.skip_to(len(self.epochs), self.epochs[-1])
         if course is self.buffer.course:
-            course.came(collector.messages())
+            course.add(collector.messages())
 
     @rule(count=st.integers(2, 6), gap=st.sampled_from([0, 3]), grows=st.sampled_from([0, 1]))
     def publish_and_fetch(self, count: int, gap: int, grows: int) -> None:
@@ -90,7 +90,7 @@ class HandingOut(RuleBasedStateMachine):
     # Handing out.
 
     def asks(self) -> None:
-        self.buffer.asks()
+        self.buffer.mark_handed_out_done()
         self.last = []
 
     @rule(is_interrupted=st.booleans())
@@ -98,9 +98,9 @@ class HandingOut(RuleBasedStateMachine):
         front = self.buffer.front
         if front.record() is None:
             self.asks()
-            if not self.buffer.course.finds():
+            if not self.buffer.course.advance():
                 return
-            self.buffer.opens()
+            self.buffer.begin_rows()
             front = self.buffer.front
         message = front.record()
         if message is None or is_interrupted:
@@ -111,7 +111,7 @@ class HandingOut(RuleBasedStateMachine):
     @rule(most=st.sampled_from([None, 1, 2, 5]), is_interrupted=st.booleans())
     def take_batch(self, most: int | None, is_interrupted: bool) -> None:
         self.asks()
-        if not self.buffer.course.finds():
+        if not self.buffer.course.advance():
             return
         found = self.buffer.batch(most)
         if found is None or is_interrupted:
@@ -153,7 +153,7 @@ class HandingOut(RuleBasedStateMachine):
     @rule()
     def commit(self) -> None:
         """All that was handed out, by hand."""
-        self.buffer.course.says_done(self.buffer.course.position)
+        self.buffer.course.mark_done_below(self.buffer.course.position)
         self.last = []
 
     # What must hold.
@@ -190,14 +190,14 @@ def a_batch_begins_where_the_fetch_does(patch: pytest.MonkeyPatch) -> None:
 
 def a_batch_begins_after_the_fetch(patch: pytest.MonkeyPatch) -> None:
     """As batches once left out what iteration had left."""
-    takes = FetchBuffer.asks
+    takes = FetchBuffer.mark_handed_out_done
 
     def asks(self: FetchBuffer) -> None:
         takes(self)
         if self.course.current.taken:
             self.course.current.was_passed = True
 
-    patch.setattr(FetchBuffer, "asks", asks)
+    patch.setattr(FetchBuffer, "mark_handed_out_done", asks)
 
 
 def what_was_handed_out_last_is_done(patch: pytest.MonkeyPatch) -> None:
@@ -274,17 +274,17 @@ def fetched(*batches: tuple[int, int, int], next_offset: int = 0) -> Messages:
 
 def test_what_a_fetch_passed_over_is_done_with_it() -> None:
     course = Course(0, -1, reverse=False)
-    course.came(fetched((2, 0, 1), next_offset=100))
-    assert course.finds()
+    course.add(fetched((2, 0, 1), next_offset=100))
+    assert course.advance()
     course.current.takes(2)
     assert course.done() == (0, -1)
-    course.asks()
+    course.mark_handed_out_done()
     assert course.done() == (100, 9)
 
 
 def test_the_epoch_is_that_of_the_record_before() -> None:
     course = Course(5, 3, reverse=False)
-    course.came(fetched((2, 5, 4), (3, 7, 6)))
-    course.finds()
+    course.add(fetched((2, 5, 4), (3, 7, 6)))
+    course.advance()
     assert [course.epoch_before(offset) for offset in (5, 6, 7, 8, 10)] == [3, 4, 4, 6, 6]
     assert course.epoch_before(11) == -1

@@ -113,7 +113,7 @@ def what_failed_is_committed(patch: Patch) -> None:
     close = AsyncConsumer.aclose
 
     async def aclose(self: AsyncConsumer) -> None:
-        self.buffer.asks()
+        self.buffer.mark_handed_out_done()
         await close(self)
 
     patch.setattr(AsyncConsumer, "aclose", aclose)
@@ -137,7 +137,7 @@ def a_reader_is_done_with_what_it_has_begun(patch: Patch) -> None:
 
     async def anext_done(self: AsyncConsumer) -> Message:
         message = await begun(self)
-        self.buffer.asks()
+        self.buffer.mark_handed_out_done()
         return message
 
     patch.setattr(AsyncConsumer, "__anext__", anext_done)

@@ -97,11 +97,11 @@ class Consumer(Closing, Typed[V, K]):
                 return message
             if self._refill() is None:
                 raise StopIteration
-            self._buffer.opens()
+            self._buffer.begin_rows()
 
     def _refill(self) -> FetchBuffer | None:
         async def next_messages() -> bool:
-            self._buffer.asks()
+            self._buffer.mark_handed_out_done()
             return await self._consumer.is_ready()
 
         return self._buffer if self._thread.run(next_messages()) else None

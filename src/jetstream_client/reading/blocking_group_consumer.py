@@ -61,7 +61,7 @@ class GroupConsumer(Closing, Typed[V, K]):
             buffer = self._refill()
             if buffer is None:
                 raise StopIteration
-            buffer.opens()
+            buffer.begin_rows()
 
     def _refill(self) -> FetchBuffer | None:
         return self._thread.run(self._consumer.refill())

@@ -2,8 +2,8 @@
 
 A fetch begins only while there is room, and asks for a share of it. So the sum exceeds the budget
 by at most one share for each consumer, or by one batch where that is longer: a server sends whole
-batches. Only what is at hand fills the budget, and is handed out next; so there is room again. What
-long polls of idle streams ask for does not: others would wait for their end.
+batches. Only bytes that have arrived count, and they are handed out next, so room comes back. What
+a long poll has asked for does not count: an idle stream would block the others.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class ByteBudget:
         """Bytes that were fetched, and not handed out."""
         return self._sum
 
-    def share(self, bytes_max: int) -> int:
+    def fetch_bytes(self, bytes_max: int) -> int:
         """What one fetch may bring, at most `bytes_max`: each consumer hands out one fetch while
         the next comes."""
         share = self.bytes_max // (2 * max(1, len(self._used)))
         return max(1, min(bytes_max, max(share, min(_SHARE_MIN, self.bytes_max))))
 
-    def uses(self, consumer: Hashable, count: int) -> None:
+    def set_used(self, consumer: Hashable, count: int) -> None:
         """This consumer has so many bytes now."""
         before = self._used.get(consumer, 0)
         self._used[consumer] = count
@@ -44,12 +44,12 @@ class ByteBudget:
         if count < before:
             self._changed.set()
 
-    def leaves(self, consumer: Hashable) -> None:
+    def remove(self, consumer: Hashable) -> None:
         """The consumer is closed."""
         self._sum -= self._used.pop(consumer, 0)
         self._changed.set()
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Return once there is room."""
         while self._sum >= self.bytes_max:
             self._changed.clear()

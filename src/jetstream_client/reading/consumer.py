@@ -239,10 +239,10 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
                     message = self.deserializers.apply(message)
                 front.taken += 1  # Not earlier: what cannot be deserialised is not passed over.
                 return message
-            self.buffer.asks()
+            self.buffer.mark_handed_out_done()
             if not await self.is_ready():
                 raise StopAsyncIteration
-            self.buffer.opens()
+            self.buffer.begin_rows()
 
     def batches(self, max_records: int | None = None) -> AsyncIterator[Messages]:
         """Iterate over the same records in the batches in which they were fetched, as `Messages`:
@@ -252,7 +252,7 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
     async def next_messages(self, max_records: int | None = None) -> Messages | None:
         """Hand out the next records together, possibly none; None at the end. All that was handed
         out before is done."""
-        self.buffer.asks()
+        self.buffer.mark_handed_out_done()
         while await self.is_ready():
             messages = self.takes_batch(max_records)
             if messages is not None:
@@ -277,7 +277,7 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
             self.check()
             if self._closed or self.buffer.has_ended:
                 return False
-            is_found = self.buffer.course.finds()
+            is_found = self.buffer.course.advance()
             if self._ahead is None and not self._at_stop:
                 self._ahead = self._fetch_ahead()
             self._count()
@@ -308,7 +308,7 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
         self._check_patience(messages)
         if self._stop is not None and self.stop_may_move:
             self._stop = max(self._stop, messages.compacted_below)
-        self.buffer.course.came(messages)
+        self.buffer.course.add(messages)
         if TRACING.active is not None:
             TRACING.active.received(messages)
 
@@ -359,7 +359,7 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
         await self.begin()
         course = self.buffer.course
         position = course.position if offset is None else check_offset(offset)
-        course.says_done(position)  # Or the next checkpoint would take it back.
+        course.mark_done_below(position)  # Or the next checkpoint would take it back.
         await self._commit(self._cursor, position, course.epoch_before(position), metadata)
 
     async def _commit(self, cursor: ConsumerCursor, offset: int, *more: Any) -> None:
@@ -478,7 +478,7 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
 
     async def _fetch_next(self, course: Course) -> Messages:
         if self._budget is not None:
-            await self._budget.room()
+            await self._budget.wait_for_room()
             self._count()  # Not what it asks for: a long poll of an idle stream brings nothing.
         return await self._fetch(course.next_offset, course.last_epoch, self._stop, self._wait)
 
@@ -491,7 +491,7 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
     def _count(self) -> None:
         """Tell the budget what it has in memory."""
         if self._budget is not None and not self._closed:
-            self._budget.uses(self, self.buffer.course.length_bytes + self._ahead_bytes)
+            self._budget.set_used(self, self.buffer.course.length_bytes + self._ahead_bytes)
 
     def _ended_well(self) -> None:
         self.finish()
@@ -499,7 +499,7 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
     def finish(self) -> None:
         """Count all records returned so far as done: the block that handled them ended without an
         error."""
-        self.buffer.asks()
+        self.buffer.mark_handed_out_done()
 
     async def aclose(self) -> None:
         """Stop, and commit the records that are done; a running fetch is cancelled. Idempotent. One
@@ -518,7 +518,7 @@ class AsyncConsumer(AsyncClosing, Typed[V, K]):
             if self._leave is not None:
                 self._leave()
             if self._budget is not None:
-                self._budget.leaves(self)
+                self._budget.remove(self)
         if error is not None:
             raise error
 

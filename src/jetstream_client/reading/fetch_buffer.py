@@ -116,12 +116,12 @@ class Course:
         self.current = _nothing_at(offset, last_epoch)
         self._waiting: list[Fetched] = []
 
-    def came(self, messages: Messages) -> None:
-        """The fetch at `next_offset` has come."""
+    def add(self, messages: Messages) -> None:
+        """Add the answer to the fetch at `next_offset`."""
         self._waiting.append(Fetched(messages, (self.next_offset, self.last_epoch)))
         self.next_offset, self.last_epoch = messages.next_offset, messages.last_epoch
 
-    def finds(self) -> bool:
+    def advance(self) -> bool:
         """Go on to the next fetch if nothing is left of `current`. False: nothing is left of any.
         Call it only if all that was handed out is done."""
         if not self.current.is_over:
@@ -149,13 +149,13 @@ class Course:
             return current.messages.next_offset
         return current.offset_of(taken - 1) + (0 if self.reverse else 1)
 
-    def asks(self) -> None:
-        """The consumer is asked for more: all that was handed out is done."""
+    def mark_handed_out_done(self) -> None:
+        """All that was handed out is done. Call it when the program asks for more."""
         if not self.reverse:
             self.floor = max(self.floor, self.current.end())
 
-    def says_done(self, offset: int) -> None:
-        """The caller says that all records below are done."""
+    def mark_done_below(self, offset: int) -> None:
+        """All records below `offset` are done, as the program says."""
         self.floor = max(self.floor, (offset, self.epoch_before(offset)))
 
     def done(self) -> tuple[int, int]:
@@ -215,14 +215,14 @@ class FetchBuffer:
         self.has_ended = True
         self.front = NOTHING
 
-    def asks(self) -> None:
-        """See `Course.asks`. The next to be handed out may be records or a batch."""
+    def mark_handed_out_done(self) -> None:
+        """As that of `Course`. The next to be handed out may be records or a batch."""
         self.front = NOTHING
-        self.course.asks()
+        self.course.mark_handed_out_done()
 
-    def opens(self) -> None:
-        """Record by record from now on, with what is left of the fetch. One without records is
-        passed."""
+    def begin_rows(self) -> None:
+        """Hand out record by record from now on, beginning with what is left of the fetch. A fetch
+        without records is passed."""
         course = self.course
         current = course.current
         if not len(current.messages):

@@ -168,7 +168,7 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
             found = await self.refill()
             if found is None:
                 raise StopAsyncIteration
-            found.opens()
+            found.begin_rows()
 
     def batches(self, max_records: int | None = None) -> AsyncIterator[Messages]:
         """Iterate over the same records as `Messages`, each of one stream. max_records: at most so
@@ -196,7 +196,7 @@ class AsyncGroupConsumer(AsyncClosing, Typed[V, K]):
         done."""
         await self.begin()
         if self._current is not None and self._current.is_held:
-            self._current.consumer.buffer.asks()
+            self._current.consumer.buffer.mark_handed_out_done()
         while not self._closed:
             if self._membership.failure is not None:
                 raise self._membership.failure

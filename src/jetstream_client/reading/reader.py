@@ -549,7 +549,7 @@ class Reader:
             collector = MessageCollector(
                 name, offset, last_epoch=last_epoch, end=stop, wanted=wanted
             )
-            max_bytes = FETCH_BYTES if budget is None else budget.share(FETCH_BYTES)
+            max_bytes = FETCH_BYTES if budget is None else budget.fetch_bytes(FETCH_BYTES)
             await fill(collector, ref, max_wait, max_bytes)
             return collector.messages()
 

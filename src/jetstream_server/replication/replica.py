@@ -51,7 +51,7 @@ from jetstream_server.replication.core.follower import (
     Step,
     Truncate,
 )
-from jetstream_server.replication.core.isr import Outcome
+from jetstream_server.replication.core.isr_change import Outcome
 from jetstream_server.replication.core.leader import REPLICA_LAG_MAX_US, LeaderState
 from jetstream_server.replication.core.log_config import log_config_for, why_no_appends
 from jetstream_server.replication.core.messages import Answer, FetchRequest, Records, skips

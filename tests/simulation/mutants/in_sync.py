@@ -8,7 +8,7 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.state import leadership_decisions
 from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.metadata.state.streams import StreamMetadata
-from jetstream_server.replication.core.isr import InSyncReplicas, Outcome
+from jetstream_server.replication.core.isr_change import InSyncReplicas, Outcome
 from jetstream_server.replication.core.leader import LeaderState
 from jetstream_server.replication.core.progress import FollowerProgress
 from jetstream_server.replication.drivers.isr_driver import IsrDriver
@@ -20,14 +20,14 @@ from tests.simulation.scenarios import FailingJoiners, LateJoiners, UnknownOutco
 @mutant()
 def shrinks_before_the_commit(patches: Patches) -> None:
     """A member that is being removed counts no more, before the metadata says so."""
-    follow = InSyncReplicas._follow
+    follow = InSyncReplicas._recompute_maximal
 
     def shrink(self: InSyncReplicas) -> None:
         follow(self)
         if self.pending is not None:
             self.maximal = self.pending.isr
 
-    patches.set(InSyncReplicas, "_follow", shrink)
+    patches.set(InSyncReplicas, "_recompute_maximal", shrink)
 
 
 @mutant()
@@ -37,7 +37,7 @@ def counts_joiners_late(patches: Patches) -> None:
     def follow(self: InSyncReplicas) -> None:
         self.maximal = self.agreed
 
-    patches.set(InSyncReplicas, "_follow", follow)
+    patches.set(InSyncReplicas, "_recompute_maximal", follow)
 
 
 @mutant()

@@ -121,13 +121,13 @@ KIB = 1024
 
 def test_each_consumer_asks_for_its_share_of_the_budget() -> None:
     budget = ByteBudget(1000 * KIB)
-    assert budget.share(8000 * KIB) == 500 * KIB
+    assert budget.fetch_bytes(8000 * KIB) == 500 * KIB
     for consumer in range(5):
-        budget.uses(consumer, 0)
-    assert budget.share(8000 * KIB) == 100 * KIB
-    assert budget.share(10) == 10
-    budget.leaves(0)
-    assert budget.share(8000 * KIB) == 125 * KIB
+        budget.set_used(consumer, 0)
+    assert budget.fetch_bytes(8000 * KIB) == 100 * KIB
+    assert budget.fetch_bytes(10) == 10
+    budget.remove(0)
+    assert budget.fetch_bytes(8000 * KIB) == 125 * KIB
 
 
 @pytest.mark.parametrize("is_closed", [False, True])

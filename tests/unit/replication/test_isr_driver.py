@@ -23,7 +23,7 @@ from jetstream_server.metadata.client.proposal import Proposal
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.metadata.state.streams import StreamMetadata
-from jetstream_server.replication.core.isr import Outcome
+from jetstream_server.replication.core.isr_change import Outcome
 from jetstream_server.replication.drivers.isr_driver import TICK_SECONDS, IsrDriver
 from jetstream_server.replication.replica import Replica
 from tests.support.loops import on_loop

@@ -207,7 +207,7 @@ def _follow(
         if position in opened:
             correlation = opened[position].envelope.correlation
             outcome = _combined(outcome, opened[position])
-        outcome = _expect(outcome, stream_name, given.subjects[position])
+        outcome = _check_subject_and_stream(outcome, stream_name, given.subjects[position])
         if isinstance(outcome, Directives) and (outcome.rollup or rules.keyed_by_subject):
             outcome = _ruled(outcome, given, position, rules)
         if isinstance(outcome, JetstreamError):
@@ -299,7 +299,7 @@ def _combined(outcome: Directives | JetstreamError, opened: Opened) -> Directive
     return outcome._replace(**asked)  # type: ignore[arg-type]  # by the names above
 
 
-def _expect(
+def _check_subject_and_stream(
     outcome: Directives | JetstreamError, stream_name: str, subject: bytes
 ) -> Directives | JetstreamError:
     if not subject.isascii():

@@ -1,8 +1,8 @@
 """The commands of this process. Each may be proposed several times, always under the same id.
 
 An outcome stays unknown while a copy of the command may be in flight. Callers that need the outcome
-propose the same command again (replication/core/isr.py). A second command with equal fields would
-be a different one: both could be applied.
+propose the same command again (replication/core/isr_change.py). A second command with equal
+fields would be a different one: both could be applied.
 
 This module numbers the ids, within bounds that let every retry find its result (results.py).
 """

@@ -92,7 +92,8 @@ class FollowerProgress:
         self.counts = False
 
     def lags(self, log_end_offset: int, now_us: MonotonicUs, lag_max_us: int) -> bool:
-        """Whether the follower has been behind for too long, or will be: it cannot append."""
+        """Whether the follower is behind and has not caught up for `lag_max_us`. One that cannot
+        append counts as late at once."""
         is_late = self.cannot_append or now_us - self.caught_up_at_us > lag_max_us
         return self.position < log_end_offset and is_late
 

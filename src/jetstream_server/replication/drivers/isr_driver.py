@@ -24,7 +24,7 @@ from jetstream_server.clocks import MonotonicClock
 from jetstream_server.metadata.client.proposal import Proposal
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.state.commands import ChangeIsr
-from jetstream_server.replication.core.isr import Outcome
+from jetstream_server.replication.core.isr_change import Outcome
 from jetstream_server.replication.core.liveness import Liveness
 from jetstream_server.replication.listeners import RoleListener
 from jetstream_server.replication.replica import Replica
@@ -48,7 +48,8 @@ class IsrDriver(RoleListener):
         self._liveness = Liveness()
         self._followers: tuple[NodeId, ...] | None = ()  # of these; None: to be looked up
         self._proposals: dict[int, asyncio.Task[None]] = {}
-        # Changes with unknown outcome. Repeating a change repeats the same proposal (core/isr.py).
+        # Changes with unknown outcome. Repeating a change repeats the same proposal
+        # (core/isr_change.py).
         self._unknown: dict[int, tuple[ChangeIsr, Proposal]] = {}
         self._ticking: asyncio.Task[None] | None = None
 

@@ -57,7 +57,7 @@ class InSyncReplicas:
         if self.pending is not None and stream.stream_epoch > self.pending.stream_epoch:
             self.pending = None
         self.agreed = stream.isr
-        self._follow()
+        self._recompute_maximal()
 
     def may_propose(self, now_us: MonotonicUs) -> bool:
         return self.pending is None and now_us >= self._not_before_us
@@ -67,7 +67,7 @@ class InSyncReplicas:
         self.pending = change
         self._awaits_metadata = False
         self._not_before_us = MonotonicUs(0)
-        self._follow()
+        self._recompute_maximal()
 
     def settle(self, change: ChangeIsr, outcome: Outcome, now_us: MonotonicUs) -> None:
         """Take the outcome of a proposal. Ignored if the proposal is not pending any more."""
@@ -75,7 +75,7 @@ class InSyncReplicas:
             return
         if outcome is Outcome.INELIGIBLE:
             self.pending = None
-            self._follow()
+            self._recompute_maximal()
         self._awaits_metadata = outcome in (Outcome.ACCEPTED, Outcome.STALE)
         self._not_before_us = MonotonicUs(now_us + RETRY_US)
 
@@ -88,7 +88,7 @@ class InSyncReplicas:
         self._not_before_us = MonotonicUs(0)
         return self.pending
 
-    def _follow(self) -> None:
+    def _recompute_maximal(self) -> None:
         wished: Sequence[NodeId] = self.pending.isr if self.pending is not None else ()
         joining = tuple(node_id for node_id in wished if node_id not in self.agreed)
         self.maximal = self.agreed + joining
