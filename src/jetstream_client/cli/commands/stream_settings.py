@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client.cli import options
-from jetstream_client.cli.commands.streams_beside import note_others, streams_beside
 from jetstream_client.cli.invocation import Invocation, common_options
 from jetstream_client.cli.output import emit_json, stream_row
+from jetstream_client.cli.overlapping_streams import note_others, overlapping_streams
 from jetstream_client.cli.setting_options import with_options
 from jetstream_client.cli.stream_or_group import for_each
 from jetstream_client.values.types import Stream, StreamLike
@@ -63,7 +63,7 @@ def create(
         stream = client.create_stream(
             name, subject, group=group, allow_same_name=allow_same_name, **settings
         )
-        others = streams_beside(client, stream)
+        others = overlapping_streams(client, stream)
     cli.answer(stream_row(stream), f"stream {stream.name} keeps {stream.subject}")
     note_others(stream, others)
 

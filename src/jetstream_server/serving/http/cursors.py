@@ -25,8 +25,8 @@ from jetstream_server.serving.http.cursor_listing import (
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import Sender, sender_of
 from jetstream_server.serving.http.http_requests import body_of, ref_of
+from jetstream_server.serving.http.openapi_schemas import POSITION, TEXT, ref
 from jetstream_server.serving.http.operations import JSON, Operation, Parameter
-from jetstream_server.serving.http.schemas import POSITION, TEXT, ref
 from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.http.start_offsets import Place, StartOffsets
 from jetstream_server.serving.http.streams import LIMIT, START, json_response, page_of

@@ -12,8 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
+from jetstream_server.serving.http.openapi_schemas import SCHEMAS, TEXT, ref
 from jetstream_server.serving.http.operations import JSON, Operation, Parameter, Schema
-from jetstream_server.serving.http.schemas import SCHEMAS, TEXT, ref
 from jetstream_server.serving.http.server import Route
 
 PATH = "/v1/openapi.json"

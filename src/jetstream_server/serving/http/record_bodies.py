@@ -17,7 +17,7 @@ from jetstream_protocol import bounded_json
 from jetstream_protocol.batch import EncodedBatch, encode
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.header_names import HEADER_NAME
-from jetstream_server.serving.http.schemas import RECORD
+from jetstream_server.serving.http.openapi_schemas import RECORD
 
 BODY_BYTES_MAX = 1024 * 1024
 RECORDS_MAX = 10_000

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 from jetstream_protocol.batch import Batch
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.record_json import record_row
+from jetstream_server.serving.http.openapi_schemas import RECORD, TEXT, described, ref
 from jetstream_server.serving.http.operations import Schema
-from jetstream_server.serving.http.schemas import RECORD, TEXT, described, ref
 from jetstream_server.serving.http.server import error_body
 
 _FIELDS = tuple(RECORD["required"])

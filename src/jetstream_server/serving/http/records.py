@@ -35,10 +35,10 @@ from jetstream_server.serving.http.http_requests import (
     read_body,
     ref_of,
 )
+from jetstream_server.serving.http.openapi_schemas import FLAG, TEXT, ref, whole
 from jetstream_server.serving.http.operations import JSON, Operation, Parameter
 from jetstream_server.serving.http.record_bodies import BODY_BYTES_MAX, LINES, batch_of
 from jetstream_server.serving.http.record_formats import FORMATS, Columns, Format
-from jetstream_server.serving.http.schemas import FLAG, TEXT, ref, whole
 from jetstream_server.serving.http.server import Route, error_response
 from jetstream_server.serving.http.start_offsets import ALL, PLACES, Place, StartOffsets
 

@@ -19,8 +19,8 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import sender_of
 from jetstream_server.serving.http.http_requests import number, ref_of
+from jetstream_server.serving.http.openapi_schemas import TEXT, ref, whole
 from jetstream_server.serving.http.operations import JSON, Operation, Parameter
-from jetstream_server.serving.http.schemas import TEXT, ref, whole
 from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.http.stream_listing import (
     PAGE,

@@ -14,7 +14,7 @@ NAMED_MAX = 3
 """So many of them are named."""
 
 
-def streams_beside(client: Client, stream: Stream) -> list[Stream]:
+def overlapping_streams(client: Client, stream: Stream) -> list[Stream]:
     """The other streams that store some of its messages. Streams of one group share their messages
     out, so they are none. Empty, too, if the streams cannot be listed: `stream` is created all the
     same."""
