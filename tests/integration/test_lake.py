@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -29,11 +27,17 @@ from jetstream_client import (
 )
 from jetstream_protocol.batch import iterate
 from tests.support.command import jetstream
+from tests.support.lake_streams import (
+    COUNT,
+    VALUE,
+    batches,
+    fill,
+    is_copied,
+    local_start,
+    until,
+)
 from tests.support.s3 import SECRET, s3_server
 from tests.support.server import ServerProcess
-
-COUNT = 1_000
-VALUE = b"x" * 1_000
 
 
 @pytest.fixture
@@ -61,50 +65,6 @@ def client(server: ServerProcess) -> Iterator[Client]:
 def bucket() -> Iterator[str]:
     with s3_server("lake") as address:
         yield address
-
-
-def until(holds: Callable[[], bool], seconds: float = 200) -> None:
-    """The process that copies has the lowest priority: on a busy machine it gets little time."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
-
-
-def fill(client: Client, name: str, first: int = 0) -> int:
-    """Append a thousand records in batches of ten; returns the stream's id."""
-    stream = client.create_stream(
-        name, name, replicas=1, lake=True, segment_bytes=64 * 1024, duplicate_window=0
-    )
-    with client.publisher(name, linger=0) as publisher:
-        for number in range(first, first + COUNT, 10):
-            values = [b"%d " % each + VALUE for each in range(number, number + 10)]
-            publisher.publish_many(values)
-            publisher.flush()
-    return stream.id
-
-
-def batches(client: Client, name: str) -> bytes:
-    """The bytes of all batches, as a reader is sent them."""
-    found = b""
-    offset, end = client.offset_at(name, "earliest"), client.offset_at(name, "latest")
-    while offset < end:
-        fetched = client.fetch_batches(name, offset)
-        found += fetched.data
-        offset = fetched.next_offset
-    return found
-
-
-def local_start(server: ServerProcess, stream_id: int) -> int:
-    """The base offset of the first segment on the disk."""
-    folder = server.data / "streams" / str(stream_id)
-    return min(int(each[:-4]) for each in os.listdir(folder) if each.endswith(".log"))
-
-
-def is_copied(lake: Path, stream_id: int) -> bool:
-    """Whether objects of nearly all records are there."""
-    objects = list(lake.glob(f"*/{stream_id}-*/metadata/*.metadata.json"))
-    return bool(objects) and max(int(each.name[:20]) for each in objects) > COUNT // 2
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ from jetstream_server.consumers.deliveries import Deliveries
 from jetstream_server.consumers.feed import Feed, Reader
 from jetstream_server.consumers.pulls import Pull, PullRoom, Status
 from jetstream_server.consumers.records import Piece, Record, Wanted
+from jetstream_server.metadata.state.streams import NO_LAKE
 from jetstream_server.replication.replica import Replica
 from tests.support.clocks import FakeClocks
 
@@ -55,7 +56,8 @@ class World:
             name="c", is_durable=True, ack_wait_us=10**12, max_ack_pending=OPEN_MAX
         )
         replica = SimpleNamespace(
-            leadership=object(), closed=False, high_watermark=COUNT,
+            stream=SimpleNamespace(lake=NO_LAKE), leadership=object(), closed=False,
+            high_watermark=COUNT,
             log=SimpleNamespace(log_start_offset=0), add_waiter=lambda _: None,
             remove_waiter=lambda _: None,
         )  # fmt: skip

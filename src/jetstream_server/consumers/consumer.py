@@ -41,6 +41,7 @@ from jetstream_server.consumers.pulls import (
     Status,
 )
 from jetstream_server.consumers.records import Record, payload_lengths, sizes
+from jetstream_server.replication.core.lake_bounds import start_offset
 from jetstream_server.replication.replica import Replica
 
 logger = structlog.get_logger("jetstream.consumers")
@@ -501,7 +502,7 @@ class Consumer:
         if self.paused_us:
             return _Need.NOTHING
         deliveries, feed = self.deliveries, self.feed
-        start = self.replica.log.log_start_offset
+        start = start_offset(self.replica.stream, self.replica.log)
         if deliveries.position < start:
             deliveries.begins(start)
             feed.begins(start)

@@ -23,6 +23,7 @@ from jetstream_server.consumers.records import (
 )
 from jetstream_server.log.encryption import plain_batches
 from jetstream_server.log.segment import LogSlice
+from jetstream_server.replication.core.unreadable import InLakeError
 from jetstream_server.replication.replica import Replica
 
 STEP_BYTES: Final = 256 * 1024
@@ -33,6 +34,9 @@ HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 more reads again instead."""
 _RECORD_BYTES: Final = 200
 """Memory of a record besides its bytes."""
+FromLake = Callable[[Replica, int, int], Awaitable[LogSlice | None]]
+"""(replica, offset, bytes_max): what the lake holds there, once it was read; None: that takes long.
+Raises the errors of LongPoll.fetch."""
 READING_MAX: Final = 4
 """Steps at once on a node, in worker threads. More wait."""
 
@@ -44,10 +48,12 @@ much more. Raises PermissionDeniedError."""
 class Reader:
     """Reads the logs of streams that this node leads, for all consumers of the node."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: Pace, from_lake: FromLake | None = None) -> None:
+        """from_lake: for records that are only in the lake; None: they cannot be read."""
         self.held_bytes = 0
         """What the feeds hold."""
         self._pace = pace
+        self._from_lake = from_lake
         self._reading = asyncio.Semaphore(READING_MAX)
 
     async def read(
@@ -63,16 +69,30 @@ class Reader:
         `start` at the end. is_paced: False: for who has been checked, and is held back, elsewhere.
         Raises JetstreamError: OffsetOutOfRangeError below the log start."""
         async with self._reading:
-            found = replica.read(start, bytes_max)
-            if found is None:
-                return Piece([], start, 0)
-            if is_paced:
-                await self._pace(replica, found.length)
             try:
-                piece = await asyncio.to_thread(_look, replica, found, wanted, start)
-            except CorruptBatchError as error:
-                replica.suspect(start, error)
-                raise UnavailableError(f"damaged records are being repaired: {error}") from error
+                found = replica.read(start, bytes_max)
+            except InLakeError:
+                if self._from_lake is None:
+                    raise
+            else:
+                return await self._looked(replica, found, wanted, start, is_paced)
+        # Nobody else waits for the lake.
+        found = await self._from_lake(replica, start, bytes_max)
+        async with self._reading:
+            return await self._looked(replica, found, wanted, start, is_paced)
+
+    async def _looked(
+        self, replica: Replica, found: LogSlice | None, wanted: Wanted, start: int, is_paced: bool
+    ) -> Piece:
+        if found is None:
+            return Piece([], start, 0)
+        if is_paced:
+            await self._pace(replica, found.length)
+        try:
+            piece = await asyncio.to_thread(_look, replica, found, wanted, start)
+        except CorruptBatchError as error:
+            replica.suspect(start, error)
+            raise UnavailableError(f"damaged records are being repaired: {error}") from error
         if piece.looked_at < LOOKED_AT_BYTES_MAX:
             return piece._replace(next_offset=found.next_offset)
         return piece

@@ -68,6 +68,7 @@ from jetstream_server.jetstream_api.successors import HEAR, Successors
 from jetstream_server.metadata.state.changes import Change, StreamChanged, StreamDeleted
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.streams import StreamMetadata
+from jetstream_server.replication.core.lake_bounds import start_offset
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.acl import Operation
@@ -300,7 +301,7 @@ class ConsumerRequests:
     ) -> tuple[int, list[int]]:
         """The first offset of a new consumer, and offsets to take before. Raises ApiError,
         JetstreamError."""
-        start, end = replica.log.log_start_offset, replica.high_watermark
+        start, end = start_offset(replica.stream, replica.log), replica.high_watermark
         policy, selected = config.deliver_policy, list[int]()
         if (
             policy is DeliverPolicy.ALL

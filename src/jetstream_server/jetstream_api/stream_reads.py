@@ -27,7 +27,7 @@ from jetstream_server.replication.subjects import committed_subjects
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.peers import Peers
 from jetstream_server.serving.grpc.read_answers import answer
-from jetstream_server.serving.grpc.reads_service import SUBJECTS_MAX, resolve_query, subjects_of
+from jetstream_server.serving.grpc.reads_service import SUBJECTS_MAX, resolve_anywhere, subjects_of
 from jetstream_server.serving.grpc.streams_service import description_of
 from jetstream_server.serving.long_poll import FetchPosition, LongPoll
 
@@ -189,7 +189,8 @@ class StreamReads:
             query.stream.CopyFrom(common_pb2.StreamRef(id=stream.id))
 
         async def resolve_here(replica: Replica) -> list[pb.ListOffsetsResponse.Result]:
-            found = [resolve_query(replica, query) for query in queries]
+            lake = self._fetches.lake
+            found = [await resolve_anywhere(replica, query, lake) for query in queries]
             return [
                 pb.ListOffsetsResponse.Result(offset=offset, append_timestamp=appended_us)
                 for offset, appended_us in found

@@ -25,7 +25,7 @@ HEADERS_MAX: Final = 200_000
 @dataclass(frozen=True, slots=True)
 class Group:
     """Whole batches in a row in an object: the unit of a read, [base, end). length: of its batches
-    once they are read. offsets, positions, epochs: of each batch among them."""
+    once they are read. offsets, positions, epochs, appended_us: of each batch among them."""
 
     name: str
     at: int
@@ -35,6 +35,7 @@ class Group:
     offsets: list[int]
     positions: list[int]
     epochs: list[int]
+    appended_us: Sequence[int]
 
 
 @dataclass(slots=True)
@@ -66,13 +67,16 @@ class LakeObjects:
         found = objects[at]
         footer = self._footer(found)
         number = footer.group_of(offset)
-        offsets, positions, epochs = [], [0], []
-        for header in footer.headers[number]:
-            offsets.append(header.base_offset)
+        headers, positions = footer.headers[number], [0]
+        for header in headers:
             positions.append(positions[-1] + header.length)
-            epochs.append(header.leader_epoch)
-        end = footer.headers[number][-1].next_offset
-        return Group(found.name, number, offsets[0], end, positions[-1], offsets, positions, epochs)
+        offsets = [each.base_offset for each in headers]
+        epochs = [each.leader_epoch for each in headers]
+        appended_us = [each.append_timestamp for each in headers]
+        return Group(
+            found.name, number, offsets[0], headers[-1].next_offset, positions[-1], offsets,
+            positions, epochs, appended_us,
+        )  # fmt: skip
 
     def offset_at(self, location: str, timestamp_us: int) -> int | None:
         """The first offset of the batch that was appended at that time or after it, in the table
@@ -85,6 +89,11 @@ class LakeObjects:
         return next(
             (each.base_offset for each in headers if each.append_timestamp >= timestamp_us), None
         )
+
+    def appended_at(self, location: str, offset: int) -> int:
+        """When the batch that holds `offset` was appended, in the table at `location`."""
+        group = self.group(location, offset)
+        return group.appended_us[bisect_right(group.offsets, offset) - 1]
 
     def read(self, group: Group) -> bytes:
         """Its batches, as the log held them. Raises CorruptBatchError unless they are undamaged."""

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -37,6 +37,7 @@ IN_USE_US = 60_000_000
 
 logger = structlog.get_logger("jetstream.lake")
 
+Found = TypeVar("Found")
 Done = Callable[[JetstreamError | None], None]
 _Key = tuple[int, int]
 """Stream id, and the first offset of a group."""
@@ -100,9 +101,16 @@ class LakeReader:
     async def offset_at(self, location: str, timestamp_us: int) -> int | None:
         """The first offset of what was appended at that time or after it; None: the table has only
         older records. Raises UnavailableError."""
+        return await self._searched(lambda objects: objects.offset_at(location, timestamp_us))
+
+    async def appended_at(self, location: str, offset: int) -> int:
+        """When the batch that holds `offset` was appended. Raises UnavailableError."""
+        return await self._searched(lambda objects: objects.appended_at(location, offset))
+
+    async def _searched(self, search: Callable[[LakeObjects], Found]) -> Found:
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._pool, self._search, location, timestamp_us)
+            return await loop.run_in_executor(self._pool, self._search, search)
         except OSError as error:
             raise UnavailableError(f"the lake cannot be read: {error}; try again") from error
 
@@ -223,9 +231,9 @@ class LakeReader:
         except CorruptBatchError as error:
             raise UnavailableError(f"the lake is damaged at offset {offset}: {error}") from error
 
-    def _search(self, location: str, timestamp_us: int) -> int | None:
+    def _search(self, search: Callable[[LakeObjects], Found]) -> Found:
         try:
-            return self._objects.result().offset_at(location, timestamp_us)
+            return search(self._objects.result())
         except CorruptBatchError as error:
             raise UnavailableError(f"the lake cannot be searched: {error}") from error
 

@@ -12,6 +12,7 @@ from jetstream_server.consumers.leaderships import Leaderships
 from jetstream_server.consumers.manager import Consumers
 from jetstream_server.consumers.no_outlet import NoOutlet
 from jetstream_server.jetstream_api.outlet import LeafOutlet
+from jetstream_server.log.segment import LogSlice
 from jetstream_server.metadata.client.stream_requests import Streams
 from jetstream_server.node.config import Config
 from jetstream_server.node.node import Node
@@ -20,6 +21,7 @@ from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import ANONYMOUS, Identity
 from jetstream_server.serving.grpc.consumer_states import ConsumerStates
 from jetstream_server.serving.grpc.peers import Peers
+from jetstream_server.serving.long_poll import FetchPosition
 
 _PEER = "the leaf link"
 """For the audit log: NATS does not say which client asks."""
@@ -51,9 +53,13 @@ def node_consumers(config: Config, node_id: int, node: Node, peers: Peers) -> No
         node.access.check(identity, Operation.READ, replica.stream)
         await node.access.pace(identity, replica.stream, length)
 
+    async def from_lake(replica: Replica, offset: int, bytes_max: int) -> LogSlice | None:
+        position = FetchPosition(offset, -1, bytes_max, 1, 0)
+        return await node.fetches.fetch(replica, position, identity)
+
     consumers = Consumers(
         node.replicas,
-        Reader(pace),
+        Reader(pace, from_lake),
         outlet or NoOutlet(),
         Clocks(),
         states,

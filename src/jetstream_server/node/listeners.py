@@ -63,6 +63,7 @@ async def start_listeners(server: Server, stack: AsyncExitStack) -> None:
         server.peers,
         configured.id,
         wall_clock,
+        node.fetches.lake,
     )
     metrics = MetricsPage(
         node.replicas,

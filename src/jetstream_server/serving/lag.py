@@ -15,6 +15,7 @@ from jetstream_protocol.batch import HEADER_BYTES, decode_header
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import WallUs
+from jetstream_server.replication.core.lake_bounds import is_in_lake, start_offset
 from jetstream_server.replication.replica import Replica
 
 Place: TypeAlias = tuple[int, int]
@@ -44,8 +45,11 @@ def lag_of(offset: int, start: int, end: int, appended: WallUs | int | None, now
 
 def appended_us(replica: Replica, offset: int) -> WallUs | None:
     """When the batch with the record at `offset`, or with the first one after it, was appended;
-    None: no such record is committed. Raises the errors of Replica.read and CommitLog.pread."""
-    offset = max(offset, replica.log.log_start_offset)
+    None: no such record is committed. Raises the errors of Replica.read and CommitLog.pread, and
+    InLakeError for one that is only in the lake (`resolve_in_lake`)."""
+    stream, log = replica.stream, replica.log
+    if not is_in_lake(stream, log, max(offset, start_offset(stream, log))):
+        offset = max(offset, log.log_start_offset)
     found = replica.read(offset, 1, is_leader=False)
     if found is None:
         return None

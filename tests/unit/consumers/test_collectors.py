@@ -21,6 +21,7 @@ from jetstream_server.consumers.deliveries import Deliveries
 from jetstream_server.consumers.feed import Feed, Reader
 from jetstream_server.consumers.pulls import REQUEST_TIMEOUT, Pull, PullRoom, Status
 from jetstream_server.consumers.records import Piece, Record, Wanted
+from jetstream_server.metadata.state.streams import NO_LAKE
 from jetstream_server.replication.replica import Replica
 from jetstream_server.serving.grpc import consumers_service, response_memory
 from jetstream_server.serving.grpc.consumers_service import ConsumersService
@@ -79,7 +80,7 @@ class Ground:
 def started(ground: Ground, **wanted: Any) -> Consumer:
     config = ConsumerConfig(name="c", is_durable=True, **wanted)
     replica = SimpleNamespace(
-        stream=None,
+        stream=SimpleNamespace(lake=NO_LAKE),
         leadership=object(),
         closed=False,
         high_watermark=COUNT,

@@ -18,6 +18,7 @@ from jetstream_server.consumers.deliveries import Deliveries
 from jetstream_server.consumers.feed import Feed, Reader
 from jetstream_server.consumers.pulls import Pull, PullRoom
 from jetstream_server.consumers.records import Wanted
+from jetstream_server.metadata.state.streams import NO_LAKE
 from jetstream_server.replication.replica import Replica
 from tests.support.clocks import FakeClocks
 from tests.support.loops import eventually, on_loop
@@ -45,8 +46,9 @@ def started(is_durable: bool, denied: Denied, ended: list[Consumer]) -> Consumer
     config = ConsumerConfig(name="c", is_durable=is_durable)
     log = SimpleNamespace(log_start_offset=0)
     replica = SimpleNamespace(
-        leadership=object(), closed=False, high_watermark=5, log=log, remove_waiter=lambda _: None
-    )
+        stream=SimpleNamespace(lake=NO_LAKE), leadership=object(), closed=False, high_watermark=5,
+        log=log, remove_waiter=lambda _: None,
+    )  # fmt: skip
     feed = Feed(cast(Reader, denied), cast(Replica, replica), Wanted(), 0)
     consumer = Consumer(
         config,

@@ -55,6 +55,7 @@ async def test_a_lag_is_unknown_until_the_leader_knows_what_was_committed(tmp_pa
         cast(Peers, None),
         0,
         node.clocks.wall,
+        None,
     )
 
     async def lag() -> Lag | None:

@@ -30,6 +30,7 @@ from jetstream_server.consumers.leaderships import Leaderships
 from jetstream_server.consumers.manager import Consumers
 from jetstream_server.consumers.pulls import CONSUMER_DELETED, REQUEST_TIMEOUT, Pull
 from jetstream_server.origins import origin_of_peer
+from jetstream_server.replication.core.lake_bounds import start_offset
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.acl import Operation
@@ -99,7 +100,7 @@ class ConsumersService(consumers_pb2_grpc.ConsumersServicer):
             return await self._described(found)
         creator = self._access.control.quota_holder(call.identity)
         config = replace(new_config(request), creator=creator)
-        start = replica.log.log_start_offset
+        start = start_offset(replica.stream, replica.log)
         position = min(max(config.start_sequence - 1, start), replica.high_watermark)
         consumer = await self._leaderships.add(replica, config, position)
         return await self._described(consumer)

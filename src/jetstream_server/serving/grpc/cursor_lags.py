@@ -10,16 +10,20 @@ from dataclasses import dataclass
 import structlog
 
 from jetstream_protocol.errors import JetstreamError, UnavailableError
+from jetstream_protocol.generated import api_pb2
 from jetstream_protocol.generated import cursors_pb2 as pb
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.clocks import WallClock
 from jetstream_server.cursors.records import CURSOR_PREFIX
 from jetstream_server.cursors.store import CursorStore
+from jetstream_server.lake.reader import LakeReader
 from jetstream_server.metadata.state.registry import Registry
-from jetstream_server.replication.core.lake_bounds import start_offset
+from jetstream_server.replication.core.lake_bounds import is_in_lake, start_offset
+from jetstream_server.replication.core.unreadable import InLakeError
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.serving.grpc.peers import Peers
+from jetstream_server.serving.grpc.reads_service import resolve_in_lake
 from jetstream_server.serving.lag import Lag, Place, appended_us, lag_of, lags_in, request_for
 
 CURSORS_MAX = 1000
@@ -28,6 +32,7 @@ _KEYS_PER_TURN = 2_000
 """Cursors per turn: about 2 ms of the event loop."""
 _PLACES_PER_TURN = 20
 """Places per turn: about 3 ms of the event loop."""
+_Query = api_pb2.ListOffsetsRequest.Query
 
 logger = structlog.get_logger("jetstream.cursors")
 
@@ -56,6 +61,7 @@ class CursorLags:
         peers: Peers,
         node_id: int,
         wall_clock: WallClock,
+        lake: LakeReader | None,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -63,6 +69,7 @@ class CursorLags:
         self._peers = peers
         self._node_id = NodeId(node_id)
         self._clock = wall_clock
+        self._lake = lake
 
     async def find(self, matches: Callable[[str, str], bool]) -> tuple[list[CursorLag], int]:
         """The cursors in streams whose name and `name@subject` match, and how many more there are.
@@ -122,29 +129,47 @@ class CursorLags:
 
     async def _lags_here(self, places: list[Place]) -> dict[Place, Lag]:
         found: dict[Place, Lag] = {}
+        in_lake: list[tuple[Replica, int]] = []
         for count, (stream_id, offset) in enumerate(places, 1):
             replica = self._replicas.get(StreamId(stream_id))
             if replica is not None and (lag := self._lag_here(replica, offset)) is not None:
                 found[stream_id, offset] = lag
+                at = max(offset, lag.log_start_offset)
+                if is_in_lake(replica.stream, replica.log, at):
+                    in_lake.append((replica, offset))
             if count % _PLACES_PER_TURN == 0:
                 await asyncio.sleep(0)
+        for replica, offset in in_lake:
+            place = replica.stream.id, offset
+            try:
+                _, appended = await resolve_in_lake(replica, _Query(offset=offset), self._lake)
+            except JetstreamError as error:
+                _note_unknown(replica, error)
+                break  # A store that does not answer one does not answer others.
+            lag = found[place]
+            bounds = lag.log_start_offset, lag.high_watermark
+            found[place] = lag_of(offset, *bounds, appended, self._clock())
         return found
 
     def _lag_here(self, replica: Replica, offset: int) -> Lag | None:
         bounds = start_offset(replica.stream, replica.log), replica.high_watermark
-        stream = replica.stream.full_name
         try:
             if replica.leadership is not None:
                 replica.leadership.check_end()
         except UnavailableError as error:
-            logger.info("cursors_lag_unknown", stream=stream, reason=error.message)
+            _note_unknown(replica, error)
             return None
         try:
             appended = appended_us(replica, offset)
         except JetstreamError as error:
-            logger.info("cursors_lag_unknown", stream=stream, reason=error.message)
+            if not isinstance(error, InLakeError):
+                _note_unknown(replica, error)
             return dataclasses.replace(lag_of(offset, *bounds, None, self._clock()), seconds=None)
         return lag_of(offset, *bounds, appended, self._clock())
+
+
+def _note_unknown(replica: Replica, error: JetstreamError) -> None:
+    logger.info("cursors_lag_unknown", stream=replica.stream.full_name, reason=error.message)
 
 
 def _with_lag(cursor: pb.Cursor, lag: Lag | None) -> CursorLag:

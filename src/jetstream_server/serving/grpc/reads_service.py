@@ -18,10 +18,11 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc, common_pb2
 from jetstream_protocol.subjects import check_pattern
 from jetstream_protocol.types import WallUs
+from jetstream_server.lake.reader import LakeReader
 from jetstream_server.net.error_limits import bounded
 from jetstream_server.origins import origin_of_peer
 from jetstream_server.replication.core.lake_bounds import start_offset
-from jetstream_server.replication.core.unreadable import search_error
+from jetstream_server.replication.core.unreadable import InLakeError, in_lake_error, search_error
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.replication.subjects import committed_subjects, last_committed
@@ -153,9 +154,9 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
                 # Only the leader knows the current log end.
                 replica = self._replicas.resolve_led(query.stream)
             offset, appended_us = self._resolve(replica, query)
-        except SearchLakeError:
+        except InLakeError:
             result = pb.ListOffsetsResponse.Result(stream_id=query.stream.id)
-            searches.append(_Search(result, replica, query.timestamp_us))
+            searches.append(_Search(result, replica, query))
             return result
         except JetstreamError as error:
             return pb.ListOffsetsResponse.Result(error=bounded(error))
@@ -167,22 +168,16 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
         )
 
     async def _search_lake(self, search: _Search) -> None:
-        """Fill in the result of a search by time among the records that are only in the lake."""
-        stream, lake = search.replica.stream, self._fetches.lake
+        """Fill in the result of a query about records that are only in the lake."""
+        result, replica = search.result, search.replica
         try:
-            if lake is None:
-                raise UnavailableError("this node has no lake: give every node lake.url")
-            async with asyncio.timeout(LAKE_SECONDS):
-                found = await lake.offset_at(stream.lake.location, search.timestamp_us)
-        except TimeoutError:
-            search.result.error.CopyFrom(bounded(UnavailableError("the lake does not answer")))
+            offset, appended_us = await resolve_in_lake(replica, search.query, self._fetches.lake)
         except JetstreamError as error:
-            search.result.error.CopyFrom(bounded(error))
-        else:
-            now = search.replica.stream
-            at = stream.lake.end if found is None else found
-            search.result.offset = max(at, start_offset(now, search.replica.log))
-            search.result.leader_epoch = now.leader_epoch
+            result.error.CopyFrom(bounded(error))
+            return
+        result.offset, result.leader_epoch = offset, replica.stream.leader_epoch
+        if appended_us is not None:
+            result.append_timestamp = appended_us
 
     async def ListSubjects(
         self, request: pb.ListSubjectsRequest, call: Call
@@ -230,23 +225,49 @@ async def subjects_of(replica: Replica, request: pb.ListSubjectsRequest) -> pb.L
     return pb.ListSubjectsResponse(subjects=subjects, total=len(ends))
 
 
-class SearchLakeError(UnavailableError):
-    """What is asked for may be among the records that are only in the lake."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """A search by time in the lake. result: is filled in."""
+    """A query that only the lake can answer. result: is filled in."""
 
     result: pb.ListOffsetsResponse.Result
     replica: Replica
-    timestamp_us: int
+    query: pb.ListOffsetsRequest.Query
+
+
+async def resolve_anywhere(
+    replica: Replica, query: pb.ListOffsetsRequest.Query, lake: LakeReader | None
+) -> tuple[int, int | None]:
+    """`resolve_query`, also of what is only in the lake. lake: None: this node cannot read it."""
+    try:
+        return resolve_query(replica, query)
+    except InLakeError:
+        return await resolve_in_lake(replica, query, lake)
+
+
+async def resolve_in_lake(
+    replica: Replica, query: pb.ListOffsetsRequest.Query, lake: LakeReader | None
+) -> tuple[int, int | None]:
+    """Resolve a query for which `resolve_query` has raised InLakeError. Raises UnavailableError."""
+    mark = replica.stream.lake
+    if lake is None:
+        raise UnavailableError("this node has no lake: give every node lake.url")
+    try:
+        async with asyncio.timeout(LAKE_SECONDS):
+            if query.WhichOneof("position") == "offset":
+                offset = max(query.offset, start_offset(replica.stream, replica.log))
+                return offset, await lake.appended_at(mark.location, offset)
+            found = await lake.offset_at(mark.location, query.timestamp_us)
+    except TimeoutError:
+        raise UnavailableError("the lake does not answer; try again") from None
+    at = mark.end if found is None else found
+    return max(at, start_offset(replica.stream, replica.log)), None
 
 
 def resolve_query(replica: Replica, query: pb.ListOffsetsRequest.Query) -> tuple[int, int | None]:
     """The offset that a query asks for; the high watermark when no record is late enough. For a
     query by offset also the time at which the record was appended. Raises UnavailableError where
-    the answer is the end of what is committed, and the leader does not know it yet."""
+    the answer is the end of what is committed, and the leader does not know it yet; InLakeError
+    where the lake has the answer (`resolve_anywhere`)."""
     replica.check_readable()
     position = query.WhichOneof("position")
     start, end = start_offset(replica.stream, replica.log), replica.high_watermark
@@ -263,7 +284,7 @@ def resolve_query(replica: Replica, query: pb.ListOffsetsRequest.Query) -> tuple
         log_start = replica.log.log_start_offset
         is_at_start = found[0] == log_start if found else log_start == replica.log.log_end_offset
         if start < log_start and is_at_start:
-            raise SearchLakeError("the lake cannot be searched for a time here")
+            raise in_lake_error(replica.stream, start)
         if found is not None and found[0] < end:
             return found[0], None
     elif position != "latest":
