@@ -198,6 +198,7 @@ READS_WHAT_PROGRAMS_STORED = {
     "src/jetstream_client/migration/json_lines.py",
     "src/jetstream_client/reading/messages.py",
     "src/jetstream_protocol/bounded_json.py",
+    "src/jetstream_protocol/typed_json.py",
 }
 """Records and rows of a user may be nested as deeply as Python can read them."""
 

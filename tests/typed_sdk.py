@@ -18,6 +18,7 @@ from jetstream_client import (
     GroupConsumer,
     Message,
     Publisher,
+    RecordType,
     Table,
 )
 
@@ -77,7 +78,16 @@ def writes(client: Client) -> None:
     with client.publisher("orders") as plain:
         plain.send("text", key=b"\xff")
         plain.publish_many([b"one", b"two"])
-        plain.send(Order(1))  # type: ignore[arg-type]
+        plain.send(Order(1))
+        plain.send(1)  # type: ignore[arg-type]
+    client.publish("orders", Order(1))
+    client.publish("orders", [1])  # type: ignore[arg-type]
+
+
+def reads_objects(client: Client) -> None:
+    consumer = client.consume("orders", value_deserializer=RecordType(Order))
+    assert_type(consumer, Consumer[Order, bytes])
+    assert_type(client.fetch("orders")[0].row(Order), Order | None)
 
 
 async def reads_without_threads(client: AsyncClient) -> None:

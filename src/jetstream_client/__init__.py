@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from jetstream_client.values.consumers import ConsumerDescription
     from jetstream_client.values.headers import Headers
     from jetstream_client.values.positions import At, Last, Position
+    from jetstream_client.values.record_types import RecordType
     from jetstream_client.values.tls import TlsConfig
     from jetstream_client.values.types import (
         ClusterInfo,
@@ -140,6 +141,7 @@ _WHERE: dict[str, tuple[str, ...]] = {
     "jetstream_client.reading.consumer": ("AsyncConsumer",),
     "jetstream_client.reading.group_consumer": ("AsyncGroupConsumer",),
     "jetstream_client.reading.messages": ("Message", "Messages"),
+    "jetstream_client.values.record_types": ("RecordType",),
     "jetstream_client.reading.scan": ("AsyncScan", "Scan"),
     "jetstream_client.reading.table": ("AsyncTable", "Table"),
     "jetstream_client.transport.connection_events": ("ConnectionEvent",),
@@ -304,6 +306,7 @@ __all__ = [
     "Queue",
     "QueueMessage",
     "QuotaExceededError",
+    "RecordType",
     "RecordsDamagedError",
     "ReplicaMove",
     "ReplicaProgress",

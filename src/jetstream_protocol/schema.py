@@ -117,6 +117,13 @@ def checked(schema: Schema) -> Schema:
     return schema
 
 
+def renamed(field: Field) -> Field:
+    """A field with the name of a column that every stream has is found by an alias."""
+    if field.name.lower() not in RESERVED:
+        return field
+    return Field(f"{field.name}_", field.type, field.required, (field.name,))
+
+
 def _check_fields(fields: tuple[Field, ...], depth: int) -> None:
     if not fields:
         raise InvalidRequestError("a schema, and each struct in it, has at least one field")

@@ -12,6 +12,7 @@ PARTS_MIN and PARTS_PER_BYTE for each byte of the record does not fit.
 from __future__ import annotations
 
 import base64
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -64,6 +65,15 @@ class Number(str):
     """A number, as it is written."""
 
     __slots__ = ()
+
+
+def _first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return dict(reversed(pairs))
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_first_of_each, parse_int=Number, parse_float=Number, parse_constant=Number
+)
 
 
 class _Misfit:
@@ -133,6 +143,15 @@ def parsed(value: bytes) -> Any:
     """The JSON, however deeply it is nested, with numbers as they are written. Raises
     ValueError."""
     text = value.decode()
+    if "\\u" not in text:  # Half of a surrogate pair would be one.
+        try:
+            return _DECODER.decode(text)
+        except (ValueError, RecursionError):
+            pass  # A comma before a bracket is passed over below, and depth has no limit.
+    return _parsed(text)
+
+
+def _parsed(text: str) -> Any:
     open_: list[Any] = []  # The objects and arrays around.
     keys: list[Any] = []  # The key that waits for its value in each of them.
     at, whole, goes_on = 0, None, True

@@ -55,6 +55,7 @@ from jetstream_client.values.type_variables import S
 from jetstream_client.values.types import (
     AckLevel,
     Payload,
+    Value,
     Via,
 )
 from jetstream_protocol.memory import keep_freed_memory
@@ -181,7 +182,7 @@ class AsyncClient(
     def publish(
         self,
         subject: str,
-        value: Payload | None,
+        value: Value | None,
         *,
         key: Payload | None = None,
         headers: HeadersLike | None = None,

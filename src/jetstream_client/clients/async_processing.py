@@ -21,7 +21,7 @@ from jetstream_client.reading.group_consumer import Listener, tell
 from jetstream_client.reading.messages import Message
 from jetstream_client.reading.reader import filter_of
 from jetstream_client.values.headers import HeadersLike
-from jetstream_client.values.types import Payload, Via
+from jetstream_client.values.types import Payload, Value, Via
 from jetstream_protocol.errors import InvalidRequestError, NoStreamError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class AsyncProcessing(AsyncReading):
     def publish(
         self,
         subject: str,
-        value: Payload | None,
+        value: Value | None,
         *,
         key: Payload | None = None,
         headers: HeadersLike | None = None,

@@ -21,7 +21,7 @@ from jetstream_client.values.consumers import ConsumerDescription
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.positions import Position
 from jetstream_client.values.settings import Seconds
-from jetstream_client.values.types import Payload, StreamLike, Via
+from jetstream_client.values.types import Payload, StreamLike, Value, Via
 
 
 class AsyncQueues(AsyncConsumers):
@@ -34,7 +34,7 @@ class AsyncQueues(AsyncConsumers):
     def publish(
         self,
         subject: str,
-        value: Payload | None,
+        value: Value | None,
         *,
         key: Payload | None = None,
         headers: HeadersLike | None = None,

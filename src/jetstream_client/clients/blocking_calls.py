@@ -323,11 +323,12 @@ class Calls:
         return self._thread.run(self._client.describe_schema(stream))
 
     def set_schema(
-        self, stream: StreamLike, schema: str, *, version: int | None = None
+        self, stream: StreamLike, schema: str | type, *, version: int | None = None
     ) -> StreamSchema:
-        """Set the schema of a stream's values: `"id bigint, price double"` (docs/typed_streams.md);
-        "" takes it away. Publishers and records are not touched: a record that does not fit has
-        nulls in its typed columns. Returns the schema as it is then.
+        """Set the schema of a stream's values: `"id bigint, price double"` (docs/typed_streams.md),
+        or that of a class: a dataclass, a pydantic model, a msgspec struct; "" takes it away.
+        Publishers and records are not touched: a record that does not fit has nulls in its typed
+        columns. Returns the schema as it is then.
 
         version: the version that it replaces; otherwise the one that it is at. Raises
         PreconditionFailedError if somebody has set another one meanwhile, InvalidRequestError for a

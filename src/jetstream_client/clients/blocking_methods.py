@@ -36,6 +36,7 @@ from jetstream_client.values.types import (
     Stream,
     StreamDescription,
     StreamLike,
+    Value,
     Via,
 )
 
@@ -52,7 +53,7 @@ class Methods:
     def publish(
         self,
         subject: str,
-        value: Payload | None,
+        value: Value | None,
         *,
         key: Payload | None = None,
         headers: HeadersLike | None = None,

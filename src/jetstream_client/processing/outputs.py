@@ -20,7 +20,7 @@ from jetstream_client.reading.deserializers import text_of
 from jetstream_client.reading.messages import Message
 from jetstream_client.values.headers import HeadersLike
 from jetstream_client.values.records import speaks_to_the_server
-from jetstream_client.values.types import Payload
+from jetstream_client.values.types import Payload, Value
 from jetstream_protocol.errors import InvalidRequestError, MessageTooLargeError
 from jetstream_protocol.header_names import HEADER_NAME
 
@@ -46,7 +46,7 @@ class Output:
     counts as done. subject, value, key, headers: as in `publish`."""
 
     subject: str
-    value: Payload | None
+    value: Value | None
     key: Payload | None = None
     headers: HeadersLike | None = field(default=None)
 

@@ -26,7 +26,7 @@ from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.transport.cursors import is_passing
 from jetstream_client.transport.recovery import Caller, repeats
 from jetstream_client.values.headers import HeadersLike
-from jetstream_client.values.types import Payload
+from jetstream_client.values.types import Payload, Value
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
@@ -57,7 +57,7 @@ class Publish(Protocol):
     def __call__(
         self,
         subject: str,
-        value: Payload | None,
+        value: Value | None,
         *,
         key: Payload | None,
         headers: HeadersLike | None,
@@ -442,7 +442,7 @@ class Processor:
         self,
         work: Work,
         subject: str,
-        value: Payload | None,
+        value: Value | None,
         key: Payload | None,
         headers: HeadersLike | None,
         msg_id: str,

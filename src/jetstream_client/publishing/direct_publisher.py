@@ -32,8 +32,8 @@ from jetstream_client.transport.data_connection import DataConnection
 from jetstream_client.transport.data_plane import DataPlane, check_takes_batches
 from jetstream_client.transport.recent import STREAMS_MAX, Recent
 from jetstream_client.values.headers import HeadersLike, outgoing
-from jetstream_client.values.records import block_of_pairs, to_bytes
-from jetstream_client.values.types import Payload
+from jetstream_client.values.records import block_of_pairs, to_bytes, value_to_bytes
+from jetstream_client.values.types import Payload, Value
 from jetstream_protocol import header_names
 from jetstream_protocol.batch import EncodedBatch, encode
 from jetstream_protocol.errors import (
@@ -97,7 +97,7 @@ class DirectPublisher:
     async def publish(
         self,
         subject: str,
-        value: Payload | None,
+        value: Value | None,
         key: Payload | None,
         headers: HeadersLike | None,
         options: PublishOptions,
@@ -267,7 +267,7 @@ class DirectPublisher:
 
 def _batch_of(
     subject: str,
-    value: Payload | None,
+    value: Value | None,
     key: Payload | None,
     headers: HeadersLike | None,
     options: PublishOptions,
@@ -278,7 +278,7 @@ def _batch_of(
     if options.msg_id is not None:
         pairs.append((header_names.MSG_ID, options.msg_id))
     return encode(
-        [to_bytes("a value", value)],
+        [value_to_bytes(value)],
         subject.encode(),
         keys=None if key is None else [to_bytes("a key", key)],
         header_blocks=[block_of_pairs(pairs)] if pairs else None,

@@ -35,8 +35,8 @@ from jetstream_client.transport.nats import NatsInbox, load_nats
 from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.headers import HeadersLike, check_value, outgoing
 from jetstream_client.values.positions import check_offset
-from jetstream_client.values.records import to_bytes
-from jetstream_client.values.types import AckLevel, Payload
+from jetstream_client.values.records import to_bytes, value_to_bytes
+from jetstream_client.values.types import AckLevel, Payload, Value
 from jetstream_protocol import envelope, header_names
 from jetstream_protocol.errors import (
     InvalidRequestError,
@@ -89,12 +89,12 @@ def check_options(options: PublishOptions) -> None:
 
 
 def message_of(
-    key: Payload | None, headers: HeadersLike | None, value: Payload | None, options: PublishOptions
+    key: Payload | None, headers: HeadersLike | None, value: Value | None, options: PublishOptions
 ) -> tuple[list[tuple[str, str]], bytes]:
     """The message's headers and ours, and its payload: the value, or an envelope with it and with a
     key that no header can carry. Raises InvalidRequestError."""
     _, level, msg_id, expected_offset = options
-    payload = to_bytes("a value", value)
+    payload = value_to_bytes(value)
     if (key, headers, level, msg_id, expected_offset) == _NOTHING and payload is not None:
         return [], payload
     check_options(options)
@@ -205,7 +205,7 @@ class PlainPublisher:
     async def publish(
         self,
         subject: str,
-        value: Payload | None,
+        value: Value | None,
         key: Payload | None,
         headers: HeadersLike | None,
         options: PublishOptions,

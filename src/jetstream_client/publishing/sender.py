@@ -29,7 +29,7 @@ from jetstream_client.publishing.subject_routes import Place, SubjectRoute, Subj
 from jetstream_client.publishing.ways import AutoWay, DirectWay, NatsWay, Way, check_via
 from jetstream_client.transport.data_plane import DataPlane
 from jetstream_client.values.type_variables import S
-from jetstream_client.values.types import Payload, Via
+from jetstream_client.values.types import Value, Via
 from jetstream_protocol.ack_cluster import SIGN
 from jetstream_protocol.batch import HEADER_BYTES
 from jetstream_protocol.columns import Flags
@@ -43,7 +43,7 @@ from jetstream_protocol.errors import (
 )
 
 Compression = Literal["zstd", "lz4"]
-Serializer: TypeAlias = Callable[[S], Payload | None]
+Serializer: TypeAlias = Callable[[S], Value | None]
 """Turns what a program publishes into the bytes of a value or key."""
 
 BATCH_BYTES = 1024 * 1024

@@ -16,6 +16,7 @@ from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from jetstream_client.values.headers import Headers
+from jetstream_client.values.record_types import record_type
 from jetstream_client.values.type_variables import K, Typed, V
 from jetstream_protocol.batch import Batch, iterate
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
@@ -94,17 +95,26 @@ class Message(Typed[V, K]):
         value: Any = self.value
         return None if value is None else json.loads(value)
 
-    def row(self, schema: StreamSchema) -> dict[str, Any]:
+    @overload
+    def row(self, schema: StreamSchema) -> dict[str, Any]: ...
+    @overload
+    def row(self, schema: type[T]) -> T | None: ...
+    def row(self, schema: StreamSchema | type[Any]) -> Any:
         """The fields of a schema (of `describe_schema`) by name, and `_error`: what of the value
-        does not fit; None: all fits. docs/typed_streams.md has the rules. Raises
-        InvalidRequestError for a value that a deserialiser has made something else of."""
-        fields = checked_schema(schema).fields
+        does not fit; None: all fits. docs/typed_streams.md has the rules. Of a class (a dataclass,
+        a pydantic model, a msgspec struct) an object, None of a tombstone; SchemaMismatchError for
+        a record that does not fit it. Raises InvalidRequestError for a value that a deserialiser
+        has made something else of."""
         value: object = self.value
         if not isinstance(value, bytes | None):
             raise InvalidRequestError(
                 f"row() takes the value as bytes, not {type(value).__name__}: read it without a "
                 "value_deserializer"
             )
+        if isinstance(schema, type):
+            cls: Any = schema
+            return None if value is None else record_type(cls)(value)
+        fields = checked_schema(schema).fields
         values, error = decoded(value, fields)
         return {**dict(zip((each.name for each in fields), values, strict=True)), ERROR: error}
 

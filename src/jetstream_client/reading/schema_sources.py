@@ -11,13 +11,13 @@ from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.schema import (
     DEPTH_MAX,
     FIELDS_MAX,
-    RESERVED,
     Field,
     ListType,
     Schema,
     StructType,
     Type,
     checked,
+    renamed,
 )
 
 HOW_TO_SET = "jetstream schema set {} --infer 10000 makes one of its records"
@@ -41,14 +41,7 @@ def from_json_schema(text: str | bytes) -> Schema:
     kind = _type_of(found, "the schema", 0)
     if not isinstance(kind, StructType):
         raise InvalidRequestError("the JSON Schema is not of an object with properties")
-    return checked(Schema(tuple(_renamed(field) for field in kind.fields)))
-
-
-def _renamed(field: Field) -> Field:
-    """A field with the name of a column that every stream has is found by an alias."""
-    if field.name.lower() not in RESERVED:
-        return field
-    return Field(f"{field.name}_", field.type, field.required, (field.name,))
+    return checked(Schema(tuple(renamed(field) for field in kind.fields)))
 
 
 def _type_of(found: Any, where: str, depth: int) -> Type:
@@ -117,7 +110,7 @@ class Inference:
         )
         if not fields:
             raise InvalidRequestError("no record is a JSON object with fields: say the schema")
-        return checked(Schema(tuple(map(_renamed, fields))))
+        return checked(Schema(tuple(map(renamed, fields))))
 
     def _merged(
         self, before: Mapping[str, Any], found: Mapping[str, Any], path: str, depth: int

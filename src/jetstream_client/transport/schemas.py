@@ -5,6 +5,7 @@ from __future__ import annotations
 from jetstream_client.transport import wire
 from jetstream_client.transport.async_methods import AsyncMethods
 from jetstream_client.transport.streams import Streams
+from jetstream_client.values.record_types import record_type
 from jetstream_client.values.text import check_text
 from jetstream_client.values.types import StreamLike, StreamSchema
 from jetstream_protocol.generated import api_pb2 as pb
@@ -24,16 +25,19 @@ class AsyncSchemas(AsyncMethods):
         return StreamSchema(answer.schema_version, tuple(answer.schemas))
 
     async def set_schema(
-        self, stream: StreamLike, schema: str, *, version: int | None = None
+        self, stream: StreamLike, schema: str | type, *, version: int | None = None
     ) -> StreamSchema:
-        """Set the schema of a stream's values: `"id bigint, price double"` (docs/typed_streams.md);
-        "" takes it away. Publishers and records are not touched: a record that does not fit has
-        nulls in its typed columns. Returns the schema as it is then.
+        """Set the schema of a stream's values: `"id bigint, price double"` (docs/typed_streams.md),
+        or that of a class: a dataclass, a pydantic model, a msgspec struct; "" takes it away.
+        Publishers and records are not touched: a record that does not fit has nulls in its typed
+        columns. Returns the schema as it is then.
 
         version: the version that it replaces; otherwise the one that it is at. Raises
         PreconditionFailedError if somebody has set another one meanwhile, InvalidRequestError for a
         change that programs which use the last version may not survive.
         """
+        if isinstance(schema, type):
+            schema = record_type(schema).schema
         check_text("the schema", schema)
         found = await self._streams.by_id(stream)
         if version is None:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 
 from jetstream_client.values.headers import HeadersLike, outgoing
-from jetstream_client.values.types import Payload
+from jetstream_client.values.record_objects import is_record_class, to_json
+from jetstream_client.values.types import Payload, Value
 from jetstream_protocol.errors import InvalidRequestError
 
 _SERVER_HEADER = re.compile(
@@ -19,7 +20,14 @@ def speaks_to_the_server(header: str) -> bool:
     return _SERVER_HEADER.fullmatch(header) is not None
 
 
-def to_bytes(what: str, given: Payload | None) -> bytes | None:
+def value_to_bytes(given: Value | None) -> bytes | None:
+    """As `to_bytes`; an object of a program's class becomes JSON."""
+    if is_record_class(type(given)):
+        return to_json(given)
+    return to_bytes("a value", given)
+
+
+def to_bytes(what: str, given: Value | None) -> bytes | None:
     """The bytes to store. Raises TypeError for anything but bytes and text: `bytes(5)` would be
     five zeros, and `bytes([65])` the letter A."""
     if given is None or type(given) is bytes:
@@ -38,7 +46,7 @@ def to_bytes(what: str, given: Payload | None) -> bytes | None:
 
 
 def columns_of(
-    values: Sequence[Payload | None], keys: Sequence[Payload | None] | None
+    values: Sequence[Value | None], keys: Sequence[Payload | None] | None
 ) -> tuple[Sequence[bytes | None], Sequence[bytes | None] | None]:
     """The same for many, each of which is one record. Raises InvalidRequestError, TypeError."""
     if keys is not None and len(keys) != len(values):
@@ -46,21 +54,23 @@ def columns_of(
     return _column("value", values), None if keys is None else _column("key", keys)
 
 
-def _column(what: str, given: Sequence[Payload | None]) -> Sequence[bytes | None]:
+def _column(what: str, given: Sequence[Value | None]) -> Sequence[bytes | None]:
     """Nothing is done for each of them where all are bytes or None."""
     if isinstance(given, str | bytes | bytearray | memoryview):
         raise TypeError(f"{what}s must be a list with one {what} a record, not one of them alone")
     if set(map(type, given)) <= {bytes, type(None)}:
         return given  # type: ignore[return-value]
+    if what == "value":
+        return [value_to_bytes(each) for each in given]
     return [to_bytes(f"a {what}", each) for each in given]
 
 
 def record_of(
-    value: Payload | None, key: Payload | None, headers: HeadersLike | None
+    value: Value | None, key: Payload | None, headers: HeadersLike | None
 ) -> tuple[bytes | None, bytes | None, bytes]:
     """Value, key and header block. Raises InvalidRequestError, TypeError."""
     block = block_of(headers)
-    return to_bytes("a value", value), to_bytes("a key", key), block
+    return value_to_bytes(value), to_bytes("a key", key), block
 
 
 def block_of(headers: HeadersLike | None) -> bytes:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from types import GenericAlias
 from typing import TYPE_CHECKING, Generic
 
-from jetstream_client.values.types import Payload
+from jetstream_client.values.types import Value
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     V = TypeVar("V", default=bytes)
     K = TypeVar("K", default=bytes)
-    S = TypeVar("S", default=Payload)
+    S = TypeVar("S", default=Value)
 else:  # Python 3.11 knows no defaults.
     from typing import TypeVar
 

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
+from jetstream_client.values.record_objects import RecordObject
 from jetstream_client.values.setting_types import StreamFields
 
 AckLevel: TypeAlias = Literal["none", "leader", "all"]
 Payload: TypeAlias = bytes | bytearray | memoryview | str
 """Types of a value or a key; text is stored as UTF-8."""
+Value: TypeAlias = Payload | RecordObject
+"""Types of a value; an object is stored as JSON (docs/typed_streams.md)."""
 OnReset: TypeAlias = Literal["error", "earliest", "latest"]
 """What to do where a stream no longer holds the position of a cursor."""
 ReadFrom: TypeAlias = Literal["leader", "nearest", "any"]
