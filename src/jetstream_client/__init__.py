@@ -112,6 +112,7 @@ if TYPE_CHECKING:
         UnknownEpochError,
         UnknownOutcomeError,
         UnsupportedHeaderError,
+        WrongStreamError,
     )
 
 __version__: str
@@ -211,6 +212,7 @@ _WHERE: dict[str, tuple[str, ...]] = {
         "UnknownEpochError",
         "UnknownOutcomeError",
         "UnsupportedHeaderError",
+        "WrongStreamError",
     ),
 }
 """Where the names of `__all__` are. They are loaded when somebody asks for them, because the
@@ -336,5 +338,6 @@ __all__ = [
     "UnsupportedHeaderError",
     "Voter",
     "Voters",
+    "WrongStreamError",
     "__version__",
 ]

@@ -13,7 +13,8 @@
     ├── PreconditionFailedError        an expectation (expected stream, last sequence) does not hold
     │   ├── OutOfSequenceError         a producer's batch, neither its next nor one of its last
     │   ├── SequenceTakenError         another batch is stored under that number of the producer
-    │   └── FencedInstanceError        another process has joined the consumer group by that name
+    │   ├── FencedInstanceError        another process has joined the consumer group by that name
+    │   └── WrongStreamError           a message that expects to be stored in another stream
     ├── StreamReadonlyError            the stream takes no records until it is made writable again
     ├── StreamPausedError              the stream does not listen until it is resumed
     ├── PermissionDeniedError
@@ -138,6 +139,10 @@ class OutOfSequenceError(PreconditionFailedError):
 
 class SequenceTakenError(PreconditionFailedError):
     """Another batch is stored under the number of a producer's batch: this one is not stored."""
+
+
+class WrongStreamError(PreconditionFailedError):
+    """A message says in which stream it expects to be stored, and this is another one."""
 
 
 class StreamReadonlyError(JetstreamError):
@@ -318,6 +323,7 @@ CODES: dict[type[JetstreamError], Spelling] = {
     OutOfSequenceError: Spelling("out_of_sequence", "FAILED_PRECONDITION", 400, 20017),
     FencedInstanceError: Spelling("fenced_instance", "FAILED_PRECONDITION", 400, 20023),
     SequenceTakenError: Spelling("sequence_taken", "FAILED_PRECONDITION", 400, 20022),
+    WrongStreamError: Spelling("wrong_stream", "FAILED_PRECONDITION", 400, 10060),
     StreamReadonlyError: Spelling("stream_readonly", "FAILED_PRECONDITION", 400, 20019),
     StreamPausedError: Spelling("stream_paused", "FAILED_PRECONDITION", 400, 20020),
     PermissionDeniedError: Spelling("permission_denied", "PERMISSION_DENIED", 403, 20004),

@@ -21,10 +21,10 @@ from jetstream_client import (
     InvalidRequestError,
     MessageTooLargeError,
     NoStreamError,
-    PreconditionFailedError,
     UnavailableError,
     UnknownOutcomeError,
     UnsupportedHeaderError,
+    WrongStreamError,
 )
 from tests.support.lateness import Lateness
 from tests.support.loops import on_loop
@@ -149,7 +149,7 @@ def test_a_leaders_ack_is_an_ack(client: Client) -> None:
 @pytest.mark.parametrize(
     ("headers", "error"),
     [
-        ({"Nats-Expected-Stream": "another"}, PreconditionFailedError),
+        ({"Nats-Expected-Stream": "another"}, WrongStreamError),
         ({"Nats-Rollup": "all"}, UnsupportedHeaderError),
         ({"Jetstream-Ack": "sometimes"}, InvalidRequestError),
     ],

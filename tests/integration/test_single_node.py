@@ -104,7 +104,7 @@ def header(name: str, value: str) -> bytes:
     ("block", "code"),
     [
         (header("Nats-Expected-Stream", "refuse"), None),
-        (header("Nats-Expected-Stream", "other"), 10071),
+        (header("Nats-Expected-Stream", "other"), 10060),
         (header("Nats-Expected-Last-Msg-Id", "x"), 20001),
         (header("Nats-TTL", "1s"), 20001),
         (header("Nats-Rollup", "all"), 20001),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,10 +37,16 @@ def api_variables(nats: LeafServer, leaf_user: str = "", principal: str = "") ->
 
 @contextmanager
 def api_server(
-    data: Path, nats: LeafServer, *, user: str = "", leaf_user: str = ""
+    data: Path,
+    nats: LeafServer,
+    *,
+    user: str = "",
+    leaf_user: str = "",
+    more: Mapping[str, str] | None = None,
 ) -> Iterator[ServerProcess]:
-    """A server beside a running NATS server. user: for ingest, as `leaf_user`."""
-    environment = api_variables(nats, leaf_user)
+    """A server beside a running NATS server. user: for ingest, as `leaf_user`. more: of its
+    environment."""
+    environment = api_variables(nats, leaf_user) | dict(more or {})
     url = nats.url.replace("://", f"://{user}:{user}@") if user else nats.url
     server = ServerProcess(data, "--nats", url, environment=environment)
     try:

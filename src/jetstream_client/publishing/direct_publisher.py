@@ -252,7 +252,7 @@ class DirectPublisher:
             self._data_plane.look_for_leader(stream)
             raise UnknownOutcomeError("no acknowledgement in time") from None
         except PreconditionFailedError as error:
-            raise PreconditionFailedError(in_offsets(error.message, name)) from None
+            raise type(error)(in_offsets(error.message, name)) from None
         except JetstreamError as error:
             raise self._data_plane.was_refused(stream, connection, error) from None
         return Ack(name, found.base_offset, found.duplicate)

@@ -58,6 +58,7 @@ RECOVERIES: dict[type[JetstreamError], tuple[Recovery, ...]] = {
     errors.FencedInstanceError: _ENDS,
     errors.OutOfSequenceError: _ENDS,
     errors.SequenceTakenError: _ENDS,
+    errors.WrongStreamError: _ENDS,
     errors.StreamReadonlyError: _ENDS,
     errors.StreamPausedError: _ENDS,
     errors.PermissionDeniedError: _ENDS,

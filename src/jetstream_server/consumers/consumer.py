@@ -219,6 +219,8 @@ class Consumer:
         self._inactive = inactive
         self._old: dict[int, Record] = {}
         self._changed = asyncio.Event()
+        self._is_waiting = False
+        """Whether the task sleeps until `_changed`."""
         self._timer: asyncio.TimerHandle | None = None
         self._was_bound = False
         now_us = clocks.monotonic()
@@ -287,7 +289,28 @@ class Consumer:
         refused = self.pulls.add(pull, self.config, now_us)
         if refused is not None:
             self._outlet.refuse(refused)
+        elif self._may_deliver_now:
+            self._deliver(now_us)
+            self._note_changes()
+            if not len(self.pulls):
+                return
         self.wake()
+
+    @property
+    def _may_deliver_now(self) -> bool:
+        """Whether what is at hand may be delivered without a turn of the task, which would find
+        nothing else to do: a pull of one message costs half as much then."""
+        return (
+            self._is_waiting
+            and not self._changed.is_set()
+            and not (self._collectors or self._is_denied or self._is_unchecked)
+            and not self.is_interrupted
+            and self.replica.leadership is not None
+            and not self.replica.closed
+            and self._outlet.has_room
+            and (self._timer is not None or not self.config.inactive_us)
+            and self.feed.next() is not None
+        )
 
     def collect(self, collector: Collector, pull: Pull) -> None:
         """Take a request for messages that are to be collected. The caller has checked the rights,
@@ -330,7 +353,10 @@ class Consumer:
 
     def _taken(self, then: Callable[[], None] | None, *, is_kept: bool = True) -> None:
         self._used_us = self._clocks.monotonic()
-        self.wake()
+        if is_kept:
+            self._note_changes()
+        if not is_kept or self.config.is_push or len(self.pulls):
+            self.wake()
         if then is None:
             return
         if self.keeper is not None and is_kept:
@@ -373,7 +399,9 @@ class Consumer:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             if is_done:
+                self._is_waiting = True
                 await self._changed.wait()
+                self._is_waiting = False
 
     async def _work(self) -> bool:
         """Do what can be done. Returns whether it must wait then. Raises JetstreamError."""
@@ -398,9 +426,7 @@ class Consumer:
         need = self._deliver(now_us)
         if need is _Need.END:
             return True
-        if self.keeper is not None and self.deliveries.changes != self._changes:
-            self._changes = self.deliveries.changes
-            self.keeper.changed()
+        self._note_changes()
         if need is _Need.TURN:
             await asyncio.sleep(0)
             return False
@@ -420,6 +446,11 @@ class Consumer:
             collector.nothing_left()
         self._wait(now_us)
         return True
+
+    def _note_changes(self) -> None:
+        if self.keeper is not None and self.deliveries.changes != self._changes:
+            self._changes = self.deliveries.changes
+            self.keeper.changed()
 
     def _is_wanted(self) -> bool:
         """Whether anybody takes messages now."""

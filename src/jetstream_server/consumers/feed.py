@@ -129,8 +129,8 @@ class Feed:
         self._wanted = wanted
         self.rest = position
         self._held_bytes = 0
-        self._counted = 0
-        self._counted_from = self._counted_to = position
+        self._counted, self._counted_to = 0, position
+        """How many wanted records are between `scanned` and there, at most."""
 
     @property
     def is_at_end(self) -> bool:
@@ -151,9 +151,11 @@ class Feed:
     @property
     def pending(self) -> int:
         """How many records are in front. Exact without a filter, and whenever it is 0; else at
-        most so many."""
-        rest = max(0, self.replica.high_watermark - self.scanned)
-        return len(self.held) + len(self.selected) + rest
+        most so many: what was counted (`count`), and all records behind that."""
+        end, ahead = self.replica.high_watermark, 0
+        if self.scanned < end:
+            ahead = self._counted + max(0, end - self._counted_to)
+        return len(self.held) + len(self.selected) + ahead
 
     @property
     def selected_left(self) -> tuple[int, ...]:
@@ -170,7 +172,14 @@ class Feed:
         piece = await self._read(at, is_paced=is_paced)
         if self.scanned == at:  # else somebody else has read meanwhile, or it was all let go
             self._hold(piece.records)
-            self.scanned = piece.next_offset
+            self._move_on(piece.next_offset, len(piece.records))
+
+    def _move_on(self, offset: int, records: int) -> None:
+        """Note that these wanted records, and no others, were up to there."""
+        self.scanned = offset
+        self._counted -= records
+        if offset >= self._counted_to:
+            self._counted, self._counted_to = 0, offset
 
     async def check(self) -> None:
         """Raise PermissionDeniedError if the consumers' principal may not read."""
@@ -233,7 +242,9 @@ class Feed:
             self.take()
         while self.selected and self.selected[0] < offset:
             self.selected.popleft()
-        self.scanned = max(self.scanned, offset)
+        if self.scanned < offset:
+            self._counted, self._counted_to = 0, offset
+            self.scanned = offset
 
     def pause(self) -> None:
         """Nobody takes anything now: hold what there is room for."""
@@ -246,27 +257,29 @@ class Feed:
         if self.held:
             first = [each.offset for each in self.held if each.offset < self.rest]
             self.selected.extendleft(reversed(first))
-            rest = (each.offset for each in self.held if each.offset >= self.rest)
-            self.scanned = next(rest, self.scanned)
+            rest = [each.offset for each in self.held if each.offset >= self.rest]
+            if rest:
+                self.scanned = rest[0]
+                self._counted += len(rest)
             self.held.clear()
 
     async def count(self, *, is_paced: bool = True) -> int:
-        """`pending`, exact if one search comes to the end. Raises JetstreamError."""
-        if self._wanted.is_everything:
-            return self.pending
-        if self._counted_from != self.scanned:
-            self._counted, self._counted_from, self._counted_to = 0, self.scanned, self.scanned
+        """`pending`, after a search in front of what was counted: exact if it comes to the end, as
+        further deliveries are then. Raises JetstreamError."""
         looked_at = 0
-        while looked_at < LOOKED_AT_BYTES_MAX and self._counted_to < self.replica.high_watermark:
-            begun = self._counted_from
-            piece = await self._read(self._counted_to, is_paced=is_paced)
-            if self._counted_from != begun:
-                break
+        while (
+            not self._wanted.is_everything
+            and looked_at < LOOKED_AT_BYTES_MAX
+            and self._counted_to < self.replica.high_watermark
+        ):
+            at = self._counted_to
+            piece = await self._read(at, is_paced=is_paced)
+            if self._counted_to != at:
+                break  # Somebody else has read meanwhile.
             self._counted += len(piece.records)
             self._counted_to = piece.next_offset
             looked_at += piece.looked_at + 1
-        rest = max(0, self.replica.high_watermark - self._counted_to)
-        return len(self.held) + len(self.selected) + self._counted + rest
+        return self.pending
 
     async def old(self, offset: int, *, is_paced: bool = True) -> list[Record]:
         """The record at `offset`, if it still exists, and some that follow it. Raises

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 from jetstream_protocol.errors import InvalidRequestError
@@ -326,6 +327,8 @@ def altered(before: ConsumerConfig, after: ConsumerConfig) -> ConsumerConfig:
 
 # Pulls.
 
+_WISH_BYTES: Final = 200
+"""Longer requests are not kept."""
 _RESUMED_BATCH: Final = 100
 """What `"batch": 0` of a reader means that waits. nats.js asks so after it has begun its ordered
 consumer anew: it still counts on the 100 messages that it asked the one before for. With fewer it
@@ -334,9 +337,19 @@ would wait until it misses heartbeats."""
 
 def pull_of(payload: bytes, reply: bytes, now_us: MonotonicUs) -> Pull:
     """Parse CONSUMER.MSG.NEXT. Raises ApiError: its description is the status to send."""
+    asked = _wish(payload) if len(payload) <= _WISH_BYTES else _wish.__wrapped__(payload)
+    batch, size, expires_us, no_wait, heartbeat_us = asked
+    expires = MonotonicUs(now_us + expires_us) if expires_us else None
+    return Pull(reply, batch, size, expires, no_wait, heartbeat_us)
+
+
+@lru_cache(maxsize=256)
+def _wish(payload: bytes) -> tuple[int, int, int, bool, int]:
+    """Batch, bytes, microseconds until it expires, whether it does not wait, heartbeat. A client
+    asks with the same words again and again. Raises ApiError."""
     text = payload.strip()
     if text.isdigit() and len(text) < 10:
-        return Pull(reply, int(text) or 1)
+        return int(text) or 1, 0, 0, False, 0
     try:
         body = body_of(payload)
         for field in ("group", "min_pending", "min_ack_pending", "priority", "id"):
@@ -351,14 +364,7 @@ def pull_of(payload: bytes, reply: bytes, now_us: MonotonicUs) -> Pull:
             raise bad_request_error("heartbeat value too large")
     except ApiError as error:
         raise ApiError(400, 10003, f"Bad Request - {error.description}") from None
-    return Pull(
-        reply,
-        batch,
-        size,
-        MonotonicUs(now_us + expires_us) if expires_us else None,
-        no_wait,
-        heartbeat_us,
-    )
+    return batch, size, expires_us, no_wait, heartbeat_us
 
 
 # Acknowledgements.

@@ -15,10 +15,11 @@ import json
 import secrets
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from jetstream_protocol import bounded_json
-from jetstream_protocol.errors import JetstreamError, QuotaExceededError
+from jetstream_protocol.errors import JetstreamError, QuotaExceededError, UnavailableError
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.background import run_in_background
@@ -208,11 +209,11 @@ class ConsumerRequests:
         self, stream_id: StreamId, verb: str, rest: str, payload: bytes
     ) -> dict[str, Any]:
         """Raises ApiError; JetstreamError: NotLeaderError, too."""
-        stream = self._registry.stream_of(common_pb2.StreamRef(id=stream_id))
         if verb == HEAR:
-            self._follow(stream, payload)
+            await until_settled(partial(self._follow, stream_id, payload), _ATTEMPTS)
             await self.link.settled()
             return {}
+        stream = self._registry.stream_of(common_pb2.StreamRef(id=stream_id))
         replica = self._replicas.led_replica_of(stream)
         await self._leaderships.loaded(replica)
         if verb == _READY:
@@ -311,6 +312,8 @@ class ConsumerRequests:
             policy = DeliverPolicy.LAST_PER_SUBJECT  # The others are as good as removed.
         position = start
         if policy is DeliverPolicy.NEW:
+            assert replica.leadership is not None, "its consumers are loaded"
+            replica.leadership.check_end()  # Else what was committed before would be delivered.
             position = end
         elif policy is DeliverPolicy.BY_START_SEQUENCE:
             position = config.start_sequence - 1
@@ -400,14 +403,18 @@ class ConsumerRequests:
                 status = pull.ended(REQUEST_TIMEOUT)
                 self.link.send(status.to, b"", status_headers(status.text, status.headers))
 
-    def _follow(self, stream: StreamMetadata, report: bytes) -> None:
-        """Hear the pulls of a stream that another node leads, and what it tells of consumers."""
-        if stream.leader != self._node_id and self._node_id in stream.copies:
-            name = api_name(stream.name)
-            self._followed[name] = stream.id
-            self.link.listen(self._heard(name)[0])
-            with contextlib.suppress(ValueError):  # Of a later version.
-                self._reported_consumers.take(stream.id, report)
+    async def _follow(self, stream_id: StreamId, report: bytes) -> None:
+        """Hear the pulls of a stream that another node leads, and what it tells of consumers.
+        Raises JetstreamError: this node has not heard of that leader, or of its own copy, yet."""
+        stream = self._registry.streams.get(stream_id)
+        is_copy = stream is not None and self._node_id in stream.copies
+        if stream is None or not is_copy or stream.leader == self._node_id:
+            raise UnavailableError("this node does not know yet who leads the stream; try again")
+        name = api_name(stream.name)
+        self._followed[name] = stream.id
+        self.link.listen(self._heard(name)[0])
+        with contextlib.suppress(ValueError):  # Of a later version.
+            self._reported_consumers.take(stream.id, report)
 
     def _left(self, stream_id: StreamId, consumers: list[Consumer]) -> None:
         for consumer in consumers:
@@ -465,6 +472,7 @@ class ConsumerRequests:
 
     def withdraw(self, stream_id: StreamId) -> None:
         """Hear nothing more for the consumers of a stream: another node leads it."""
+        self._successors.forget(stream_id)
         for name in [name for name, each in self._streams.items() if each == stream_id]:
             del self._streams[name]
             pulls, *others = self._heard(name)

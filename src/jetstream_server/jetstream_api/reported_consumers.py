@@ -29,7 +29,7 @@ REPORTED_MAX: Final = 10_000
 """Remembered by one node; the oldest are forgotten first."""
 REPORTED_BYTES_MAX: Final = 16 * 1024 * 1024
 MESSAGE_BYTES: Final = 256 * 1024
-"""Of configurations in one message between nodes, about."""
+"""Of names and configurations in one message between nodes, about."""
 
 SEQUENCE_BEHIND_A_GAP: Final = 2**40
 """The consumer sequence before the message that its reader must not expect. Numbers of JavaScript
@@ -48,11 +48,16 @@ def _is_lost(config: ConsumerConfig) -> bool:
 
 def reports(begun: Iterable[Consumer], ended: Iterable[str]) -> Iterator[bytes]:
     """Messages that tell of consumers: none without news."""
-    names, found, length = list(ended), list[list[object]](), 0
-    for consumer in begun:
-        text = config_to_json(consumer.config)
-        found.append([text, consumer.first_offset, consumer.created_us])
-        length += len(text)
+    names, found, length = list[str](), list[list[object]](), 0
+    news: list[str | Consumer] = [*ended, *begun]
+    for each in news:
+        if isinstance(each, str):
+            names.append(each)
+            length += len(each)
+        else:
+            text = config_to_json(each.config)
+            found.append([text, each.first_offset, each.created_us])
+            length += len(text)
         if length >= MESSAGE_BYTES:
             yield _report(found, names)
             names, found, length = [], [], 0

@@ -22,7 +22,7 @@ _ABSENT: Final[dict[str, tuple[Any, ...]]] = {
     "description": ("",),
     "retention": ("limits",),
     "max_consumers": (-1, 0),
-    "storage": ("file",),
+    "storage": ("file", "memory"),
     "compression": ("none", ""),
     "sealed": (False,),
     "deny_purge": (False,),

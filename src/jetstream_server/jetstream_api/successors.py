@@ -67,6 +67,10 @@ class Successors:
             if node != self._node_id
         }
 
+    def forget(self, stream_id: StreamId) -> None:
+        """Another node leads the stream, or it is gone."""
+        self._preparing.pop(stream_id, None)
+
     async def prepared(self, stream_id: StreamId) -> None:
         """Wait a moment for the nodes that are being told."""
         preparing, news = self._preparing.pop(stream_id, set()), self._news.get(stream_id)

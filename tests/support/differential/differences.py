@@ -86,10 +86,6 @@ EXPECTED: Final[dict[str, tuple[str, list[Difference]]]] = {
         "the same as for those that we do not have",
         [Difference("", "400/10025", "500/10052")],
     ),
-    "publish to a wrong stream": (
-        "a condition that does not hold has one number for all publishers",
-        [Difference("", "400/10060", "400/10071")],
-    ),
     "publish after a wrong last id": (
         "we do not have this condition",
         [Difference("", "400/10070", "400/20001")],

@@ -141,3 +141,30 @@ async def test_what_a_lossy_election_has_cut_off_is_gone() -> None:
     feed = made(log, position=5, selected=(4, 5))
     assert await feed.old(5) == []
     assert [offset for offset, _ in await drained(feed)] == [4]
+
+
+@on_loop
+async def test_pending_is_exact_with_a_filter_once_it_was_counted() -> None:
+    log = Log(21)
+    feed = made(log, "a")
+    assert await feed.count() == 11
+    await feed.fill()
+    await feed.fill()
+    feed.forget()
+    assert feed.pending == 11
+    log.high_watermark = 31
+    assert feed.pending == 21  # At most so many: these were not looked at.
+    assert await feed.count() == 16
+    assert await drained(feed) == [(at, 15 - at // 2) for at in range(0, 31, 2)]
+
+
+@on_loop
+async def test_what_was_counted_and_has_been_removed_counts_no_more() -> None:
+    log = Log(21)
+    feed = made(log, "a")
+    await feed.count()
+    feed.begins(13)
+    assert await feed.count() == 4
+    log.high_watermark = 13  # Cut off by an election.
+    assert feed.is_at_end
+    assert feed.pending == 0

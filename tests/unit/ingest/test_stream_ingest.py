@@ -17,7 +17,7 @@ from tests.support.loops import on_loop
 from tests.unit.ingest.streams import INBOX, stream_on
 
 UNAVAILABLE, STORAGE_FULL, STORAGE_ERROR = 10008, 10047, 10077
-TOO_LARGE, UNKNOWN, NOT_ENOUGH, WRONG_STREAM = 10054, 20013, 20012, 10071
+TOO_LARGE, UNKNOWN, NOT_ENOUGH, WRONG_STREAM = 10054, 20013, 20012, 10060
 
 
 @on_loop

@@ -60,7 +60,7 @@ def test_limits_are_ours_in_our_units() -> None:
         ("discard", "other", 10025),
         ("discard", "new", 10052),
         ("max_msgs_per_subject", 2, 10052),
-        ("storage", "memory", 10052),
+        ("storage", "tape", 10052),
         ("allow_msg_ttl", True, 10052),
     ],
 )

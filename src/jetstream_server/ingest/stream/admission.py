@@ -15,8 +15,8 @@ from jetstream_protocol.envelope import NO_EXPECTATION, RecordEnvelope
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
-    PreconditionFailedError,
     UnsupportedHeaderError,
+    WrongStreamError,
 )
 from jetstream_protocol.header_names import ROLLUP
 from jetstream_server.ingest.nats.delivery import Delivery
@@ -313,5 +313,5 @@ def _check_subject_and_stream(
         if expected != stream_name.encode():
             # Quote only a part: a nack that is too long for NATS would close the connection.
             quoted = expected[:64].decode("utf-8", "replace")
-            return PreconditionFailedError(f"expected stream {quoted!a}, this is {stream_name!r}")
+            return WrongStreamError(f"expected stream {quoted!a}, this is {stream_name!r}")
     return outcome

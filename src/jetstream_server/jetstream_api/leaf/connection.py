@@ -48,6 +48,7 @@ ROOM_BYTES: Final = 1024 * 1024
 """With less than this waiting, requests are taken, and the next part of a long answer written."""
 
 WITHDRAW_SECONDS: Final = 1.0
+_JUDGED_MAX: Final = 1000
 
 _MAX_PAYLOAD_DEFAULT: Final = 1024 * 1024
 
@@ -103,6 +104,8 @@ class LeafConnection:
         )
         self._link: NatsLink | None = None
         self._permissions = Permissions()
+        self._judged: dict[bytes, str] = {}
+        """What `_why_not` says of the last inboxes, with these permissions."""
         self._max_payload = _MAX_PAYLOAD_DEFAULT
         self._dropped_logged_at = float("-inf")
 
@@ -241,7 +244,15 @@ class LeafConnection:
         return None
 
     def _why_not(self, reply: bytes) -> str:
-        """Why nothing may be sent there; "": it may."""
+        """Why nothing may be sent there; "": it may. Clients use an inbox many times."""
+        found = self._judged.get(reply)
+        if found is None:
+            if len(self._judged) >= _JUDGED_MAX:
+                self._judged.clear()
+            found = self._judged[reply] = self._judge(reply)
+        return found
+
+    def _judge(self, reply: bytes) -> str:
         if not is_literal(reply):
             return "no subject to publish to"
         plain = plain_reply(reply)
@@ -304,6 +315,7 @@ class LeafConnection:
             self._pool.learn(urls, link.address)
         if fields.get("connect_info") or "export" in fields:
             self._permissions = Permissions(fields.get("export"))
+            self._judged.clear()
 
 
 def _take_complaint(link: NatsLink, text: str) -> bool:

@@ -45,6 +45,8 @@ ACK_CLUSTER_LEVEL = FeatureLevel(6)
 COMMIT_LEVEL = FeatureLevel(6)
 WRITE_LEVEL = FeatureLevel(6)
 """From this level on `commit` is a separate right (SetCluster, AddAcl)."""
+CONSUMERS_LEVEL = FeatureLevel(6)
+"""From this level on durable consumers are kept in `__cursors` (ConsumerStates)."""
 LAG_LIMIT_LEVEL = FeatureLevel(6)
 """From this level on the cluster has a limit on the lag of replicas in sync."""
 LAKE_LEVEL = FeatureLevel(6)

@@ -12,6 +12,7 @@ from jetstream_server.consumers.kept import CONSUMER_PREFIX, stream_prefix
 from jetstream_server.cursors.store import CURSORS, SETTINGS, CursorStore
 from jetstream_server.cursors.table import NO_REVISION, Outcome, Write
 from jetstream_server.metadata.client.stream_requests import Streams
+from jetstream_server.metadata.state.commands import CONSUMERS_LEVEL
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.metadata.state.streams import StreamMetadata
 from jetstream_server.serving.grpc.peers import Peers
@@ -32,10 +33,15 @@ class ConsumerStates:
         self._peers = peers
         self._node_id = node_id
 
+    @property
+    def _is_known(self) -> bool:
+        """Whether every node knows the requests, and can lead what they write."""
+        return self._registry.settings.feature_level >= CONSUMERS_LEVEL
+
     async def load(self, stream_ids: Sequence[int]) -> list[State]:
         """The states of the consumers of these streams. Raises JetstreamError."""
         log = self._registry.find(CURSORS, "")
-        if log is None:
+        if log is None or not self._is_known:
             return []
         found: list[State] = []
         for at in range(0, len(stream_ids), STREAMS_AT_ONCE):
@@ -49,7 +55,13 @@ class ConsumerStates:
         return found
 
     async def write(self, writes: Sequence[StateWrite]) -> list[State]:
-        """Write them, and return once they are committed. Raises JetstreamError."""
+        """Write them, and return once they are committed. Raises JetstreamError: UnavailableError
+        while a node may not know what they are."""
+        if not self._is_known:
+            raise UnavailableError(
+                "durable consumers need every node of the cluster on this version; update the "
+                "others, or try again"
+            )
         log = self._registry.find(CURSORS, "")
         if log is None:
             await self._streams.create_internal(CURSORS, SETTINGS)

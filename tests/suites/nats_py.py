@@ -1,0 +1,98 @@
+"""The tests of nats-py for JetStream, as they are, with this server in JetStream's place.
+
+    python -m tests.suites.nats_py FOLDER [-k EXPRESSION]
+
+FOLDER holds nats-py's source package, or `nats` of its repository: `scripts/nats-py-suite` fetches
+it. Ports 4222 and 8222 must be free. What fails must be in EXPECTED, with its reason, and what is
+there must fail: a change either way is said, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Final
+
+from tests.suites.nats_py_expected import CLASSES, EXPECTED
+from tests.suites.nats_py_utils import MONITORING, PORT
+from tests.suites.pretending import Pretender
+
+TEST_SECONDS: Final = 180
+
+
+def run(source: Path, expression: str = "") -> dict[str, str]:
+    """What became of each test, by `Class.test`: "" if it has passed, or why not."""
+    with tempfile.TemporaryDirectory(prefix="nats-py-") as name:
+        folder = Path(name)
+        shutil.copytree(source / "tests", folder / "tests")
+        (folder / "tests" / "__init__.py").touch()
+        if not (folder / "tests" / "utils.py").exists():
+            shutil.copy(Path(__file__).with_name("nats_py_utils.py"), folder / "tests" / "utils.py")
+        with Pretender(folder):
+            said = subprocess.run(
+                [
+                    sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", ".",
+                    "-p", "no:cacheprovider", "--timeout", f"{TEST_SECONDS}", "--tb", "short",
+                    "--junitxml", "results.xml", "-k", expression or " or ".join(CLASSES),
+                    "tests/test_js.py",
+                ],
+                cwd=folder, stdout=subprocess.PIPE, text=True, check=False,
+            )  # fmt: skip
+        results = folder / "results.xml"
+        if not results.exists():
+            raise RuntimeError(f"the suite did not run: {said.stdout[-2000:]}")
+        return {
+            f"{case.attrib['classname'].rpartition('.')[2]}.{case.attrib['name']}": _failure(case)
+            for case in ET.parse(results).getroot().iter("testcase")
+        }
+
+
+def _failure(case: ET.Element) -> str:
+    found = next((each for each in case if each.tag in ("failure", "error")), None)
+    if found is None:
+        return ""
+    return (found.attrib.get("message") or found.tag).splitlines()[0][:200]
+
+
+def changes(results: dict[str, str]) -> list[str]:
+    """Each test that did not end as it is expected to."""
+    surprising = [
+        f"FAILS   {name}: {why}" for name, why in results.items() if why and name not in EXPECTED
+    ]
+    return surprising + [
+        f"PASSES  {name}, of which it is said: {EXPECTED[name]}"
+        for name, why in results.items()
+        if not why and name in EXPECTED
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.suites.nats_py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("-k", dest="expression", default="", help="as pytest takes it")
+    options = parser.parse_args()
+    for port in (PORT, MONITORING):
+        with socket.socket() as taken:
+            if taken.connect_ex(("127.0.0.1", port)) == 0:
+                parser.error(f"somebody listens on port {port}, which these tests need")
+    results = run(options.folder, options.expression)
+    for line in (found := changes(results)):
+        print(line)
+    passed = sum(not why for why in results.values())
+    failed = len(results) - passed
+    print(f"nats-py's tests: {passed} passed, {failed} failed; {len(found)} not as expected")
+    return 1 if found or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""A program named `nats-server` that starts ours: for suites that start a NATS server themselves.
+
+    suite ─(starts, and kills)─> nats-server ─(its arguments)─> Pretender ─> a real NATS server
+                                                                        └──> ours, on a leaf link
+
+The program only tells its arguments over a socket, and waits. When it has ended, whichever way,
+both servers are killed. Clients that name no domain reach ours (`default_js_domain`). The
+monitoring port, which suites ask whether the server is ready, is opened once ours takes requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.server
+import json
+import socketserver
+import sys
+import tempfile
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.jetstream_api import api_server, until_it_takes_every_setting
+from tests.support.leaf import DOMAIN, LeafServer, asking
+
+_PROGRAM = """#!{python} -IS
+import json, socket, sys
+asked = socket.socket(socket.AF_UNIX)
+asked.connect({path!r})
+asked.sendall(json.dumps(sys.argv[1:]).encode() + b"\\n")
+asked.recv(1)
+"""
+
+
+_SETTINGS = {"JETSTREAM_INGEST__ACK_SUBJECTS": '["_INBOX.>", "_INBOX_custom.>"]'}
+"""One test has inboxes of its own."""
+
+
+class Pretender:
+    """Starts the servers for one program at a time, while it is entered. folder: has the program
+    then."""
+
+    def __init__(self, folder: Path) -> None:
+        path = str(folder / "asked")
+        self._server = socketserver.UnixStreamServer(path, _Asked)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        program = folder / "nats-server"
+        program.write_text(_PROGRAM.format(python=sys.executable, path=path))
+        program.chmod(0o755)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Asked(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        parser = argparse.ArgumentParser("nats-server")
+        parser.add_argument("-p", "--port", type=int, default=4222)
+        parser.add_argument("-m", "--http_port", type=int, required=True)
+        options, _ = parser.parse_known_args(json.loads(self.rfile.readline()))
+        with ExitStack() as ending:
+            hub = LeafServer(f'default_js_domain: {{ "$G": {DOMAIN} }}')
+            hub.port = options.port
+            ending.enter_context(hub)
+            folder = ending.enter_context(tempfile.TemporaryDirectory(prefix="pretended-"))
+            ending.enter_context(api_server(Path(folder) / "data", hub, more=_SETTINGS))
+            asyncio.run(_until_ready(hub.url))
+            monitoring = http.server.HTTPServer(("127.0.0.1", options.http_port), _Monitoring)
+            ending.callback(monitoring.server_close)
+            threading.Thread(target=monitoring.serve_forever, daemon=True).start()
+            ending.callback(monitoring.shutdown)
+            self.rfile.read(1)
+
+
+async def _until_ready(url: str) -> None:
+    async with asking(url) as client:
+        await until_it_takes_every_setting(client)
+
+
+class _Monitoring(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""
