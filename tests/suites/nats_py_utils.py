@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import subprocess
+import tempfile
 import time
 import unittest
 import urllib.request
@@ -16,13 +17,24 @@ START_SECONDS = 60.0
 
 
 class _Server:
-    """The program `nats-server` of this folder."""
+    """The program `nats-server` of this folder. It finds its messages again when it is started
+    again."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._store = tempfile.TemporaryDirectory(prefix="pretended-")
 
     def start(self) -> None:
-        command = ["./nats-server", "-p", f"{PORT}", "-m", f"{MONITORING}", "-js"]
+        command = [
+            "./nats-server",
+            "-p",
+            f"{PORT}",
+            "-m",
+            f"{MONITORING}",
+            "-js",
+            "-sd",
+            self._store.name,
+        ]
         self._process = subprocess.Popen(command)
         deadline = time.monotonic() + START_SECONDS
         while True:

@@ -71,13 +71,17 @@ class _Asked(socketserver.StreamRequestHandler):
         parser = argparse.ArgumentParser("nats-server")
         parser.add_argument("-p", "--port", type=int, default=4222)
         parser.add_argument("-m", "--http_port", type=int, required=True)
+        parser.add_argument("-sd", "--store_dir", type=Path)
         options, _ = parser.parse_known_args(json.loads(self.rfile.readline()))
         with ExitStack() as ending:
             hub = LeafServer(f'default_js_domain: {{ "$G": {DOMAIN} }}')
             hub.port = options.port
             ending.enter_context(hub)
-            folder = ending.enter_context(tempfile.TemporaryDirectory(prefix="pretended-"))
-            ending.enter_context(api_server(Path(folder) / "data", hub, more=_SETTINGS))
+            folder = options.store_dir
+            if folder is None:
+                made = ending.enter_context(tempfile.TemporaryDirectory(prefix="pretended-"))
+                folder = Path(made)
+            ending.enter_context(api_server(folder / "data", hub, more=_SETTINGS))
             asyncio.run(_until_ready(hub.url))
             monitoring = http.server.HTTPServer(("127.0.0.1", options.http_port), _Monitoring)
             ending.callback(monitoring.server_close)

@@ -151,7 +151,7 @@ class Feed:
     @property
     def pending(self) -> int:
         """How many records are in front. Exact without a filter, and whenever it is 0; else at
-        most so many: what was counted (`count`), and all records behind that."""
+        most so many: what was counted (`count`), and all records after that."""
         end, ahead = self.replica.high_watermark, 0
         if self.scanned < end:
             ahead = self._counted + max(0, end - self._counted_to)
