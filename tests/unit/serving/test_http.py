@@ -7,7 +7,7 @@ import socket
 import time
 import zlib
 from collections import Counter
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -19,11 +19,11 @@ from jetstream_server.serving.http import (
     answer_room,
     connections,
     http_requests,
-    last_hour,
     record_formats,
 )
 from jetstream_server.serving.http import server as http_server_module
 from jetstream_server.serving.http.answer_room import claim
+from jetstream_server.serving.http.api_routes import api_routes
 from jetstream_server.serving.http.connections import CONNECTIONS_MAX
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.records import RecordsApi
@@ -372,31 +372,47 @@ async def test_large_answers_that_nobody_reads_keep_no_other_from_theirs(
         await server.stop()
 
 
-class OneHour(Gateway):
-    """Every node has one hour."""
+class Answers(Gateway):
+    """Everybody may know everything: there is one table in the lake, and nothing else."""
 
     def __init__(self) -> None: ...
 
-    async def call(self, *_: object, **__: object) -> pb.DescribeHistoryResponse:
-        return pb.DescribeHistoryResponse()
+    async def call(self, service: str, method: str, *_: object, **__: object) -> Any:
+        if method == "DescribeLake":
+            return pb.DescribeLakeResponse(table_url="file:///t", metadata=b"{}")
+        return getattr(pb, f"{method}Response")()
 
 
-@pytest.mark.parametrize("query", ["", "?cursor=c", "?stream=s"])
-def test_the_last_hour_waits_for_room(query: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def full(request: web.Request) -> None:
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/history",
+        "/api/v1/history?cursor=c",
+        "/api/v1/history?stream=s",
+        "/api/v1/consumers",
+        "/v1/streams",
+        "/jsz",
+        "/iceberg/v1/namespaces/jetstream/tables",
+        "/iceberg/v1/namespaces/jetstream/tables/t",
+    ],
+)
+def test_what_may_be_large_waits_for_room(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(_: object, request: web.Request) -> None:
         raise UnavailableError("no room")
 
-    monkeypatch.setattr(last_hour, "claim", full)
+    monkeypatch.setattr(answer_room.AnswerRoom, "claim", full)
 
     @on_loop
     async def scenario() -> None:
         port = free_port_base(1)
-        server = HttpServer(last_hour.HistoryApi(OneHour()).routes(), open_to_all())
+        server = HttpServer(api_routes(Answers()), open_to_all())
         await server.start("127.0.0.1", port)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /api/v1/history%b HTTP/1.1\r\nHost: x\r\n\r\n" % query.encode())
-        assert (await reader.readline()).startswith(b"HTTP/1.1 503")
-        writer.transport.abort()
-        await server.stop()
+        writer.write(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode())
+        try:
+            assert (await reader.readline()).startswith(b"HTTP/1.1 503")
+        finally:
+            writer.transport.abort()
+            await server.stop()
 
     scenario()

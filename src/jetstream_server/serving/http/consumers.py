@@ -15,12 +15,15 @@ from aiohttp import web
 
 from jetstream_protocol.generated import api_pb2
 from jetstream_protocol.generated import consumers_pb2 as pb
+from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.api import to_dict
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import Sender, sender_of
 from jetstream_server.serving.http.server import Route
 
 ACCOUNT = "$G"
+ROWS_PER_TURN = 50
+"""Some milliseconds of the event loop. Each node may serve 10,000 consumers."""
 
 
 class ConsumersApi:
@@ -35,15 +38,18 @@ class ConsumersApi:
     async def _consumers(self, request: web.Request) -> web.Response:
         """List consumers. Query: stream (name@subject); without it all."""
         wanted = request.query.get("stream", "")
-        found = await self._listed(sender_of(request))
-        return web.json_response(
-            {"consumers": [to_dict(each) for each in found if wanted in ("", each.stream)]}
-        )
+        rows = []
+        for count, each in enumerate(await self._listed(request), 1):
+            if wanted in ("", each.stream):
+                rows.append(to_dict(each))
+            if count % ROWS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return web.json_response({"consumers": rows})
 
     async def _jsz(self, request: web.Request) -> web.Response:
         """What scalers read of a NATS server. Query: acc (the account that they will look for)."""
         by_stream: dict[str, list[pb.ConsumerDescription]] = {}
-        for each in await self._listed(sender_of(request)):
+        for each in await self._listed(request):
             by_stream.setdefault(each.stream, []).append(each)
         account = request.query.get("acc") or ACCOUNT
         return web.json_response(
@@ -60,12 +66,14 @@ class ConsumersApi:
             }
         )
 
-    async def _listed(self, who: Sender) -> list[pb.ConsumerDescription]:
+    async def _listed(self, request: web.Request) -> list[pb.ConsumerDescription]:
         """From all nodes. Raises the error of one that does not answer: a scaler keeps what it
         knows then, and would take less for the truth."""
+        who = sender_of(request)
         answer = await self._gateway.call(
             "Cluster", "DescribeCluster", api_pb2.DescribeClusterRequest(), who
         )
+        await claim(request)
         alive = [each.address.node_id for each in answer.nodes if not each.fenced]
         pages = await asyncio.gather(*(self._listed_by(node, who) for node in alive))
         return [each for page in pages for each in page]

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from jetstream_protocol.errors import CODES, JetstreamError, StreamNotFoundError
 from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_server.serving.http.answer_room import claim
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.guard import sender_of
 from jetstream_server.serving.http.http_requests import ref_of
@@ -72,6 +73,7 @@ class IcebergApi:
         listed = await self._gateway.call(
             "Streams", "ListStreams", pb.ListStreamsRequest(), sender_of(request)
         )
+        await claim(request)
         # Also of streams without `lake`: they make a name ambiguous, too. And some engines take no
         # notice of upper case.
         count = Counter(each.name.lower() for each in listed.streams)
@@ -89,6 +91,7 @@ class IcebergApi:
         found = await self._gateway.call("Streams", "DescribeLake", asked, sender_of(request))
         if not found.table_url:
             raise StreamNotFoundError(f"nothing of stream {name!r} is in the lake yet")
+        await claim(request)
         head = json.dumps({"metadata-location": found.table_url, "config": {}})
         body = head[:-1].encode() + b', "metadata": ' + found.metadata + b"}"
         return web.Response(body=body, content_type="application/json", charset="utf-8")
