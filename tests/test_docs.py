@@ -29,7 +29,8 @@ from jetstream_server.serving.metrics.snapshot import Snapshot
 OF_PROMETHEUS = {"process_open_fds", "process_resident_memory_bytes"}
 TREE = Path(__file__).resolve().parent.parent
 DOCS = TREE / "docs"
-PAGES = sorted([TREE / "README.md", TREE / "CHANGELOG.md", *DOCS.rglob("*.md")])
+SECURITY = TREE / "SECURITY.md"
+PAGES = sorted([TREE / "README.md", TREE / "CHANGELOG.md", SECURITY, *DOCS.rglob("*.md")])
 
 
 def page(name: str) -> str:
@@ -62,8 +63,9 @@ def test_every_link_between_pages_leads_somewhere(path: Path) -> None:
             assert anchor in anchors(linked.read_text()), target
 
 
-def test_every_guarantee_names_a_test_that_exists() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page("guarantees.md"))
+@pytest.mark.parametrize("path", [DOCS / "guarantees.md", SECURITY], ids=lambda path: path.stem)
+def test_every_guarantee_names_a_test_that_exists(path: Path) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", path.read_text())
     assert len(named) > 20
     for file, test in named:
         assert test in defined_in(TREE / file), f"{file}::{test}"
@@ -79,8 +81,13 @@ def defined_in(path: Path) -> set[str]:
     }
 
 
-def test_every_row_of_the_guarantees_is_shown_by_a_test() -> None:
-    section = page("guarantees.md").partition("## The guarantees")[2].partition("\n## ")[0]
+@pytest.mark.parametrize(
+    ("path", "heading"),
+    [(DOCS / "guarantees.md", "## The guarantees"), (SECURITY, "## Tests that show it")],
+    ids=("guarantees", "security"),
+)
+def test_every_row_of_the_guarantees_is_shown_by_a_test(path: Path, heading: str) -> None:
+    section = path.read_text().partition(heading)[2].partition("\n## ")[0]
     rows = [row for row in table_rows(section) if not set(row[0]) <= {"-", ":"}][1:]
     assert rows
     for row in rows:

@@ -96,8 +96,8 @@ def _list_cells(stream: StreamDescription, now: datetime) -> tuple[object, ...]:
     """See `list_`."""
     messages = "-"
     if stream.high_watermark is not None and stream.log_start_offset is not None:
-        at_most = "<=" if stream.compact else ""
-        messages = f"{at_most}{stream.high_watermark - stream.log_start_offset}"
+        count = stream.high_watermark - stream.log_start_offset
+        messages = f"<={count}" if stream.compact and count else str(count)
     return (
         stream.name,
         stream.subject or "-",
