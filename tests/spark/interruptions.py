@@ -47,7 +47,8 @@ SOURCE = "source"
 
 @dataclass
 class Round:
-    """One write. stored: rows that the stream had when the interruption came."""
+    """One write. stored: rows that the stream had when the interruption came; attempts that had
+    sent some of theirs, if they are speculative."""
 
     spark: SparkSession
     log: Log
@@ -161,20 +162,34 @@ def stopped(each: Round) -> None:
 
 
 def speculative(each: Round) -> None:
-    """A second attempt of a slow task runs beside the first, which is killed once it has ended."""
+    """A second attempt of a slow task runs beside the first, which waits for it amid its rows.
+    Whichever ends first, the other is killed."""
     rows = each.rows()
-    pause = each.random.uniform(0.1, 0.3)
+    waits_at = each.random.randrange(1, 3)
+    pauses = [each.random.uniform(0, 0.2) for _ in range(2)]
+    folder = each.folder
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        is_slow = context.attemptNumber() == 0 and context.partitionId() == 0
-        for batch in batches:
-            time.sleep(pause if is_slow else 0)
+        attempt = context.attemptNumber()
+        if context.partitionId() != 0:
+            yield from batches
+            return
+        sent = folder / f"sent-{attempt}"
+        for number, batch in enumerate(batches):
+            sent.write_text(str(number))
+            deadline = time.monotonic() + 60
+            while attempt == 0 and number == waits_at and not (folder / "sent-1").exists():
+                assert time.monotonic() < deadline, "Spark runs no second attempt"
+                time.sleep(0.01)
+            time.sleep(pauses[min(attempt, 1)])
             yield batch
+        sent.write_text("all")
 
     each.write(rows.mapInArrow(step, rows.schema))
-    each.stored = each.end()
+    cut = [text for file in folder.glob("sent-*") if (text := file.read_text()) not in ("0", "all")]
+    each.stored = len(cut)
 
 
 KINDS: dict[str, Callable[[Round], None]] = {
