@@ -148,6 +148,7 @@ def _api(server: Server, metrics: MetricsPage, history: History) -> ApiServer:
         CallLimiter(close_connection, connections.is_known, partial(close_peers, port=port)),
         connections,
         token_connections,
+        unread,
         server.grpc_loop,
         server.certificates,
     )

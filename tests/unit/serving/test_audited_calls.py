@@ -25,6 +25,7 @@ from jetstream_server.security.identity import Identity
 from jetstream_server.security.state import SecurityState
 from jetstream_server.serving.grpc.cursors_service import CursorsService
 from jetstream_server.serving.grpc.guard import Guarded
+from jetstream_server.serving.grpc.response_memory import ResponseMemoryLimiter
 from tests.support.loops import on_loop
 
 STATE = SecurityState()
@@ -54,7 +55,11 @@ def guarded(then: Callable[[], None] | None) -> Any:
     streams = SimpleNamespace(control=access(), name_of=lambda ref: "orders@orders.>")
     connections = SimpleNamespace(called=lambda peer, identity: None)
     service = Guarded(
-        Service(then), "jetstream.v1.Streams", cast(Any, streams), cast(Any, connections)
+        Service(then),
+        "jetstream.v1.Streams",
+        cast(Any, streams),
+        cast(Any, connections),
+        ResponseMemoryLimiter(lambda _: None),
     )
     call = SimpleNamespace(peer="10.0.0.1:5", header=lambda key: "", identity=None)
     return service.DeleteStream(pb.DeleteStreamRequest(), cast(Any, call))

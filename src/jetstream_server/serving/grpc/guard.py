@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from google.protobuf.text_format import MessageToString
 
@@ -24,32 +25,51 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 from jetstream_protocol.generated import common_pb2
+from jetstream_server.origins import origin_of_peer
 from jetstream_server.security.identity import ANONYMOUS, Identity
 from jetstream_server.security.limits import OpenRequests
 from jetstream_server.security.origin_proof import HEADER as ORIGIN
 from jetstream_server.security.requirements import RPCS, Requirement, Scope
 from jetstream_server.serving.certificates import contradicts, shown_by
 from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.grpc.response_memory import ANSWER_BYTES_MAX, ResponseMemoryLimiter
 from jetstream_server.serving.grpc.token_connections import TokenConnections
 from jetstream_server.serving.stream_access import StreamAccess
 
 AUTHORIZATION = "authorization"
 PORT = "grpc"
 """The port for which requests are counted."""
+LARGE: Final = frozenset(
+    f"/jetstream.v1.{name}"
+    for name in (
+        "Cluster/DebugNode", "Cluster/DescribeHistory", "Cluster/PlanReassignment",
+        "Consumers/ListConsumers", "Cursors/ListCursors", "Groups/ListGroups",
+        "Reads/ListSubjects", "Security/ListAcls", "Security/ListTokens", "Streams/DescribeLake",
+        "Streams/ListStreams",
+    )
+)  # fmt: skip
+"""Their answers may have megabytes, for a request of some bytes. So they wait for room, as those
+with records do."""
 
 
 class Guarded:
     """The methods of `service`, guarded. name: the service's full name. connections: notes whose
-    calls come over which connection."""
+    calls come over which connection. unread: room for answers."""
 
     def __init__(
-        self, service: object, name: str, streams: StreamAccess, connections: TokenConnections
+        self,
+        service: object,
+        name: str,
+        streams: StreamAccess,
+        connections: TokenConnections,
+        unread: ResponseMemoryLimiter,
     ) -> None:
         self._service = service
         self._name = name
         self._streams = streams
         self._access = streams.control
         self._connections = connections
+        self._unread = unread
 
     def __getattr__(self, name: str) -> Callable[[Any, Call], Any]:
         method = getattr(self._service, name)
@@ -62,13 +82,33 @@ class Guarded:
             requirement = await self._admit(request, call, name)
             requests = self._begin(call.identity)
             try:
-                found = await self._run(method, request, call, name)
+                if name in LARGE and not call.identity.is_node:
+                    found = await self._run_in_room(method, request, call, name)
+                else:
+                    found = await self._run(method, request, call, name)
             finally:
                 requests.end()
             self._check_again(request, call, requirement)
             return found
 
         return answer
+
+    async def _run_in_room(self, method: Any, request: Any, call: Call, name: str) -> Any:
+        """The same, once there is room for the answer. Raises UnavailableError."""
+        holder = self._access.quota_holder(call.identity) or origin_of_peer(call.peer)
+        held = await self._unread.reserve(
+            call.peer, ANSWER_BYTES_MAX, principal=holder, is_made=False
+        )
+        is_made = False
+        try:
+            found = await self._run(method, request, call, name)
+            is_made = True
+        finally:
+            if not is_made:
+                self._unread.release(held)
+        self._unread.renew(held, found.ByteSize())
+        call.when_ended(partial(self._unread.release, held))
+        return found
 
     async def _run(self, method: Any, request: Any, call: Call, name: str) -> Any:
         """Call the method. Note a change, also one that may have been made, or a used-up quota in

@@ -148,8 +148,8 @@ class ResponseMemoryLimiter:
         return self._peers[reservation.peer], self._principals[principal] if principal else None
 
     def renew(self, reservation: Reservation, count: int | None = None) -> None:
-        """Note that its answer can be read from now on only. count: its bytes, if they are fewer
-        than were reserved."""
+        """Note that its answer can be read from now on only. count: its bytes, if they are not as
+        many as were reserved."""
         del self._held[reservation]
         if count is not None:
             self._count(self._shares_of(reservation), count - reservation.count)

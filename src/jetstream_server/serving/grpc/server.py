@@ -40,6 +40,7 @@ from jetstream_server.serving.grpc.groups_service import GroupsService
 from jetstream_server.serving.grpc.grpc_loop import GrpcLoop
 from jetstream_server.serving.grpc.guard import Guarded
 from jetstream_server.serving.grpc.reads_service import ReadsService
+from jetstream_server.serving.grpc.response_memory import ResponseMemoryLimiter
 from jetstream_server.serving.grpc.security_service import SecurityService
 from jetstream_server.serving.grpc.streams_service import StreamsService
 from jetstream_server.serving.grpc.token_connections import TokenConnections
@@ -89,14 +90,15 @@ class ApiServer:
         callers: CallLimiter,
         connections: ConnectionLimiter,
         token_connections: TokenConnections,
+        unread: ResponseMemoryLimiter,
         grpc_loop: GrpcLoop,
         certificates: Certificates | None = None,
     ) -> None:
-        """certificates: for TLS on the port."""
+        """unread: room for answers. certificates: for TLS on the port."""
         self._certificates = certificates
         services = (streams, reads, cluster, cursors, groups, consumers, security)
         self._services = [
-            Guarded(service, name, access, token_connections)
+            Guarded(service, name, access, token_connections, unread)
             for service, name in zip(services, service_names(), strict=True)
         ]
         self._loop = grpc_loop
