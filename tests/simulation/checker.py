@@ -147,7 +147,7 @@ class Checker:
                 shadow = self._shadows[node_id]
                 if shadow.suspect or (node_id == self._chosen and shadow.is_unread):
                     continue  # Nobody knows yet what it holds.
-                if not shadow.holds(last):
+                if not self._outlives(last, shadow):
                     raise Violation(
                         f"node {node_id} is in ISR {stream.isr} or ELR {stream.elr}, but its log "
                         f"lacks {last}, which is committed"
@@ -295,6 +295,9 @@ class Checker:
             shadow.clear(log.log_start_offset)
         elif log.log_end_offset < shadow.end_offset:
             shadow.cut(log.log_end_offset)
+
+    def begins(self, node_id: int, replica: Replica) -> None:
+        """A follower has begun its log anew, where its leader said."""
 
     def emptied(self, node_id: int) -> None:
         """The node's log was about to be begun anew: whatever it held is to go."""
@@ -519,9 +522,9 @@ class Checker:
     def _is_gap(self, position: int, shown: Entry) -> bool:
         return shown.base_offset > position or shown.next_offset <= position
 
-    def skips(self, node_id: int, log: CommitLog) -> None:
-        """A reader is told to go on where that log begins."""
-        self._check_start(node_id, log)
+    def skips(self, node_id: int, replica: Replica) -> None:
+        """A reader is told to go on where the stream begins."""
+        self._check_start(node_id, replica.log)
 
     # Elections that may lose something.
 
@@ -562,7 +565,7 @@ class Checker:
         self._begun_at = chosen.entries[0].base_offset if chosen.entries else chosen.start_offset
         self._removed_below = max(self._removed_below, self._begun_at, chosen.start_offset)
         last = self.committed[-1] if self.committed else None
-        if last is None or chosen.holds(last):
+        if last is None or self._outlives(last, chosen):
             self._find_again(chosen)
             return
         self._world.count("lossy election with loss")
@@ -579,11 +582,15 @@ class Checker:
                     f"node {after.leader} was elected and lacks {last}, which node {node_id} holds"
                 )
         lost: list[Entry] = []
-        while self.committed and not chosen.holds(self.committed[-1]):
+        while self.committed and not self._outlives(self.committed[-1], chosen):
             lost.insert(0, self.committed.pop())
             self._forget(lost[0])
         self._given_up.append(lost)
         self._find_again(chosen)
+
+    def _outlives(self, entry: Entry, chosen: Shadow) -> bool:
+        """Whether an election that may lose records does not lose that one."""
+        return chosen.holds(entry)
 
     def _find_again(self, chosen: Shadow) -> None:
         """What earlier elections lost is committed again, as far as the chosen one holds it."""

@@ -23,6 +23,7 @@ from jetstream_server.metadata.state.commands import (
 )
 from jetstream_server.metadata.state.nodes import Addresses
 from jetstream_server.metadata.state.streams import StreamMetadata
+from jetstream_server.replication.drivers.uploading import LakeOptions
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.sessions.lease import SessionSettings
 from tests.simulation.checker import Checker
@@ -102,6 +103,9 @@ class Cluster:
     """Wall clocks do, also where disks are bad."""
     grace_us = 400_000
     """How long a tombstone stays, in a cluster that has any."""
+    lake: LakeOptions | None = None
+    idle_setting = "max_bytes"
+    """Means nothing here."""
 
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         self.world = world = World(seed, tracing=tracing)
@@ -173,6 +177,10 @@ class Cluster:
     def scenario(self) -> type[Scenario]:
         """What the seed is about."""
         return scenario_of(self.world.seed)
+
+    def fewer(self) -> dict[str, object]:
+        """Settings with which a stream keeps less than it has."""
+        return {"max_messages": self.world.between(5, 60)}
 
     def rest_from_compaction(self, until: int) -> None:
         """Nobody begins to compact a log before then. Here nobody does so at all."""

@@ -14,6 +14,7 @@ from tests.simulation.runner import (
     COMPACTED,
     DAMAGED,
     GROUPS,
+    LAKED,
     OBSERVED,
     PLAIN,
     REASSIGNED,
@@ -53,6 +54,10 @@ def main() -> None:
     kinds.add_argument(
         "--observed", dest="kind", action="store_const", const=OBSERVED,
         help="with observers that come and go, and are promoted",
+    )  # fmt: skip
+    kinds.add_argument(
+        "--laked", dest="kind", action="store_const", const=LAKED,
+        help="with a stream in the lake",
     )  # fmt: skip
     kinds.add_argument(
         "--streams", dest="kind", action="store_const", const=SEVERAL,

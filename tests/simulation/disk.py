@@ -273,6 +273,12 @@ class SimulatedDisk:
         """As an open descriptor: there although it may be removed."""
         return self._file(path)
 
+    def keep_aside(self, path: str, data: bytes) -> None:
+        """A file in no folder, until there is no power."""
+        file = File()
+        file.data[:] = data
+        self._found[path] = file
+
     def folder(self, path: str) -> Directory | None:
         """The folder itself, which keeps its identity; None: there is none."""
         return self._directory(path) if self.exists(path) else None

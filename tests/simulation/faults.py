@@ -340,7 +340,8 @@ class Faults:
         """A setting that means nothing here; but the stream epoch moves on."""
         stream = self._cluster.metadata.now.stream
         if stream is not None and not self.healing:
-            self.alter({"max_bytes": 1_000_000_000 + self._world.now}, stream.stream_epoch)
+            setting = {self._cluster.idle_setting: 1_000_000_000 + self._world.now}
+            self.alter(setting, stream.stream_epoch)
 
     def alter(self, config: dict[str, object], stream_epoch: int) -> None:
         self._world.count("stream altered")
@@ -364,6 +365,8 @@ class Faults:
                 self._isr_proposed(command)
             case "elect_leader":
                 self._election_proposed(command["leader"])
+            case "commit_lake":
+                self.scenario.commits_to_lake()
             case "report_leader" | "confirm_flush" | "distrust_replica" | "fence_node" as op:
                 self._world.count(f"proposed {op}")
 
@@ -521,7 +524,7 @@ class Faults:
         if stream is None or stream.leader == NO_NODE:
             return
         self._world.count("retention")
-        self.alter({"max_messages": self._world.between(5, 60)}, stream.stream_epoch)
+        self.alter(self._cluster.fewer(), stream.stream_epoch)
 
     # The end.
 

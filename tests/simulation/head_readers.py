@@ -31,6 +31,7 @@ from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import NO_EPOCH
 from jetstream_server.net.frame_reader import Frame
+from jetstream_server.replication.core.lake_bounds import start_offset
 from tests.simulation.connection import Arrival, SimulatedConnection
 from tests.simulation.network import Pipe
 from tests.simulation.shadows import Entry, entry_of
@@ -230,7 +231,7 @@ class HeadReader:
         replica = process.replica_of(self._stream.stream_id)
         if position is None or replica is None:
             return
-        start = replica.log.log_start_offset
+        start = start_offset(replica.stream, replica.log)
         told = f"a reader at the head, at {position}, is told by node {process.node_id}: "
         match error:
             case OffsetOutOfRangeError():
@@ -239,7 +240,7 @@ class HeadReader:
                     return  # It leads no more, and does not know.
                 if not link.lossy_elections and position >= start:
                     raise Violation(told + error.message) from error
-                self._stream.checker.skips(process.node_id, replica.log)
+                self._stream.checker.skips(process.node_id, replica)
                 self._restart_at = start
             case DivergedError():
                 if not link.lossy_elections:

@@ -133,6 +133,7 @@ def _accept(self: Replica, *arguments: Any) -> Any:
                 process.note_of(self, f"truncated from {before} to {offset}")
         case Reset(offset):
             world.count("reset")
+            checker.begins(process.node_id, self)
             if not was_opened:
                 world.count("log not opened, fetched anew")
                 process.logs.append(self.log)

@@ -141,6 +141,7 @@ class Process:
                 flush_interval_seconds=1.0,
                 compaction_bytes_per_second=1 << 30,
                 scrub_bytes_per_second=1 << 20,
+                lake=cluster.lake,
             ),
             metadata,
             self._stack,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from jetstream_protocol.errors import DivergedError, JetstreamError, OffsetOutOfRangeError
 from jetstream_protocol.types import NO_EPOCH
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.replication.core.lake_bounds import start_offset
 from jetstream_server.replication.replica import Replica
 from tests.simulation.world import Violation
 
@@ -55,7 +57,7 @@ class Reader:
         try:
             self._read(process, replica, is_leader=is_leader)
         except OffsetOutOfRangeError as error:
-            start = replica.log.log_start_offset
+            start = start_offset(replica.stream, replica.log)
             if self.position >= start and self._may_have_been_replaced(process):
                 self._world.count("read: beyond the end of a leader of yesterday")
                 return
@@ -64,7 +66,7 @@ class Reader:
                     f"a reader at {self.position} is told by node {process.node_id}: "
                     f"{error.message}"
                 ) from error
-            self._stream.checker.skips(process.node_id, replica.log)
+            self._stream.checker.skips(process.node_id, replica)
             self._world.count("read: begun anew after a log's start")
             self._begin_at(start)
         except DivergedError as error:
@@ -74,7 +76,7 @@ class Reader:
                     f"{error.message}"
                 ) from error
             self._world.count("read: told that records were lost")
-            self._begin_at(replica.log.log_start_offset)
+            self._begin_at(start_offset(replica.stream, replica.log))
         except JetstreamError as error:
             self._world.count(f"read refused: {error.code}")
 
@@ -86,7 +88,7 @@ class Reader:
         self.position, self._last_epoch = offset, int(NO_EPOCH)
 
     def _read(self, process: Process, replica: Replica, *, is_leader: bool) -> None:
-        slice_ = replica.read(self.position, BYTES_MAX, self._last_epoch, is_leader=is_leader)
+        slice_ = self._find(process, replica, is_leader=is_leader)
         if slice_ is None:
             return
         if self._last_node not in (-1, process.node_id):
@@ -94,3 +96,6 @@ class Reader:
         self._last_node = process.node_id
         for header in self._stream.checker.read(process.node_id, replica, slice_, self.position):
             self.position, self._last_epoch = header.next_offset, header.leader_epoch
+
+    def _find(self, process: Process, replica: Replica, *, is_leader: bool) -> LogSlice | None:
+        return replica.read(self.position, BYTES_MAX, self._last_epoch, is_leader=is_leader)

@@ -16,13 +16,14 @@ from structlog.testing import capture_logs
 from tests.simulation import client_work, group_work
 from tests.simulation.cluster import Cluster, DamagedCluster
 from tests.simulation.compacting import CompactedCluster
+from tests.simulation.laked import LakedCluster
 from tests.simulation.observers import ObservedCluster
 from tests.simulation.reassigning import ReassignedCluster
 from tests.simulation.several import SeveralCluster
 from tests.simulation.world import Violation, World
 
 PLAIN, COMPACTED, DAMAGED, REASSIGNED = "plain", "compacted", "damaged", "reassigned"
-SEVERAL, OBSERVED = "streams", "observed"
+SEVERAL, OBSERVED, LAKED = "streams", "observed", "laked"
 GROUPS = "groups"
 """Consumer groups in a world of their own (group_work.py), without a cluster."""
 CLIENTS = "clients"
@@ -34,6 +35,7 @@ KINDS: dict[str, type[Cluster]] = {
     REASSIGNED: ReassignedCluster,
     SEVERAL: SeveralCluster,
     OBSERVED: ObservedCluster,
+    LAKED: LakedCluster,
 }
 """What a seed is run with: the same seed is another story with each."""
 

@@ -57,7 +57,6 @@ from jetstream_server.replication.core.log_config import log_config_for, why_no_
 from jetstream_server.replication.core.messages import Answer, FetchRequest, Records, skips
 from jetstream_server.replication.core.unreadable import (
     check_epoch_known,
-    check_history,
     damage_error,
     end_unread_error,
     gone_error,
@@ -743,8 +742,7 @@ class Replica:
         if offset < log.log_start_offset or (is_leader and offset > log.log_end_offset):
             raise lake_bounds.out_of_range_error(self.stream, log, offset, self.high_watermark)
         end = self.high_watermark
-        if lake_bounds.is_known_before(self.stream, log, offset):
-            check_history(self.stream, log, end, offset, last_epoch, is_leader=is_leader)
+        lake_bounds.check_before(self.stream, log, end, offset, last_epoch, is_leader=is_leader)
         return self._read(offset, bytes_max, end) if offset < end else None
 
     def _read(self, offset: int, bytes_max: int, limit_offset: int) -> LogSlice | None:

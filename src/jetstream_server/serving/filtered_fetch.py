@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from jetstream_protocol.errors import (
     CorruptBatchError,
     JetstreamError,
+    OffsetOutOfRangeError,
     StorageError,
     UnavailableError,
 )
@@ -86,9 +87,10 @@ class FilteredFetches:
     ) -> None:
         try:
             await asyncio.to_thread(search.look_at, found)
-        except UnavailableError:
+        except (UnavailableError, OffsetOutOfRangeError) as error:
             self._fetches.check_again(replica, at)  # Perhaps they were cut off.
-            raise
+            # Or they have left this log, and are in the lake.
+            raise UnavailableError(f"{error.message}; try again") from error
 
 
 class _Search:

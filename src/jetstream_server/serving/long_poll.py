@@ -13,17 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from jetstream_protocol.errors import (
-    DivergedError,
-    InvalidRequestError,
-    JetstreamError,
-    UnavailableError,
-)
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 from jetstream_protocol.types import NO_NODE, MonotonicUs
 from jetstream_server.clocks import MonotonicClock, monotonic_clock
 from jetstream_server.lake.reader import LakeReader
 from jetstream_server.log.commit_log import LogSlice
-from jetstream_server.replication.core.lake_bounds import is_in_lake
+from jetstream_server.metadata.state.streams import StreamMetadata
+from jetstream_server.replication.core.lake_bounds import (
+    check_epoch,
+    is_epoch_in_lake,
+    is_served_from_lake,
+)
 from jetstream_server.replication.core.unreadable import (
     InLakeError,
     check_epoch_known,
@@ -226,8 +226,13 @@ class LongPoll:
     def look(self, replica: Replica, position: FetchPosition) -> LogSlice | None:
         """What is at `position` now. Raises the errors of `Replica.read`, and UnavailableError
         where this replica cannot know that there is nothing."""
-        if self.lake is not None and is_in_lake(replica.stream, replica.log, position.offset):
+        stream, log, offset = replica.stream, replica.log, position.offset
+        if self.lake is not None and is_served_from_lake(
+            stream, log, replica.high_watermark, offset
+        ):
             return self._look_in_lake(self.lake, replica, position)
+        if is_epoch_in_lake(stream, log, offset, position.last_epoch):
+            self._check_in_lake(stream, position)
         key = replica, position.offset, position.last_epoch, position.bytes_max
         if self._found is not None and key in self._found:
             return self._found[key]
@@ -251,18 +256,22 @@ class LongPoll:
         replica.check_readable()
         stream, offset = replica.stream, position.offset
         check_epoch_known(stream, position.last_epoch)
+        if position.last_epoch >= 0 and offset > stream.lake.start:
+            self._check_in_lake(stream, position)
         found = lake.find(stream.id, offset, position.bytes_max)
         if found is None:
             raise in_lake_error(stream, offset)
-        epoch = lake.epoch_before(stream.id, offset) if offset > stream.lake.start else None
-        if position.last_epoch >= 0 and epoch is not None and epoch != position.last_epoch:
-            raise DivergedError(
-                f"the record before offset {offset} of stream {stream.name!r} is of leader epoch "
-                f"{epoch}, not {position.last_epoch}: the log was truncated or re-created",
-                epoch,
-                offset,
-            )
         return found
+
+    def _check_in_lake(self, stream: StreamMetadata, position: FetchPosition) -> None:
+        """Compare the record before `position`, which a reader saw, with the lake's. Raises
+        InLakeError if that was not read yet, and DivergedError."""
+        epoch = None
+        if self.lake is not None:
+            epoch = self.lake.epoch_before(stream.id, position.offset)
+        if epoch is None:
+            raise in_lake_error(stream, position.offset - 1)
+        check_epoch(stream, position.offset, position.last_epoch, epoch)
 
     def check_room(self) -> None:
         """Raise UnavailableError if nothing more may wait."""
@@ -390,13 +399,13 @@ class Poll:
         polls, replica, position = self._polls, self._replica, self._position
         try:
             found = polls.look(replica, position)
-        except InLakeError:
+        except InLakeError as error:
             if polls.lake is None:
                 raise
             polls.check_room()
             self._wait(LAKE_SECONDS, for_more=False)
             stream = replica.stream
-            polls.lake.load(stream.id, stream.lake.location, position.offset, self._loaded)
+            polls.lake.load(stream.id, stream.lake.location, error.offset, self._loaded)
             return
         if found is not None and _is_enough(found, position, replica):
             self._answer(found)

@@ -82,6 +82,9 @@ class Scenario:
         that proposal."""
         return False
 
+    def commits_to_lake(self) -> None:
+        """A leader's commit of what it has copied is proposed."""
+
     def restart_us(self) -> int | None:
         """After how long an ended process is started again; None: any time."""
         return None

@@ -151,16 +151,18 @@ def test_a_table_without_old_records_may_take_its_place(
 def test_a_purge_raises_the_start_in_the_same_step(
     cluster: Cluster, stream: StreamMetadata
 ) -> None:
-    assert purge(cluster, stream, 2) == LakeMark(), "the lake has held nothing yet"
-    commit(cluster, stream, 10, begin=2)
-    assert purge(cluster, stream, 6) == LakeMark(6, 10, 0, "metadata/10.json", 2)
+    assert purge(cluster, stream, 2) == LakeMark(2, 2, -1, "", 1)
+    with pytest.raises(PreconditionFailedError):
+        commit(cluster, stream, 10, begin=0, version=0)  # It was under way.
+    commit(cluster, stream, 10)
+    assert purge(cluster, stream, 6) == LakeMark(6, 10, 0, "metadata/10.json", 3)
     assert commit(cluster, stream, 20).start == 6, "a commit under way does not undo it"
     beyond = purge(cluster, stream, 30)
     assert (beyond.start, beyond.end) == (30, 30)
     assert not beyond.holds_records
     with pytest.raises(PreconditionFailedError):
         commit(cluster, stream, 40, begin=20)  # What was uploaded meanwhile is purged.
-    assert commit(cluster, stream, 40) == LakeMark(30, 40, 0, "metadata/40.json", 5)
+    assert commit(cluster, stream, 40) == LakeMark(30, 40, 0, "metadata/40.json", 6)
 
 
 def test_a_lake_without_records_goes_on_at_any_later_offset(
@@ -232,15 +234,12 @@ def test_a_stream_that_was_compacted_is_refused(cluster: Cluster) -> None:
         alter(cluster, stream, lake=True)
 
 
-def test_only_a_stream_of_one_replica_that_stays_may_use_the_lake(
-    cluster: Cluster, stream: StreamMetadata
-) -> None:
-    with pytest.raises(InvalidRequestError, match="one replica"):
-        cluster.create("other", "other.>", config=SETTINGS)
-    with pytest.raises(InvalidRequestError, match="one replica"):
-        cluster.create("other", "other.>", (0,), config=SETTINGS, observers=(NodeId(1),))
-    with pytest.raises(InvalidRequestError, match="cannot be moved"):
-        cluster.do(ReassignStream(stream_id=stream.id, replicas=(NodeId(1),)))
+def test_a_stream_in_the_lake_has_replicas_and_observers_and_moves(cluster: Cluster) -> None:
+    stream = cluster.create("other", "other.>", (0, 1), config=SETTINGS, observers=(NodeId(2),))
+    mark = commit(cluster, stream, 10)
+    cluster.do(ReassignStream(stream_id=stream.id, replicas=(NodeId(2),)))
+    assert cluster.now(stream).target_replicas == (2,)
+    assert cluster.now(stream).lake == mark
 
 
 def test_local_limits_need_the_lake(cluster: Cluster) -> None:

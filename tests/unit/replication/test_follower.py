@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.epochs import LeaderEpochCache
+from jetstream_server.metadata.state.streams import LakeMark
 from jetstream_server.replication.core.follower import (
     Append,
     FollowerState,
     Ignore,
+    Later,
     Reset,
     Truncate,
 )
@@ -132,3 +136,20 @@ def test_a_log_emptied_by_retention_still_stands_where_it_stood() -> None:
     log.log_start_offset = 5
     assert state.position() == answer.request
     assert state.decide(answer) == Append(3, False)
+
+
+def test_a_log_begins_where_the_lake_reaches_only_once_its_node_has_heard_so() -> None:
+    """Otherwise it would tell readers that the records before that are gone."""
+    state = following(log_of(4, (2, 0), (3, 3)))
+    config = replace(state.stream.config, lake=True)
+    state.update(replace(state.stream, config=config))
+    leader = LeaderSnapshot(high_watermark=9, log_start_offset=6, stream_epoch=8)
+    assert state.decide(OutOfRange(state.position(), leader)) == Later()
+    parted = Diverging(state.position(), leader, 2, 3)
+    assert state.decide(parted) == Later()
+    lake = LakeMark(0, 6, 3, "table", 1)
+    state.update(replace(state.stream, lake=lake, stream_epoch=8))
+    assert state.decide(OutOfRange(state.position(), leader)) == Reset(6)
+    # What the leader lacks in front, and its metadata does not explain, limits have removed.
+    later = replace(leader, log_start_offset=7)
+    assert state.decide(OutOfRange(state.position(), later)) == Reset(7)

@@ -18,8 +18,8 @@ from structlog.testing import capture_logs
 from jetstream_protocol.errors import OffsetOutOfRangeError
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.metadata.state.commands import AlterStream
-from jetstream_server.metadata.state.streams import StreamSettings
+from jetstream_server.metadata.state.commands import LAKE_LEVEL, AlterStream
+from jetstream_server.metadata.state.streams import LakeMark, StreamSettings
 from jetstream_server.replication.core.log_config import log_config_for
 from jetstream_server.replication.drivers import retention as retention_module
 from jetstream_server.replication.drivers.healing import Healing
@@ -167,6 +167,25 @@ async def test_a_follower_removes_only_what_limits_do_not_keep(tmp_path: Path) -
         replica.leader_log_start_offset = 10
         await asyncio.sleep(0.05)
         assert replica.log.log_start_offset == 8, "limits that were removed justify nothing more"
+
+
+@on_loop
+async def test_a_follower_removes_what_the_lake_holds_and_no_more(tmp_path: Path) -> None:
+    """Its metadata says what that is; its leader need not have removed it."""
+    async with keeping(tmp_path, level=LAKE_LEVEL) as node:
+        replica = create(node, lake=True, local_max_bytes=1)
+        for _ in range(10):
+            node.append(replica, VALUE)
+        replica.leadership = None  # As one of several, led elsewhere.
+        replica.leader_log_start_offset = 9
+        await asyncio.sleep(0.05)
+        assert replica.log.log_start_offset == 0, "the lake holds nothing"
+        replica.leader_log_start_offset = 0
+        replica.stream = replace(replica.stream, lake=LakeMark(0, 5, 0, "table", 1))
+        await eventually(lambda: replica.log.log_start_offset == 4)
+        replica.stream = replace(replica.stream, lake=LakeMark(0, 8, 0, "table", 2))
+        replica.high_watermark = 6  # A lossy election has cut the log, say.
+        await eventually(lambda: files(node, replica)[0] == f"{6:020d}.log")
 
 
 def told_to_purge(node: Node, replica: Replica, offset: int, leader_epoch: int) -> None:

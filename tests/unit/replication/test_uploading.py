@@ -578,7 +578,8 @@ async def test_a_purge_beyond_the_lake_s_end_costs_no_later_record(tmp_path: Pat
     async with ground_at(tmp_path) as ground:
         replica = ground.create()
         ground.fill(replica, 6)
-        lake = lake_decisions.purged(LakeMark(0, 2, -1, "list", 1), 4)
+        marked(replica, end=2)
+        lake = lake_decisions.purged(replica.stream, 4)
         marked(replica, **lake._asdict())
         assert not lake_bounds.begin_after_lake(replica.stream, replica.log)
         assert len(read_values(replica, 4)) == 2

@@ -89,7 +89,6 @@ def check_lake(config: StreamSettings, was_compacted: bool = False) -> None:
         "key: subject": config.is_keyed_by_subject,
         "encryption": config.is_encrypted,
         "max_bytes or max_messages": bool(config.max_bytes or config.max_messages),
-        "several replicas or observers": config.replicas > 1 or config.observers > 0,
     }
     refused = [reason for reason, holds in reasons.items() if holds]
     if refused:
@@ -101,7 +100,6 @@ _WHY = {
     "key: subject": "the index of subjects does not know the records in the lake",
     "encryption": "objects in the lake are not encrypted by keys of the nodes",
     "max_bytes or max_messages": "max_bytes and max_messages do not reach the lake yet",
-    "several replicas or observers": "the lake is for streams of one replica so far",
 }
 
 
@@ -114,12 +112,14 @@ def check_lake_stays(stream: StreamMetadata, config: StreamSettings) -> None:
         )
 
 
-def purged(lake: LakeMark, offset: int) -> LakeMark:
-    """The mark after a purge of the records below `offset`.
+def purged(stream: StreamMetadata, offset: int) -> LakeMark:
+    """The mark after a purge of the records below `offset`, also if the lake holds none yet: they
+    may be under way there.
 
     The objects stay in the store, and no reader is given what was purged. **safety** Beyond the end
     only the least epoch is known: who purges may have been elected after the records were appended.
     """
-    if not lake.version or offset <= lake.start:
+    lake = stream.lake
+    if not (lake.version or stream.config.lake) or offset <= lake.start:
         return lake
     return lake._replace(start=offset, end=max(offset, lake.end), version=lake.version + 1)

@@ -46,8 +46,6 @@ def reassign_stream(tables: Tables, command: ReassignStream) -> Decision:
     is_target = target == (stream.target_replicas or stream.replicas)
     if is_target and observers == stream.observers:
         return Decision(epochs(stream))
-    if stream.config.lake:
-        raise InvalidRequestError(f"{stream.full_name} uses the lake: it cannot be moved so far")
     leaving = tuple(node_id for node_id in stream.replicas if node_id not in target)
     config = replace(stream.config, replicas=len(target), observers=len(observers))
     after = replace(

@@ -242,7 +242,7 @@ def purge_stream(tables: Tables, command: PurgeStream) -> Decision:
         purged_offset=offset,
         purged_epoch=stream.leader_epoch,
         stream_epoch=stream.stream_epoch + 1,
-        lake=purged(stream.lake, offset),
+        lake=purged(stream, offset),
     )
     return decision_for(tables, stream, after)
 

@@ -69,6 +69,11 @@ class Ignore:
     """Do nothing: the answer is to an outdated request."""
 
 
+@dataclass(frozen=True, slots=True)
+class Later(Ignore):
+    """Do nothing yet, and ask again: this node has not heard all that its leader has."""
+
+
 Step = Append | Truncate | Reset | Ignore
 
 
@@ -176,9 +181,18 @@ class FollowerState:
             case Records():
                 return Append(self.stream.leader_epoch, answer.slice is not None)
             case OutOfRange():
-                return Reset(answer.snapshot.log_start_offset)
+                step: Step = Reset(answer.snapshot.log_start_offset)
             case Diverging():
-                return self._part_from(answer)
+                step = self._part_from(answer)
+        return Later() if self._is_beyond_lake(step, answer.snapshot) else step
+
+    def _is_beyond_lake(self, step: Step, snapshot: LeaderSnapshot) -> bool:
+        """**safety** Whether this log would begin where the lake does not reach yet, for all that
+        this node knows: it would tell readers that the records before are gone. The leader knows
+        newer metadata."""
+        stream = self.stream
+        is_beyond = isinstance(step, Reset) and step.offset > stream.lake.end
+        return is_beyond and stream.config.lake and snapshot.stream_epoch > stream.stream_epoch
 
     def _missed_tombstones(self, snapshot: LeaderSnapshot) -> bool:
         """Whether this log may hold, or may get, records whose tombstones the leader has removed.

@@ -7,10 +7,15 @@ start, for they copy only the local part.
 
 from __future__ import annotations
 
-from jetstream_protocol.errors import OffsetOutOfRangeError, RecordsDamagedError, StorageError
+from jetstream_protocol.errors import (
+    DivergedError,
+    OffsetOutOfRangeError,
+    RecordsDamagedError,
+    StorageError,
+)
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.state.streams import StreamMetadata
-from jetstream_server.replication.core.unreadable import damage_error, in_lake_error
+from jetstream_server.replication.core.unreadable import check_history, damage_error, in_lake_error
 
 
 def start_offset(stream: StreamMetadata, log: CommitLog) -> int:
@@ -21,8 +26,24 @@ def start_offset(stream: StreamMetadata, log: CommitLog) -> int:
 
 def is_in_lake(stream: StreamMetadata, log: CommitLog, offset: int) -> bool:
     """Whether readers find the record in the lake, because it is not in this log any more."""
+    return stream.lake.start <= offset < min(stream.lake.end, log.log_start_offset)
+
+
+def is_served_from_lake(
+    stream: StreamMetadata, log: CommitLog, high_watermark: int, offset: int
+) -> bool:
+    """The same; or because this log has not got the record yet, or does not know yet that it is
+    committed."""
+    is_ahead = high_watermark <= offset < stream.lake.end and offset >= stream.lake.start
+    return is_ahead or is_in_lake(stream, log, offset)
+
+
+def is_epoch_in_lake(stream: StreamMetadata, log: CommitLog, offset: int, last_epoch: int) -> bool:
+    """Whether only the lake's objects tell of which leader epoch the record before `offset` is.
+    last_epoch: as the reader saw it; -1: it does not ask."""
     lake = stream.lake
-    return lake.start <= offset < min(lake.end, log.log_start_offset)
+    is_outside = offset == log.log_start_offset and lake.start < offset < lake.end
+    return last_epoch >= 0 and is_outside and log.epochs.epoch_at(offset - 1) < 0
 
 
 def check_in_log(stream: StreamMetadata, log: CommitLog, node_id: int, offset: int) -> None:
@@ -47,10 +68,35 @@ def out_of_range_error(
     )
 
 
-def is_known_before(stream: StreamMetadata, log: CommitLog, offset: int) -> bool:
-    """Whether the log can say of which epoch the record before `offset` is. Before a log that
-    begins in the lake it cannot, and the record there is final."""
-    return offset > log.log_start_offset or offset > stream.lake.end
+def check_before(
+    stream: StreamMetadata,
+    log: CommitLog,
+    high_watermark: int,
+    offset: int,
+    last_epoch: int,
+    *,
+    is_leader: bool,
+) -> None:
+    """`check_history`, also for the record before a log that begins in the lake or at its end: that
+    one is final. What only the lake's objects tell (`is_epoch_in_lake`) is checked by who reads
+    them."""
+    lake = stream.lake
+    if offset > min(log.log_start_offset, lake.end) or log.epochs.epoch_at(offset - 1) >= 0:
+        check_history(stream, log, high_watermark, offset, last_epoch, is_leader=is_leader)
+    elif lake.holds_records and offset == lake.end:
+        check_epoch(stream, offset, last_epoch, lake.last_epoch)
+
+
+def check_epoch(stream: StreamMetadata, offset: int, last_epoch: int, epoch: int) -> None:
+    """Raise DivergedError unless the record before `offset`, which is of leader epoch `epoch`, is
+    the one that a reader saw. last_epoch: as that saw it; -1: it saw none."""
+    if last_epoch not in (-1, epoch):
+        raise DivergedError(
+            f"the record before offset {offset} of stream {stream.name!r} is of leader epoch "
+            f"{epoch}, not {last_epoch}: the log was truncated or re-created",
+            epoch,
+            offset,
+        )
 
 
 def begin_after_lake(stream: StreamMetadata, log: CommitLog) -> bool:

@@ -116,15 +116,19 @@ def search_error(
 
 
 class InLakeError(UnavailableError):
-    """The record is in the lake, and not in the log."""
+    """The record is in the lake, and not in the log. offset: to be read there."""
+
+    offset = 0
 
 
 def in_lake_error(stream: StreamMetadata, offset: int) -> InLakeError:
     """The error where only the log is read."""
-    return InLakeError(
+    error = InLakeError(
         f"offset {offset} of stream {stream.name!r} is in the lake, where this way of reading does "
         "not look"
     )
+    error.offset = offset
+    return error
 
 
 def no_beginning_error(stream: StreamMetadata, node_id: int) -> UnavailableError:

@@ -41,7 +41,7 @@ from jetstream_server.replication.core.fixed_layout import (
     encode_positions,
     has_fixed_layout,
 )
-from jetstream_server.replication.core.follower import Append, Ignore
+from jetstream_server.replication.core.follower import Append, Ignore, Later
 from jetstream_server.replication.core.messages import Answer, FetchRequest, Refused, length_of
 from jetstream_server.replication.core.wire import (
     POSITIONS_MAX,
@@ -319,6 +319,8 @@ class Fetcher:
             return
         self._refused.pop(stream_id, None)
         if isinstance(step, Ignore):
+            if isinstance(step, Later):
+                self._retry_later(stream_id, RETRY_SECONDS)
             return
         self._retries.forget(stream_id)
         if stream_id in self._cannot_append:

@@ -8,6 +8,9 @@ leader that lost records must not make others drop theirs. So without limits and
 drops nothing. It may keep up to a segment more than its leader, or everything that earlier limits
 removed there. Each replica seals its own segments.
 
+Of a stream in the lake each replica drops, by its own clock and size, what the metadata says is
+there, whether its leader has dropped it or not.
+
 Only streams with limits, purges or compaction (which needs sealed segments) are visited, at most
 VISITS_PER_SECOND of them; a stream that has not changed since its last visit costs a comparison.
 Reading and removing files runs in one thread, one log at a time.
@@ -57,8 +60,8 @@ class _Seen:
     dropped by the leader may."""
     purged_offset: int
     """Records below it were purged; 0: none were."""
-    lake_end: int = 0
-    """Records below it are in the lake, as this node has learnt from the metadata."""
+    lake_bound: int = 0
+    """The same for what the lake holds, as this node has learnt from the metadata."""
     due_us: WallUs | None = None
 
 
@@ -196,7 +199,8 @@ class Retention(RoleListener):
             replica.flush()
         # The log may have been truncated meanwhile, or belong to another leadership.
         now = _look(replica)
-        if log.log_start_offset < finding.log_start_offset <= now.bound_offset:
+        bound_offset = max(now.bound_offset, now.lake_bound)
+        if log.log_start_offset < finding.log_start_offset <= bound_offset:
             if now.leads == seen.leads and now.settings == seen.settings:
                 self._advance(replica, finding.log_start_offset)
         elif log.begins_below_start:
@@ -262,6 +266,7 @@ def _look(replica: Replica) -> _Seen:
     log = replica.log
     leads = replica.leadership is not None
     bound_offset = min(replica.high_watermark, log.flushed_offset)
+    lake_bound = min(bound_offset, replica.stream.lake.end)
     if not leads:
         bound_offset = min(bound_offset, replica.leader_log_start_offset)
     return _Seen(
@@ -271,7 +276,7 @@ def _look(replica: Replica) -> _Seen:
         log.segment_count,
         bound_offset,
         purged_below(replica.stream, log),
-        replica.stream.lake.end,
+        lake_bound,
     )
 
 
@@ -294,7 +299,7 @@ def _find(log: CommitLog, seen: _Seen, wall_us: WallUs) -> _Finding:
         return _Finding(log.log_start_offset, True, None)
     due_us = roll_due_us
     start = log.log_start_offset
-    if seen.bound_offset > start:
+    if max(seen.bound_offset, seen.lake_bound) > start:
         settings, bound_offset = seen.settings, seen.bound_offset
         limits = Limits(settings.max_age_us, settings.max_bytes, settings.max_messages)
         if settings.lake:
@@ -302,7 +307,7 @@ def _find(log: CommitLog, seen: _Seen, wall_us: WallUs) -> _Finding:
             # to max_age (uploading.py).
             ages = [each for each in (settings.max_age_us, settings.local_max_age_us) if each]
             limits = Limits(min(ages, default=0), settings.local_max_bytes)
-            bound_offset = min(bound_offset, seen.lake_end)
+            bound_offset = seen.lake_bound
         verdict = judge(
             _sealed_spans(log),
             limits,

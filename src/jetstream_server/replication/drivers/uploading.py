@@ -112,7 +112,7 @@ def range_due(replica: Replica, share: int = 1) -> LogSlice | None:
             lake.end,
             begin,
         )
-    bound = min(replica.high_watermark, log.flushed_offset)
+    bound = _bound(replica)
     for span in log.sealed_spans():
         if span.next_offset > bound:
             return None
@@ -120,6 +120,11 @@ def range_due(replica: Replica, share: int = 1) -> LogSlice | None:
             bytes_max = replica.stream.config.lake_object_bytes or OBJECT_BYTES
             return log.read(max(begin, span.base_offset), bytes_max // share, span.next_offset)
     return None
+
+
+def _bound(replica: Replica) -> int:
+    """Nothing at or after it is copied."""
+    return min(replica.high_watermark, replica.log.flushed_offset)
 
 
 class Uploading(RoleListener):

@@ -21,7 +21,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
-from jetstream_server.replication.core.lake_bounds import is_in_lake
+from jetstream_server.replication.core.lake_bounds import is_epoch_in_lake, is_served_from_lake
 from jetstream_server.replication.replica import Replica
 from jetstream_server.security.identity import Identity
 from jetstream_server.security.waits import Watch
@@ -212,7 +212,10 @@ class Follow(Fetch):
             self._port.find(self)
             return
         replica = checked.replica
-        if is_in_lake(replica.stream, replica.log, self._offset):
+        stream, log, offset = replica.stream, replica.log, self._offset
+        if is_served_from_lake(stream, log, replica.high_watermark, offset) or is_epoch_in_lake(
+            stream, log, offset, self._last_epoch
+        ):
             self._port.find(self)  # It is waited for.
             return
         self._end_before = replica.high_watermark

@@ -1,0 +1,339 @@
+"""The store of the lake: one more node of the simulation, which every node reaches by requests.
+
+A request takes a while, may fail before or after it took effect, and its answer may never come. A
+listing may lack what was written a moment ago. What stands here for the packages of the extra
+`lake` is the process that copies (lake/worker.py), the table (lake/table.py) and the reader of
+objects (lake/reader.py): an object is the batches as the log held them, a table a text that names
+its objects. Everything that decides (drivers/uploading.py, sweeping.py, retention.py,
+core/lake_bounds.py, the metadata, serving/long_poll.py) is what ships.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jetstream_protocol.batch import BatchHeader, decode_header
+from jetstream_protocol.errors import CorruptBatchError, JetstreamError, UnavailableError
+from jetstream_protocol.logfiles.scan import check_body
+from jetstream_server.lake.stores import Listed, StoreAwayError, StoreExistsError, StoreMissingError
+from jetstream_server.lake.table import StreamTable
+from jetstream_server.lake.tasks import MarkTask, Task, TrimTask
+from jetstream_server.log.commit_log import LogSlice
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+    from tests.simulation.process import Process
+    from tests.simulation.world import World
+
+LATE_US = 700_000
+"""For so long at most a listing lacks what was written."""
+
+
+class Unsettled(NamedTuple):
+    """How often requests fail: before they have an effect, after it, or without any answer."""
+
+    before: float = 0.0
+    after: float = 0.0
+    silent: float = 0.0
+
+
+class SimulatedStore:
+    """The objects, each written once. Its methods are those of lake/stores.py: at one instant, and
+    without fail."""
+
+    url = "file:///lake"
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.objects: dict[str, bytes] = {}
+        self._listed_from: dict[str, int] = {}
+        self.unsettled = Unsettled()
+        self.away_until = 0
+        self.delay_us = 2_000
+
+    def put(self, name: str, data: bytes) -> None:
+        if name in self.objects:
+            raise StoreExistsError(f"there is {name} already")
+        world = self._world
+        self.objects[name] = data
+        late_us = world.between(0, LATE_US) if world.chance(0.3) else 0
+        self._listed_from[name] = world.now + late_us
+
+    def get(self, name: str, position: int = 0, length: int = -1) -> bytes:
+        data = self.objects.get(name)
+        if data is None:
+            raise StoreMissingError(f"there is no {name}")
+        return data[position:] if length < 0 else data[position : position + length]
+
+    def list(self, prefix: str) -> Iterable[Listed]:
+        now = self._world.now
+        return [
+            Listed(name, len(data), 0)
+            for name, data in sorted(self.objects.items())
+            if name.startswith(prefix) and self._listed_from[name] <= now
+        ]
+
+    def folders(self, prefix: str) -> Iterable[str]:
+        names = {name.removeprefix(prefix).partition("/")[0] for name in self.objects}
+        return sorted(names)
+
+    def delete(self, name: str) -> None:
+        self.objects.pop(name, None)
+        self._world.count("object of the lake deleted")
+
+    async def ask(self, request: Callable[[], Any]) -> Any:
+        """A request over the network. Raises StoreAwayError, whatever it has done."""
+        world, unsettled = self._world, self.unsettled
+        await asyncio.sleep(world.between(200, self.delay_us) / 1e6)
+        if world.now < self.away_until or world.chance(unsettled.before):
+            world.count("request to the store failed")
+            raise StoreAwayError("the store is away")
+        answer = request()
+        if world.chance(unsettled.after):
+            world.count("request to the store failed after it was done")
+            raise StoreAwayError("the store failed")
+        if world.chance(unsettled.silent):
+            world.count("answer of the store lost")
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(world.between(200, self.delay_us) / 1e6)
+        return answer
+
+
+class Stored(NamedTuple):
+    """An object with the records of [begin, end)."""
+
+    name: str
+    begin: int
+    end: int
+
+
+class Table(NamedTuple):
+    """The table at a location. before: the location of the version before. start: it begins
+    there."""
+
+    objects: tuple[Stored, ...]
+    before: str = ""
+    start: int = 0
+
+    def encode(self) -> bytes:
+        return json.dumps(self).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Table:
+        objects, before, start = json.loads(data)
+        return cls(tuple(Stored(*each) for each in objects), before, start)
+
+
+class SimulatedTable(StreamTable):
+    """Its tables are those of this module; which versions were committed it notes as ever."""
+
+    def check_is_ours(self, location: str) -> None:
+        if not location.startswith(f"{self.folder}/"):
+            raise ValueError(f"the table at {location} is of another stream")
+
+    def reached(self, location: str) -> set[str]:
+        """The table of before is reached, too: somebody may be reading it."""
+        table = self._read(location)
+        return {location, *(each.name for each in table.objects), *filter(None, [table.before])}
+
+    def objects(self, location: str, known: Any = None) -> Any:
+        return list(self._read(location).objects)
+
+    def start(self, location: str) -> int:
+        return self._read(location).start
+
+    def _read(self, location: str) -> Table:
+        return Table.decode(self.store.get(location))
+
+
+def batches_in(data: bytes) -> list[tuple[BatchHeader, int]]:
+    """The headers of sound batches, and where each begins. Raises CorruptBatchError."""
+    found, at = [], 0
+    while at < len(data):
+        header = decode_header(data, at)
+        check_body(data, at, header, at)
+        found.append((header, at))
+        at += header.length
+    return found
+
+
+class SimulatedWorker:
+    """The process that copies, of one node."""
+
+    def __init__(self, process: Process, store: SimulatedStore) -> None:
+        self._process, self._world, self._store = process, process.world, store
+
+    async def work(self, task: Task | TrimTask | MarkTask) -> dict[str, Any]:
+        try:
+            if isinstance(task, MarkTask):
+                table = SimulatedTable(self._store, self._store.url, task.folder, {})
+                await self.ask(lambda: table.mark(task.location, task.before))
+                return {}
+            if isinstance(task, TrimTask):
+                return await self._trim(task)
+            return await self._copy(task)
+        except (ValueError, CorruptBatchError) as error:
+            raise EOFError(str(error)) from error
+
+    async def _copy(self, task: Task) -> dict[str, Any]:
+        world, store = self._world, self._store
+        await asyncio.sleep(world.between(200, 20_000) / 1e6)
+        data = self._read(task)
+        batches = batches_in(data)
+        if len(batches) > 1 and world.chance(0.2):  # An object ends at midnight, for example.
+            batches = batches[: world.between(1, len(batches) - 1)]
+        first, last = batches[0][0], batches[-1][0]
+        if not first.base_offset <= task.begin < last.next_offset <= task.end:
+            raise ValueError("these are not the batches that were to be copied")
+        data = data[: batches[-1][1] + last.length]
+        begin, end = first.base_offset, last.next_offset
+        name = f"{task.folder}/data/{begin:020}-{end:020}-{task.attempt}.parquet"
+        await self.ask(lambda: store.put(name, data))
+        if await self.ask(lambda: store.get(name)) != data:
+            raise ValueError("the store has something else")
+        objects: tuple[Stored, ...] = ()
+        if task.location:
+            objects = Table.decode(await self.ask(lambda: store.get(task.location))).objects
+        if objects and task.start < objects[-1].end != begin:
+            raise ValueError(f"the table ends at {objects[-1].end}, not at {begin}")
+        kept = [each for each in objects if each.end > task.start]
+        table = Table((*kept, Stored(name, begin, end)), task.location, task.start)
+        location = await self._write(task, table, end)
+        return {
+            "location": location, "end": end, "last_epoch": last.leader_epoch,
+            "length": len(data), "stored": len(data),
+        }  # fmt: skip
+
+    async def ask(self, request: Callable[[], Any]) -> Any:
+        return await self._store.ask(request)
+
+    def _read(self, task: Task) -> bytes:
+        data = self._process.disk.read_file(task.path)
+        return data[task.position : task.position + task.length]
+
+    async def _trim(self, task: TrimTask) -> dict[str, Any]:
+        store, start = self._store, task.start
+        table = Table.decode(await self.ask(lambda: store.get(task.location)))
+        gone = 0
+        for name, _, end in table.objects:
+            newest_us = batches_in(store.get(name))[-1][0].append_timestamp
+            if end > start and newest_us >= task.oldest_us:
+                break
+            gone, start = gone + 1, max(start, end)
+        if not gone:
+            return {"location": task.location, "start": start}
+        left = Table(table.objects[gone:], task.location, start)
+        end = table.objects[-1].end
+        self._world.count("lake trimmed")
+        return {"location": await self._write(task, left, end), "start": start}
+
+    async def _write(self, task: Task | TrimTask, table: Table, end: int) -> str:
+        attempt = self._world.random.randbytes(6).hex()
+        location = f"{task.folder}/metadata/{end:020}-{attempt}.metadata.json"
+        await self.ask(lambda: self._store.put(location, table.encode()))
+        return location
+
+
+class _Kept(NamedTuple):
+    path: str
+    base: int
+    end: int
+    headers: list[tuple[BatchHeader, int]]
+    length: int
+
+
+class SimulatedLakeReader:
+    """What LongPoll asks of lake/reader.py's LakeReader. An object is a group."""
+
+    def __init__(self, process: Process, store: SimulatedStore) -> None:
+        self._process, self._world, self._store = process, process.world, store
+        self._kept: dict[tuple[int, int], _Kept] = {}
+        self.kept_bytes = self.reads = self.failures = 0
+
+    async def close(self) -> None: ...
+
+    def _holding(self, stream_id: int, offset: int) -> _Kept | None:
+        of_stream = (kept for key, kept in self._kept.items() if key[0] == stream_id)
+        return next((each for each in of_stream if each.base <= offset < each.end), None)
+
+    def find(self, stream_id: int, offset: int, bytes_max: int) -> LogSlice | None:
+        kept = self._holding(stream_id, offset)
+        if kept is None:
+            return None
+        offsets = [header.base_offset for header, _ in kept.headers]
+        first = bisect_right(offsets, offset) - 1
+        last = first + 1
+        position = kept.headers[first][1]
+        while last < len(offsets) and self._end(kept, last + 1) - position <= bytes_max:
+            last += 1
+        header = kept.headers[last - 1][0]
+        return LogSlice(
+            kept.path, position, self._end(kept, last) - position, offsets[first],
+            header.next_offset, last_epoch=header.leader_epoch,
+        )  # fmt: skip
+
+    def _end(self, kept: _Kept, count: int) -> int:
+        return kept.headers[count][1] if count < len(kept.headers) else kept.length
+
+    def epoch_before(self, stream_id: int, offset: int) -> int | None:
+        kept = self._holding(stream_id, offset - 1)
+        if kept is None:
+            return None
+        offsets = [header.base_offset for header, _ in kept.headers]
+        return kept.headers[bisect_right(offsets, offset - 1) - 1][0].leader_epoch
+
+    def load(
+        self,
+        stream_id: int,
+        location: str,
+        offset: int,
+        done: Callable[[JetstreamError | None], None],
+    ) -> None:
+        loop = self._process.loop
+        loop.create_task(self._load(stream_id, location, offset, done))
+
+    async def _load(
+        self,
+        stream_id: int,
+        location: str,
+        offset: int,
+        done: Callable[[JetstreamError | None], None],
+    ) -> None:
+        store = self._store
+        self.reads += 1
+        try:
+            async with asyncio.timeout(2.0):
+                table = Table.decode(await store.ask(lambda: store.get(location)))
+                name = next((n for n, begin, end in table.objects if begin <= offset < end), None)
+                if name is None:
+                    raise UnavailableError(f"no object of the lake holds offset {offset}")
+                data = await store.ask(lambda: store.get(name))
+            self._keep(stream_id, data)
+        except (OSError, TimeoutError) as error:
+            done(UnavailableError(f"the lake cannot be read: {error}; try again"))
+        except JetstreamError as error:
+            done(error)
+        else:
+            self._world.count("lake read")
+            done(None)
+
+    def _keep(self, stream_id: int, data: bytes) -> None:
+        headers = batches_in(data)
+        base, disk = headers[0][0].base_offset, self._process.disk
+        if (stream_id, base) in self._kept:
+            return
+        path = f"/lake-{self._process.machine.starts}-{stream_id}-{base}"
+        disk.keep_aside(path, data)
+        end = headers[-1][0].next_offset
+        self._kept[stream_id, base] = _Kept(path, base, end, headers, len(data))
+
+
+def running_process(cluster: Cluster) -> Process:
+    """The one whose loop runs."""
+    loop = asyncio.get_running_loop()
+    processes = (machine.process for machine in cluster.machines)
+    return next(each for each in processes if each is not None and each.loop is loop)

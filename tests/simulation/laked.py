@@ -1,0 +1,484 @@
+"""A cluster whose stream is in the lake: leaders copy to it, each replica removes what is there
+from its disk, and readers find old records there, between all other faults.
+
+The stream moves between nodes, and has observers. The store fails requests, does what it says has
+failed, and is away for a while (lake_store.py). Something befalls a leader in the middle of an
+upload. Disks are lost, and leaders elected whose logs end before the lake does.
+
+**safety** What is held against it (docs/lake.md):
+* A version of the table that counts holds what is committed, once and without a hole; and its
+  objects are there.
+* What the lake holds is never lost, and nothing else is ever committed at its offsets.
+* Only what the lake holds leaves a disk, and only after the node has heard that it is there.
+* A reader is shown every record, wherever it is, and nothing that its node knows to be purged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import patch
+
+from jetstream_protocol.types import NodeId
+from jetstream_server.lake.stores import StoreOptions
+from jetstream_server.lake.sweep import Sweeper
+from jetstream_server.lake.tasks import Task, folder_of
+from jetstream_server.log.commit_log import CommitLog, LogSlice
+from jetstream_server.metadata.state.commands import ReassignStream
+from jetstream_server.metadata.state.streams import StreamMetadata
+from jetstream_server.node import node
+from jetstream_server.replication.core import lake_bounds
+from jetstream_server.replication.core.unreadable import InLakeError
+from jetstream_server.replication.drivers import retention, sweeping, uploading
+from jetstream_server.replication.drivers.sweeping import Sweeping
+from jetstream_server.replication.drivers.uploading import LakeOptions, Uploading
+from jetstream_server.replication.replica import Replica
+from jetstream_server.serving.long_poll import FetchPosition
+from tests.simulation.checker import Checker
+from tests.simulation.cluster import BEGIN_US, Profile
+from tests.simulation.lake_store import (
+    SimulatedLakeReader,
+    SimulatedStore,
+    SimulatedTable,
+    SimulatedWorker,
+    Stored,
+    Table,
+    Unsettled,
+    batches_in,
+    running_process,
+)
+from tests.simulation.machine import CLUSTER_ID, WALL_CLOCK_US
+from tests.simulation.readers import BYTES_MAX, Reader
+from tests.simulation.reassigning import ReassignedCluster
+from tests.simulation.scenarios import Scenario, scenario_of
+from tests.simulation.shadows import Entry, Shadow, entry_of
+from tests.simulation.watched import WatchedStream
+from tests.simulation.world import Violation, World
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+SEGMENT_BYTES = (500, 800, 1_200)
+"""Of small segments some are sealed soon."""
+GRACE_SECONDS = 8.0
+"""Longer than anything is under way."""
+UPLOAD_SECONDS = 1.5
+STEP_CHANCE = 0.06
+"""How often something befalls a leader at a step of an upload."""
+EAGER = (
+    (uploading, "ROUND_SECONDS", 0.1),
+    (uploading, "RETRY_US", 300_000),
+    (uploading, "TRIM_US_MIN", 300_000),
+    (sweeping, "ROUND_SECONDS_MIN", 0.5),
+    (sweeping, "ROUND_SECONDS_MAX", 0.5),
+    (retention, "ROUND_SECONDS", 0.2),
+)
+"""In place of the drivers' constants."""
+
+
+class Outlives(Scenario):
+    """One replica is cut off while the others commit, and the lake gets that too. Then these lose
+    their disks, and the one that is left ends before the lake does; what they had copied last may
+    be proposed by then, and applied later. Or it comes back, and its leader begins after where it
+    stands."""
+
+    duration_us = 9_000_000
+    is_read = True
+    _loses_at = -1
+
+    def strike(self) -> None:
+        chosen, stream = self.leader_and_followers(1), self.led_stream()
+        if chosen is None or stream is None:
+            return
+        world, cluster = self.world, self.cluster
+        behind = chosen[world.chance(0.65)]  # A leader has got what its successor never gets.
+        world.count("one falls behind the lake")
+        for node_id in range(len(cluster.machines)):
+            cluster.network.cut(behind, node_id)
+            cluster.network.cut(node_id, behind)
+        away_us = world.between(2_300_000, 3_500_000)
+        self.quiet_until = world.now + away_us + 800_000
+        if world.chance(0.7):
+            self._loses_at = world.now + away_us
+            for node_id in stream.replicas:
+                if node_id != behind:
+                    delay_us = away_us + world.between(0, 60_000)
+                    world.later(delay_us, None, self._lose, node_id)
+        world.later(away_us + world.between(0, 400_000), None, cluster.network.heal)
+
+    def _lose(self, node_id: int) -> None:
+        if not self.cluster.faults.healing:
+            self.cluster.machines[node_id].erase()
+
+    def commits_to_lake(self) -> None:
+        left_us = self._loses_at - self.world.now
+        if 0 <= left_us < 500_000 and self.world.chance(0.7):
+            self.world.count("commit to the lake delayed")
+            self.cluster.metadata.delay_next(self.world.between(2_000_000, 5_000_000))
+
+    def restart_us(self) -> int | None:
+        return self.world.between(20_000, 300_000)
+
+
+class LakedChecker(Checker):
+    """Also of what the lake holds."""
+
+    def __init__(self, world: World, nodes: int, store: SimulatedStore) -> None:
+        super().__init__(world, nodes)
+        self._store = store
+        self.lake_end = 0
+        self._stream_start = 0
+        self._verified: dict[str, None] = {}
+        self._max_age_us: int | None = None
+        self._lost_below = 0
+        """Winners of lossy elections have lost what is in front, and the lake may not have it."""
+
+    def stream_changed(self, before: StreamMetadata, after: StreamMetadata) -> None:
+        age_us = after.config.max_age_us
+        if age_us:
+            self._max_age_us = min(age_us, self._max_age_us or age_us)
+        self.purged(after.purged_offset)
+        if after.lake != before.lake:
+            self.lake_end = after.lake.end
+            self._removed_below = max(self._removed_below, self.lake_end)
+            self._check_lake(before, after)
+            if after.lake.holds_records or after.lake.version:
+                self._stream_start = max(self._stream_start, after.lake.start)
+        super().stream_changed(before, after)
+
+    def _settle(self, after: StreamMetadata) -> None:
+        super()._settle(after)
+        self._lost_below = max(self._lost_below, self._begun_at)
+
+    def _outlives(self, entry: Entry, chosen: Shadow) -> bool:
+        return entry.next_offset <= self.lake_end or super()._outlives(entry, chosen)
+
+    # What counts.
+
+    def _check_lake(self, before: StreamMetadata, after: StreamMetadata) -> None:
+        lake = after.lake
+        if lake.end < before.lake.end or lake.start < before.lake.start:
+            raise Violation(f"the lake's mark falls from {before.lake} to {lake}")
+        if not lake.holds_records:
+            return
+        if lake.end > self.committed_end:
+            raise Violation(f"the lake holds {lake}; committed up to {self.committed_end}")
+        objects = self.objects(lake.location)
+        at = lake.start
+        for name, begin, end in objects:
+            if end <= lake.start:
+                continue
+            if begin > at or (begin < at and at != lake.start):
+                raise Violation(f"the lake holds {objects}: a hole, or an offset twice, at {at}")
+            at = end
+            if name not in self._verified:
+                self._verified[name] = None
+                self._check_object(name, begin, end)
+        if at != lake.end and lake.end > self._purged_below:
+            raise Violation(f"the lake's mark is {lake}; its objects end at {at}")
+        if lake.start > max(before.lake.start, self._purged_below) and before.lake.version:
+            self._check_aged(before.lake.start, lake.start)
+
+    def objects(self, location: str) -> tuple[Stored, ...]:
+        if location not in self._store.objects:
+            raise Violation(f"the lake's table {location} is not there")
+        return Table.decode(self._store.get(location)).objects
+
+    def _check_object(self, name: str, begin: int, end: int) -> None:
+        """It has what is committed there, batch by batch."""
+        data = self._store.objects.get(name)
+        if data is None:
+            raise Violation(f"the lake's object {name} is not there")
+        at = begin
+        for header, position in batches_in(data):
+            entry = entry_of(header, data[position + 88 : position + header.length])
+            if self._committed_before(entry.next_offset) != entry or entry.base_offset != at:
+                known = self._committed_before(entry.next_offset)
+                raise Violation(f"the lake holds {entry} at {at}; committed there: {known}")
+            at = entry.next_offset
+        if at != end:
+            raise Violation(f"the lake's object {name} ends at {at}")
+
+    def _check_aged(self, begin: int, end: int) -> None:
+        """Nothing younger than the stream's shortest limit leaves the lake."""
+        limit_us = self._max_age_us
+        for entry in self.committed:
+            if begin <= entry.base_offset and entry.next_offset <= end:
+                origin = self._origins[entry.leader_epoch, entry.base_offset]
+                age_us = WALL_CLOCK_US + self._world.now - origin.timestamp
+                if limit_us is None or age_us < limit_us - 100_000:
+                    raise Violation(
+                        f"{entry} leaves the lake; it is {age_us} µs old, and stays for {limit_us}"
+                    )
+
+    def copies(self, process: Process, task: Task) -> None:
+        """A leader has those batches copied."""
+        replica = process.replica_of(self.stream_id)
+        if replica is None or replica.leadership is None:
+            return
+        if task.end > replica.log.flushed_offset:
+            raise Violation(
+                f"node {process.node_id} copies [{task.begin}, {task.end}); its log is flushed up "
+                f"to {replica.log.flushed_offset}"
+            )
+
+    # What leaves a disk.
+
+    def removed(self, node_id: int, log: CommitLog, log_start_offset: int) -> None:
+        if log_start_offset > max(self.lake_end, self._purged_below):
+            raise Violation(
+                f"node {node_id} removes all below {log_start_offset}; the lake holds what is "
+                f"below {self.lake_end}"
+            )
+        self._removed_below = max(self._removed_below, log_start_offset)
+
+    def begins(self, node_id: int, replica: Replica) -> None:
+        """A follower has begun its log anew."""
+        start, known = replica.log.log_start_offset, replica.stream.lake.end
+        if start > max(known, self._purged_below, self._lost_below):
+            raise Violation(
+                f"node {node_id} begins at {start}, and has heard only that the lake holds what is "
+                f"below {known}"
+            )
+
+    # Readers.
+
+    def skips(self, node_id: int, replica: Replica) -> None:
+        start = lake_bounds.start_offset(replica.stream, replica.log)
+        if start > max(self._stream_start, self._purged_below, self._lost_below):
+            raise Violation(
+                f"a reader is told by node {node_id} that the stream begins at {start}; it begins "
+                f"at {self._stream_start}"
+            )
+
+    def check_at_rest(self, node_id: int, replica: Replica) -> None:
+        super().check_at_rest(node_id, replica)
+        lake, start = replica.stream.lake, replica.log.log_start_offset
+        if not lake.holds_records:
+            return
+        if start > max(lake.end, self._purged_below, self._lost_below):
+            raise Violation(f"node {node_id} begins at {start}; the lake ends at {lake.end}")
+        held: dict[int, tuple[int, ...]] = {}
+        for name, begin, end in self.objects(lake.location):
+            self._check_object(name, begin, end)
+            for header, _ in batches_in(self._store.get(name)):
+                origin = self._origins[header.leader_epoch, header.base_offset]
+                held[header.base_offset] = origin.ids
+        found = {
+            offset: number for base, ids in held.items() for offset, number in enumerate(ids, base)
+        }
+        for number, offset in self.acked.items():
+            if lake.start <= offset < min(start, lake.end) and found.get(offset) != number:
+                raise Violation(f"publish {number} was acknowledged at {offset}; it is nowhere")
+
+
+class LakeReader(Reader):
+    """Reads the log, and the lake through whichever replica it asks."""
+
+    def _find(self, process: Process, replica: Replica, *, is_leader: bool) -> LogSlice | None:
+        position = FetchPosition(self.position, self._last_epoch, BYTES_MAX, 1, 0)
+        fetches = process.node.fetches
+        try:
+            found = fetches.look(replica, position)
+        except InLakeError as error:
+            stream, lake = replica.stream, fetches.lake
+            assert lake is not None
+            process.loop.enter(
+                lake.load, stream.id, stream.lake.location, error.offset, lambda _: None
+            )
+            raise
+        if found is not None and found.last_epoch is not None:
+            self._world.count("read: from the lake")
+            if found.next_offset <= replica.stream.purged_offset:
+                raise Violation(
+                    f"node {process.node_id} shows {found}, and knows that all below "
+                    f"{replica.stream.purged_offset} is purged"
+                )
+        return found
+
+
+class LakedStream(WatchedStream):
+    """One that is in the lake."""
+
+    def __init__(self, cluster: LakedCluster) -> None:
+        nodes = cluster.profile.nodes
+        super().__init__(cluster, "orders", 0, LakedChecker(cluster.world, nodes, cluster.store))
+        self.reader = LakeReader(self)
+
+
+class LakedCluster(ReassignedCluster):
+    """See the module."""
+
+    damage = 3.0
+    clocks_agree = True
+    idle_setting = "lake_lag_us"
+    read_share = 0.6
+
+    def __init__(self, seed: int, *, tracing: bool = False) -> None:
+        self._chances = Random(f"lake of {seed}")
+        self.moves = self._chances.random() < 0.4
+        super().__init__(seed, tracing=tracing)
+
+    def draw_profile(self, world: World) -> Profile:
+        profile = super().draw_profile(world)
+        self.store = SimulatedStore(world)
+        self.lake = LakeOptions(StoreOptions("file:///lake"), 1 << 30, UPLOAD_SECONDS, 1 << 20,
+                                GRACE_SECONDS)  # fmt: skip
+        replicas = max(profile.replicas, 2) if self._chances.random() < 0.9 else 1
+        minimum = min(profile.min_insync_replicas, replicas)
+        if replicas > 1 and self._chances.random() < 0.4:
+            minimum = 1
+        return replace(
+            profile,
+            replicas=replicas,
+            min_insync_replicas=minimum,
+            segment_bytes=self._chances.choice(SEGMENT_BYTES),
+            lazy_node=self._chances.choice((-1, *range(profile.nodes))),
+        )
+
+    def make_streams(self) -> list[WatchedStream]:
+        return [LakedStream(self)]
+
+    def scenario(self) -> type[Scenario]:
+        """A quarter of the seeds are about logs that end before the lake does."""
+        return Outlives if self.world.seed % 4 == 0 else scenario_of(self.world.seed)
+
+    def create_streams(self) -> None:
+        self.set_cluster()
+        profile, world = self.profile, self.world
+        nodes = world.random.sample(range(profile.nodes), profile.nodes)
+        replicas, others = nodes[: profile.replicas], nodes[profile.replicas :]
+        config: dict[str, object] = {
+            "min_insync_replicas": profile.min_insync_replicas,
+            "flush": profile.flush,
+            "lake": True,
+        }
+        if self._chances.random() < 0.8:
+            config["local_max_bytes"] = self._chances.randint(1, 4_000)
+        observers = others[:1] if self._chances.random() < 0.3 else []
+        self.focus.create(config, sorted(replicas), observers)
+
+    def fewer(self) -> dict[str, object]:
+        if self._chances.random() < 0.3:
+            return {"max_age_us": self._chances.randint(1_500_000, 6_000_000)}
+        return {"local_max_bytes": self._chances.randint(1, 4_000)}
+
+    def run(self) -> None:
+        self.world.at(BEGIN_US, None, self._harm_store)
+        with with_lake(self):
+            super().run()
+
+    def _move_later(self) -> None:
+        if self.moves:
+            super()._move_later()
+
+    def _move(self) -> None:
+        stream = self.metadata.now.stream
+        if not self.faults.healing and stream is not None and self._chances.random() < 0.3:
+            others = [n for n in range(len(self.machines)) if n not in stream.replicas]
+            kept = self._chances.sample(others, self._chances.randint(0, len(others)))
+            self.world.count("observers changed")
+            self.metadata.apply(
+                ReassignStream(
+                    stream_id=self.stream_id,
+                    replicas=stream.target_replicas or stream.replicas,
+                    observers=tuple(map(NodeId, kept)),
+                )
+            )
+        super()._move()
+
+    def _harm_store(self) -> None:
+        """For a while it fails in some way, or is away."""
+        world, store, chances = self.world, self.store, self._chances
+        if self.faults.healing:
+            store.unsettled, store.away_until, store.delay_us = Unsettled(), 0, 2_000
+            return
+        rates = (0.0, 0.0, 0.05, 0.3)
+        store.unsettled = Unsettled(*(chances.choice(rates) for _ in range(3)))
+        store.delay_us = chances.choice((1_000, 2_000, 20_000, 100_000))
+        if chances.random() < 0.15:
+            store.away_until = world.now + chances.randint(0, 1_500_000)
+            world.count("store away")
+        world.later(chances.randint(100_000, 1_500_000), None, self._harm_store)
+
+    def step(self, process: Process) -> None:
+        """A step of an upload begins. At times something befalls who does it."""
+        chances = self._chances
+        faults = self.faults
+        if faults.healing or faults.scenario.is_calm or chances.random() >= STEP_CHANCE:
+            return
+        self.world.count("struck in the middle of an upload")
+        what, now = chances.random(), self.world.now
+        if what < 0.3:
+            process.hand_over()
+        elif what < 0.6:
+            process.pause(now + chances.randint(100_000, 3_000_000))
+        elif what < 0.8:
+            self.world.later(0, None, process.machine.crash, "killed while it uploads")
+        else:
+            self.world.later(0, None, process.machine.lose_power)
+
+
+class _Worker(SimulatedWorker):
+    """Of which the cluster hears."""
+
+    def __init__(self, process: Process, cluster: LakedCluster) -> None:
+        super().__init__(process, cluster.store)
+        self._cluster = cluster
+
+    async def work(self, task: Any) -> dict[str, Any]:
+        if isinstance(task, Task):
+            cast(LakedChecker, self._cluster.checker).copies(self._process, task)
+        return await super().work(task)
+
+    async def ask(self, request: Any) -> Any:
+        self._cluster.step(self._process)
+        return await super().ask(request)
+
+
+@contextmanager
+def with_lake(cluster: LakedCluster) -> Iterator[None]:
+    """The nodes stand on the simulated store."""
+    store, world = cluster.store, cluster.world
+
+    def make_uploading(metadata: Any, options: LakeOptions, **clocks: Any) -> Uploading:
+        work = _Worker(running_process(cluster), cluster).work
+        return Uploading(metadata, options, work=work, **clocks)
+
+    def make_reader(*_: Any) -> SimulatedLakeReader:
+        return SimulatedLakeReader(running_process(cluster), store)
+
+    def sweeper_of(self: Sweeping, stream: StreamMetadata) -> Sweeper:
+        folder = folder_of(CLUSTER_ID, stream.id, stream.created_at_us)
+        table = SimulatedTable(store, store.url, folder, {})
+        return Sweeper(table, store, round(GRACE_SECONDS * 1e6))
+
+    def token_hex(length: int) -> str:
+        return world.random.randbytes(length).hex()
+
+    begin = lake_bounds.begin_after_lake
+
+    def begin_seen(stream: StreamMetadata, log: CommitLog) -> bool:
+        has_begun = begin(stream, log)
+        if has_begun:
+            node_id = next(m.node_id for m in cluster.machines if m.disk is log._disk)
+            cluster.checker.truncated(node_id, log)
+            world.count("log begun anew at the lake's end")
+        return has_begun
+
+    with ExitStack() as stack:
+        for module, name, value in (
+            *EAGER,
+            (uploading, "secrets", SimpleNamespace(token_hex=token_hex)),
+            (node, "Uploading", make_uploading),
+            (node, "LakeReader", make_reader),
+            (node, "LazyStore", lambda options: store),
+            (Sweeping, "_sweeper_of", sweeper_of),
+            (lake_bounds, "begin_after_lake", begin_seen),
+        ):
+            stack.enter_context(patch.object(module, name, value))
+        yield
